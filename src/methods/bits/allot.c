@@ -1,11 +1,8 @@
 /*
- * Method allot: chooses the number of bits of every dimension of a head by reverse water-filling
- * (Shannon 1949; Huang and Schultheiss 1963).
- *
- * Quantising a dimension with b bits costs the product of two factors: the squared error of b bits
- * for a standard deviation of 1, and the variance of the dimension. If the method `balanced` or the
- * method `fisher` has projected the head before, the cost is multiplied by w = (squared singular
- * value of the dimension) / (mean square of the dimension).
+ * Method allot: chooses the bits of every dimension of a head by reverse water-filling (Shannon
+ * 1949; Huang and Schultheiss 1963).
+ * Cost of b bits = (squared error at standard deviation 1) * variance, times w = (squared singular
+ * value) / (mean square) after `balanced` or `fisher`.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,10 +23,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 5, 0.75, false, NULL, 0, 0};
 
 enum { BINS = 2048, MOST_BITS = KVD_ALLOT_BITS };
-/*
- * Range of the quantisation levels, in standard deviations from the mean. Numbers beyond it are
- * decoded as the first or last level.
- */
+/* Range of the levels in standard deviations; numbers beyond are clipped. */
 static const double RANGE = 8;
 
 typedef struct {
@@ -37,24 +31,16 @@ typedef struct {
     int n_layers, n_kv_heads;
     size_t wide;
     float *scale;   /* [n_layers][n_kv_heads][KVD_N_SIDES][wide][2]: mean, standard deviation */
-    uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] number of bits of each dimension */
-    /*
-     * [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS] quantisation levels in ascending order.
-     */
+    uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] bits */
+    /* [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS] ascending levels */
     float *levels;
 } allot;
 
 typedef struct {
-    /*
-     * [n_layers][n_kv_heads][KVD_N_SIDES][wide] cost (weighted squared error) of storing 0 bits of
-     * each dimension
-     */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] weighted squared error at 0 bits */
     double *cost;
-    size_t *width; /* [n_layers][n_kv_heads][KVD_N_SIDES] number of stored dimensions */
-    /*
-     * [n_layers][KVD_N_SIDES] Squared error of quantising with each number of bits, for a standard
-     * deviation of 1. The error of 0 bits is 1.
-     */
+    size_t *width;
+    /* [n_layers][KVD_N_SIDES] squared error at each number of bits, for standard deviation 1 */
     double (*loss)[MOST_BITS + 1];
 } making;
 
@@ -78,8 +64,8 @@ static bool weighed(const kvd_method_setup *s, int side)
 }
 
 /*
- * Returns the factor by which the quantisation cost of dimension j is multiplied (1, or a weight if
- * the head was projected by `balanced` or `fisher`). `square` is the mean square of dimension j.
+ * Returns the factor of dimension j's cost: 1, or the weight of `balanced` and `fisher`. square:
+ * mean square of dimension j.
  */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
@@ -169,8 +155,8 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
 }
 
 /*
- * Used if there are no calibration data: sets standard deviations that fall by a factor of 16 over
- * the dimensions of a head, and the quantisation levels of a normal distribution.
+ * Without calibration data: normal levels, standard deviations falling 16-fold over a head's
+ * dimensions.
  */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
 {
@@ -199,8 +185,8 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
 }
 
 /*
- * Sets the bits of all dimensions of a head and returns their sum. A dimension gets one more bit as
- * long as that bit reduces its quantisation cost by at least `price`.
+ * Gives a dimension one more bit while the bit cuts the cost by at least `price`. Returns the sum
+ * of bits.
  */
 static double give(allot *a, const making *m, size_t at, double price)
 {
@@ -220,8 +206,8 @@ static double give(allot *a, const making *m, size_t at, double price)
 }
 
 /*
- * Finds the lowest price of a bit at which the bits of the heads `first` .. `last` - 1 do not
- * exceed their common total, and sets the bits of their dimensions at that price.
+ * Finds the lowest price of a bit at which heads first .. last-1 keep within their common total,
+ * and sets the bits.
  */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {

@@ -1,8 +1,7 @@
 /*
- * Method cachegen: stores the differences of tokens to an anchor token with an entropy coder (Liu
- * et al. 2024, "CacheGen: KV Cache Compression and Streaming for Fast Large Language Model
- * Serving", arXiv 2310.07240, section 5.1). The anchor is the first of every `group` tokens and is
- * quantised to 8 bits per number.
+ * Method cachegen: entropy-codes differences of tokens from an anchor, the first of every `group`
+ * tokens, coded in 8 bits (Liu et al. 2024, "CacheGen: KV Cache Compression and Streaming for Fast
+ * Large Language Model Serving", arXiv 2310.07240, section 5.1).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -35,18 +34,17 @@ typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
     size_t n_kv_heads, wide, group;
-    bool drawn; /* true: steps and tables are random, for timing */
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation steps, or NULL if `own` is 1 */
+    bool drawn;
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation steps; NULL if `own` is 1 */
     float *step;
     /*
-     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables: one for anchor tokens, then
-     * one per channel. NULL if parameter `own` is 1: each block then stores tables of its own.
+     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of anchors, then of each
+     * channel; NULL if `own` is 1 (tables per block).
      */
     kvd_rans_table *table;
     /*
-     * [wide] Frequency tables of each channel: `anchor` for the codes of anchor tokens,
-     * `difference` for the differences of other tokens from their anchor. NULL unless parameter
-     * `lanes` is 1.
+     * [wide] Frequency tables of each channel for anchors and for differences; NULL unless `lanes`
+     * is 1.
      */
     kvd_stream_component *anchor, *difference;
 } cachegen;
@@ -74,10 +72,10 @@ static uint8_t code_difference(float x, float anchor, float step)
 }
 
 /*
- * Reads calibration data [n][d], sequences of `seq_len` tokens. If `count` is NULL, adds the
- * squared difference of every other token from its anchor token to square [d]. If `count` is given,
- * counts the codes of anchor tokens in count[0] and those of differences in channel j in count[1 +
- * j]. Returns the number of differences per channel.
+ * Reads calibration rows [n][d] of sequences of seq_len tokens.
+ * count NULL: adds squared differences from the anchor to square [d].
+ * Else counts codes: anchors in count[0], differences of channel j in count[1 + j].
+ * Returns the number of differences per channel.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -104,10 +102,6 @@ static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d
     return differences;
 }
 
-/*
- * Makes the frequency table of n codes. Codes that do not occur in the calibration data may occur
- * in other texts, so every code gets a frequency above 0. Overwrites `count`.
- */
 static void make_table(kvd_rans_table *t, uint64_t *count, size_t n)
 {
     for (size_t s = 0; s < n; s++)
@@ -115,7 +109,6 @@ static void make_table(kvd_rans_table *t, uint64_t *count, size_t n)
     kvd_rans_table_make(t, count, n);
 }
 
-/* Makes the table of n codes that are normally distributed around `middle`. */
 static void draw_table(kvd_rans_table *t, size_t n, double middle, double sigma)
 {
     enum { ROWS_SEEN = 4096 };
@@ -128,10 +121,7 @@ static void draw_table(kvd_rans_table *t, size_t n, double middle, double sigma)
     make_table(t, count, n);
 }
 
-/*
- * Sets quantisation steps and frequency tables for timing, as if all channels were independent and
- * normally distributed with variance 1.
- */
+/* Sets steps and tables for timing: independent normal channels of variance 1. */
 static int draw(cachegen *c)
 {
     const size_t each = c->n_kv_heads * KVD_N_SIDES;
@@ -147,8 +137,8 @@ static int draw(cachegen *c)
 }
 
 /*
- * Sets the quantisation steps and frequency tables of one side of a head from the calibration rows.
- * `unit` is the quantisation step, in units of the root mean square of a channel's differences.
+ * Sets the steps and frequency tables of one side of a head. unit: step / RMS of a channel's
+ * differences.
  */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
@@ -220,7 +210,7 @@ static void close(void *self)
     free(c);
 }
 
-/* Sets the frequency table of each channel, as an offset from the first table of a head's side. */
+/* Sets the frequency table of each channel, as an offset from the side's first table. */
 static int place_codes(cachegen *c, kvd_err *err)
 {
     c->anchor = malloc(c->wide * sizeof *c->anchor);
@@ -271,12 +261,11 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 
 typedef struct {
     const float *step;
-    /* Frequency table of the anchor tokens, then the tables of the differences. */
     const kvd_rans_table *table;
     float *scale;
-    float *own_step; /* [d] quantisation steps computed from the block itself */
+    float *own_step;
     kvd_rans_table own_table[2];
-    uint16_t *context; /* [n][d] index of the frequency table for each code */
+    uint16_t *context;
     uint8_t *code;
     uint8_t *stream;
 } buffers;
@@ -322,10 +311,6 @@ static void set_own_steps(const cachegen *c, const kvd_bits_block *b, buffers *w
     w->step = w->own_step;
 }
 
-/*
- * Makes the frequency tables of one block, writes them to bytes and reads them back, as a decoder
- * does. `*bytes` is their size.
- */
 static int set_own_tables(buffers *w, size_t size, size_t *bytes, kvd_err *err)
 {
     uint8_t stored[KVD_RANS_TABLE_ROOM];
@@ -355,20 +340,12 @@ static void read_codes(const cachegen *c, const kvd_bits_block *b, const buffers
     }
 }
 
-/*
- * Buffers of code_lanes: the parts of a coded block (states, words, numbers of words of its
- * streams) and the [d] integers of one token.
- */
 typedef struct {
     kvd_stream_block block;
     size_t n_streams;
     int32_t *q;
 } lane_buffers;
 
-/*
- * Codes a block of n tokens into streams (streams.h), from the newest token to the oldest, and
- * decodes the streams to check them.
- */
 static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *code, size_t n,
                       size_t d, lane_buffers *w, kvd_err *err)
 {
@@ -383,7 +360,7 @@ static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *c
             w->q[j] = code[i * d + j] - (i % c->group ? ZERO : 0);
         kvd_streams_push(i % c->group ? &differences : &anchors, w->q, &w->block);
     }
-    /* Decoding decrements the numbers of words, so it runs on a copy of them. */
+    /* Decoding decrements the numbers of words: use a copy. */
     uint32_t *const words = w->block.n, *const left = words + w->n_streams;
     memcpy(left, words, w->n_streams * sizeof *words);
     w->block.n = left;
@@ -400,10 +377,6 @@ static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *c
     return status;
 }
 
-/*
- * Codes b->n tokens in blocks, and checks the codes by decoding. Adds the bits of the streams'
- * words and headers to `*count`.
- */
 static int code_all_lanes(const cachegen *c, const kvd_bits_block *b, const kvd_rans_table *table,
                           uint8_t *code, kvd_bits_count *count, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Reads K or V of calibration tokens in the form in which a quantisation method codes them. If
- * another method removes dimensions, K and V are projected first.
+ * Reads K or V of calibration tokens as a quantisation method codes them, projected if another
+ * method removes dimensions.
  */
 #ifndef KVD_METHODS_BITS_CALIBRATION_H
 #define KVD_METHODS_BITS_CALIBRATION_H
@@ -8,22 +8,18 @@
 #include "methods/dims/dims.h"
 
 typedef struct {
-    const kvd_method_setup *setup; /* borrowed */
-    /* True: keys are read before RoPE. */
+    const kvd_method_setup *setup;
     bool pre;
     size_t n;
-    /* `cut` [n][width] is the result of kvd_calibration_rows_read; `rows` is private. */
+    /* cut [n][width]: result of kvd_calibration_rows_read; `rows` is private */
     float *rows, *cut;
 } kvd_calibration_rows;
 
-/*
- * Fails unless the calibration activations contain all layers of the model and, if `pre`, keys
- * before RoPE.
- */
+/* Fails unless the calibration activations contain all layers and, if `pre`, keys before RoPE. */
 int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
 /*
- * Allocates memory for n tokens of one KV head, or of all KV heads that share a latent (method
- * palu). The caller must call kvd_calibration_rows_close, after a failure too.
+ * Allocates memory for n tokens of one KV head (or of all heads that share a latent). The caller
+ * must call kvd_calibration_rows_close, also after a failure.
  */
 int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s, bool pre,
                               size_t n, kvd_err *err);
@@ -34,12 +30,12 @@ void kvd_calibration_rows_close(kvd_calibration_rows *r);
 
 /*
  * Reads the first n tokens of all KV heads into rows [n][n_kv_heads * d_head], without the first
- * `sink` tokens of every sequence. `scratch` holds 2 * n * d_head numbers. Returns the number of
- * tokens written to `rows`, or 0 on failure.
+ * `sink` of every sequence. scratch [2 * n * d_head]. Returns the number of tokens read, 0 on
+ * failure.
  */
 size_t kvd_calibration_all_heads(const kvd_method_setup *s, kvd_x what, int layer, size_t n,
                                  size_t sink, float *scratch, float *rows, kvd_err *err);
-/* Subtracts the mean of every column from x [n][d], and writes the means to mean [d]. */
+/* Subtracts the mean of every column from x [n][d]. Writes mean [d]. */
 void kvd_subtract_means(float *x, size_t n, size_t d, float *mean);
 
 #endif

@@ -1,7 +1,6 @@
 /*
- * Method comet: quantises keys and values per channel, as the KV4 cache of COMET does (Liu et al.
- * 2024, "COMET: Towards Practical W4A4KV4 LLMs Serving", arXiv 2410.12168, section 3): s = max |x|
- * / (2^(b - 1) - 1), x^ = s round(x / s).
+ * Method comet: KV4 cache per channel, s = max |x| / (2^(b - 1) - 1), x^ = s round(x / s) (Liu et
+ * al. 2024, "COMET: Towards Practical W4A4KV4 LLMs Serving", arXiv 2410.12168, section 3).
  */
 #include <math.h>
 
@@ -30,9 +29,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/*
- * Codes and decodes n numbers that are `stride` apart. They share a scale and have no zero point.
- */
+/* Codes and decodes n numbers, `stride` apart, with one scale and no zero point. */
 static void code_symmetric(const float *x, size_t n, size_t stride, int bits, float *y)
 {
     const float top = (float)((1u << (bits - 1)) - 1);

@@ -1,8 +1,7 @@
 /*
- * Method fp8: stores keys and values as 8-bit floating-point numbers, E4M3 or E5M2, as vLLM and
- * TensorRT-LLM do (OCP 8-bit Floating Point Specification 1.0, 2023; Micikevicius et al. 2022,
- * arXiv 2209.05433). The scale is 1, or the largest calibration magnitude divided by the largest
- * number of the format.
+ * Method fp8: keys and values in E4M3 or E5M2, as in vLLM and TensorRT-LLM (OCP 8-bit Floating
+ * Point Specification 1.0, 2023; Micikevicius et al. 2022, arXiv 2209.05433).
+ * Scale: 1, or (largest calibration magnitude) / (largest number of the format).
  */
 #include <stdlib.h>
 
@@ -20,7 +19,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_idle_key idle[] = {{"rows", "scale", 0, 0}, {NULL, NULL, 0, 0}};
 
 typedef struct {
-    kvd_scales scales; /* must be the first member */
+    kvd_scales scales;
     const kvd_minifloat *format;
 } fp8;
 

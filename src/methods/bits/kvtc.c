@@ -1,8 +1,7 @@
 /*
- * Method kvtc: codes the principal components of all KV heads with DEFLATE (Staniszewski and
- * Lancucki 2025, "KV Cache Transform Coding for Compact Storage in LLM Inference", arXiv
- * 2511.01815). Consecutive components form groups of 8 to 1024. A group has 2, 4 or 8 bits per
- * component, or it is not stored.
+ * Method kvtc: codes principal components of all KV heads with DEFLATE, in groups of 8 to 1024 with
+ * 0, 2, 4 or 8 bits (Staniszewski and Lancucki 2025, "KV Cache Transform Coding for Compact Storage
+ * in LLM Inference", arXiv 2511.01815).
  */
 #include <cblas.h>
 #include <math.h>
@@ -32,48 +31,39 @@ static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
 /*
- * A group of principal components begins at a multiple of UNIT and has UNIT << k components, k = 0
- * .. N_SIZES - 1. All codes of a group have the same number of bits, which is one of the N_KINDS
- * numbers in bits_of. SAMPLES is the number of calibration tokens with which errors are measured.
+ * A group begins at a multiple of UNIT and has UNIT << k components, k < N_SIZES, with bits_of[i]
+ * bits, i < N_KINDS. SAMPLES: calibration tokens that measure errors.
  */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
 typedef struct {
-    float *mean;            /* [wide] mean of the calibration data */
-    float *basis;           /* [wide][wide], column j is the j-th principal component */
-    kvd_kvtc_group *groups; /* [n] in ascending order of components */
-    /*
-     * `n`: number of groups. `kept`: number of components up to the end of the last stored group.
-     */
+    float *mean;  /* [wide] mean of the calibration data */
+    float *basis; /* [wide][wide], column j is the j-th principal component */
+    kvd_kvtc_group *groups;
+    /* n: groups. kept: components up to the end of the last stored group. */
     size_t n, kept;
-    /*
-     * Tables of the entropy coder whose streams 32 lanes of a GPU decode in parallel (parameter
-     * lanes=1). The arrays of `lanes` belong to this coder.
-     */
+    /* Tables of the entropy coder of 32 GPU lanes (lanes=1), owned by the coder. */
     kvd_stream_coder lanes;
 } coder;
 
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
-    size_t wide; /* n_kv_heads * d_head */
+    size_t wide;
     coder *coder;
 } kvtc;
 
 /*
- * Squared errors of all possible groups of principal components, averaged over calibration tokens.
- * A unit is UNIT components.
+ * Squared errors of all possible groups, averaged over calibration tokens. A unit is UNIT
+ * components.
  */
 typedef struct {
-    /*
-     * [units] Squared error of a group of components that begins at this unit (UNIT components),
-     * for every group size and every number of bits.
-     */
+    /* [units] squared error of a group that begins at the unit, by size and bits */
     double (*coded)[N_SIZES][N_KINDS];
-    /* [units] Squared error of each unit if the unit is not stored. */
+    /* [units] squared error of each unit if not stored */
     double *variance;
-    float *c; /* [n][wide] components of the calibration tokens in the principal axes */
+    float *c; /* [n][wide] components of the calibration tokens */
     size_t n;
 } costs;
 
@@ -82,10 +72,7 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/*
- * Returns the number of components of a group that begins at `unit`: UNIT << k, or fewer at the
- * end.
- */
+/* Returns the components of a group that begins at `unit`: UNIT << k, fewer at the end. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -117,8 +104,8 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
 }
 
 /*
- * Chooses the groups of components that minimise squared error + `price` * bits, and returns the
- * bits per token of all groups. least and choice [units + 1] are scratch.
+ * Chooses the groups that minimise squared error + `price` * bits. Returns the bits per token.
+ * least, choice [units + 1]: scratch.
  */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
@@ -154,8 +141,8 @@ static double divide(const costs *from, size_t wide, double price, double *least
 }
 
 /*
- * Chooses the groups of components of K or V in all layers, at the lowest price per bit at which
- * the groups stay within the wanted number of bits.
+ * Chooses the groups of K or V in all layers, at the lowest price per bit that keeps the wanted
+ * number of bits.
  */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
@@ -178,12 +165,12 @@ static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8
 }
 
 typedef struct {
-    float *rows;             /* [n][wide] all heads, minus their mean */
-    float *head;             /* [2][n][d_head] one head */
-    double *gram, *basis;    /* [wide][wide] covariance and its eigenvectors */
-    double *sigma, *scratch; /* [wide] singular values; scratch of kvd_gram_add */
-    double *least;           /* [units + 1] scratch of `divide` */
-    uint8_t *choice;         /* [units + 1] scratch of `divide` */
+    float *rows; /* [n][wide] all heads, minus their mean */
+    float *head;
+    double *gram, *basis; /* [wide][wide] covariance and its eigenvectors */
+    double *sigma, *scratch;
+    double *least;
+    uint8_t *choice;
     costs *cost;
 } making;
 
@@ -253,7 +240,7 @@ static int new_making(const kvtc *t, const kvd_method_setup *s, size_t n, making
     return all ? 0 : kvd_no_memory(err, "calibration rows", n * wide * sizeof *m->rows);
 }
 
-/* Counts the codes of a group in n calibration tokens, whose components are c [n][wide]. */
+/* Counts the codes of a group in n calibration tokens with components c [n][wide]. */
 static void count_codes(const float *c, size_t n, size_t wide, const kvd_kvtc_group *g,
                         uint64_t *count)
 {
@@ -266,7 +253,6 @@ static void count_codes(const float *c, size_t n, size_t wide, const kvd_kvtc_gr
     }
 }
 
-/* Arrays of a kvd_stream_coder that is being built. */
 typedef struct {
     kvd_stream_component *component;
     uint16_t *start;
@@ -275,8 +261,8 @@ typedef struct {
 } lane_arrays;
 
 /*
- * Appends the components of group g to c->lanes. They share one frequency table, in proportion to
- * `count`, which has the number of occurrences of each code. Overwrites `count`.
+ * Appends the components of group g to c->lanes, with one shared frequency table in proportion to
+ * `count` (overwritten).
  */
 static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t wide,
                       const lane_arrays *a)
@@ -284,10 +270,7 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
     kvd_stream_coder *const l = &c->lanes;
     const size_t codes = (size_t)1 << g->bits, first = (size_t)l->streams.kept;
     kvd_rans_table table;
-    /*
-     * Codes that do not occur in the calibration data may occur in other texts, so every code gets
-     * a frequency above 0.
-     */
+    /* Codes absent from the calibration data need a frequency above 0. */
     for (size_t s = 0; s < codes; s++)
         count[s] = 64 * count[s] + 1;
     kvd_rans_table_make(&table, count, codes);
@@ -304,8 +287,8 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
 }
 
 /*
- * Builds c->lanes for the groups of `c`. cost->c has the components of calibration tokens; NULL:
- * all codes of a group are equally likely.
+ * Builds c->lanes for the groups of `c`. cost->c: components of calibration tokens; NULL: equally
+ * likely codes.
  */
 static int make_lanes(coder *c, size_t wide, const costs *cost, kvd_err *err)
 {
@@ -386,14 +369,13 @@ static void close_method(void *self)
 }
 
 /*
- * Makes a coder for timing. The basis is a reflection I - 2 v v^T. The first groups of 64
- * components get 4 bits per component, the next ones 2 bits and the last ones 0, so that the mean
- * is about `budget` bits.
+ * Makes a coder for timing: basis I - 2 v v^T; groups of 64 components with 4 bits, then 2, then 0,
+ * `budget` bits on average.
  */
 static int draw(coder *c, size_t wide, double budget, bool lanes, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
-    /* Vector v of the reflection, stored in place of the mean, which is set to 0 in the end */
+    /* Vector v of the reflection, in the memory of the mean. */
     float *const v = c->mean;
     double square = 0, bits = 0;
     for (size_t i = 0; i < wide; i++) {
@@ -470,13 +452,12 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 typedef struct {
     float *x; /* [n][wide] numbers minus their mean, then the decoded numbers */
     float *c; /* [n][wide] principal components */
-    /* [groups][n][2] Scale and shift of each group of components for each token. */
+    /* [groups][n][2] scale and shift of each group for each token */
     float *scale;
-    uint8_t *codes; /* [wide] codes of one group of components */
-    /* Codes in the order [groups of components][tokens]. */
+    uint8_t *codes;
     uint8_t *packed;
-    uint8_t *small;           /* `packed` after DEFLATE */
-    const uint32_t *position; /* [n] position of each token in its sequence */
+    uint8_t *small;
+    const uint32_t *position;
 } buffers;
 
 static size_t packed_bytes(const coder *c, size_t n)
@@ -488,12 +469,12 @@ static size_t packed_bytes(const coder *c, size_t n)
 }
 
 /*
- * Quantises the components of n tokens and packs their codes. If `read` is true, unpacks and
- * decodes the codes instead. Codes of 2, 4 and 8 bits never cross a byte boundary.
+ * Quantises the components of n tokens and packs the codes; `read`: unpacks and decodes. Codes
+ * never cross a byte boundary.
  */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
-    size_t at = 0; /* number of bits read or written so far */
+    size_t at = 0;
     for (size_t g = 0; g < c->n; g++) {
         const kvd_kvtc_group *const q = &c->groups[g];
         for (size_t i = 0; i < n; i++) {
@@ -515,7 +496,6 @@ static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool r
     }
 }
 
-/* Codes the components w->c [n][wide] with DEFLATE, and replaces them by the decoded components. */
 static int code_packed(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                        kvd_bits_count *count, kvd_err *err)
 {
@@ -531,10 +511,6 @@ static int code_packed(const coder *c, const buffers *w, size_t n, size_t wide, 
     return 0;
 }
 
-/*
- * Quantises the components x [wide] of one token, writes the codes to q, and replaces x by the
- * decoded components.
- */
 static void quantise_token(const coder *c, float *x, uint8_t *codes, int32_t *q)
 {
     float scale, zero;
@@ -551,7 +527,6 @@ static void quantise_token(const coder *c, float *x, uint8_t *codes, int32_t *q)
     }
 }
 
-/* Codes the components w->c [n][wide] into streams (streams.h), and decodes the streams. */
 static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, uint32_t *state,
                       kvd_bits_count *count, kvd_err *err)
 {
@@ -572,8 +547,8 @@ static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, u
 }
 
 /*
- * Codes and decodes the n tokens in w->x. If `state` is NULL, uses DEFLATE; otherwise uses the
- * entropy coder with parallel lanes, which continues from *state.
+ * Codes and decodes the n tokens in w->x. state NULL: DEFLATE; else the coder with lanes, continued
+ * from *state.
  */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)

@@ -5,12 +5,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Prefix sums over histogram bins. Element i of each array is the sum over the first i bins. */
+/* Prefix sums over histogram bins: element i is the sum over the first i bins. */
 typedef struct {
-    /*
-     * [bins + 1] Sums over all earlier bins: of weight, of weight * middle of the bin, and of
-     * weight * middle^2.
-     */
+    /* [bins + 1] sums of weight, weight * middle, and weight * middle^2 */
     double *weight, *first, *second;
 } prefixes;
 
@@ -19,10 +16,7 @@ double kvd_level_bin(int bin, int bins)
     return -1 + (2.0 * bin + 1) / bins;
 }
 
-/*
- * Returns the squared error of bins `from` .. to - 1 if all their numbers are decoded as the mean
- * of these bins.
- */
+/* Returns the squared error of bins from .. to-1 decoded as their mean. */
 static double lost(const prefixes *s, int from, int to)
 {
     const double w = s->weight[to] - s->weight[from], x = s->first[to] - s->first[from];
@@ -30,10 +24,9 @@ static double lost(const prefixes *s, int from, int to)
 }
 
 /*
- * Adds one quantisation level. For every e in lo .. hi, writes the smallest squared error of bins 0
- * .. e - 1 to least[e], and to begin[e] the first of the bins that the last level represents. That
- * bin is searched among `from` to `to`. before[e] is the smallest error with one level fewer. As e
- * rises, begin[e] never falls, so the search uses divide and conquer.
+ * Adds one level. least[e]: smallest squared error of bins 0 .. e-1, e in lo .. hi. begin[e]: the
+ * last level's first bin, searched in from .. to. before[e]: error with one level fewer. Divide and
+ * conquer, as begin[e] never falls.
  */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)

@@ -1,6 +1,6 @@
 /*
- * Rounds numbers to floating-point formats of 4 and 8 bits: E4M3 and E5M2 (OCP 8-bit Floating Point
- * Specification 1.0) and E2M1 (OCP Microscaling Formats Specification 1.0).
+ * Rounds to E4M3 and E5M2 (OCP 8-bit Floating Point Specification 1.0) and E2M1 (OCP Microscaling
+ * Formats Specification 1.0).
  */
 #ifndef KVD_METHODS_BITS_MINIFLOAT_H
 #define KVD_METHODS_BITS_MINIFLOAT_H
@@ -8,9 +8,9 @@
 #include <math.h>
 
 typedef struct {
-    int bits;     /* bits of a code, including the sign */
-    int mantissa; /* stored bits of the mantissa */
-    int least;    /* exponent of the smallest normal number */
+    int bits;
+    int mantissa;
+    int least; /* exponent of the smallest normal number */
     float largest;
 } kvd_minifloat;
 
@@ -19,15 +19,15 @@ static const kvd_minifloat kvd_e5m2 = {8, 2, -14, 57344};
 static const kvd_minifloat kvd_e2m1 = {4, 1, 0, 6};
 
 /*
- * Returns x rounded to the nearest number of the format, ties to the even mantissa. Subnormal
- * numbers are kept. Numbers beyond the largest finite number saturate. NaN stays NaN.
+ * Returns x rounded to the format, ties to the even mantissa. Subnormal numbers are kept, large
+ * ones saturate, NaN stays NaN.
  */
 static inline float kvd_minifloat_round(const kvd_minifloat *f, float x)
 {
     int exponent;
-    if (!(fabsf(x) < f->largest)) /* NaN takes this branch as well */
+    if (!(fabsf(x) < f->largest)) /* also true for NaN */
         return isnan(x) ? x : copysignf(f->largest, x);
-    (void)frexpf(x, &exponent); /* |x| is in [2^(exponent - 1), 2^exponent) */
+    (void)frexpf(x, &exponent);
     exponent = (exponent - 1 > f->least ? exponent - 1 : f->least) - f->mantissa;
     return ldexpf(rintf(ldexpf(x, -exponent)), exponent);
 }

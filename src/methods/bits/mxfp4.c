@@ -1,7 +1,7 @@
 /*
- * Method mxfp4: codes blocks of 32 numbers in E2M1 with a power of two as scale (OCP Microscaling
- * Formats Specification 1.0, 2023, sections 5.2, 5.3.3, 5.4.1 and 6.3). The last block of a token
- * is padded with zeros, which are stored.
+ * Method mxfp4: blocks of 32 numbers in E2M1 with a power of two as scale (OCP Microscaling Formats
+ * Specification 1.0, 2023, sections 5.2, 5.3.3, 5.4.1 and 6.3). A token's last block is padded with
+ * stored zeros.
  */
 #include <math.h>
 

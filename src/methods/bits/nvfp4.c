@@ -1,11 +1,10 @@
 /*
- * Method nvfp4: codes blocks of 16 numbers in E2M1, with an E4M3 scale per block and a float32
- * scale per tensor (NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, arXiv 2509.25149,
- * appendix B).
- *
- * With the tensor scale t, the block scale is s = E4M3(max |x| / 6 / t), and x is decoded as E2M1(x
- * / (s t)) s t. t is 1, or the largest calibration magnitude divided by 6 * 448. The last block of
- * a token is padded with zeros, which are stored.
+ * Method nvfp4: blocks of 16 numbers in E2M1, with E4M3 scale s per block and float32 scale t per
+ * tensor (NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, arXiv 2509.25149, appendix
+ * B):
+ *   s = E4M3(max |x| / 6 / t), x^ = E2M1(x / (s t)) s t, t = 1 or (largest calibration magnitude) /
+ * (6 * 448)
+ * A token's last block is padded with stored zeros.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -51,7 +50,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* Quantises one block of n numbers. `t` is the scale of the tensor. */
+/* Quantises one block of n numbers. t: scale of the tensor. */
 static void code_block(const float *x, size_t n, float t, float *y)
 {
     float most = 0;

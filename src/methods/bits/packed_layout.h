@@ -1,50 +1,39 @@
 /*
- * Layout of a page: 64 tokens of one KV head, stored as codes of 1 .. 8 bits. The codes are in the
- * order in which the lanes of a warp hold the operands of mma.m16n8k16, so that a lane reads its
- * own words only. Plain C, shared by the kernels (cuda/packed_*.cu) and the tests.
+ * Layout of a page: 64 tokens of one KV head, in codes of 1 .. 8 bits, ordered as the lanes of a
+ * warp hold the operands of mma.m16n8k16. Shared by kernels (cuda/packed_*.cu) and tests.
  *
- * A unit is 16 dimensions of 64 tokens. Each of the 32 lanes has 32 numbers of a unit, in `bits`
- * words: [unit][lane][bits]. Numbers 2 p and 2 p + 1 of a lane fill register p of an operand.
+ * Unit: 16 dimensions of 64 tokens, words [unit][lane][bits], 32 numbers per lane. Numbers 2 p and
+ * 2 p + 1 of a lane fill register p of an operand.
  *
- * K and V are both A operands. A lane has four registers r = 0 .. 3 for each tile of 16 rows and 16
- * columns. The rows of a lane are lane / 4 and lane / 4 + 8. The columns of a lane are 2 c, 2 c +
- * 1, 2 c + 8 and 2 c + 9, with c = lane % 4. The number of token t and dimension i is in this lane,
- * at this index among the lane's numbers:
- *
+ * K and V are A operands: registers r = 0 .. 3 per 16 x 16 tile; rows lane / 4 and lane / 4 + 8;
+ * columns 2 c, 2 c + 1, 2 c + 8, 2 c + 9, c = lane % 4. Token t, dimension i:
  *   keys    rows are tokens, columns dims: lane 4 (t % 8) + i % 8 / 2,
  *           number 8 (t / 16) + 2 r + i % 2 with r = t % 16 / 8 + 2 (i % 16 / 8)
  *   values  rows are dims, columns tokens: lane 4 (i % 8) + t % 8 / 2,
  *           number 8 (t / 16) + 2 r + t % 2 with r = i % 16 / 8 + 2 (t % 16 / 8)
  *
- * Codes of equal steps (kivi) are split into planes by the binary digits of `bits`. For example, 3
- * bits are a plane of 2 bits, which holds the lower bits, and a plane of 1 bit. A plane of w bits
- * takes w words. Numbers 2 p and 2 p + 1 are 16 bits apart in a word, so that a mask makes two
- * float16 of them.
+ * Equal steps (kivi): planes by the binary digits of `bits` (3 bits: a plane of the lower 2 bits, a
+ * plane of 1 bit). A plane of w bits takes w words. Numbers 2 p and 2 p + 1 are 16 bits apart.
  *
- * Codes of quantisation levels (kvquant, turboquant; k_group is 0) are adjacent: number n starts at
- * bit n * bits of the lane's words. Adjacent bits look up two levels at once. The code of an
- * outlier, and of a token that is stored whole, is 0.
+ * Levels (kvquant, turboquant; k_group 0): number n begins at bit n * bits of the lane's words.
+ * Outliers and exact tokens have code 0.
  *
- * Scales and zero points are float16. Keys have them per dimension, values per token. For 16
- * dimensions or tokens x there are 4 blocks of 16 bytes. Block c = (x % 8) / 2 holds the scales of
- * x = 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, then their zero points.
+ * Scales and zero points are float16, of keys per dimension, of values per token. For 16 dimensions
+ * or tokens x: 4 blocks of 16 bytes; block c = (x % 8) / 2 has the scales of x = 2 c, 2 c + 1, 2 c
+ * + 8, 2 c + 9, then the zero points.
+ *   keys    [64 / k_group][d / 16] blocks
+ *   values  [groups of channels][4] blocks
  *
- *   keys    [64 / k_group][d / 16] such blocks
- *   values  [groups of channels][4] such blocks
+ * Floating-point codes (fp8, mxfp4, nvfp4): 8 or 4 bits in one plane. Scales of a block of
+ * channels: 64 adjacent bytes, one per token (kvd_packed_block_scale).
  *
- * Floating-point codes (fp8, mxfp4, nvfp4) have 8 or 4 bits (sign, exponent, mantissa) in one
- * plane. A block of channels of a token has a scale of 8 bits, or no scale. The scales of a block
- * are 64 adjacent bytes, one per token (kvd_packed_block_scale), block after block.
+ * Rotated vectors (turboquant): the scales are norms / KVD_PACKED_NORM; values' norms, then 64
+ * float16 norms of keys. With a sketch, the highest bit of a key's code is the sign of the sketched
+ * residual, and 64 float16 undivided norms of residuals follow.
  *
- * Codes of rotated vectors (turboquant) have norms, divided by KVD_PACKED_NORM, as scales. Norms of
- * values replace the scales of values. Norms of keys are 64 float16, one per token, after the norms
- * of values. With a sketch, the highest bit of a key's code is the sign of its sketched residual,
- * and 64 float16 after the norms of keys are the norms of the residuals, not divided.
- *
- * The parts of a page are: codes of keys, codes of values, scales of keys, scales of values,
- * outliers of values [64][v_apart], a count (16 bytes), outliers of keys [k_apart]. An outlier
- * takes 32 bits: its value as float16 in the lower half, its place in the upper half. The place is
- * the dimension; for keys it is dimension + 128 (token % 64).
+ * Parts of a page: codes of keys, codes of values, scales of keys, scales of values, outliers of
+ * values [64][v_apart], a count (16 bytes), outliers of keys [k_apart]. An outlier is a word:
+ * float16 value, above it the place (values: dimension; keys: dimension + 128 (token % 64)).
  */
 #ifndef KVD_METHODS_BITS_PACKED_LAYOUT_H
 #define KVD_METHODS_BITS_PACKED_LAYOUT_H
@@ -64,87 +53,55 @@
 typedef struct {
     int32_t bits;
     /*
-     * Number of tokens of a key channel that share a scale in a page: 16, 32 or 64. 0: keys have no
-     * scales. If more than 64 tokens share a scale, each page with some of these tokens has a copy
-     * of the scale.
+     * Tokens of a key channel per scale in a page: 16, 32 or 64; 0: no scales. Longer groups repeat
+     * the scale in each page.
      */
     int32_t k_group;
-    /*
-     * Number of channels of a token's values that share a scale: 16, 32, 64, or KVD_WIDTH_NARROW
-     * for all.
-     */
+    /* Channels of a token's values per scale: 16, 32, 64, or KVD_WIDTH_NARROW for all. */
     int32_t v_group;
     int32_t v_apart; /* outliers per value vector */
-    /*
-     * Number of key outliers for which a page has room, a multiple of 4. 0: no outliers are stored.
-     */
+    /* room for key outliers in a page, a multiple of 4; 0: none stored */
     int32_t k_apart;
-    /*
-     * Number of exponent bits of floating-point codes. One bit is the sign, the rest are the
-     * mantissa. 0: codes are integers.
-     */
+    /* exponent bits of floating-point codes with 1 sign bit; 0: integer codes */
     int32_t exponent;
-    /*
-     * Number of channels of a token that share a scale of floating-point codes. 32: the scale is a
-     * power of two (E8M0). 16: the scale is an E4M3 number. 0: no scales.
-     */
+    /* Channels of a token per floating-point scale: 32 (E8M0), 16 (E4M3), 0 (none). */
     int32_t block;
-    /*
-     * true: vectors are rotated and divided by their norms, which are stored as scales (turboquant)
-     */
+    /* true: vectors are rotated and divided by norms, stored as scales (turboquant) */
     bool norms;
-    /*
-     * true: keys also store the signs of random projections (a sketch) of their residuals
-     * (turboquant, qjl=1)
-     */
+    /* true: keys also store signs of random projections of residuals (turboquant, qjl=1) */
     bool sketch;
-    /*
-     * True if values are stored like keys: as A operands with tokens in rows, and with one scale
-     * per channel for k_group tokens (comet).
-     */
+    /* True: values are stored like keys, with one scale per channel for k_group tokens (comet). */
     bool v_channels;
-    /*
-     * True if codes of equal steps have no zero point: x = s (code - (2^(bits - 1) - 1)). The
-     * memory for zero points is unused.
-     */
+    /* True: no zero point, x = s (code - (2^(bits - 1) - 1)). */
     bool symmetric;
     /*
-     * True if every dimension has its own number of bits (allot). A KV head of a page then has only
-     * codes: first those of K, dimension by dimension, then those of V. The codes of a dimension
-     * begin at a new 32-bit word. In a dimension with n bits, the code of token t is bits t * n ..
-     * t * n + n - 1 of these words.
+     * True: own number of bits n per dimension (allot). A page has the codes of K, then V, by
+     * dimension, each from a new 32-bit word; token t has bits t * n .. t * n + n - 1.
      */
     bool allotted;
-    /* true: pages have the layout of gear.h, and other members of this struct are not set */
+    /* layout of gear.h; other members unset */
     bool low_rank;
-    /*
-     * True if every token is coded independently of other tokens (layout: kvd_packed_rows). Other
-     * members of this struct are not set.
-     */
+    /* layout of kvd_packed_rows, tokens coded independently; other members unset */
     bool rows;
-    bool classes; /* true: pages have the layout of kvd_packed_classes; other members are not set */
-    bool split;   /* true: pages have the layout of kvd_packed_split; other members are not set */
+    bool classes; /* layout of kvd_packed_classes; other members unset */
+    bool split;   /* layout of kvd_packed_split; other members unset */
 } kvd_packed_form;
 
-/*
- * Returns true if the method codes tokens in blocks. The coded tokens of a prompt are then one
- * block.
- */
+/* Returns true if tokens are coded in blocks, the coded tokens of a prompt in one block. */
 KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 {
     return f->low_rank || f->classes || f->split;
 }
 
 /*
- * Codes of single tokens (hetero, rotatekv). A vector of n numbers of a token takes
- * kvd_packed_row_words adjacent words: for each 32 numbers, word j has bit j of their codes; then a
- * word per scale. A page has these words of its 64 tokens for the first vector, then those for the
- * next vector, and so on.
+ * Codes of single tokens (hetero, rotatekv). A vector takes kvd_packed_row_words words: per 32
+ * numbers, word j has bit j of their codes; then a word per scale. A page has these words for its
+ * 64 tokens, vector by vector.
  */
 typedef struct {
-    /* bits of keys and of values, at most 16; 16 means float16 numbers without scales */
+    /* bits of keys and of values, at most 16; 16: float16 without scales */
     int32_t bits[2];
-    int32_t group; /* numbers of a vector that share a scale; 0: all */
+    int32_t group; /* numbers of a vector per scale; 0: all */
     bool joint;    /* true: the keys of all KV heads are one vector */
 } kvd_packed_rows;
 
@@ -159,29 +116,24 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
 }
 
 /*
- * Codes of two classes of tokens (zipcache): salient tokens [1] and the other tokens [0]. The
- * tokens of a class are numbered by their positions. A page has room for room[c] records of class
- * c. Token number n of class c of a request is record n % room[c] of page n / room[c], which need
- * not be the page of the token. The pages of a request thus fill up evenly.
- *
- * The parts of a page are: a bit for each of its 64 tokens, 1 if the token is salient (2 words);
- * the number of salient tokens before the page (1 word); 1 unused word; records of keys of class 0
- * and of class 1; records of values of class 0 and of class 1; and one area for each block of
- * tokens whose first token is in the page. All coded tokens of a prompt are one block.
- *
- *   record  words of codes: for each 32 numbers, word j has bit j of their codes; in a record of
- *           values then a word with the float16 step in its lower half and the zero point above
- *   area    [2][d_qk] words with the step and the zero point of a key channel in each class, then
- *           [d_v] largest magnitudes of the channels of values in bf16
+ * Codes of salient tokens (class 1) and other tokens (class 0) of zipcache. Token n of class c of a
+ * request is record n % room[c] of page n / room[c].
+ * Parts of a page: 64 salient bits (2 words); number of salient tokens before the page (1 word); 1
+ * unused word; records of keys of class 0, class 1; records of values of class 0, class 1; an area
+ * per block that begins in the page (a prompt is one block).
+ *   record  codes: per 32 numbers, word j has bit j; for values, then a word: float16 step, above
+ * it the zero point
+ *   area    [2][d_qk] words: step and zero point of a key channel per class; then [d_v] bf16
+ * largest magnitudes of the value channels
  */
 typedef struct {
     int32_t bits[2];
-    int32_t room[2]; /* room for records in a page, for each class */
-    int32_t block;   /* tokens of a block after the prompt */
-    double share;    /* fraction of the tokens of a block that are salient */
+    int32_t room[2]; /* records per page, for each class */
+    int32_t block;
+    double share; /* fraction of a block's tokens that are salient */
 } kvd_packed_classes;
 
-/* Returns share * n rounded to the nearest integer. CPU and GPU give the same result. */
+/* Returns share * n rounded to nearest, alike on CPU and GPU. */
 KVD_PACKED_INLINE int kvd_packed_share(double share, int n)
 {
 #ifdef __CUDA_ARCH__
@@ -191,15 +143,14 @@ KVD_PACKED_INLINE int kvd_packed_share(double share, int n)
 #endif
 }
 
-/* Returns the number of salient tokens of a block of n tokens. */
 KVD_PACKED_INLINE int kvd_packed_salient(const kvd_packed_classes *c, int n)
 {
     return kvd_packed_share(c->share, n);
 }
 
 /*
- * Returns the number of salient tokens before the block that begins with token `first`, in a
- * request whose first `prompt` tokens are one block.
+ * Returns the number of salient tokens before the block that begins at token `first`, if the first
+ * `prompt` tokens are one block.
  */
 KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int first, int prompt)
 {
@@ -208,11 +159,11 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
                  : 0;
 }
 
-/* Byte offsets of the parts of a page (multiples of 16), and the sizes of records in words. */
+/* Byte offsets of the parts of a page (multiples of 16), and words per record. */
 typedef struct {
-    /* for keys and values of each class: offset of the codes in a page, and words per record */
+    /* [side][class] offset of the codes, words per record */
     int32_t codes[2][2], words[2][2];
-    int32_t area, area_bytes, bytes; /* first area, size of an area, and of the page */
+    int32_t area, area_bytes, bytes;
 } kvd_packed_class_page;
 
 KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packed_classes *c,
@@ -233,8 +184,8 @@ KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packe
 }
 
 /*
- * Returns the offset of a block's area in its page. The block begins with token `first`. Blocks
- * begin at multiples of c->block.
+ * Returns the offset in its page of the area of the block that begins at token `first`, a multiple
+ * of c->block.
  */
 KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
                                             const kvd_packed_class_page *p, int first)
@@ -244,49 +195,39 @@ KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
 }
 
 /*
- * Codes whose channels are divided in two parts, anew in every block of tokens (vidkv, turboquant
- * with a fraction of a bit): the chosen channels [0] and the other channels [1]. A page has a
- * record for each `group` of its tokens. All tokens of a group belong to one block.
- *
- * The parts of a record are, in this order: a bit for each key channel, 1 if the channel is chosen;
- * for turboquant, such a bit for each channel of values; codes and scales of keys, first of the
- * chosen channels; codes and scales of values. The bits are in words, padded to 16 bytes. Channels
- * of a part are in rising order. A channel with n bits has n bit planes of group / 8 bytes each, in
- * which token t is bit t % 8 of byte t / 8.
- *
+ * Channels divided anew in each block into chosen [0] and other [1] (vidkv, turboquant with
+ * fractional bits). A page has a record per `group` tokens, all of one block.
+ * Parts of a record: mask of chosen key channels, for turboquant also of value channels (padded to
+ * 16 bytes); codes and scales of keys, chosen first; then of values. Channels ascend. An n-bit
+ * channel has n bit planes of group / 8 bytes, token t in bit t % 8 of byte t / 8.
  *   vidkv
- *     chosen keys  2 bits; a word per channel with the float16 step and the zero point above it
- *     other keys   1 bit per coefficient of their Fourier transform, 1 if it is negative; the
- *                  float16 mean magnitude of each coefficient
- *     values       as chosen keys. If `ternary` is set, a byte holds five ternary digits, the first
- *                  one the lowest, channel by channel. With the float16 number s of the channel,
- *                  digit 0 means 0, 1 means s, 2 means -s.
- *   turboquant     indices of levels of the rotated part; the float16 norms of the tokens. With a
- *                  sketch, the highest bit of a key is the sign of its sketched residual, and the
- *                  float16 norms of the residuals follow.
+ *     chosen keys  2 bits; a word per channel: float16 step, above it the zero point
+ *     other keys   sign bit per Fourier coefficient (1: negative); float16 mean magnitudes
+ *     values       as chosen keys; `ternary`: five ternary digits per byte, lowest first, by
+ * channel; digit 0: 0, 1: s, 2: -s, with the channel's float16 s
+ *   turboquant     indices of levels; float16 norms of the tokens. Sketch: highest bit of a key is
+ * the sketched residual's sign; float16 norms of residuals follow.
  */
 typedef struct {
-    int32_t group; /* 16, 32 or 64 */
-    double share;  /* fraction of channels that are chosen */
+    int32_t group;
+    double share;
     bool ternary;
-    int32_t bits; /* turboquant: bits of the other channels; the chosen channels have one more */
-    bool sketch;  /* turboquant: keys store signs of their sketched residuals */
+    int32_t bits; /* turboquant: bits of other channels; chosen ones have one more */
+    bool sketch;
 } kvd_packed_split;
 
 /*
- * Layout of a record: numbers of channels, sizes and byte offsets of its parts, for keys [0] and
- * values [1]. The second index is 0 for chosen channels and 1 for other channels.
+ * Layout of a record: channels, sizes and byte offsets for keys [0] and values [1], chosen [0] and
+ * other [1] channels.
  */
 typedef struct {
     int32_t channels[2][2], planes[2][2];
-    int32_t v_mask; /* offset of the bits that mark the chosen channels of values */
+    int32_t v_mask; /* offset of the mask of chosen value channels */
     int32_t codes[2][2], scales[2][2];
-    int32_t bytes; /* bytes of a record, a multiple of 16 */
+    int32_t bytes;
 } kvd_packed_split_record;
 
-/*
- * Returns how many of the d channels of a head's of keys (side 0) or of values (side 1) are chosen.
- */
+/* Returns the number of chosen channels among d channels of keys (side 0) or values (side 1). */
 KVD_PACKED_INLINE int kvd_packed_chosen(const kvd_packed_split *s, int side, int d)
 {
     return s->bits ? kvd_packed_share(s->share, d) : side ? 0 : (int)(s->share * (double)d);
@@ -321,14 +262,14 @@ KVD_PACKED_INLINE kvd_packed_split_record kvd_packed_split_record_of(const kvd_p
 }
 
 /*
- * Stored norms are divided by this power of two, so that probabilities times norms fit in float16.
- * The quantisation levels are multiplied by it.
+ * Stored norms are divided by, and levels multiplied by, the power of two that keeps probability
+ * times norm in float16.
  */
 #define KVD_PACKED_NORM 8.0f
 
 /*
- * Byte offsets of the parts of a page, multiples of 16. Codes of keys are at offset 0; `bytes` is
- * the size of the page.
+ * Byte offsets of the parts of a page, multiples of 16; codes of keys at 0; bytes: size of the
+ * page.
  */
 typedef struct {
     int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
@@ -363,10 +304,7 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
     return p;
 }
 
-/*
- * Returns the index of a lane's first word of a unit (16 dimensions of 64 tokens), counted from the
- * start of the codes of K or V.
- */
+/* Returns the index of a lane's first word of a unit, from the start of the codes of K or V. */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
     return (unit * 32 + lane) * bits;
@@ -393,8 +331,8 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
 }
 
 /*
- * Returns the index, in float16 numbers, of the scale of dimension x (keys) or token x (values)
- * within a group of 16 scales. The zero point is 4 numbers after the scale.
+ * Returns the float16 index, within 16 scales, of the scale of dimension x (keys) or token x
+ * (values); the zero point follows 4 later.
  */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
@@ -402,9 +340,8 @@ KVD_PACKED_INLINE int kvd_packed_scale(int x)
 }
 
 /*
- * Returns the index of the scale of token t among the 64 scales of a block of channels. A lane
- * reads the scales of its tokens as 8 adjacent bytes for keys (side 0), and as 16 for values (side
- * 1).
+ * Returns the index of token t's scale among 64 block scales: 8 adjacent bytes per lane for keys
+ * (side 0), 16 for values (side 1).
  */
 KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 {
@@ -412,9 +349,8 @@ KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 }
 
 /*
- * Piece of a code that is in one word: the code's bits `below` to below + width - 1 are stored in
- * words[word], from bit `shift` of that word on. The next piece of the code starts at bit below +
- * width.
+ * Piece of a code within one word: bits below .. below + width - 1, stored from bit `shift` of
+ * words[word] on.
  */
 typedef struct {
     int word, shift, width;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Smallest state of the coder between two symbols, with which the encoder starts. */
+/* Smallest coder state between two symbols, and the encoder's first state. */
 static const uint32_t LEAST = 1u << 23;
 enum { STATE_BYTES = 4 };
 
@@ -32,10 +32,7 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         of[s] = share < 1 ? count[s] > 0 : (uint32_t)share;
         sum += of[s];
     }
-    /*
-     * Rounding the frequencies has changed their sum. Correcting it at the most frequent symbols
-     * costs the fewest bits.
-     */
+    /* Corrects the rounded sum at the most frequent symbols, which costs the fewest bits. */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
         for (size_t s = 1; s < n; s++)
@@ -56,14 +53,11 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
     index_parts(t);
 }
 
-/*
- * Position in a byte string whose bits are read or written one after another, lowest bit of a byte
- * first.
- */
+/* Bits of a byte string, lowest bit of a byte first. */
 typedef struct {
     uint8_t *out;
     const uint8_t *in;
-    size_t at, end; /* bits read or written so far, and bits in total */
+    size_t at, end;
 } bit_string;
 
 static void put(bit_string *b, uint32_t value, int bits)
@@ -75,7 +69,7 @@ static void put(bit_string *b, uint32_t value, int bits)
     }
 }
 
-/* Returns the next `bits` bits of a string. Bits beyond the end of the string are 0. */
+/* Returns the next `bits` bits; bits beyond the end are 0. */
 static uint32_t get(bit_string *b, int bits)
 {
     uint32_t value = 0;
@@ -86,9 +80,8 @@ static uint32_t get(bit_string *b, int bits)
 }
 
 /*
- * Writes the index of the last symbol with a frequency above 0, in 8 bits. Then writes, for each
- * symbol from 0 to that last one, the bit length of the symbol's frequency, in 4 bits, and the
- * frequency without its highest bit.
+ * Format: last symbol with a frequency above 0 (8 bits); per symbol up to the last: bit length of
+ * the frequency (4 bits), frequency without its highest bit.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
@@ -141,7 +134,7 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
 {
     uint8_t *const end = out + kvd_rans_room(n), *at = end;
     uint32_t x = *state ? *state : LEAST;
-    /* Symbols are coded from the last to the first, so that a decoder produces them in order. */
+    /* Coding from the last symbol to the first makes the decoder produce them in order. */
     for (size_t i = n; i-- > 0;) {
         const kvd_rans_table *const t = &table[context ? context[i] : 0];
         const uint32_t f = frequency(t, symbol[i]);
@@ -239,10 +232,7 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
             }
 }
 
-/*
- * Decodes the symbols of one group of lanes. This function makes a first pass over the lanes, in
- * any order. A second pass in the order of the lanes pops a word for each state that needs one.
- */
+/* Decodes one group of lanes, in any order. A second pass in lane order pops words. */
 static int pop_group(const kvd_stream_tables *t, int c, uint32_t *state, const uint16_t *word,
                      uint32_t *n, int32_t *q)
 {
@@ -307,8 +297,8 @@ double kvd_streams_begin(int32_t kept, uint32_t *state)
 }
 
 /*
- * Returns the number of uint32_t of scratch memory that kvd_streams_token needs, for two copies of
- * the coder's states, for numbers of words, and for integers.
+ * Returns the uint32_t of scratch of kvd_streams_token: two copies of the states, word counts,
+ * integers.
  */
 static size_t scratch_numbers(int32_t kept)
 {
@@ -350,17 +340,16 @@ enum {
     MOST_SHIFT = KVD_STREAM_SHIFT - 2   /* 4 buckets */
 };
 
-/* Frequency tables of the components of one group. */
 typedef struct {
-    const kvd_stream_component *of; /* [n] */
+    const kvd_stream_component *of;
     const uint16_t *start;
     int n;
-    uint32_t lanes; /* number of lanes that have their own tables; 1: all lanes share a table */
+    uint32_t lanes;
 } lookup_group;
 
 /*
- * Returns how many of the numbers 0 .. 2^14 - 1 of a component need a search in its lookup table. A
- * number does if its row is two or more rows after the first row of its bucket.
+ * Returns how many of the numbers 0 .. 2^14 - 1 need a search: two or more rows after their
+ * bucket's first row.
  */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
@@ -383,7 +372,7 @@ static double far_share(const lookup_group *g, uint32_t shift)
     return sum / g->n / NUMBERS;
 }
 
-/* Returns log2 of the bucket size: the largest size with which few numbers need a search. */
+/* Returns log2 of the largest bucket size with which few numbers need a search. */
 static uint32_t shift_of(const lookup_group *g)
 {
     const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);
@@ -393,11 +382,7 @@ static uint32_t shift_of(const lookup_group *g)
     return shift;
 }
 
-/*
- * Writes one lane's lookup table: its rows (one per integer) and its buckets (of equal ranges of
- * numbers). Elements that follow each other in a lane's table are g->lanes elements apart in
- * memory.
- */
+/* Writes one lane's lookup table: rows and buckets, elements g->lanes apart. */
 static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to, uint16_t *bucket,
                       uint32_t *row)
 {
@@ -415,13 +400,10 @@ static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to,
     }
 }
 
-/*
- * Lookup tables that are being written: one memory image per stream. If `to` is NULL, only their
- * size is computed.
- */
+/* Lookup tables being written, one image per stream. If `to` is NULL, only sizes are computed. */
 typedef struct {
     uint32_t *to;
-    size_t room, bytes; /* bytes: size of the image so far */
+    size_t room, bytes;
     kvd_stream_lookup_size size;
 } lookup_images;
 
@@ -430,7 +412,7 @@ static char *image_of(const lookup_images *m)
     return m->to ? (char *)(m->to + m->size.words) : NULL;
 }
 
-/* Appends the lookup table of group k to the image, unless the image would then exceed m->room. */
+/* Appends the lookup table of group k, unless the image would exceed m->room. */
 static void add_group(lookup_images *m, const lookup_group *g, int k)
 {
     int least = INT16_MAX, end = INT16_MIN;
@@ -461,7 +443,6 @@ static void add_group(lookup_images *m, const lookup_group *g, int k)
     m->size.whole = m->size.whole && fits;
 }
 
-/* Begins to write n images to `to`. They follow their index, which says where each image begins. */
 static lookup_images begin_images(uint32_t *to, size_t n, size_t room)
 {
     const lookup_images m = {to, room, 0, {(n + 1 + 3) / 4 * 4, 0, true}};

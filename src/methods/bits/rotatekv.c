@@ -2,10 +2,8 @@
  * Method rotatekv: rotates keys over several heads before RoPE and sorts their channels; rotates
  * values per head (Su et al. 2025, "RotateKV: Accurate and Robust 2-Bit KV Cache Quantization for
  * LLMs via Outlier-Aware Adaptive Rotations", section 4, and its public code).
- *
- * s = clip (max - min) / (2^b - 1), z = round(-clip min / s), x^ = s (clamp(round(x / s) + z) - z).
- * The first `sink` tokens are exact; the paper selects the tokens with the largest hidden
- * activations.
+ * s = clip (max - min) / (2^b - 1), z = round(-clip min / s), x^ = s (clamp(round(x / s) + z) - z)
+ * The first `sink` tokens are exact; the paper's are those with the largest hidden activations.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -35,10 +33,7 @@ typedef struct {
     uint32_t *order; /* [n_layers][n_kv_heads * d] channels of keys in sorted order */
 } rotatekv;
 
-/*
- * Multiplies x [n] by the normalised Walsh-Hadamard matrix, which is its own inverse. n must be a
- * power of two.
- */
+/* Multiplies x [n], n a power of two, by the normalised Walsh-Hadamard matrix, its own inverse. */
 static void rotate(float *x, size_t n)
 {
     for (size_t half = 1; half < n; half *= 2)
@@ -73,8 +68,8 @@ static int rising(const void *a, const void *b)
 }
 
 /*
- * Sorts the key channels of a layer by the sums of their rotated numbers over n calibration tokens.
- * rows [2][n][d], sum and sorted [n_kv_heads * d] are scratch.
+ * Sorts the key channels of a layer by the sums of rotated numbers over n calibration tokens.
+ * Scratch: rows [2][n][d]; sum, sorted [n_kv_heads * d].
  */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
                       float *rows, float *sum, placed *sorted, kvd_err *err)
@@ -122,7 +117,6 @@ static int calibrate(const rotatekv *r, const kvd_method_setup *s, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Sets random orders of the channels, to time models with random weights. */
 static void draw_orders(const rotatekv *r, int n_layers)
 {
     const size_t wide = r->n_kv_heads * r->d;
@@ -206,7 +200,7 @@ static void quantise(float *x, size_t n, int bits, float clip)
             x[i] = kvd_round_f16(lo);
         return;
     }
-    /* The zero point is limited to 16 bits, in which it is stored. */
+    /* The zero point is stored in 16 bits. */
     const float zero = fminf(fmaxf(rintf(-clip * lo / step), -32767), 32767);
     for (size_t i = 0; i < n; i++)
         x[i] = step * (fminf(fmaxf(rintf(x[i] / step) + zero, 0), top) - zero);

@@ -1,15 +1,12 @@
 /*
- * Method turboquant: rotates a vector randomly, then codes each coordinate with the best scalar
- * quantiser (Zandieh, Daliri, Hadian and Mirrokni 2025, "TurboQuant: Online Vector Quantization
- * with Near-optimal Distortion Rate", arXiv 2504.19874, Algorithms 1 and 2).
- *
- * x is stored as |x| and a code y^ of y = P x / |x|, with a random orthogonal matrix P, and decoded
- * as |x| P^T y^. Each coordinate t of y has the density c (1 - t^2)^((d - 3) / 2), so one set of
- * levels serves all vectors.
- *
- * With `qjl`, keys store the residual r = y - y^ as |r| and sign(S r), with a matrix S of standard
- * normal numbers. y^ + sqrt(pi / 2) / d |r| S^T sign(S r) has an unbiased inner product with any
- * query (QJL: Zandieh et al. 2024, arXiv 2406.03482).
+ * Method turboquant: random rotation, then the best scalar quantiser per coordinate (Zandieh,
+ * Daliri, Hadian and Mirrokni 2025, "TurboQuant: Online Vector Quantization with Near-optimal
+ * Distortion Rate", arXiv 2504.19874, Algorithms 1 and 2).
+ * x^ = |x| P^T y^ with code y^ of y = P x / |x|, P random orthogonal. Each coordinate t of y has
+ * density c (1 - t^2)^((d - 3) / 2).
+ * `qjl`: keys also store r = y - y^ as |r| and sign(S r), S standard normal; y^ + sqrt(pi / 2) / d
+ * |r| S^T sign(S r) has an unbiased inner product with any query (QJL: Zandieh et al. 2024, arXiv
+ * 2406.03482).
  */
 #include <cblas.h>
 #include <lapacke.h>
@@ -37,23 +34,23 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 enum { BINS = 2048, STREAM = 0x7151 };
-/* Largest magnitude for which there are levels, in standard deviations of a coordinate. */
+/* Largest magnitude with a level, in standard deviations of a coordinate. */
 static const double RANGE = 8;
 
 typedef struct {
     float *rotation, *sketch; /* [width][width] matrices P and S; S is NULL without `qjl` */
-    float level[3][256];      /* levels of bits - 1, bits and bits + 1 bits, in ascending order */
+    float level[3][256];
 } tables;
 
 typedef struct {
-    /* Bits per coordinate; the channels with the largest numbers (`outliers`) have one more */
+    /* Bits per coordinate; the largest channels (`outliers`) have one more. */
     int bits;
-    double outliers; /* fraction of the channels that are coded with one more bit */
+    double outliers;
     bool qjl;
     uint64_t seed;
     int d_head;
     size_t widest;
-    /* [widest + 1] Tables for vectors of each width; NULL until such a vector is coded. */
+    /* [widest + 1] tables for each vector width, made when first needed */
     _Atomic(tables *) *of;
 } turboquant;
 
@@ -67,8 +64,8 @@ static void free_tables(tables *t)
 }
 
 /*
- * Replaces standard normal numbers a [n][n] by a uniformly distributed orthogonal matrix. The
- * matrix is the Q of the QR factors of `a`, with the signs of the diagonal of R (Mezzadri 2007).
+ * Replaces standard normal a [n][n] by a uniformly distributed orthogonal matrix: Q of QR with the
+ * signs of R's diagonal (Mezzadri 2007).
  */
 static int make_orthogonal(double *a, size_t n, kvd_err *err)
 {
@@ -98,10 +95,7 @@ static int set_levels(size_t d, int bits, float *level, kvd_err *err)
         return kvd_no_memory(err, "a histogram", (BINS + 256) * sizeof *histogram);
     for (int b = 0; b < BINS; b++) {
         const double t = range * kvd_level_bin(b, BINS);
-        /*
-         * In one dimension, a unit vector is 1 or -1, so only the first and the last bin of the
-         * histogram are not empty.
-         */
+        /* For d = 1 a unit vector is 1 or -1: the first and last bin. */
         histogram[b] = d > 1 ? pow(1 - t * t, ((double)d - 3) / 2) : b == 0 || b == BINS - 1;
     }
     const int status = kvd_levels_find(histogram, BINS, 1 << bits, found, err);
@@ -141,8 +135,8 @@ static tables *make_tables(const turboquant *q, size_t d, kvd_err *err)
 }
 
 /*
- * Returns the tables for vectors of d numbers, or NULL on failure. The first call for a value of d
- * computes them. If two threads compute the same tables at the same time, one result is freed.
+ * Returns the tables for vectors of d numbers, or NULL on failure. If two threads make the same
+ * tables, one frees its own.
  */
 static const tables *tables_of(const turboquant *q, size_t d, kvd_err *err)
 {
@@ -213,7 +207,7 @@ static float norm_of(const float *x, size_t n)
     return (float)sqrt(sum);
 }
 
-/* Computes y [n][d] = x a^T, or x a if `back`, for n vectors x [n][d] and a matrix a [d][d]. */
+/* y [n][d] = x a^T, or x a if `back`, for x [n][d] and a [d][d]. */
 static void multiply(const float *x, size_t n, size_t d, const float *a, bool back, float *y)
 {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, back ? CblasNoTrans : CblasTrans, (blasint)n,
@@ -221,9 +215,8 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
 }
 
 /*
- * Adds to the decoded unit vectors y [n][d] an estimate of their error. It is computed from the
- * signs of S (u - y), where S is a random matrix. u [n][d] are the exact unit vectors, in the same
- * rotated basis as y, and are overwritten. work [2][n][d] is scratch.
+ * Adds to decoded unit vectors y [n][d] an estimate of their error from the signs of S (u - y). u
+ * [n][d]: exact vectors in the rotated basis, overwritten. work [2][n][d]: scratch.
  */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
@@ -243,8 +236,8 @@ static void add_residual(const tables *t, float *u, size_t n, size_t d, float *w
 }
 
 /*
- * Codes n vectors x [n][d] with `bits` bits per number and writes the decoded vectors to `decoded`,
- * which may be x. Adds the bits to `*count`.
+ * Codes n vectors x [n][d] with `bits` bits per number; `decoded` may be x. Adds the bits to
+ * `*count`.
  */
 static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d, int bits, bool qjl,
                         float *decoded, kvd_bits_count *count, kvd_err *err)
@@ -285,7 +278,7 @@ typedef struct {
     size_t channel;
 } ranked;
 
-/* Compares channels for a sort by falling sum of squares. Ties give the lower channel number. */
+/* Sorts channels by falling sum of squares; ties: lower number first. */
 static int by_square(const void *a, const void *b)
 {
     const ranked *const x = a, *const y = b;
@@ -301,8 +294,8 @@ static int by_channel(const void *a, const void *b)
 }
 
 /*
- * Orders the channels of x [n][d]: first the `outliers` channels with the largest sums of squares,
- * then the other channels. Each of the two parts is sorted by channel number.
+ * Orders the channels of x [n][d]: the `outliers` with the largest sums of squares, then the rest,
+ * each part ascending.
  */
 static void order_channels(const float *x, size_t n, size_t d, size_t outliers, ranked *order)
 {
@@ -316,10 +309,7 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
     qsort(order + outliers, d - outliers, sizeof *order, by_channel);
 }
 
-/*
- * Copies the first m channels of `order` from x [n][d] to part [n][m] or, if `back` is true, from
- * `part` to x.
- */
+/* Copies the first m channels of `order` from x [n][d] to part [n][m]; `back`: from part to x. */
 static void move_channels(float *x, size_t n, size_t d, const ranked *order, size_t m, float *part,
                           bool back)
 {

@@ -1,8 +1,7 @@
 /*
- * Method vidkv: codes keys with 2 bits in channels with a large range and with 1 bit elsewhere, and
- * values in ternary (Tao et al. 2025, "Plug-and-Play 1.x-Bit KV Cache Quantization for Video Large
- * Language Models", arXiv 2503.16257, section 3, and its public code). Key channels with 1 bit
- * store the signs of their discrete Fourier transform over the channels.
+ * Method vidkv: 2 bits for key channels with a large range, 1 bit (sign of the Fourier transform
+ * over channels) for others, ternary values (Tao et al. 2025, "Plug-and-Play 1.x-Bit KV Cache
+ * Quantization for Video Large Language Models", arXiv 2503.16257, section 3, and its public code).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -65,8 +64,8 @@ static void code_two_bits(const float *x, size_t n, size_t stride, float *y)
 }
 
 /*
- * Calls `code` for each group of `group` adjacent tokens in one column (channel) of x [n][d].
- * Returns the number of calls.
+ * Calls `code` for each group of `group` adjacent tokens in one column of x [n][d]. Returns the
+ * number of calls.
  */
 static size_t code_column(void (*code)(const float *, size_t, size_t, float *), const float *x,
                           size_t n, size_t d, size_t group, float *y)
@@ -78,9 +77,9 @@ static size_t code_column(void (*code)(const float *, size_t, size_t, float *), 
 }
 
 /*
- * Writes the discrete Fourier transform of m real numbers as m real numbers. They are the sum, then
- * the real and imaginary part of each frequency below m / 2, then, if m is even, the real part of
- * frequency m / 2. wave [2][m] holds the cosines and sines of 2 pi i / m.
+ * Writes the discrete Fourier transform of m real numbers: the sum; real and imaginary part of each
+ * frequency below m / 2; for even m the real part of m / 2. wave [2][m]: cosines and sines of 2 pi
+ * i / m.
  */
 static void transform(const float *x, size_t m, const double *wave, float *y)
 {
@@ -134,8 +133,8 @@ static int by_channel(const void *a, const void *b)
 }
 
 /*
- * Sorts the channels of x [n][d]: first the `two` channels with the largest ranges (coded with 2
- * bits), then the other channels in their original order.
+ * Sorts the channels of x [n][d]: the `two` with the largest ranges (2 bits), then the others
+ * ascending.
  */
 static void sort_channels(const float *x, size_t n, size_t d, size_t two, ranged *order)
 {

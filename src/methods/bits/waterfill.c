@@ -1,17 +1,15 @@
 /*
- * Method waterfill: transform coding of all KV heads of a layer, with one quantisation step for the
- * whole cache.
+ * Method waterfill: transform coding of all KV heads of a layer, with one step for the whole cache.
  *
- * x is K (before RoPE) or V of all heads of a token, with mean m and covariance C. Let g be the
- * gradient of the loss with respect to x, and F = E[g^T g] = A^T A its second moment. An error e of
- * one token costs (1/2) e F e^T nats to second order. With the eigenvectors U of A C A^T,
+ * x: K (before RoPE) or V of all heads of a token; mean m, covariance C; F = E[g^T g] = A^T A:
+ * second moment of the loss gradient g. An error e costs (1/2) e F e^T nats to second order. With
+ * the eigenvectors U of A C A^T
  *
  *   y = (x - m) A^T U,   x^ = m + y^ U^T A^{-T},   e F e^T = |y^ - y|^2
  *
- * so the components y are uncorrelated and their squared errors add up to the loss (reverse
- * water-filling: Cover and Thomas, Elements of Information Theory, section 10.3.3). y is rounded to
- * multiples of `step`, with a dead zone (Goyal, "Theoretical foundations of transform coding",
- * 2001). An entropy coder (rans.h) stores the multiples.
+ * (reverse water-filling: Cover and Thomas, Elements of Information Theory, section 10.3.3). y is
+ * rounded to multiples of `step` with a dead zone (Goyal, "Theoretical foundations of transform
+ * coding", 2001), entropy-coded (rans.h).
  */
 #include <cblas.h>
 #include <lapacke.h>
@@ -37,34 +35,28 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
 
 /*
- * Symbol ZERO + q codes the multiple q of the step. All other multiples are coded by the symbol
- * ESCAPE, followed by the multiple in 4 bytes, with equal frequencies.
+ * Symbol ZERO + q codes the multiple q. Other multiples: ESCAPE, then 4 bytes with equal
+ * frequencies.
  */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
 /*
- * Ridge added to the diagonal of the second moment of gradients, as a fraction of the mean of the
- * diagonal. It makes the Cholesky factor invertible.
+ * Ridge on the diagonal of the gradients' second moment, as a fraction of its mean, for Cholesky.
  */
 static const double RIDGE = 1e-3;
 
 typedef struct {
     float *mean; /* [wide] mean of the calibration data */
-    /*
-     * [wide][wide] Matrices of the transform y = (x - mean) * to, and of its inverse x = mean + y *
-     * from.
-     */
+    /* [wide][wide] Transform y = (x - mean) * to; inverse x = mean + y * from. */
     float *to, *from;
-    /* [wide + 1] One frequency table per component, then the table of the bytes after ESCAPE. */
+    /* [wide + 1] frequency table per component, then of the bytes after ESCAPE */
     kvd_rans_table *table;
     /*
-     * Mean of |y| / step - |q| over the calibration components y whose multiple q is not 0.
-     * Decoding adds this number to |q|, because the mean of a rounding interval is not its middle.
+     * Mean of |y| / step - |q| over calibration components with q != 0; added to |q| when decoding.
      */
     double offset;
     /*
-     * Frequencies of the multiples, for codes in blocks. `component` [wide] and `start` [n_starts]
-     * are made from the frequencies of `table`. The multiples of components from index `kept` on
-     * were always 0 in the calibration data.
+     * Frequencies of the multiples, for codes in blocks, from `table`: component [wide], start
+     * [n_starts]. Components from `kept` on were always 0.
      */
     kvd_stream_component *component;
     uint16_t *start;
@@ -74,23 +66,17 @@ typedef struct {
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
-    size_t wide; /* n_kv_heads * d_head */
+    size_t wide;
     coder *coder;
-    bool drawn; /* true: the tables are random, for timing */
+    bool drawn;
 } waterfill;
 
 typedef struct {
-    /*
-     * Buffers for the calibration data, for its components, and for one head: x and y are
-     * [n][wide], head is [2][n][d_head].
-     */
+    /* Calibration data and components [n][wide], and one head [2][n][d_head]. */
     float *x, *y, *head;
-    /*
-     * [wide][wide] Cholesky factor A, covariance C, eigenvectors U of A C A^T, and a matrix
-     * product.
-     */
+    /* [wide][wide] Cholesky factor A, covariance C, eigenvectors U of A C A^T, a product */
     double *a, *c, *u, *product;
-    double *sigma, *scratch; /* [wide] singular values; scratch of kvd_gram_add */
+    double *sigma, *scratch;
 } making;
 
 static void multiply(bool left, bool right, size_t n, const double *a, const double *b, double *c)
@@ -101,8 +87,8 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
 }
 
 /*
- * Computes the matrices of the transform and of its inverse, to->to and to->from. m->x [n][d] is
- * calibration data minus its mean. `moment` [d][d] is the second moment of the gradients.
+ * Computes to->to and to->from. m->x [n][d]: calibration data minus its mean. moment [d][d]: second
+ * moment of the gradients.
  */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
@@ -123,20 +109,18 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
         return -1;
     multiply(false, false, d, m->a, m->c, m->product);
     multiply(false, true, d, m->product, m->a, m->c);
-    /* Averages c and its transpose, because rounding may have made the matrix unsymmetric */
+    /* Rounding may have made c unsymmetric. */
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < i; j++)
             m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
     if (kvd_gram_svd(m->c, d, m->sigma, m->u, err))
         return -1;
-    /* The matrix of the transform is A^T U. */
     multiply(true, false, d, m->a, m->u, m->product);
     for (size_t i = 0; i < d * d; i++)
         to->to[i] = (float)m->product[i];
     if (LAPACKE_dtrtrs(LAPACK_ROW_MAJOR, 'U', 'N', 'N', (lapack_int)d, (lapack_int)d, m->a,
                        (lapack_int)d, m->u, (lapack_int)d))
         return kvd_fail(err, "the moment of gradients in --fisher has no inverse");
-    /* The matrix of the inverse transform is (A^{-1} U)^T. */
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < d; j++)
             to->from[j * d + i] = (float)m->u[i * d + j];
@@ -144,9 +128,8 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
 }
 
 /*
- * Makes the frequency table of component j, in proportion to count [KVD_RANS_SYMBOLS]. The symbols
- * `least` to `most` and ESCAPE get frequencies above 0 even if their counts are 0. Changes the
- * counts.
+ * Makes the frequency table of component j in proportion to count [KVD_RANS_SYMBOLS] (overwritten).
+ * Symbols least .. most and ESCAPE get frequencies above 0.
  */
 static void make_component(coder *to, size_t j, uint64_t *count, int least, int most)
 {
@@ -161,7 +144,6 @@ static void make_component(coder *to, size_t j, uint64_t *count, int least, int 
     to->kept = n > 1 || !j ? j + 1 : to->kept;
 }
 
-/* Makes the table of the bytes after ESCAPE, and clears the tables of the components. */
 static void begin_tables(coder *to, size_t d)
 {
     uint64_t equal[KVD_RANS_SYMBOLS];
@@ -172,8 +154,7 @@ static void begin_tables(coder *to, size_t d)
 }
 
 /*
- * Counts how often each multiple of the step occurs in calibration data, and makes the frequency
- * tables. A multiple that does not occur is coded as an escape.
+ * Makes frequency tables from the multiples in calibration data. Absent multiples become escapes.
  */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
@@ -251,14 +232,12 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
 }
 
 /*
- * Used for random tables, which serve to measure times: standard deviations of the multiples of the
- * first and of the last component. Their logarithms fall linearly over the components. These values
- * give about 1.4 bits per number, for numbers of variance 1.
+ * Standard deviations of random multiples at the first and last component, log-linear between:
+ * about 1.4 bits per number of variance 1.
  */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 
-/* Makes the frequency table of component j for multiples with standard deviation `sigma`. */
 static void draw_component(coder *to, size_t j, double sigma)
 {
     const int most = (int)fmin(6 * sigma + KVD_STREAM_ROUND, ZERO);
@@ -271,12 +250,10 @@ static void draw_component(coder *to, size_t j, double sigma)
     make_component(to, j, count, ZERO - most, ZERO + most);
 }
 
-/*
- * Draws a coder for timing. Its transform is a random reflection I - 2 v v^T times a scale factor.
- */
+/* Draws a coder for timing: a random reflection I - 2 v v^T times a scale. */
 static void draw(coder *to, size_t d, double step, kvd_rng *r)
 {
-    float *const v = to->mean; /* v is stored in place of the mean, which is set to 0 in the end */
+    float *const v = to->mean; /* v in the memory of the mean */
     double square = 0;
     begin_tables(to, d);
     for (size_t i = 0; i < d; i++) {
@@ -305,8 +282,7 @@ static int draw_all(waterfill *w, const kvd_method_setup *s)
 }
 
 /*
- * Fails unless --calibration and --fisher name files with the layers, heads and positions that the
- * method needs.
+ * Fails unless --calibration and --fisher name files with the required layers, heads and positions.
  */
 static int check_inputs(const kvd_method_setup *s, bool pre, kvd_err *err)
 {
@@ -375,15 +351,14 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 typedef struct {
-    float *x, *y;      /* [n][wide] numbers minus their mean, and their components */
-    uint16_t *context; /* [room] index of each symbol's frequency table */
-    uint8_t *symbol;   /* [room] */
+    float *x, *y; /* [n][wide] numbers minus their mean, and their components */
+    uint16_t *context;
+    uint8_t *symbol;
     uint8_t *stream;
-    size_t n;                 /* number of symbols */
-    const uint32_t *position; /* [n] position of each token in its sequence */
+    size_t n;
+    const uint32_t *position;
 } buffers;
 
-/* Returns true if the multiple q of component j has a symbol of its own and needs no escape. */
 static bool plain(const coder *c, size_t j, double q)
 {
     if (fabs(q) > ZERO)
@@ -392,10 +367,7 @@ static bool plain(const coder *c, size_t j, double q)
     return start[1] > start[0];
 }
 
-/*
- * Writes the symbols of the components of n tokens to `w`. Fails if a multiple does not fit in 4
- * bytes.
- */
+/* Writes the symbols of n tokens' components to `w`. Fails if a multiple exceeds 4 bytes. */
 static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step, kvd_err *err)
 {
     w->n = 0;
@@ -433,7 +405,6 @@ static void read_symbols(const coder *c, buffers *w, size_t n, size_t wide, doub
     }
 }
 
-/* Codes the components w->y [n][wide] as the next part of one stream, and decodes this part. */
 static int code_stream(const coder *c, buffers *w, size_t n, size_t wide, double step,
                        uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {
@@ -460,9 +431,8 @@ static size_t n_states(size_t kept)
 }
 
 /*
- * Rounds the components y [wide] of one token to multiples of `step`, and replaces y by the decoded
- * numbers. Writes each multiple to `to` [c->kept], or 0 if the multiple has no frequency: it is
- * then stored separately, as an exception, whose bits are added to *bits.
+ * Rounds y [wide] of one token to multiples of `step` and replaces y by decoded numbers. to
+ * [c->kept]: the multiples; 0 for an exception, whose bits are added to *bits.
  */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)
@@ -480,7 +450,6 @@ static int round_token(const coder *c, float *y, size_t wide, double step, int32
     return 0;
 }
 
-/* Codes the components w->y [n][wide] in blocks of `block` positions, and decodes them. */
 static int code_blocks(const coder *c, const buffers *w, size_t n, size_t wide, double step,
                        size_t block, uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {
@@ -500,7 +469,6 @@ static int code_blocks(const coder *c, const buffers *w, size_t n, size_t wide, 
     return status ? -1 : 0;
 }
 
-/* Codes and decodes the n tokens in w->x. */
 static int code_rows(const waterfill *t, const coder *c, buffers *w, size_t n, uint32_t *state,
                      kvd_bits_count *count, kvd_err *err)
 {

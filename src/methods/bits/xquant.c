@@ -1,8 +1,8 @@
 /*
- * Method xquant: stores the input X of a layer in few bits, and computes K and V again from it
- * (Tomar et al. 2025, "XQuant: Breaking the Memory Wall for LLM Inference with KV Cache
- * Rematerialization", arXiv 2508.10395, sections 3.1 and 3.3.1). With latent=1, the cache stores X
- * U_K and X U_V, with W_K = U_K S_K B_K^T and W_V = U_V S_V B_V^T.
+ * Method xquant: quantises the layer's input X, and computes K and V from it (Tomar et al. 2025,
+ * "XQuant: Breaking the Memory Wall for LLM Inference with KV Cache Rematerialization", arXiv
+ * 2508.10395, sections 3.1 and 3.3.1). latent=1 stores X U_K and X U_V, with W_K = U_K S_K B_K^T
+ * and W_V = U_V S_V B_V^T.
  */
 #include <lapacke.h>
 #include <stdlib.h>
@@ -24,27 +24,21 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 typedef struct {
-    /*
-     * [rank][d_model] Transposed left singular vectors U of W_K or W_V. NULL if the cache stores X
-     * itself.
-     */
+    /* [rank][d_model] transposed left singular vectors U of W_K or W_V; NULL: X is stored */
     float *down;
     /*
-     * [wide][rank] Product B S of the singular value decomposition, which rebuilds K or V from the
-     * stored X U. If `down` is NULL, this is W_K or W_V, [wide][d_model].
+     * [wide][rank] Product B S that rebuilds K or V from X U; W_K or W_V [wide][d_model] if `down`
+     * is NULL.
      */
     float *up;
     float *bias; /* [wide], or NULL */
-    float *norm; /* weights of the norm of K, or NULL */
+    float *norm;
 } matrices;
 
 typedef struct {
     const kvd_config *config;
     int bits;
-    /*
-     * `wide` is n_kv_heads * d_head. `rank` is the number of stored numbers per token for K, and
-     * also for V.
-     */
+    /* wide: n_kv_heads * d_head. rank: stored numbers per token, for K and again for V. */
     size_t group, wide, rank;
     bool latent;
     matrices *of; /* [n_layers][KVD_N_SIDES] */
@@ -63,10 +57,7 @@ static void close(void *self)
     free(q);
 }
 
-/*
- * Reads weights or a bias into `*to`, which it allocates. Sets `*to` to NULL if the model has no
- * such weights.
- */
+/* Reads weights or a bias into `*to`, allocated; NULL if the model lacks them. */
 static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, float **to,
                      kvd_err *err)
 {
@@ -82,8 +73,8 @@ static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int laye
 }
 
 /*
- * Replaces the weights m->up [wide][d_model] by two factors, m->down and m->up, from their singular
- * value decomposition.
+ * Replaces the weights m->up [wide][d_model] by m->down and m->up of their singular value
+ * decomposition.
  */
 static int decompose(const xquant *q, matrices *m, kvd_err *err)
 {
@@ -99,7 +90,6 @@ static int decompose(const xquant *q, matrices *m, kvd_err *err)
     double *const u = a + d * wide, *const b = u + d * r, *const sigma = b + r * wide;
     for (size_t i = 0; i < d * wide; i++)
         a[i] = (double)m->up[i];
-    /* Both matrices are stored transposed, so LAPACK is called with column-major order. */
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'S', (lapack_int)d, (lapack_int)wide, a, (lapack_int)d,
                        sigma, u, (lapack_int)d, b, (lapack_int)r);
@@ -121,9 +111,8 @@ static void set_unit(float *x, size_t n)
 }
 
 /*
- * Replaces the weights m->up [wide][d_model] by two factors that have the sizes of a singular value
- * decomposition with `rank` values. One of the factors is the unit matrix. Such factors suffice to
- * measure times.
+ * Replaces the weights m->up [wide][d_model] by factors of rank `rank` for timing, one the unit
+ * matrix.
  */
 static int draw(const xquant *q, matrices *m, kvd_err *err)
 {
@@ -198,8 +187,8 @@ kvd_xquant_matrices kvd_xquant_matrices_of(const void *self, int layer, kvd_side
 }
 
 /*
- * Quantises x [n][d] in place. The numbers that share a scale are adjacent channels of one token
- * or, if `by_channel` is true, adjacent tokens of one channel.
+ * Quantises x [n][d] in place. A scale covers adjacent channels of a token or, if by_channel,
+ * adjacent tokens of a channel.
  */
 static void quantise(const xquant *q, float *x, size_t n, size_t d, bool by_channel,
                      kvd_bits_count *count)
@@ -231,7 +220,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     else
         memcpy(x, b->input, n * d * sizeof *x);
     quantise(q, x, n, q->rank, q->latent && b->side == KVD_KEYS, count);
-    /* K and V are both decoded from the codes of X, so each counts half of the bits of X */
+    /* K and V share the codes of X: each counts half of the bits. */
     if (!q->latent) {
         count->payload /= 2;
         count->side /= 2;

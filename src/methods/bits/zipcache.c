@@ -1,8 +1,7 @@
 /*
- * Method zipcache: codes salient tokens with more bits than other tokens (He et al. 2024,
- * "ZipCache: Accurate and Efficient KV Cache Quantization with Salient Token Identification",
- * sections 4.1 to 4.3). The saliency of a token is the mean attention probability that it received
- * from the tokens that saw it. The paper uses a few probe tokens; here all tokens count.
+ * Method zipcache: codes salient tokens with more bits (He et al. 2024, "ZipCache: Accurate and
+ * Efficient KV Cache Quantization with Salient Token Identification", sections 4.1 to 4.3).
+ * Saliency: mean attention probability received, from all tokens (the paper: a few probe tokens).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -39,9 +38,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 /*
- * Chooses the most salient tokens: writes KVD_LEVEL_HIGH for them and KVD_LEVEL_DROPPED for the
- * others (which are stored with fewer bits) to salient [n]. Ignores the levels that a method that
- * selects tokens has assigned.
+ * Chooses the most salient tokens: salient [n] is KVD_LEVEL_HIGH or, for fewer bits,
+ * KVD_LEVEL_DROPPED. Ignores assigned levels.
  */
 static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, uint8_t *salient,
                         kvd_err *err)
@@ -58,10 +56,7 @@ static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, 
     return status;
 }
 
-/*
- * Quantises each key channel in two groups, one of the salient tokens and one of the others.
- * `gathered` is scratch for the numbers of a group.
- */
+/* Quantises each key channel in two groups, salient and other tokens. gathered: scratch. */
 static void code_keys(const kvd_parameter_values *v, const kvd_bits_block *b,
                       const uint8_t *salient, float *gathered, float *decoded,
                       kvd_bits_count *count)
@@ -114,7 +109,6 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     const size_t n = b->n > b->d ? b->n : b->d;
     uint8_t *const salient = malloc(b->n);
     float *const scratch = malloc(n * sizeof *scratch);
-    /* The side information is one bit per token, which marks salient tokens. */
     *count = (kvd_bits_count){0, (double)b->n};
     int status = salient && scratch
                      ? 0
