@@ -1,8 +1,6 @@
 /*
- * Method cachegen in the CUDA engine (streams.h). Full pages are entropy codes, the newest page of
- * a request is bf16 in a buffer of one page per slot. Decode steps restore the bf16 pages of a
- * layer before its attention. That buffer and the lengths of the slots are in a kvd_stream_slots
- * (streams.h).
+ * Method cachegen in the CUDA engine (streams.h): full pages are entropy codes, a request's newest
+ * page is bf16. Decode steps restore bf16 pages layer by layer.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,11 +13,11 @@
 static const char what[] = "streams of codes";
 
 typedef struct {
-    kvd_gpu_method method; /* must be the first member */
+    kvd_gpu_method method;
     kvd_cachegen_layer *layer;
-    /* Page table of the ring buffers, device [max_slices][max_pages]. */
+    /* page table of the ring buffers, device [max_slices][max_pages] */
     int32_t *table;
-    /* true: tables are random (timing), so a block's code may be too long for its memory */
+    /* true: random tables (timing), whose codes may exceed their memory */
     bool drawn;
     kvd_stream_slots slots;
     kvd_device_memory memory;
@@ -246,10 +244,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/*
- * Returns the number of bits that K or V of one head takes per page, as predicted by the calibrated
- * frequencies: the largest prediction over `sides`.
- */
+/* Returns the predicted bits of K or V of one head per page, the maximum over `sides`. */
 static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
 {
     const size_t anchors = KVD_PAGE_TOKENS / c->group;
@@ -265,10 +260,6 @@ static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
     return most;
 }
 
-/*
- * Copies the frequency tables of all layers, and the lookup tables with which kernels find codes,
- * to the device.
- */
 static int copy_lookups(cachegen *k, const kvd_cachegen_coder *c, kvd_err *err)
 {
     const kvd_paged_cache *const cache = k->method.cache;
@@ -333,10 +324,6 @@ static int describe(cachegen *k, kvd_err *err)
     return copy_lookups(k, &coder, err);
 }
 
-/*
- * Returns true if the plan codes tokens in separate streams per group of channels (lanes=1), in
- * blocks of 64 tokens.
- */
 static bool fits(const kvd_plan *plan)
 {
     return kvd_stream_value(plan, "lanes") > 0 &&
@@ -374,7 +361,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    /* From here on the cache releases the method, also if describe() fails. */
+    /* The cache releases the method, also if describe() fails. */
     *m = &k->method;
     return describe(k, err);
 }

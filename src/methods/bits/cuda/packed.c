@@ -12,30 +12,25 @@
 static const char what[] = "coded cache";
 
 typedef struct {
-    kvd_gpu_method method; /* must be the first member */
-    /* [n_layers] Kernel arguments that do not change between iterations. */
+    kvd_gpu_method method;
+    /* [n_layers] kernel arguments that do not change between iterations */
     kvd_packed_args *layer;
-    /* Page table of the ring buffers of the newest tokens, device [max_slices][max_pages]. */
+    /* page table of the ring buffers, device [max_slices][max_pages] */
     int32_t *table;
-    /*
-     * Device [slots + 1]: number of key outliers in each slot. The last element is the largest
-     * number of outliers that a page had in excess of the room in its list.
-     */
+    /* device [slots + 1]: key outliers per slot, then the largest excess of a page over its list */
     uint32_t *counts;
-    uint32_t *host_counts; /* pinned host copy of `counts` */
+    uint32_t *host_counts;
     /*
-     * Prefix sums of the requests' page counts, device [max_slices + 1], in layers without a
-     * window [0] and with one [1]. NULL: attention reads restored bf16 pages instead of quantised
-     * pages, or there are no such layers.
+     * Prefix sums of page counts, device [max_slices + 1], for layers without [0] and with [1] a
+     * window. NULL: attention reads restored pages, or no such layers.
      */
     int32_t *pages_before[2];
     float *partial;
-    void *sketched; /* kvd_packed_decode_args.sketched [max_slices][widest q_pitch]; may be NULL */
+    void *sketched;
     size_t slots;
-    uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
-    uint32_t *prompt; /* [slots] number of tokens of the prompt of the slot's request */
+    uint32_t *tokens;
+    uint32_t *prompt; /* [slots] tokens of the prompt of the slot's request */
     double held;
-    /* Probabilities from which zipcache divides tokens into classes */
     kvd_packed_salience salience;
     kvd_device_memory memory;
 } packed;
@@ -51,8 +46,7 @@ static double held(const kvd_gpu_method *m)
 }
 
 /*
- * Returns the index of the first token that a layer still holds after n tokens. In a layer with a
- * window, whole blocks of tokens that no query sees any more are dropped.
+ * Returns the first token that a layer holds after n tokens: blocks outside the window are dropped.
  */
 static size_t first_held(const packed *k, int layer, size_t n)
 {
@@ -61,10 +55,7 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return window && n > window ? (n - window) / block * block : 0;
 }
 
-/*
- * Returns the bits that tokens from .. n - 1 of a slot take in KV head g of a layer, without key
- * outliers.
- */
+/* Returns the bits of tokens from .. n - 1 of a slot in KV head g, without key outliers. */
 static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];
@@ -243,7 +234,6 @@ static kvd_packed_decode_args decode_args(const kvd_gpu_method *m, int layer, vo
                                     .n_ctas = m->cache->n_sms};
 }
 
-/* Plans the attention of a decode step, for the layers with a window and for those without one. */
 static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = m->cache;
@@ -281,10 +271,6 @@ static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/*
- * Quantises K and V of prompts after the attention of the prompts (turboquant). K and V of the
- * tokens of decode steps are quantised before the attention of these steps.
- */
 static int turned(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     if (!r->prompts)
@@ -317,10 +303,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                          what, err);
 }
 
-/*
- * Returns device memory filled with random numbers, so that timing runs read plausible data.
- * Returns NULL on failure.
- */
+/* Returns device memory of random numbers for timing, or NULL on failure. */
 static void *filled(packed *k, size_t bytes, cudaStream_t stream, kvd_err *err)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
@@ -332,10 +315,7 @@ static void *filled(packed *k, size_t bytes, cudaStream_t stream, kvd_err *err)
                : NULL;
 }
 
-/*
- * Returns the bytes of the right factors of the low-rank parts (gear) of one prompt, summed over
- * all KV heads.
- */
+/* Returns the bytes of the low-rank right factors (gear) of one prompt in all KV heads. */
 static size_t right_bytes(const kvd_packed_args *a)
 {
     return a->form.low_rank ? (size_t)a->map.page_elements / KVD_PAGE_TOKENS *
@@ -343,9 +323,6 @@ static size_t right_bytes(const kvd_packed_args *a)
                             : 0;
 }
 
-/*
- * Returns the bytes of the sums of attention probabilities of a slot in a layer (method zipcache).
- */
 static size_t received_bytes(const kvd_packed_args *a)
 {
     return a->form.classes ? (size_t)(a->map.n_kv_heads * a->ring_pages) * KVD_PAGE_TOKENS *
@@ -354,9 +331,7 @@ static size_t received_bytes(const kvd_packed_args *a)
 }
 
 /*
- * Allocates the numbers of tokens of the prompts (gear, zipcache, vidkv, turboquant), and memory
- * for sums over the rows of K and V (gear). The initial numbers make all tokens of a slot that was
- * never written tokens of the prompt.
+ * Allocates prompt lengths and gear's memory for sums. A slot never written counts as all prompt.
  */
 static int make_prompts(packed *k, size_t slots, cudaStream_t stream, kvd_err *err)
 {
@@ -440,10 +415,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/*
- * Returns true if keys are coded before RoPE. Methods that do so are never combined with a dims
- * method.
- */
+/* Returns true if keys are coded before RoPE, never together with a dims method. */
 static bool codes_before_rope(const kvd_plan *plan, const kvd_paged_cache *c)
 {
     return plan->bits->keys_before_rope && c->cosine && !plan->dims;
@@ -480,7 +452,7 @@ static bool has_group(const kvd_plan *plan)
            (m == &kvd_bits_comet && group % 64 == 0);
 }
 
-/* Returns false if the plan is gear with ranks or a buffer larger than the kernels support. */
+/* Returns false for gear with ranks or a buffer larger than the kernels support. */
 static bool has_ranks(const kvd_plan *plan)
 {
     if (plan->bits != &kvd_bits_gear)
@@ -489,7 +461,6 @@ static bool has_ranks(const kvd_plan *plan)
     return s.rank <= KVD_GEAR_RANK && s.rank_later <= KVD_GEAR_RANK && s.buffer <= KVD_GEAR_TOKENS;
 }
 
-/* Fails if the kernels do not support these parameters of gear. */
 static int check_gear(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     if (!has_ranks(plan))
@@ -542,10 +513,7 @@ static bool runs(const kvd_plan *plan)
     return !plan->layers && !plan->tokens && !plan->maker && !plan->channels && !plan->dims_low;
 }
 
-/*
- * Returns true if the GPU engine can generate text with the plan's methods. Other methods can only
- * be timed.
- */
+/* Returns true if the GPU engine can generate text with the plan, not only time it. */
 static bool generates(const kvd_plan *plan)
 {
     if (!runs(plan))
@@ -557,8 +525,8 @@ static bool generates(const kvd_plan *plan)
 }
 
 /*
- * Selects the attention kernel that reads quantised pages if it supports all layers. Otherwise
- * decode steps restore bf16 pages first.
+ * Selects the attention kernel on quantised pages, if it supports all layers; else decode steps
+ * restore bf16 pages.
  */
 static int choose_attention(packed *k, kvd_err *err)
 {
@@ -622,10 +590,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
     /*
-     * `anywhere` means that attention may read slots that were never written, to measure times. It
-     * is false if tokens are coded in blocks. In gear, outliers at random places would restore
-     * faster than real ones. In zipcache, vidkv and turboquant, unwritten pages hold no valid
-     * classes of tokens or channels.
+     * True: timing may read slots never written. Methods in blocks need valid classes, channels and
+     * outliers.
      */
     k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
     if ((k->layer->form.classes &&
@@ -644,8 +610,8 @@ static const char *joins_heads(const kvd_plan *plan)
 }
 
 /*
- * Layers with a sliding window are supported only if pages can be read and counted one by one.
- * Pages with key outliers, float16 first tokens, the layout of gear, or classes of tokens cannot.
+ * Sliding windows require pages that are read and counted one by one: no key outliers, float16
+ * first tokens, gear or classes.
  */
 static unsigned computes(const kvd_plan *plan)
 {

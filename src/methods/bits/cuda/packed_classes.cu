@@ -1,12 +1,9 @@
 /*
- * Codes and restores tokens of two classes (zipcache): the salient tokens of a block have more bits
- * than its other tokens. The salience of a token is the mean attention probability that it received
- * from the rows that saw it.
- *
+ * Codes and restores tokens of two classes (zipcache): salient tokens, by mean attention
+ * probability received, have more bits.
  *   keys    s and zero of each channel and class of a block, as in kvd_quantise_group
  *   values  x / sqrt(largest magnitude of the channel in the block), s and zero of each token
- *
- * If the classes are equal, the codes equal those of the CPU method.
+ * Equal classes give the codes of the CPU method.
  */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -17,10 +14,7 @@ namespace
 
 enum { CHOOSE = 512, RANGE = 128, CODE = 256, LANES = CODE / KVD_PAGE_TOKENS, RECEIVE = 128 };
 
-/*
- * One KV head of one request: KV head g of request b. The first `prompt` tokens of the request were
- * coded as one block.
- */
+/* KV head g of request b, whose first `prompt` tokens are one block. */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt;
@@ -37,7 +31,6 @@ __device__ __forceinline__ char *codes_of(const head_of &o, int p)
     return in_codes(o.a, page_number(o.a, o.b, p), o.g);
 }
 
-/* The class of a token (salient or not), and its index among the block's tokens of that class. */
 struct member {
     int salient, number;
 };
@@ -53,9 +46,7 @@ __device__ __forceinline__ member member_of(const head_of &o, int t)
     return {salient, salient ? before : t - before};
 }
 
-/*
- * Returns the record (scale and codes in the page) of a token's keys (side 0) or values (side 1).
- */
+/* Returns the record of a token's keys (side 0) or values (side 1). */
 __device__ __forceinline__ uint32_t *record_of(const head_of &o, int side, const member &m)
 {
     const int room = o.a.classes.of.room[m.salient];
@@ -63,14 +54,13 @@ __device__ __forceinline__ uint32_t *record_of(const head_of &o, int side, const
            m.number % room * o.page.words[side][m.salient];
 }
 
-/* Returns the memory in the page of the block of tokens that begins with token `first`. */
 __device__ __forceinline__ uint32_t *area_of(const head_of &o, int first)
 {
     return as_words(codes_of(o, first / KVD_PAGE_TOKENS) +
                     kvd_packed_class_area(&o.a.classes.of, &o.page, first));
 }
 
-/* Returns the first token of the block with which the coded token t was quantised. */
+/* Returns the first token of the block of the coded token t. */
 __device__ __forceinline__ int block_of(const head_of &o, int t)
 {
     return t < o.prompt ? 0 : t / o.a.k_block * o.a.k_block;
@@ -86,8 +76,7 @@ __device__ __forceinline__ float *received_of(const kvd_packed_args &a, int b, i
 /* ---- classes ---- */
 
 /*
- * Stores, for each token of a prompt, the sum over query heads of the probabilities that it
- * received. The sums of uncoded tokens are stored too, because later blocks use them.
+ * Stores, per token of a prompt, coded or not, the sum of received probabilities over query heads.
  */
 __device__ void sum_prompt(const kvd_packed_args &a, int b, int g, const coded_span &s,
                            float *score)
@@ -104,7 +93,7 @@ __device__ void sum_prompt(const kvd_packed_args &a, int b, int g, const coded_s
     __syncthreads();
 }
 
-/* Chooses the salient tokens of a block, and stores the classes of its tokens. */
+/* Chooses the salient tokens of a block, and stores the classes. */
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -150,11 +139,11 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
     }
 }
 
-/* ---- the kernels from here on compute the scales of channels ---- */
+/* ---- scales of channels ---- */
 
 /*
- * Writes the scales of both classes of tokens for 8 adjacent key channels of a block. CTAs that
- * process values write the largest magnitudes of 8 adjacent value channels instead.
+ * Writes the scales of 8 adjacent key channels of a block in both classes, or the largest
+ * magnitudes of 8 value channels.
  */
 __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -213,18 +202,12 @@ __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kv
 
 /* ---- codes ---- */
 
-/*
- * Returns the scale of a channel of values: the square root of its largest magnitude `most`, or 1.
- */
+/* Returns the square root of the channel's largest magnitude `most`, or 1. */
 __device__ __forceinline__ float channel_scale(float most)
 {
     return most > 0 ? __fsqrt_rn(most) : 1;
 }
 
-/*
- * Stores code[0] .. code[7], the codes of elements 8 * u to 8 * u + 7 of a vector, in the token's
- * record.
- */
 __device__ __forceinline__ void put_codes(uint32_t *record, int bits, int u,
                                           const uint32_t (&code)[8])
 {
@@ -257,7 +240,6 @@ __device__ void code_key(const head_of &o, int t, const member &m, int lane)
     }
 }
 
-/* Eight values of a token, each divided by the scale of its channel. */
 struct eight {
     float y[8];
 };
@@ -272,10 +254,7 @@ __device__ __forceinline__ eight scaled(const head_of &o, int t, int u, const ui
     return r;
 }
 
-/*
- * Range of the values of each token of a page. Each of the LANES threads that share a token writes
- * the range of its channels.
- */
+/* Range of the values of each token of a page, per thread that shares the token. */
 struct ranges {
     float lo[LANES][KVD_PAGE_TOKENS], hi[LANES][KVD_PAGE_TOKENS];
 };
@@ -331,10 +310,6 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
     const coded_span s = coded_now(a, b);
     const head_of o = make_head(a, b, g, s.prompt);
     const int d_qk = a.map.d_qk[g];
-    /*
-     * All tokens of a prompt are one block, which begins with token s.from. If the iteration codes
-     * no prompt, there is no such block.
-     */
     const uint16_t *const most =
         s.from < s.to ? reinterpret_cast<const uint16_t *>(area_of(o, s.from) + 2 * d_qk) : nullptr;
     for (int p = s.from / KVD_PAGE_TOKENS + z; KVD_PAGE_TOKENS * p < s.to; p += (int)gridDim.z) {
@@ -355,9 +330,8 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
                     (int)gridDim.z * (CODE / 32), (int)threadIdx.x % 32);
 }
 
-/* ---- kernels that restore bf16 rows ---- */
+/* ---- restoring bf16 rows ---- */
 
-/* Returns the code of element 8 u + e of a token's record. */
 __device__ __forceinline__ uint32_t code_at(const uint32_t *record, int bits, int u, int e)
 {
     uint32_t code = 0;
@@ -392,7 +366,7 @@ __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, con
                       bf16_pair(y[6], y[7]));
 }
 
-/* Writes to `rows` K or V of the `left` tokens of a page, of which the first `done` are coded. */
+/* Writes K or V of the `left` tokens of a page, of which the first `done` are coded. */
 template <int SIDE>
 __device__ void restore_side(const head_of &o, uint16_t *rows, int p, int left, int done)
 {
@@ -425,11 +399,11 @@ __global__ void __launch_bounds__(CODE) restore_kernel(const __grid_constant__ k
     }
 }
 
-/* ---- the kernels from here on sum the probabilities of decode steps ---- */
+/* ---- probabilities of decode steps ---- */
 
 /*
- * Adds the probabilities that tokens received in decode steps. Dynamic shared memory has the
- * queries of a KV head in float32 [group][d_qk].
+ * Adds the probabilities that tokens received in decode steps. Dynamic shared memory: queries of a
+ * KV head, float32 [group][d_qk].
  */
 __global__ void __launch_bounds__(RECEIVE)
     receive_kernel(const __grid_constant__ kvd_packed_args a, const uint16_t *all, const float *lse)

@@ -1,15 +1,13 @@
 /*
- * Quantises the tokens that have left the exact window (kvd_bits_method.window). Grid: KV heads,
- * requests, CTAs per head. A warp handles 16 dimensions of the keys of a page, or the channels of
- * values that share a scale. Each word is written by one lane only, except in steps that code a
- * single token.
- *
- * equal steps (kivi)    s = (max - min) / (2^b - 1), zero = min, both rounded to float16;
- *                       code = round((x - zero) / s), as in kvd_quantise_group
- * symmetric (comet)     s = max |x| / (2^(b-1) - 1); code = round(x / s) + 2^(b-1) - 1
- * own bits (allot)      code = index of the level nearest to (x - mean) / deviation
- * level table (kvquant) code = index of the level nearest to (x - m) / h, where m is the middle
- *                       of the range and h half of its width
+ * Quantises tokens that have left the exact window (kvd_bits_method.window). Grid: KV heads,
+ * requests, CTAs per head. A warp: 16 dimensions of a page's keys, or the value channels that share
+ * a scale.
+ *   equal steps (kivi)    s = (max - min) / (2^b - 1), zero = min, both rounded to float16; code =
+ *                         round((x - zero) / s), as in kvd_quantise_group
+ *   symmetric (comet)     s = max |x| / (2^(b-1) - 1); code = round(x / s) + 2^(b-1) - 1
+ *   own bits (allot)      code = index of the level nearest to (x - mean) / deviation
+ *   level table (kvquant) code = index of the level nearest to (x - m) / h, m middle and h half
+ *   width of the range
  */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_code_values.cuh"
@@ -20,16 +18,11 @@ namespace
 
 enum { WARPS = 8 };
 
-/*
- * The functions up to code_key quantise the value of one token per decode step, and the key of the
- * token if codes are indices of quantisation levels. They are used if no group of keys has become
- * full.
- */
+/* ---- one token per decode step: its value and, with a level table, its key ---- */
 
 /*
- * Finds the smallest (sign 1) or largest (sign -1) number of a vector that is not yet in the mask
- * `taken`, and adds it to the mask. Returns the number as float16, with its dimension in the upper
- * half. Ties give the smallest dimension.
+ * Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken` as float16,
+ * its dimension in the upper half, and adds it to `taken`. Ties: lowest dimension.
  */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {
@@ -55,10 +48,7 @@ __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lan
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/*
- * Quantises dimensions 4 part .. 4 part + 3 of the value, one part per lane. Vectors with outliers
- * have at most 32 parts.
- */
+/* Quantises dimensions 4 part .. 4 part + 3 of the value, one of at most 32 parts per lane. */
 __device__ void code_value_part(const page_of &o, int t, int part, int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -73,7 +63,7 @@ __device__ void code_value_part(const page_of &o, int t, int part, int lane)
         x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0),
         x[3] = bf16_of(v.y, 1);
     }
-    /* Padding is in the mask from the start, so that it is neither an outlier nor in the range. */
+    /* Padding is masked: neither outlier nor in the range. */
     uint32_t taken = 0xfu & ~0u << min(max((int)a.width[1][o.g] - 4 * part, 0), 4);
     uint32_t *const list =
         reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
@@ -160,8 +150,8 @@ __device__ void code_key(const page_of &o, int t, int lane)
 }
 
 /*
- * Writes bits `below` .. below + W - 1 of a lane's 32 codes to the words at `at`. Codes whose bit
- * in the mask `put` is 0 are left unchanged in memory.
+ * Writes bits below .. below + W - 1 of a lane's 32 codes. Codes outside the mask `put` stay
+ * unchanged.
  */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
@@ -184,10 +174,7 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/*
- * Writes a lane's 32 codes of B bits one after another. Codes whose bit in the mask `put` is 0 are
- * left unchanged in memory.
- */
+/* Writes a lane's 32 codes of B bits one after another, except codes outside the mask `put`. */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -209,7 +196,7 @@ __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[
             at[i] = mask[i] == ~0u ? word[i] : (at[i] & ~mask[i]) | word[i];
 }
 
-/* Writes a lane's 32 codes. Codes whose bit in the mask `put` is 0 are left unchanged in memory. */
+/* Writes a lane's 32 codes, except codes outside the mask `put`. */
 __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
                                          const uint32_t (&code)[32], uint32_t put)
 {
@@ -243,19 +230,13 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
         put_keys<1>(at + (bits & 6), bits & 6, code, put);
 }
 
-/*
- * Returns the index of a number among the 32 codes of a lane. j is the index of the group of 8
- * tokens, e the index of the dimension among the lane's four.
- */
+/* Returns the index among a lane's 32 codes of octet j of tokens and dimension e of four. */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
-/*
- * Widens a lane's ranges [lo, hi] of four channels to include the tokens of the other pages that
- * share scales with the page.
- */
+/* Widens a lane's ranges [lo, hi] of four channels to other pages that share the scales. */
 __device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -366,8 +347,8 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
 }
 
 /*
- * Quantises 16 dimensions of keys (side 0), or of values whose scales belong to channels (side 1),
- * of the tokens `from` .. to - 1 of the page.
+ * Quantises tokens from .. to - 1 of the page in 16 dimensions of keys (side 0) or of values with
+ * scales per channel (side 1).
  */
 __device__ void code_channels(const page_of &o, int side, int u, int from, int to, int lane)
 {
@@ -407,10 +388,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
               lane = (int)threadIdx.x % 32;
     const int m = a.kv_len[b], before = m - (a.q_len ? a.q_len[b] : 1);
     const int k_from = keys_coded(a, before), k_to = keys_coded(a, m), v_to = values_coded(a, m);
-    /*
-     * First value to code. A decode step does not code a value that has left the sliding window,
-     * because the value's page may have been freed.
-     */
+    /* First value to code. A value outside the sliding window is skipped: its page may be freed. */
     const int v_from = max(values_coded(a, before), a.q_len ? 0 : min(first_seen(a, m), v_to));
     const int levels = 1 << a.form.bits;
     for (int i = (int)threadIdx.x; a.level && i < 2 * levels; i += 32 * WARPS) {
@@ -418,10 +396,6 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
         middle[i] = i % levels + 1 < levels ? (level[0] + level[1]) / 2 : INFINITY;
     }
     __syncthreads();
-    /*
-     * True if there is little to quantise: at most one token's value and no key. If codes are
-     * indices of quantisation levels, one token's key may be added.
-     */
     const bool single = v_to - v_from <= 1 && (k_to == k_from || (a.level && k_to - k_from == 1));
     const int end = (max(k_to, v_to) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     const int units = a.map.d_qk[g] / 16, groups = kvd_packed_groups(&a.form, a.map.d_v[g]);
@@ -455,8 +429,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
         /*
-         * With a table of levels, the codes of 16 tokens of V fill whole bytes, so a warp can
-         * process 16 tokens without sharing a byte with another warp.
+         * With a level table, codes of 16 tokens of V fill whole bytes: no byte is shared between
+         * warps.
          */
         const int pieces = a.level ? 4 : 1,
                   v_tasks = a.form.v_channels ? a.map.d_v[g] / 16 : pieces * groups;
@@ -476,7 +450,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
                     (int)gridDim.z * WARPS, lane);
 }
 
-/* Replaces code t of `bits` bits in words that only this thread writes. */
+/* Replaces code t of `bits` bits in words that only the calling thread writes. */
 __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32_t code)
 {
     const int at = t * bits / 32, shift = t * bits % 32;
@@ -486,10 +460,7 @@ __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32
         words[at + 1] = (words[at + 1] & ~(mask >> (32 - shift))) | code >> (32 - shift);
 }
 
-/*
- * Quantises dimensions that have numbers of bits of their own (allot). A thread handles one
- * dimension of K or of V.
- */
+/* Quantises dimensions with their own numbers of bits (allot), one per thread. */
 __global__ void __launch_bounds__(2 * KVD_WIDTH_NARROW)
     code_allotted_kernel(const __grid_constant__ kvd_packed_args a)
 {

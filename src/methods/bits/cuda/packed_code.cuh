@@ -1,4 +1,3 @@
-/* Device functions shared by packed_code.cu, packed_code_values.cuh and packed_gear.cu. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_CUH
 
@@ -13,15 +12,12 @@ struct page_of {
     const uint16_t *rows; /* bf16 numbers of the page: K, then V */
     char *codes;
     kvd_packed_parts parts;
-    /* [2][2^bits] Midpoints between neighbouring quantisation levels, of keys and of values. */
+    /* [2][2^bits] midpoints between neighbouring levels of keys and of values */
     const float *middle;
-    int before; /* number of tokens of the request before this iteration */
+    int before;
 };
 
-/*
- * Returns the index of the quantisation level nearest to x. n is the number of levels, a power of
- * 2.
- */
+/* Returns the index of the level nearest to x among n levels, n a power of 2. */
 __device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
 {
     int at = 0;
@@ -36,7 +32,7 @@ __device__ __forceinline__ uint32_t even_code(float x, float zero, float step, f
     return (uint32_t)(q < 0 ? 0 : q > top ? top : q);
 }
 
-/* Returns a code without zero point: round(x / step) + top, with top = 2^(bits - 1) - 1. */
+/* Returns round(x / step) + top, with top = 2^(bits - 1) - 1. */
 __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
 {
     const float q = step > 0 ? rintf(x / step) : 0;
@@ -44,9 +40,8 @@ __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
 }
 
 /*
- * `one` is entry i of the list of outliers of a value vector of KV head g. Returns `one`, or the
- * entry for no outlier if i is after the last outlier. Such an entry the last outlier is a zero in
- * dimension KVD_WIDTH_NARROW - 1, which is padding in a head with fewer outliers.
+ * Returns entry i of a value vector's outlier list, or a zero in dimension KVD_WIDTH_NARROW - 1
+ * (padding) after the list's end.
  */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
@@ -54,8 +49,8 @@ __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int
 }
 
 /*
- * Returns two adjacent dimensions of K (side 0) or V (side 1) of token t from the page `rows`. The
- * first one is dimension 16 * u + 8 * h + 2 * c, where h is 0 or 1 and c is 0 .. 3.
+ * Returns dimensions 16 u + 8 h + 2 c and the next of K (side 0) or V (side 1) of token t from the
+ * page `rows`.
  */
 __device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *rows, int side,
                                              int u, int h, int t, int c)
@@ -66,10 +61,6 @@ __device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *r
                                                2 * c);
 }
 
-/*
- * Returns two adjacent dimensions of the key of token t. The first one is dimension 16 * u + 8 * h
- * + 2 * c, where h is 0 or 1 and c is 0 .. 3.
- */
 __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int t, int c)
 {
     const kvd_packed_args &a = o.a;
@@ -81,9 +72,8 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
 }
 
 /*
- * Appends outlier x of token t and dimension i to the page's list. If the list is full, x is
- * dropped, but the list's counter still rises, and o.a.beyond records the largest excess over all
- * pages.
+ * Appends outlier x of token t and dimension i to the page's list. A full list drops x, counts on,
+ * and o.a.beyond records the largest excess.
  */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {
@@ -96,8 +86,8 @@ __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float 
 }
 
 /*
- * Copies the tokens first .. m - 1 of a prompt, and the zeros that fill their last group of 8, to
- * the ring buffer. The groups are divided among `workers` warps, of which `worker` is this one.
+ * Copies tokens first .. m - 1 of a prompt, zero-padded to groups of 8, to the ring buffer.
+ * `worker`: one of `workers` warps.
  */
 __device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, int m, int worker,
                             int workers, int lane)

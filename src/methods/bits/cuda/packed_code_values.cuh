@@ -8,8 +8,8 @@ namespace
 {
 
 /*
- * V of 16 tokens in one lane, as A operand of mma. v[i] has dimensions 16 (u0 + i) .. 16 (u0 + i) +
- * 15. The tokens of the lane are 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, for c = lane % 4.
+ * V of 16 tokens in one lane, as A operand of mma: v[i] has dimensions 16 (u0 + i) .. + 15 of
+ * tokens 2 c, 2 c + 1, 2 c + 8, 2 c + 9, c = lane % 4.
  */
 struct sixteen {
     uint32_t v[8][4];
@@ -26,10 +26,7 @@ __device__ __forceinline__ int dim_of(const sixteen &s, int i, int db, int lane)
     return 16 * (s.u0 + i) + 8 * db + lane / 4;
 }
 
-/*
- * Returns a mask of the lane's dimensions that are padding (from `width` on); range_of ignores the
- * dimensions in such a mask.
- */
+/* Returns a mask of the lane's padding dimensions, from `width` on. */
 __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int lane)
 {
     uint32_t mask = 0;
@@ -39,10 +36,7 @@ __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int 
     return mask;
 }
 
-/*
- * Sets lo and hi to the smallest and largest number of the lane's token with indices h and e (0 or
- * 1 each), ignoring the dimensions in the mask `taken`.
- */
+/* Sets lo and hi to the range of the lane's token (h, e), without the dimensions in `taken`. */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
 {
@@ -61,9 +55,8 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
 }
 
 /*
- * Finds the smallest (sign 1) or largest (sign -1) number of a token that is not yet in the mask
- * `taken`, and adds it to the mask. Returns the number as float16, with its dimension in the upper
- * half. Ties give the smallest dimension.
+ * Returns the smallest (sign 1) or largest (sign -1) number of a token outside the mask `taken` as
+ * float16, its dimension in the upper half, and adds it to `taken`. Ties: lowest dimension.
  */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
@@ -96,8 +89,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
 }
 
 /*
- * Stores bits `below` .. below + W - 1 of a lane's 8 codes. Code 4 h + 2 db + e belongs to token 2
- * c + 8 h + e and dimension 8 db + lane / 4, where c = lane % 4 and db, e, h are 0 or 1.
+ * Stores bits below .. below + W - 1 of a lane's 8 codes: code 4 h + 2 db + e is token 2 c + 8 h +
+ * e, dimension 8 db + lane / 4, c = lane % 4.
  */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
@@ -121,10 +114,7 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
     }
 }
 
-/*
- * Writes a lane's 8 codes one after another. For any number of bits, 8 codes fill whole bytes, so
- * other lanes may write the neighbouring bytes at the same time.
- */
+/* Writes a lane's 8 codes one after another: whole bytes, so no race with other lanes. */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
 {
@@ -146,8 +136,8 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
 }
 
 /*
- * Quantises, in one group of channels, the values of tokens 16 k .. 16 k + 15 of the page, except
- * those before token `from` or after token to - 1.
+ * Quantises, in one group of channels, the values of those of tokens 16 k .. 16 k + 15 in from ..
+ * to - 1.
  */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {
@@ -168,7 +158,6 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
                     rows + (2 * k + r / 2) * 8 * d + (2 * i + r % 2) * 64));
     const uint32_t padding = padding_of(s, a.width[1][o.g], lane);
     float zero[4], step[4];
-    /* `mine`: mask of the lane's padding. `apart`: masks of the outliers of four tokens. */
     uint32_t mine = 0, apart[4] = {};
 #pragma unroll
     for (int he = 0; he < 4; he++) {

@@ -1,15 +1,10 @@
 /*
- * Attention of decode steps on quantised KV pages:
- *
- *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g]
- *
- * The pages of all requests and KV heads form one list that is cut into runs of equal weight, one
- * per warp. A run that ends within a head writes a partial result. A second launch merges partial
- * results in an order that depends on the lengths and the number of requests only, so that the same
- * batch gives the same results.
- *
- * Also computes page tables of ring buffers, and RoPE rotations for attention on keys that were
- * quantised before RoPE, and makes pages of random bytes valid, for timing.
+ * Attention of decode steps on quantised KV pages: O[b, h] = softmax(Q[b, h] K[b, g]^T /
+ * sqrt(d_head)) V[b, g]
+ * The pages of all requests and KV heads form one list, cut into runs of equal weight, one per
+ * warp. Runs that end within a head write partial results, merged by a second launch in an order
+ * that only lengths and number of requests decide (reproducible).
+ * Also: page tables of ring buffers, RoPE rotations, valid pages for timing.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
@@ -38,7 +33,6 @@ __global__ void __launch_bounds__(32 * MERGERS)
     float4 acc = make_float4(0, 0, 0, 0);
 #pragma unroll 4
     for (int w = first + warp; w <= last; w += MERGERS) {
-        /* A warp whose share is less than the weight of a page may have none. */
         if (w > first && x0 + (w * each - x0 + weight - 1) / weight * weight >= (w + 1) * each)
             continue;
         const float *const slot =
@@ -75,7 +69,7 @@ __global__ void __launch_bounds__(32 * MERGERS)
     output_of(p, b, head)[dim] = __float2bfloat16_rn(x / (all + sink_term(p, head, most)));
 }
 
-/* Returns the number of pages with the newest `window` of m tokens; window 0: with all tokens. */
+/* Returns the number of pages with the newest `window` of m tokens; window 0: all. */
 __device__ __forceinline__ int pages_read(int m, int window)
 {
     return (m + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS -
@@ -83,8 +77,8 @@ __device__ __forceinline__ int pages_read(int m, int window)
 }
 
 /*
- * Writes prefix sums of page counts to before[0 .. n]. Requests from number `*live` on are padding
- * and count as empty. Must be launched with one CTA.
+ * Writes prefix sums of page counts to before[0 .. n]. Requests from `*live` on count as empty.
+ * Launch with one CTA.
  */
 __global__ void __launch_bounds__(1024)
     plan_kernel(const int32_t *kv_len, const int32_t *live, int n, int window, int32_t *before)
@@ -117,7 +111,6 @@ __global__ void __launch_bounds__(1024)
     }
 }
 
-/* Returns true if all heads of K and of V have the width d. */
 bool has_width(const kvd_attn_map *map, int d)
 {
     for (int g = 0; g < map->n_kv_heads; g++)
@@ -126,7 +119,6 @@ bool has_width(const kvd_attn_map *map, int d)
     return true;
 }
 
-/* Returns true if the heads need a kernel for any widths. */
 bool is_uneven(const kvd_attn_map *map)
 {
     return !has_width(map, 64) && !has_width(map, 128);
@@ -136,10 +128,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
     if (a->map.group > HEADS || a->form.allotted || kvd_packed_in_blocks(&a->form))
         return NULL;
-    /*
-     * The kernel of kivi also reads unquantised tokens. The other methods' kernels support only
-     * layouts in which all tokens but the newest one are quantised.
-     */
+    /* Only kivi's kernel reads unquantised tokens other than the newest. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))
@@ -163,10 +152,7 @@ int log2_of(int x)
     return n;
 }
 
-/*
- * Sets `*p`, with as many warps per CTA as fit in shared memory. Returns false if none fits or the
- * device cannot be queried.
- */
+/* Sets `*p`, with as many warps per CTA as shared memory allows. Returns false if none fits. */
 bool lay_out(const kvd_packed_args *a, packed_params *p)
 {
     int device, most;
@@ -202,7 +188,7 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     return p->warps > 0;
 }
 
-/* ---- page tables of ring buffers, RoPE rotations, and pages for timing ---- */
+/* ---- page tables of ring buffers, RoPE rotations, pages for timing ---- */
 
 __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, int32_t *table)
 {
@@ -211,9 +197,7 @@ __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, i
         table[(size_t)b * (size_t)max_pages + (size_t)p] = slot[b] * ring_pages + p % ring_pages;
 }
 
-/*
- * Clears the upper exponent bit of 8-bit codes, which are then below 2, and sets block scales to 1.
- */
+/* Clears the upper exponent bit of 8-bit codes (numbers below 2), and sets block scales to 1. */
 __device__ void make_finite(const kvd_packed_form &f, const kvd_packed_parts &parts, char *codes)
 {
     uint32_t *const word = reinterpret_cast<uint32_t *>(codes);
@@ -243,10 +227,7 @@ __global__ void plausible_kernel(const __grid_constant__ kvd_packed_args a, int 
         v_list[i] = half | (uint32_t)(i * 7 % d_v) << 16;
 }
 
-/*
- * Fills a table of RoPE rotations for positions 0 .. 63, in the layout of levels_page.turn. The
- * rotations have length 1 even if the model's RoPE tables include a factor.
- */
+/* Fills RoPE rotations of length 1 for positions 0 .. 63, in the layout of levels_page.turn. */
 __global__ void rope_table_kernel(const float *cosine, const float *sine, int half, uint4 *table)
 {
     const int lane = (int)threadIdx.x, u = (int)blockIdx.x, t = 8 * (int)blockIdx.y + lane / 4;
@@ -302,10 +283,6 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     if (e != cudaSuccess)
         return e;
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->map.group);
-    /*
-     * With few query heads, the tokens of each head are split among many CTAs, so more warps merge
-     * their results.
-     */
     if (a->map.n_kv_heads * a->n * a->map.group <= 2 * d->n_ctas)
         merge_kernel<32><<<grid, 1024, 0, stream>>>(p);
     else

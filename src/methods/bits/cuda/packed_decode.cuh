@@ -1,7 +1,4 @@
-/*
- * Parts of attention on quantised pages that do not depend on the kind of codes. Included by
- * packed_decode*.cu only.
- */
+/* Code-independent parts of attention on quantised pages. Included by packed_decode*.cu only. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 
@@ -11,10 +8,10 @@ namespace
 {
 
 /*
- * Softmax state of a lane for query heads 2 c and 2 c + 1, where c = lane % 4. `max` is the largest
- * score so far as a base-2 logarithm, and `sum` is this lane's part of the sum of exponentials.
- * o[u] is the transposed output at dimensions 16 u + lane / 4 and 16 u + lane / 4 + 8, without zero
- * points. `zero` is the part of the output that the zero points of channel group lane / 4 add.
+ * Softmax state of a lane for query heads 2 c and 2 c + 1, c = lane % 4.
+ * max: largest score (base-2 log); sum: the lane's part of the sum of exponentials; o[u]: output,
+ * without zero points, at dimensions 16 u + lane / 4 and + 8; zero: output of the zero points of
+ * channel group lane / 4.
  */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
@@ -40,9 +37,7 @@ __device__ __forceinline__ int token_of(int m, int i, int lane)
     return 16 * m + i / 2 * 8 + lane / 4;
 }
 
-/*
- * Computes the attention scores, times log2(e), of the bf16 tokens `coded` .. left - 1 of the page.
- */
+/* Computes the scores, times log2(e), of the bf16 tokens coded .. left - 1 of the page. */
 template <class PAGE>
 __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor &at, int coded,
                                             int left, float (&s)[4][4], int lane)
@@ -78,8 +73,8 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor
 }
 
 /*
- * If `top` (largest new scores) exceeds the running maximum by more than LAZY (in units of log2)
- * for any query head of the warp, raises the maximum to at least `top` and rescales the state.
+ * If top exceeds the running maximum by more than LAZY (log2 units) for any query head of the warp,
+ * raises the maximum and rescales the state.
  */
 template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, const float (&top)[2])
 {
@@ -99,10 +94,7 @@ template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, con
     }
 }
 
-/*
- * Replaces scores by probabilities 2^(score - running maximum + TOP) and adds them to the softmax
- * sum. The state is rescaled only if the maximum rises by more than LAZY.
- */
+/* Replaces scores by 2^(score - running maximum + TOP), and adds them to the softmax sum. */
 template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, float (&s)[4][4])
 {
     float top[2];
@@ -127,7 +119,7 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/* Sets the scores of all tokens of the page but `from` .. `to` - 1 to minus infinity. */
+/* Sets the scores of all tokens of the page but from .. to - 1 to minus infinity. */
 __device__ __forceinline__ void hide(float (&s)[4][4], int from, int to, int lane)
 {
 #pragma unroll
@@ -147,10 +139,7 @@ __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (
     }
 }
 
-/*
- * Packs the probabilities of tokens `from` .. `to` - 1 into 16-bit pairs. All other tokens of the
- * page get 0.
- */
+/* Packs the probabilities of tokens from .. to - 1 into 16-bit pairs; other tokens get 0. */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], int from, int to,
                                               uint32_t (&packed)[8], int lane)
@@ -171,7 +160,7 @@ __device__ __forceinline__ uint32_t times_bf16(uint32_t x, float factor)
     return *reinterpret_cast<const uint32_t *>(&y);
 }
 
-/* Adds V^T P^T (values times probabilities) of the bf16 tokens `coded` .. left - 1 of the page. */
+/* Adds V^T P^T of the bf16 tokens coded .. left - 1 of the page. */
 template <class PAGE>
 __device__ __forceinline__ void ring_values(const packed_params &p, const cursor &at, int coded,
                                             int left, const uint32_t (&prob)[8],
@@ -205,7 +194,6 @@ __device__ __forceinline__ void ring_values(const packed_params &p, const cursor
     }
 }
 
-/* Returns the address of the attention output of a query head. */
 __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int b, int head)
 {
     return static_cast<__nv_bfloat16 *>(p.d.o) + (size_t)b * (size_t)p.a.map.o_pitch +
@@ -213,8 +201,8 @@ __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int 
 }
 
 /*
- * Returns what the query head's attention sink adds to the softmax denominator; 0 without sinks.
- * `max` is the largest score as a base-2 logarithm. A score of `max` adds 2^TOP to the denominator.
+ * Returns the attention sink's part of the softmax denominator, 0 without sinks. max: largest score
+ * (base-2 log), which adds 2^TOP.
  */
 __device__ __forceinline__ float sink_term(const packed_params &p, int head, float max)
 {
@@ -223,9 +211,8 @@ __device__ __forceinline__ float sink_term(const packed_params &p, int head, flo
 }
 
 /*
- * If `slot` is NULL, writes a head's attention output. Otherwise writes the partial result for some
- * of the head's pages to `slot`: maxima, sums and O [group][KVD_WIDTH_NARROW]. Before that, O is
- * multiplied by `factor`.
+ * Writes a head's attention output or, unless `slot` is NULL, the partial result: maxima, sums and
+ * factor * O [group][KVD_WIDTH_NARROW].
  */
 template <class PAGE>
 __device__ __forceinline__ void put_result(const packed_params &p, const cursor &at,
@@ -277,9 +264,8 @@ __device__ __forceinline__ void put_result(const packed_params &p, const cursor 
 }
 
 /*
- * Adds a token to the softmax state. The lane's `score` is that of query head lane / 4, as a base-2
- * logarithm. value(i) returns dimension i of the token's V, divided by the factor with which
- * put_result multiplies the output.
+ * Adds a token to the softmax state. score: base-2 log for query head lane / 4. value(i): dimension
+ * i of V, divided by put_result's factor.
  */
 template <int UNITS, class VALUE>
 __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lane, VALUE value)
@@ -290,7 +276,7 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         s[e] = power_of_two(s[e] - (st.max[e] - TOP));
-        /* The sum is spread over the lanes with the same lane % 4, so only one of them adds. */
+        /* Lanes with the same lane % 4 share the sum: only one adds. */
         st.sum[e] += lane < 4 ? s[e] : 0;
     }
 #pragma unroll
@@ -301,14 +287,13 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
     }
 }
 
-/* Returns the sum of x over the four lanes of a query head. */
 __device__ __forceinline__ float sum_of_head(float x)
 {
     x += __shfl_xor_sync(~0u, x, 1);
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* Adds the newest token, which the function copy_newest has copied to `row` in shared memory. */
+/* Adds the newest token, which copy_newest has copied to `row` in shared memory. */
 template <class PAGE>
 __device__ __forceinline__ void attend_newest(const packed_params &p, const cursor &at,
                                               const PAGE &page, const char *row,
@@ -330,27 +315,22 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
 }
 
 /*
- * Processes one page of a KV head. PAGE is the class that reads its codes, with these members:
- *
- * - UNITS: number of blocks of 16 dimensions.
- * - WARPS: largest number of warps per CTA.
- * - words: words of codes in registers.
- * - factor(r): factor by which register r of the values' codes is too large.
+ * Processes one page of a KV head. Members of PAGE, the reader of its codes:
+ * - UNITS: blocks of 16 dimensions; UNEVEN: at most UNITS, heads of different widths.
+ * - WARPS: most warps per CTA. words: words of codes in registers.
+ * - factor(r): excess factor of register r of the values' codes. outputs: missing factor of sums of
+ * values.
  * - copy: copies the bytes after a page's codes to shared memory with cp.async.
- * - PAGE(p, shared, scratch): constructor that starts loads. `shared` is memory of the CTA,
- *   `scratch` of the warp.
- * - ready(p, shared, scratch): waits for the constructor's loads. All threads of the CTA call it.
- *   The newest group of cp.async may still be under way.
+ * - PAGE(p, shared, scratch): starts loads into memory of the CTA (shared) and of the warp
+ * (scratch).
+ * - ready(p, shared, scratch): waits for these loads; all threads of the CTA call it; the newest
+ * cp.async group may be under way.
  * - begin: called at the first page of a head.
- * - scores and values: process quantised tokens. Each register of words that they have used is
- *   reloaded, the last registers from the address `next`.
- * - BF: type of the probabilities that `values` gets, bfloat16 or float16.
- * - outputs: factor by which sums of values are too small.
- * - ZEROS: if true, the values have zero points or middles.
- * - NEWEST: if true, all tokens but the newest are quantised.
- * - UNEVEN: if true, heads have different widths. UNITS is then the largest number of blocks.
- * - skipped, others (if NEWEST): number of the page's first tokens that scores and values do not
- *   process, and the function that adds these tokens.
+ * - scores, values: process quantised tokens and reload each used register of words, the last ones
+ * from `next`.
+ * - BF: probabilities in bfloat16, else float16. ZEROS: values have zero points or middles.
+ * - NEWEST: all tokens but the newest are quantised; skipped, others: number of first tokens left
+ * out of scores and values, and the function that adds them.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
@@ -380,7 +360,6 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         return;
     }
     const int keys = at.keys - first, coded = at.values - first, unseen = unseen_of(p, at);
-    /* Nearly all pages are fully quantised. This faster path has few branches. */
     if (min(keys, coded) >= KVD_PAGE_TOKENS) {
         page.scores(p, at, stage, w, codes, s, lane);
         if (unseen > 0)
@@ -390,7 +369,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
-    /* Tokens that left the attention window before they were quantised have no codes to read. */
+    /* Tokens that left the attention window unquantised have no codes. */
     if (keys > unseen)
         page.scores(p, at, stage, w, codes, s, lane);
     else

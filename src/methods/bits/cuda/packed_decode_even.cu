@@ -1,19 +1,15 @@
 /*
- * Attention of decode steps on codes with equal steps (kivi, comet), as in packed_decode.cu, for
- * K = s code + zero per channel, and V = s code + zero per token (kivi) or channel (comet).
- * Symmetric codes have zero = -s (2^(bits - 1) - 1). Heads of kivi may have any widths.
+ * Attention of decode steps on equal steps (kivi, comet): K = s code + zero per channel, V = s code
+ * + zero per token (kivi) or channel (comet). Symmetric: zero = -s (2^(bits - 1) - 1).
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
 {
 
-enum { WIDEST = 8 /* largest number of blocks of 16 dimensions of a head */ };
+enum { WIDEST = 8 };
 
-/*
- * Log2 of the factor by which the codes in registers 1 and 3 of an mma A operand are too large,
- * because they are not shifted to the lowest bits.
- */
+/* Log2 of the excess factor of unshifted codes in registers 1 and 3 of an mma A operand. */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -41,20 +37,18 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
 }
 
 /*
- * If FINE, 16 numbers share a scale of keys or of values; otherwise 32 or 64 numbers do. If
- * CHANNELS, values are stored as keys are, with scales per channel. If ANY, heads have any widths
- * up to 16 N.
+ * FINE: 16 numbers share a scale, else 32 or 64. CHANNELS: values have scales per channel, as keys.
+ * ANY: heads of any widths up to 16 N.
  */
 template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
     /*
-     * UNITS is the number of blocks of 16 dimensions. SHARE is the number of adjacent tiles (16
-     * tokens of K or 16 dimensions of V) that have common scales with every supported group size.
+     * UNITS: blocks of 16 dimensions. SHARE: adjacent tiles with common scales at every group size.
      */
     static constexpr int UNITS = N, WARPS = 8, SHARE = FINE ? 1 : 2;
     static constexpr bool BF = false, ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
     /*
-     * CODE is 2^-24, the float16 number with bit pattern 1. ROWS is the factor by which rows 8 ..
-     * 15 of an mma A operand are too large.
+     * CODE: 2^-24, float16 of bit pattern 1. ROWS: excess factor of rows 8 .. 15 of an mma A
+     * operand.
      */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
@@ -70,7 +64,6 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
         return CHANNELS ? 1 : code_factor(r);
     }
 
-    /* Returns the number that is subtracted from symmetric codes. */
     static __device__ constexpr float middle()
     {
         return (1 << B) / 2 - 1;
@@ -152,9 +145,9 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
     }
 
     /*
-     * Adds the values of SHARE tiles of 16 tokens from tile `first` on, in 16 dimensions. `scale`
-     * points to the scale of the lane's dimension lane / 4; its other dimension is 8 after that.
-     * `all` has the sums of the probabilities of the lane's two query heads.
+     * Adds the values of SHARE tiles of 16 tokens from tile `first` on, in 16 dimensions. scale: of
+     * dimension lane / 4; the other dimension's is 8 later. all: probability sums of the lane's two
+     * query heads.
      */
     static __device__ __forceinline__ void add_tiles(const uint16_t *scale, bool symmetric,
                                                      int first, const uint32_t (&a)[4][4],
@@ -179,7 +172,6 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
         }
     }
 
-    /* Does what `values` does, with scales per channel. */
     static __device__ __forceinline__ void add_channels(const packed_params &p, const cursor &at,
                                                         const char *stage, words &w,
                                                         const char *codes, const char *next,
@@ -270,7 +262,6 @@ template <bool FINE> kvd_packed_decode_kernel of_widths(int bits)
                        : NULL;
 }
 
-/* Returns the kernel of kivi for heads of any widths. */
 kvd_packed_decode_kernel uneven_kernel(const kvd_packed_args *a)
 {
     const kvd_packed_form *const f = &a->form;

@@ -1,10 +1,7 @@
 /*
- * Attention of decode steps on floating-point codes (fp8, mxfp4, nvfp4), as in packed_decode.cu,
- * for K = s code and V = s code.
- *
- * Shifts and masks put a code into the exponent and mantissa of a float16, which gives exactly the
- * number times 2^(bias - 15). Block scales have a wide range, so P and the codes of values are then
- * bfloat16. Formats without blocks use float16.
+ * Attention of decode steps on floating-point codes (fp8, mxfp4, nvfp4): K = s code, V = s code.
+ * Shifted and masked codes are float16 numbers, exact times 2^(bias - 15). With block scales (wide
+ * range), P and values are bfloat16.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
@@ -26,13 +23,11 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
 }
 
 /*
- * Converts codes to an A operand of mma. If BF, the operand is bfloat16 and exact. Otherwise it is
- * float16 and holds the numbers times 2^(F::BIAS - 15), because the exponent bias of float16 is 15.
+ * Converts codes to an A operand of mma: BF: exact bfloat16; else float16 times 2^(F::BIAS - 15).
  */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {
-    /* Position of the lowest bit of a code in the float */
     constexpr int low = (BF ? 7 : 10) - F::MANTISSA;
 #pragma unroll
     for (int r = 0; r < 4; r++) {
@@ -45,7 +40,6 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uin
     }
 }
 
-/* Returns the scales of two tokens as bfloat16, from bytes 2 e and 2 e + 1 of `bytes`. */
 template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes, int e)
 {
     const uint32_t two = __byte_perm(bytes, 0, e ? 0x4342 : 0x4140);
@@ -54,14 +48,11 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
 }
 
 template <class F, int N> struct floats_page {
-    /*
-     * UNITS: number of blocks of 16 dimensions. UNITS_OF: number of these blocks that share a
-     * scale.
-     */
+    /* UNITS: blocks of 16 dimensions. UNITS_OF: blocks that share a scale. */
     static constexpr int UNITS = N, WARPS = FLOATS_WARPS, B = F::BITS,
                          UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
     static constexpr bool BF = F::BLOCK > 0, ZEROS = false, NEWEST = true, UNEVEN = false;
-    /* Factor by which float16 operands are smaller than the numbers that they represent. */
+    /* factor by which float16 operands are too small */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;

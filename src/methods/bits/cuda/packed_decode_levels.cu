@@ -1,15 +1,10 @@
 /*
- * Attention of decode steps on indices of quantisation levels (kvquant), as in packed_decode.cu,
- * for
- *
+ * Attention of decode steps on indices of levels (kvquant):
  *   K = R(t) (middle + half width * level[code]) per channel
  *   V = middle + half width * level[code] per token
- *
- * R(t) is the RoPE rotation of the key's position t, the product of R(first position of the page)
- * and R(t % 64). The first factor is applied to the queries. The second comes from a table in
- * shared memory. For each block of 16 tokens, the queries are rotated by 16 further positions, so
- * the table needs only R(0) .. R(15). Every lane has a column of its own in the table of levels, so
- * that no two lanes access the same bank.
+ * RoPE R(t) = R(first position of the page) R(t % 64): the first factor rotates the queries, the
+ * second comes from shared memory, R(0) .. R(15), after rotating the queries by 16 positions per
+ * block. Each lane has its own column of levels (no bank conflicts).
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
@@ -17,34 +12,34 @@
 namespace
 {
 
-/* Bytes of rotations in shared memory per 16 dimensions of a head: 256 bytes for every 8 tokens. */
+/* Bytes of rotations in shared memory per 16 dimensions: 256 per 8 tokens. */
 enum { TURNS = 3 * 256 };
 
 template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, WARPS = 8, D = 16 * N;
     static constexpr bool BF = false, ZEROS = true, NEWEST = true, UNEVEN = false;
     typedef words_ahead<B, N, true> words;
-    const char *table; /* table of quantisation levels in shared memory */
+    const char *table;
     /*
-     * RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of dimensions 2 c and 2 c
-     * + 1 (c = lane % 4), then those of dimensions 2 c + 8 and 2 c + 9.
+     * RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of dimensions 2 c, 2 c + 1
+     * (c = lane % 4), then 2 c + 8, 2 c + 9.
      */
     const uint4 *turn;
-    const uint4 *tile; /* tile of mma operands in shared memory, into which outliers are written */
-    uint32_t places;   /* shared-memory address of `tile` */
-    uint32_t *query;   /* queries in shared memory, [2 N][32] float16, divided by a power of two */
+    const uint4 *tile; /* shared-memory tile of mma operands for outliers */
+    uint32_t places;
+    uint32_t *query; /* queries in shared memory, [2 N][32] float16, divided by a power of two */
     /*
-     * Ranges of key channels in shared memory, [2 N][4]: half widths of dimensions 2 c and 2 c + 1,
-     * where c = lane % 4, then their middles.
+     * Ranges of key channels in shared memory, [2 N][4]: half widths of dimensions 2 c, 2 c + 1 (c
+     * = lane % 4), then middles.
      */
     uint2 *range;
     float *lowest; /* decoded number of code 0 of every key channel, in shared memory */
-    /* Element k: result of value_token() for outlier lane + 32 k of V */
+    /* value_token() of outlier lane + 32 k of V */
     uint32_t quick_token[QUICK];
-    float level;      /* quantisation level that this lane loads into the table */
+    float level;
     float level_0[2]; /* level 0 of keys and of values, as float16 */
-    uint32_t column;  /* offset of this lane's column in the table of quantisation levels */
-    float unit[2];    /* powers of two by which query heads 2 c and 2 c + 1 are divided */
+    uint32_t column;
+    float unit[2]; /* powers of two that divide query heads 2 c and 2 c + 1 */
 
     static __device__ constexpr float factor(int)
     {
@@ -77,7 +72,6 @@ template <int B, int N> struct levels_page {
 
     __device__ __forceinline__ void ready(const packed_params &p, char *shared, char *scratch)
     {
-        /* This loop runs while `level` is still being loaded from memory. */
 #pragma unroll 4
         for (int i = (int)threadIdx.x % 32; i < PASS / 8; i += 32)
             reinterpret_cast<uint4 *>(scratch)[i] = make_uint4(0, 0, 0, 0);
@@ -110,7 +104,7 @@ template <int B, int N> struct levels_page {
             w[i] = lane / 4 < p.a.map.group ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
             most = fmaxf(most, fmaxf(fabsf(bf16_of(w[i], 0)), fabsf(bf16_of(w[i], 1))));
         }
-        const float mine = unit_of(most), over = 1 / mine; /* both are exact, being powers of two */
+        const float mine = unit_of(most), over = 1 / mine;
         of_columns(mine, unit, lane);
         __syncwarp();
 #pragma unroll
@@ -130,7 +124,7 @@ template <int B, int N> struct levels_page {
     static __device__ __forceinline__ void copy(const packed_params &p, const cursor &at,
                                                 const char *codes, uint32_t stage, int lane)
     {
-        const int turned = p.a.before_rope ? 4 * D : 0, row = D / 8; /* 16 bytes each */
+        const int turned = p.a.before_rope ? 4 * D : 0, row = D / 8;
         copy_ahead(stage, codes + p.parts.k_side, p.newest_at - turned, lane);
         if (turned && lane < 2 * row)
             copy_16(stage + (uint32_t)(p.newest_at - turned + 16 * lane),
@@ -164,8 +158,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Returns two 16-bit numbers of a token: value_place_of_token(t) in the upper half, and the
-     * byte offset of the token's scale in the lower half.
+     * Returns value_place_of_token(t) in the upper half, the byte offset of the token's scale in
+     * the lower.
      */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
@@ -192,9 +186,7 @@ template <int B, int N> struct levels_page {
         const uint2 low[2] = {ranges[0], ranges[4]}, high[2] = {ranges[4 * N], ranges[4 * N + 4]};
         const uint4 step = turn[2 * (N / 2) * 32 + u * 32 + lane % 4],
                     t[2] = {turn[u * 32 + lane], turn[(N / 2 + u) * 32 + lane]};
-        /*
-         * The middles of the ranges are rotated by the token's position in its block of 16 tokens.
-         */
+        /* Rotates the middles by the token's position in its block of 16 tokens. */
         uint32_t x_middle[4], y_middle[4];
 #pragma unroll
         for (int r = 0; r < 4; r++) {
@@ -227,15 +219,12 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /*
-     * Returns the number of first tokens of the page that are stored in float16 and not quantised.
-     */
     static __device__ __forceinline__ int skipped(const packed_params &p, const cursor &at)
     {
         return min(max(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, 0), (int)KVD_PAGE_TOKENS);
     }
 
-    /* Adds the page's first n tokens, which are stored in float16, to the softmax state. */
+    /* Adds the page's first n tokens, stored in float16, to the softmax state. */
     static __device__ __forceinline__ void others(const packed_params &p, const cursor &at, int n,
                                                   state<N> &st, int lane)
     {
@@ -318,8 +307,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Adds V^T P^T (values times probabilities) for the quantised tokens. An outlier's code is 0,
-     * so the outlier is added as its difference from the decoded number of code 0.
+     * Adds V^T P^T of the quantised tokens. An outlier is added as its difference from code 0's
+     * number.
      */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
@@ -388,9 +377,6 @@ kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a)
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p)
 {
     const int d = p->a.map.d_qk[0], turned = p->a.before_rope ? 4 * d : 0;
-    /*
-     * Only a third of the list of outliers is loaded ahead, because few pages have more outliers.
-     */
     p->n_listed = min(max(p->a.form.k_apart / 12 * 4, 32 * QUICK), p->a.form.k_apart);
     p->newest_at =
         p->parts.k_list - p->parts.k_side + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;

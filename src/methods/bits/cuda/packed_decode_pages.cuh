@@ -8,28 +8,24 @@
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/packed_words.cuh"
 
-/* Warps per CTA of the kernels on floating-point codes and rotated vectors, at most WARPS_MOST. */
+/* Warps per CTA for floating-point codes and rotated vectors, at most WARPS_MOST. */
 enum { FLOATS_WARPS = 12 };
 
-/* Members that every kernel reads come first, so that they share few lines of constant memory. */
+/* Members that every kernel reads come first: few lines of constant memory. */
 struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
     /*
-     * Sizes in bytes in shared memory. stage_bytes: a copy of a page, in which the newest token
-     * starts at newest_at. scratch_bytes: a warp's memory in addition to its two page copies.
-     * shared_bytes: memory that all warps of the CTA use.
+     * Shared-memory bytes. stage_bytes: copy of a page, newest token at newest_at. scratch_bytes:
+     * of a warp, beyond two page copies. shared_bytes: of the CTA.
      */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
-    /*
-     * k_shift: log2 of the number of groups of 8 tokens that share a scale of keys. v_shift: log2
-     * of the number of blocks of 16 dimensions that share a scale of values.
-     */
+    /* Log2 of: groups of 8 tokens per key scale; blocks of 16 dimensions per value scale. */
     int32_t k_shift, v_shift;
-    int32_t n_listed; /* number of key outliers that are copied to shared memory with a page */
+    int32_t n_listed;
     /*
-     * True if heads have different widths. A page of a head then has the weight page_weight in the
-     * division among warps, otherwise 1. `weights` is the sum over the KV heads.
+     * True: heads differ in width, and a page weighs page_weight instead of 1. weights: sum over
+     * the KV heads.
      */
     bool uneven;
     int32_t weights;
@@ -41,10 +37,9 @@ struct kvd_packed_decode_params {
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
 /*
- * The functions that end with _kernel return the attention kernel for a kind of codes, or NULL if
- * there is none. The functions that end with _lay_out set the sizes of that kernel's shared memory
- * and its largest number of warps. `uneven` is true if the heads do not all have 64 or all have 128
- * dimensions, which only codes with equal steps may.
+ * ..._kernel: returns the attention kernel for a kind of codes, or NULL. ..._lay_out: sets the
+ * kernel's shared-memory sizes and most warps. uneven: not all heads have 64 or all 128 dimensions
+ * (equal steps only).
  */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
@@ -60,41 +55,38 @@ namespace
 {
 
 enum {
-    WARPS_MOST = 12, /* largest number of warps per CTA of any kernel */
-    HEADS = 8,       /* largest number of query heads per KV head */
-    SHORT = 8, /* A warp with at most this number of pages first loads its bf16 tokens into L2. */
+    WARPS_MOST = 12,
+    HEADS = 8,
+    SHORT = 8, /* Warps with at most SHORT pages first load their bf16 tokens into L2. */
     /*
-     * Softmax probabilities are scaled by 2^TOP, so that a token whose score is the running maximum
-     * has the probability 2^TOP. A probability may grow to 2^(TOP + LAZY) before the sums are
-     * rescaled. With scales below 2^8, all products are then in the range of float16.
+     * The running maximum's probability is 2^TOP; up to 2^(TOP + LAZY) before rescaling. With
+     * scales below 2^8, products fit in float16.
      */
     TOP = 6,
     LAZY = 2,
-    /* Time of a page that does not depend on its width, in times of a block of 16 dimensions. */
+    /* fixed time of a page, in blocks of 16 dimensions */
     PAGE_COST = 2
 };
 
 typedef kvd_packed_decode_params packed_params;
 
 /*
- * Position of a warp in the list of all pages: page `page` of request b in KV head g. Attention of
- * this request reads its pages first_page .. pages - 1. m is the request's number of tokens; the
- * first `keys` keys and `values` values are quantised. `number` has the page numbers of 32 pages
- * from a multiple of 32 on, one per lane. `place` is the sum of the weights of all pages before
- * this one.
+ * Position of a warp in the list of pages: page `page` of request b in KV head g, which reads pages
+ * first_page .. pages - 1. m: tokens; keys, values: quantised ones; number: page numbers of 32
+ * pages, one per lane; place: weight of all earlier pages.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number, place, weight;
-    const char *head; /* codes of the KV head in page 0 of the pool */
+    const char *head;
     /*
-     * Layout of the head, and its numbers of blocks of 16 dimensions of K and of V; that of K of
-     * the warp's next page. Kernels for heads of one width do not use them.
+     * Layout of the head and its blocks of 16 dimensions of K and V, and of K of the next page, if
+     * heads differ.
      */
     kvd_packed_parts parts;
     int k_units, v_units, next_units;
 };
 
-/* Returns the weight of a page of KV head g, which rises with its time. */
+/* Returns the weight of a page of KV head g, which grows with its time. */
 __device__ __host__ __forceinline__ int page_weight(const packed_params &p, int g)
 {
     return p.uneven ? (p.a.map.d_qk[g] + p.a.map.d_v[g]) / 16 + PAGE_COST : 1;
@@ -106,14 +98,12 @@ __device__ __forceinline__ void load_numbers(const packed_params &p, cursor &at,
     at.number = i < at.pages ? page_number(p.a, at.b, i) : 0;
 }
 
-/* Returns the weight of the run of pages of a warp. */
 __device__ __forceinline__ int weight_per_warp(const packed_params &p)
 {
     const int warps = p.d.n_ctas * p.warps;
     return (p.d.pages_before[p.a.n] * p.weights + warps - 1) / warps;
 }
 
-/* Sets the members of the cursor that depend on its KV head. */
 __device__ __forceinline__ void begin_head(const packed_params &p, cursor &at)
 {
     const int d_qk = p.a.map.d_qk[at.g], d_v = p.a.map.d_v[at.g];
@@ -124,7 +114,6 @@ __device__ __forceinline__ void begin_head(const packed_params &p, cursor &at)
     at.v_units = d_v / 16;
 }
 
-/* Return the layout of the cursor's head, and its numbers of blocks of 16 dimensions. */
 template <class PAGE>
 __device__ __forceinline__ const kvd_packed_parts &parts_of(const packed_params &p,
                                                             const cursor &at)
@@ -147,10 +136,7 @@ template <class PAGE> __device__ __forceinline__ int next_units(const cursor &at
     return PAGE::UNEVEN ? at.next_units : PAGE::UNITS;
 }
 
-/*
- * Returns the address of the page's K in the ring buffer of the request's slot. The page's V
- * follows.
- */
+/* Returns the address of the page's K, followed by V, in the slot's ring buffer. */
 __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const cursor &at)
 {
     const size_t page = (size_t)p.a.slot[at.b] * (size_t)p.a.ring_pages +
@@ -158,10 +144,7 @@ __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const
     return p.a.ring + page * (size_t)p.a.map.page_elements + p.a.map.kv_offset[at.g];
 }
 
-/*
- * Returns the first page that the request reads. In a layer with a sliding window, it is the page
- * of the first token of the window.
- */
+/* Returns the first page that the request reads, in or after the sliding window. */
 __device__ __forceinline__ int first_page(const packed_params &p, const cursor &at)
 {
     return first_seen(p.a, at.m) / KVD_PAGE_TOKENS;
@@ -201,8 +184,8 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
 }
 
 /*
- * Returns the first page whose place is at least x. If there is none, `place` alone is set, to the
- * sum of all weights.
+ * Returns the first page whose place is at least x. If none, only `place` is set, to the sum of all
+ * weights.
  */
 __device__ cursor seek(const packed_params &p, int x, int lane)
 {
@@ -231,10 +214,6 @@ __device__ cursor seek(const packed_params &p, int x, int lane)
     return at;
 }
 
-/*
- * Starts loading the queries of a KV head, and the ranges of its key channels if there are any,
- * into L2.
- */
 __device__ __forceinline__ void prefetch_head(const packed_params &p, const cursor &at, int lane)
 {
     const int heads = p.a.map.group, width = p.a.map.d_qk[at.g];
@@ -248,7 +227,7 @@ __device__ __forceinline__ void prefetch_head(const packed_params &p, const curs
             p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width + 32 * lane));
 }
 
-/* Starts loading bytes into L2. `from` and `bytes` must be multiples of 16. */
+/* Prefetches bytes into L2; `from` and `bytes` are multiples of 16. */
 __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int lane)
 {
 #if __CUDA_ARCH__ >= 900
@@ -260,10 +239,7 @@ __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int 
 #endif
 }
 
-/*
- * Starts loading the page's bf16 tokens into L2, because matrix products would otherwise wait for
- * memory.
- */
+/* Prefetches the page's bf16 tokens into L2. */
 __device__ __forceinline__ void prefetch_ring(const packed_params &p, const cursor &at, int lane)
 {
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
@@ -277,7 +253,7 @@ __device__ __forceinline__ void prefetch_ring(const packed_params &p, const curs
     prefetch_bytes(from + 8 * k_bytes + values * v_bytes, (end - values) * v_bytes, lane);
 }
 
-/* Does the same for all pages before place `to`. */
+/* Prefetches the bf16 tokens of all pages before place `to` into L2. */
 __device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at, int to, int lane)
 {
 #pragma unroll 1
@@ -289,15 +265,14 @@ __device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at
     }
 }
 
-/* Starts the copy of 16 bytes to shared memory. */
 __device__ __forceinline__ void copy_16(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 /*
- * Starts the copy of the newest token from the ring buffer to shared memory, K [width] and then V
- * [width] in bf16, if the token is in this page.
+ * Starts the copy of the newest token to shared memory, K [width] then V [width] in bf16, if in the
+ * page.
  */
 template <int UNITS>
 __device__ __forceinline__ void copy_newest(const packed_params &p, const cursor &at, uint32_t to,
@@ -312,7 +287,6 @@ __device__ __forceinline__ void copy_newest(const packed_params &p, const cursor
     copy_16(to + 16 * (uint32_t)lane, from);
 }
 
-/* Starts the copy of `bytes` bytes to shared memory, 16 bytes per lane at a time. */
 __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int bytes, int lane)
 {
 #pragma unroll
@@ -328,8 +302,7 @@ __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int by
 }
 
 /*
- * Starts the copy of `bytes` bytes to shared memory and commits it as a group of cp.async. All
- * threads of the CTA must call it.
+ * Starts a cp.async group of `bytes` bytes to shared memory. All threads of the CTA must call it.
  */
 __device__ __forceinline__ void copy_by_all(const char *to, const uint32_t *from, int bytes)
 {
@@ -363,9 +336,8 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
 }
 
 /*
- * Words of codes that a lane loads ahead, as many as fit in 32 registers. If PAIRS is true, K is
- * processed in pairs of blocks of 16 dimensions, because RoPE rotates a dimension of one block with
- * a dimension of the other.
+ * Words of codes that a lane loads ahead, at most 32 registers. PAIRS: K in pairs of blocks of 16
+ * dimensions, as RoPE pairs them.
  */
 template <int B, int N, bool PAIRS> struct words_ahead {
     static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
@@ -375,7 +347,6 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         return PAIRS && side == 0 ? i % 2 * (N / 2) + i / 2 : i;
     }
-    /* Returns the offset of the lane's words, in bytes. */
     static __device__ __forceinline__ size_t of_lane()
     {
         return 4 * B * (threadIdx.x % 32);
@@ -384,7 +355,6 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
     }
-    /* The operand has `units` blocks, N unless AHEAD is N. */
     __device__ __forceinline__ void begin(int side, const char *from, int units = N)
     {
 #pragma unroll
@@ -393,9 +363,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
                 load(i, unit(side, i), from);
     }
     /*
-     * Loads the next words into the registers of block i, which are no longer needed. `same` is the
-     * address of the current operand (K or V), `next` that of the operand after it, of `units`
-     * blocks.
+     * Loads the next words into the registers of block i. same: address of the current operand (K
+     * or V), next: of the operand after, of `units` blocks.
      */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int units = N)
@@ -408,8 +377,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
 };
 
 /*
- * Returns a power of two such that a query divided by it fits in float16. `most` is the largest
- * magnitude of the query in this lane.
+ * Returns a power of two that makes the query fit in float16. most: the lane's largest magnitude.
  */
 __device__ __forceinline__ float unit_of(float most)
 {
@@ -439,9 +407,8 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
 }
 
 /*
- * Exchanges numbers between lanes. The argument x of lanes 4 h .. 4 h + 3 is the number of query
- * head h. Each lane receives in y[0] and y[1] the numbers of heads 2 c and 2 c + 1, where c = lane
- * % 4.
+ * Exchanges numbers between lanes: x of lanes 4 h .. 4 h + 3 belongs to query head h; y receives
+ * heads 2 c and 2 c + 1, c = lane % 4.
  */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
@@ -450,16 +417,16 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 }
 
 /*
- * Query heads that attend to one KV head, as B operand of mma in float16, divided by `unit`. If a
- * KV head has fewer query heads than the operand has columns, the rest are 0.
+ * Query heads of one KV head as B operand of mma in float16, divided by `unit`; missing heads are
+ * 0.
  */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    /* Powers of two by which the queries of heads 2 c and 2 c + 1 were divided, c = lane % 4. */
+    /* powers of two that divided heads 2 c and 2 c + 1, c = lane % 4 */
     float unit[2];
 };
 
-/* Loads the first `units` blocks of 16 dimensions. The others become 0. */
+/* Loads the first `units` blocks of 16 dimensions; the rest become 0. */
 template <int UNITS>
 __device__ void load_queries(const packed_params &p, const void *queries_of_all, int b, int g,
                              int lane, queries<UNITS> &q, int units = UNITS)
@@ -473,7 +440,6 @@ __device__ void load_queries(const packed_params &p, const void *queries_of_all,
         w = there && i / 2 < units ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
         most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
     }
-    /* the division is exact, because unit is a power of two */
     const float unit = unit_of(most), over = 1 / unit;
     of_columns(unit, q.unit, lane);
 #pragma unroll

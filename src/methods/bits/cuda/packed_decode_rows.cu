@@ -1,23 +1,19 @@
 /*
- * Attention of decode steps on codes of single tokens (hetero), as in packed_decode.cu, for K and
- * V = s code + zero per token.
- *
- * A page's codes are bit planes over 32 channels of a token. Shifts and masks make pairs of
- * adjacent channels, whose bit patterns are float16 numbers that are too small by a factor 2^24.
+ * Attention of decode steps on codes of single tokens (hetero): K and V = s code + zero per token.
+ * Codes are bit planes over 32 channels. Pairs of adjacent channels become float16 bit patterns,
+ * too small by 2^24.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
 {
 
-/* Words of codes are read from shared memory, so that none are in registers. */
 struct no_words {
     __device__ __forceinline__ void begin(int, const char *, int = 0)
     {
     }
 };
 
-/* Numbers of words of K and of V of a token in a page. */
 struct records {
     int k_words, v_words;
 
@@ -34,9 +30,8 @@ struct records {
 };
 
 /*
- * Writes the codes of 16 tokens in 32 channels as two A operands of mma, with tokens in rows. `low`
- * and `high` are the planes of the lane's tokens number lane / 4 and lane / 4 + 8. MOST is 4 or 8,
- * at least `bits`.
+ * Writes the codes of 16 tokens in 32 channels as two A operands of mma, tokens in rows. low, high:
+ * planes of tokens lane / 4 and lane / 4 + 8. MOST: 4 or 8, at least `bits`.
  */
 template <int MOST>
 __device__ __forceinline__ void tiles_of(const uint32_t *low, const uint32_t *high, int bits,
@@ -56,8 +51,8 @@ __device__ __forceinline__ void tiles_of(const uint32_t *low, const uint32_t *hi
 }
 
 /*
- * Reads pages of hetero with keys of up to K bits and values of up to V bits, and heads of 16 N
- * dimensions. Every vector has one scale.
+ * Reads pages of hetero: keys of up to K bits, values of up to V, heads of 16 N dimensions, one
+ * scale per vector.
  */
 template <int K, int V, int N> struct rows_page {
     static constexpr int UNITS = N, WARPS = 8;

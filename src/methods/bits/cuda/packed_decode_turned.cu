@@ -1,10 +1,7 @@
 /*
- * Attention of decode steps on rotated vectors (turboquant), as in packed_decode.cu, for K = norm *
- * level[code] and V = norm * level[code] per token. Queries are rotated before this kernel, and
- * outputs after it (packed_turn.cu).
- *
- * With a sketch, the highest bit of a key's code is a sign, and the score of a query q is
- *
+ * Attention of decode steps on rotated vectors (turboquant): K and V = norm * level[code] per
+ * token. packed_turn.cu rotates queries before and outputs after.
+ * Sketch: the highest bit of a key's code is a sign; the score of a query q is
  *   norm * (q . level[code] + sqrt(pi / 2) / d * norm of the residual * S q . sign)
  */
 #include "methods/bits/cuda/packed_decode.cuh"
@@ -13,24 +10,20 @@
 namespace
 {
 
-/* Number of warps per CTA. With a sketch, a thread needs more registers. */
+/* Warps per CTA. A sketch needs more registers per thread. */
 template <bool SKETCH> constexpr int n_warps = SKETCH ? 8 : FLOATS_WARPS;
 
-/*
- * Returns 1 for a set bit and -1 for a clear bit, in float16, of the highest bits of byte `byte` of
- * `low` and of `high`.
- */
+/* Returns 1 or -1 in float16 by the highest bits of byte `byte` of `low` and of `high`. */
 __device__ __forceinline__ uint32_t signs_of_byte(uint32_t low, uint32_t high, int byte)
 {
     uint32_t x;
-    /* A selector of 8 + i fills a byte with the highest bit of byte i. */
+    /* A prmt selector of 8 + i fills a byte with the sign of byte i. */
     asm("prmt.b32 %0, %1, %2, %3;"
         : "=r"(x)
         : "r"(low), "r"(high), "r"(0xc080u + 0x1010u * (uint32_t)byte));
     return (x & 0x80008000u) ^ 0xbc00bc00u;
 }
 
-/* Returns the signs of the codes that look_up finds the levels of. */
 template <int B>
 __device__ __forceinline__ void signs_of(const uint32_t (&w)[B], int m, uint32_t (&x)[4])
 {
@@ -48,14 +41,14 @@ __device__ __forceinline__ void signs_of(const uint32_t (&w)[B], int m, uint32_t
         }
 }
 
-/* Reads the quantised pages of turboquant with B-bit codes and heads of 16 N dimensions. */
+/* Reads pages of turboquant with B-bit codes and heads of 16 N dimensions. */
 template <int B, int N, bool SKETCH> struct turned_page {
     static constexpr int UNITS = N, WARPS = n_warps<SKETCH>;
     static constexpr bool BF = false, ZEROS = false, NEWEST = true, UNEVEN = false;
     typedef words_ahead<B, N, false> words;
-    const char *table; /* table of quantisation levels, in shared memory */
-    uint32_t column;   /* offset of this lane's column in the table of quantisation levels */
-    float level;       /* quantisation level that this lane loads into the table */
+    const char *table;
+    uint32_t column;
+    float level;
     queries<N> q, sketched;
 
     static __device__ constexpr float factor(int)

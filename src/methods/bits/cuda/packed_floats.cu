@@ -1,6 +1,6 @@
 /*
- * Quantises K and V to floating-point codes (fp8, mxfp4, nvfp4), and restores bf16 pages. Codes and
- * scales equal those of the CPU methods bit for bit. Grid: KV heads, requests, CTAs per head.
+ * Quantises K and V to floating-point codes (fp8, mxfp4, nvfp4), and restores bf16 pages, bit for
+ * bit as the CPU methods. Grid: KV heads, requests, CTAs per head.
  */
 #include "methods/bits/cuda/packed_floats.cuh"
 
@@ -10,11 +10,11 @@ namespace
 enum { WARPS = 8 };
 
 struct page_side {
-    int side, d, left; /* left: number of tokens in the page */
-    float tensor;      /* scale of all keys, or of all values, of the head or layer */
+    int side, d, left;
+    float tensor; /* scale of all keys, or of all values, of the head or layer */
     const uint16_t *from;
     uint16_t *to;
-    char *codes, *scales; /* codes of this side of the page, and scales of its blocks of channels */
+    char *codes, *scales;
 };
 
 __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side, int b, int g,
@@ -35,10 +35,7 @@ __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side,
             codes + (side ? parts.v_side : parts.k_side)};
 }
 
-/*
- * Returns the index of dimension 16 u + 8 h + 2 c of token t among the numbers of a bf16 page. u is
- * a block of 16 dimensions, h is 0 or 1, and c is 0 .. 3.
- */
+/* Returns the index of dimension 16 u + 8 h + 2 c of token t in a bf16 page. */
 __device__ __forceinline__ int element(const page_side &o, int u, int h, int t, int c)
 {
     return t / 8 * 8 * o.d + (2 * u + h) * 64 + t % 8 * 8 + 2 * c;
@@ -78,17 +75,14 @@ template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const u
             make_uint4(word[i], word[i + 1], word[i + 2], word[i + 3]);
 }
 
-/*
- * Quantises block i of channels for all tokens of the page. Tokens after the request's last token
- * get codes of 0.
- */
+/* Quantises block i of channels for all tokens of the page. Missing tokens get code 0. */
 template <class F> __device__ void code_block(const page_side &o, int i, int lane)
 {
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
     /*
-     * pair[u][2 j + h] has two numbers of token 8 j + lane / 4, as bf16 and later as codes:
-     * dimensions 16 u + 8 h + 2 c and 16 u + 8 h + 2 c + 1, where c = lane % 4.
+     * pair[u][2 j + h]: dimensions 16 u + 8 h + 2 c and the next of token 8 j + lane / 4 (c = lane
+     * % 4), as bf16, later as codes.
      */
     uint32_t pair[UNITS][16];
 #pragma unroll
@@ -135,10 +129,7 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     }
 }
 
-/*
- * Quantises four dimensions of token t of the page, from dimension 4 * part on. Each lane has a
- * different `part`.
- */
+/* Quantises dimensions 4 * part .. 4 * part + 3 of token t, one part per lane. */
 template <class F> __device__ void code_part(const page_side &o, int t, int part)
 {
     const bool there = 4 * part < o.d;
@@ -205,8 +196,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
 }
 
 /*
- * Restores bf16 numbers of 16 dimensions. The first `done` tokens of the page are quantised; later
- * tokens are read from the ring buffer.
+ * Restores 16 dimensions of a page: the first `done` tokens from codes, later ones from the ring
+ * buffer.
  */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
@@ -247,11 +238,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     for (int p = first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p < m;
          p += (int)gridDim.z) {
         const int left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
-                  /*
-                   * number of quantised tokens of the page; the newest token (m - 1) is not
-                   * quantised yet
-                   */
-            done = min(m - 1 - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS);
+                  done = min(m - 1 - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS);
         for (int u = warp; u < k_units + v_units; u += WARPS) {
             const page_side o = side_of(a, u >= k_units, b, g, p, left, true);
             restore_unit<F>(o, o.from, o.side ? u - k_units : u, done, lane);

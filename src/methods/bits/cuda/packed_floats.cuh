@@ -1,8 +1,6 @@
 /*
- * Floating-point formats on the device, and conversions to and from float32. Included by
- * packed_*.cu only. The conversions are computed in software: the instructions of sm_89 convert
- * codes in adjacent bytes, but the layout of packed_layout.h does not store codes in adjacent
- * bytes.
+ * Floating-point formats on the device, converted in software (sm_89 instructions need codes in
+ * adjacent bytes). Included by packed_*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
@@ -10,9 +8,8 @@
 #include "methods/bits/cuda/packed_words.cuh"
 
 /*
- * Floating-point format with a sign, E bits of exponent and M of mantissa (kvd_minifloat). BLOCK_OF
- * is the number of adjacent channels of a token that share a scale: a power of two (E8M0) for 32,
- * an E4M3 number for 16. If it is 0, there are no scales.
+ * Format of a sign, E bits of exponent and M of mantissa (kvd_minifloat). BLOCK_OF: channels per
+ * scale: 32 (E8M0), 16 (E4M3), 0 (none).
  */
 template <int E, int M, int BLOCK_OF> struct packed_floats {
     static constexpr int EXPONENT = E, MANTISSA = M, BLOCK = BLOCK_OF, BITS = 1 + E + M,
@@ -34,7 +31,6 @@ template <class CALL> static auto with_floats(const kvd_packed_form *f, CALL cal
                               : call(packed_nvfp4());
 }
 
-/* Quantises pages to floating-point codes (fp8, mxfp4, nvfp4). Called by kvd_packed_code. */
 cudaError_t kvd_packed_code_floats(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_floats(const kvd_packed_args *a, cudaStream_t stream);
 
@@ -44,17 +40,12 @@ static __device__ __forceinline__ constexpr uint32_t power_bits(int n)
     return (uint32_t)(n + 127) << 23;
 }
 
-/*
- * Returns the code of x rounded to the nearest, ties to even. Numbers beyond the largest saturate.
- */
+/* Returns the code of x rounded to nearest, ties to even, saturating. */
 template <class F> static __device__ __forceinline__ uint32_t float_code(float x)
 {
     const float y = fminf(fabsf(x), F::LARGEST);
     const int exponent = max((int)(__float_as_uint(y) >> 23) - 127, F::LEAST);
-    /*
-     * q includes the leading 1 of the mantissa, so adding q to the shifted exponent field adds 1 to
-     * the exponent.
-     */
+    /* q includes the leading 1, so adding q raises the exponent field by 1. */
     const float q = rintf(y * __uint_as_float(power_bits(F::MANTISSA - exponent)));
     return (__float_as_uint(x) >> 31 << (F::BITS - 1)) |
            (((uint32_t)(exponent - F::LEAST) << F::MANTISSA) + (uint32_t)q);
@@ -70,15 +61,12 @@ template <class F> static __device__ __forceinline__ float float_of(uint32_t cod
 /* Returns the scale that `byte` encodes, without the tensor's scale. */
 template <class F> static __device__ __forceinline__ float block_scale(uint32_t byte)
 {
-    if (F::BLOCK == 32) /* a scale byte of 0 encodes 2^-127, a subnormal number */
+    if (F::BLOCK == 32) /* byte 0 encodes 2^-127, a subnormal number */
         return __uint_as_float(max(byte << 23, 0x00400000u));
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }
 
-/*
- * Returns the stored byte of the scale of a block whose largest magnitude is `most`, given the
- * tensor's scale.
- */
+/* Returns the scale byte of a block with largest magnitude `most`, given the tensor's scale. */
 template <class F> static __device__ __forceinline__ uint32_t block_byte(float most, float tensor)
 {
     if (F::BLOCK == 32) {

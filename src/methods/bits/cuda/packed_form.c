@@ -54,16 +54,12 @@ static size_t coded(size_t m, size_t window, size_t block)
     return m > window ? (m - window) / block * block : 0;
 }
 
-/* Returns the length of the range of tokens from .. end - 1, or 0 if `end` is before `from`. */
 static size_t beyond(size_t end, size_t from)
 {
     return end > from ? end - from : 0;
 }
 
-/*
- * Returns the bits that a token with d channels takes in addition to its own codes: scales, and
- * codes that pad the last block of channels.
- */
+/* Returns a token's bits without its d codes: scales, and codes that pad the last block. */
 static double block_bits(const kvd_packed_form *f, int d)
 {
     if (f->norms)
@@ -73,8 +69,8 @@ static double block_bits(const kvd_packed_form *f, int d)
 }
 
 /*
- * Returns the bits that a token takes in KV head g if tokens are coded one by one. If the keys of
- * all heads are coded as one vector, all bits of this vector are counted for head 0.
+ * Returns the bits of a token in KV head g if tokens are coded one by one. Joint keys of all heads
+ * count for head 0.
  */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
@@ -109,14 +105,12 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t 
            (plain - values + sink) * d_v * 16;
 }
 
-/* Returns the bits of a block of n coded tokens (gear). */
 static double gear_block_bits(const kvd_gear *s, int d_qk, int d_v, int n, bool prompt)
 {
     return (double)n * (d_qk + d_v) * s->bits + kvd_gear_side_bits(s, true, n, d_qk, prompt) +
            kvd_gear_side_bits(s, false, n, d_v, prompt);
 }
 
-/* Returns the bits of K or V of a block of n coded tokens (turboquant with a fraction of a bit). */
 static double parted_block_bits(const kvd_packed_split *s, int side, int d, int n)
 {
     const int chosen = kvd_packed_chosen(s, side, d), parts = (chosen > 0) + (chosen < d);
@@ -124,7 +118,6 @@ static double parted_block_bits(const kvd_packed_split *s, int side, int d, int 
            (s->sketch && !side ? 32.0 : 16.0) * parts * n;
 }
 
-/* Returns the bits of a block of n coded tokens (vidkv, turboquant with a fraction of a bit). */
 static double split_block_bits(const kvd_packed_split *s, int d_qk, int d_v, int n)
 {
     if (s->bits)
@@ -138,8 +131,8 @@ static double split_block_bits(const kvd_packed_split *s, int d_qk, int d_v, int
 }
 
 /*
- * Returns the bits of a block of n coded tokens (zipcache). As on the CPU, the class of a token
- * counts once for its key and once for its value.
+ * Returns the bits of a block of n coded tokens (zipcache). The class counts once for the key, once
+ * for the value.
  */
 static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, int n)
 {
@@ -148,10 +141,7 @@ static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, i
            32.0 * d_qk * ((salient > 0) + (others > 0)) + 16.0 * d_v + 32.0 * n;
 }
 
-/*
- * Returns the bits of one block of n coded tokens in KV head g. If `prompt` is true, the block is
- * that of all coded tokens of a prompt.
- */
+/* Returns the bits of one block of n coded tokens in KV head g. prompt: the block is a prompt. */
 static double block_of_bits(const kvd_packed_args *a, int g, size_t n, bool prompt)
 {
     const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];
@@ -178,9 +168,8 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
 }
 
 /*
- * Sets how many salient tokens and how many other tokens a page has room for. A class has, among m
- * coded tokens, at most r m + 1/2, where r is the class's share of a prompt or its share of a later
- * block, whichever is larger.
+ * Sets the records per page of each class: at most r m + 1/2 of m coded tokens, r the larger share
+ * of prompt and later blocks.
  */
 static void set_class_room(kvd_packed_classes *c)
 {
@@ -189,13 +178,10 @@ static void set_class_room(kvd_packed_classes *c)
     c->room[1] = (int32_t)ceil(KVD_PAGE_TOKENS * most);
     c->room[0] = (int32_t)ceil(KVD_PAGE_TOKENS * (1 - least));
     for (int k = 0; k < 2; k++)
-        c->room[k] += c->room[k] == 0; /* at least 1, because kernels divide by c->room[k] */
+        c->room[k] += c->room[k] == 0;
 }
 
-/*
- * Sets the room of a page for the outliers of one key channel. It suffices if the outliers of a
- * prompt are divided evenly among its pages.
- */
+/* Sets the outliers of a key channel per page, dividing a prompt's evenly among pages. */
 static void set_room(kvd_packed_gear *a)
 {
     for (int n = a->of.buffer; n <= KVD_GEAR_TOKENS; n += a->of.buffer) {
@@ -205,15 +191,13 @@ static void set_room(kvd_packed_gear *a)
     }
 }
 
-/* Returns the bytes of the longest memory area that a page needs for blocks of tokens (gear.h). */
 static int32_t area_bytes(const kvd_gear *s, const kvd_gear_page *p)
 {
     int32_t most = p->prompt + (s->buffer < KVD_PAGE_TOKENS ? 0 : p->record);
     for (int page = 0; page < s->buffer && page < KVD_PAGE_TOKENS; page++) {
         const int t = KVD_PAGE_TOKENS * page, skipped = kvd_gear_pieces(t, s->buffer),
                   blocks = kvd_gear_pieces(t + KVD_PAGE_TOKENS, s->buffer) - skipped,
-                  /* number of later blocks that begin in a page after tokens of the prompt */
-            mixed = blocks - (blocks && skipped * s->buffer == t);
+                  mixed = blocks - (blocks && skipped * s->buffer == t);
         if (most < blocks * p->record)
             most = blocks * p->record;
         if (most < p->prompt + mixed * p->record)
@@ -423,7 +407,7 @@ int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, k
         t->level[i] = (i / levels < 2 ? of.key_level[i % keys] : of.level[i % levels]) *
                       (i / levels % 2 ? KVD_PACKED_NORM : 1);
     for (size_t i = 0; i < t->n_range; i++)
-        t->range[i] = (float)(i % 2); /* middle 0, half width 1 */
+        t->range[i] = (float)(i % 2);
     for (size_t k = 0; k < matrices; k++)
         for (size_t i = 0; i < t->n_matrix; i++)
             (*matrix[k])[i] = (k / 2 ? of.sketch : of.rotation)[k % 2 ? i : i % d * d + i / d];

@@ -1,18 +1,15 @@
 /*
- * Codes blocks of gear (../gear.h): quantised numbers, outliers, and a low-rank part of the
- * quantisation error.
+ * Codes blocks of gear (../gear.h): quantised numbers, outliers, low-rank part of the quantisation
+ * error.
  *
- * A line is one channel of the keys of all tokens of a block, or one token's value. The outliers of
- * a line are found by their 16-bit patterns: a histogram of the upper bytes, then one of the lower
- * bytes. Equal numbers are taken in the order of their places, as on the CPU. In the bf16 rows,
- * outliers are then replaced by NaN, so that later passes skip them. The last pass replaces the NaN
- * in the ring buffer by 0.
+ * A line is one key channel of all tokens of a block, or one token's value. Its outliers come from
+ * histograms of upper, then lower bytes; ties in order of place, as on the CPU. Outliers become NaN
+ * in the bf16 rows, which later passes skip, and finally 0 in the ring buffer.
  *
- * The power method finds the factors of the quantisation error E in several passes over its rows,
- * and never computes the left factor before the last one. Let B be the right factor of a pass, G
- * the Gram matrix of E B, and M a matrix, computed from G, that makes the columns of Q = E B M
- * orthonormal. The next right factor is E^T Q = (E^T E B) M. A pass therefore accumulates G and E^T
- * E B. The additions have another order than on the CPU.
+ * Power method on the error E: with right factor B, Gram matrix G of E B, and M from G so that Q =
+ * E B M has orthonormal columns, the next right factor is E^T Q = (E^T E B) M. A pass accumulates G
+ * and E^T E B; the last pass also writes the left factor. Sums are ordered differently than on the
+ * CPU.
  */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
@@ -37,12 +34,11 @@ __device__ __forceinline__ double sum_of_warp(double x)
     return x;
 }
 
-/* ---- functions that find outliers and write codes ---- */
+/* ---- outliers and codes ---- */
 
 /*
- * Part of a line, which is the keys of channel `line` or the value of token `line`. The part
- * consists of numbers `from` to to - 1 of the line, indexed by token in a line of keys and by
- * channel in a line of values.
+ * Numbers from .. to - 1 of a line: the keys of channel `line`, by token, or the value of token
+ * `line`, by channel.
  */
 struct line_of {
     const head_of &o;
@@ -55,9 +51,8 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
 }
 
 /*
- * Calls f(place, there, number) in every lane for the numbers `from` to to - 1 of a line, 32 at a
- * time; `place` is the number's index. Each call begins at a multiple of 32, where a word of codes
- * begins; in a lane outside the range, `there` is false. Several numbers are read ahead.
+ * Calls f(place, there, number) in every lane for numbers from .. to - 1 of a line, 32 at a time
+ * from a multiple of 32; `there` is false outside the range.
  */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
@@ -78,15 +73,15 @@ __device__ __forceinline__ void for_places(const line_of &l, int from, int to, i
     }
 }
 
-/* Returns an integer that sorts bf16 bit patterns by their values; -0 equals 0. */
+/* Returns an integer that sorts bf16 bit patterns by value; -0 equals 0. */
 __device__ __forceinline__ int order_of(uint16_t x)
 {
     return x == 0x8000 ? 0x8000 : x & 0x8000 ? 0xffff - x : x | 0x8000;
 }
 
 /*
- * Returns the bin of a histogram [256] that holds the k-th smallest or, with `top`, the k-th
- * largest number. *before receives the sum of the bins below this one or, with `top`, above it.
+ * Returns the bin of histogram [256] with the k-th smallest (top: largest) number. *before: sum of
+ * the bins below (top: above).
  */
 __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &before)
 {
@@ -110,8 +105,8 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
 }
 
 /*
- * Limits of the outliers of a line. Among numbers equal to `low`, the first `lows` are outliers.
- * Among numbers equal to `high`, those from the one with index `highs` on are outliers.
+ * Limits of a line's outliers: among numbers equal to `low` the first `lows`, among those equal to
+ * `high` the ones from index `highs` on.
  */
 struct limits {
     int low, lows, high, highs;
@@ -150,8 +145,8 @@ __device__ limits find_limits(const line_of &l, int k, int *low, int *high, int 
 }
 
 /*
- * Stores the k smallest and the k largest numbers of a line and replaces them by NaN. Returns the
- * mean of the others.
+ * Stores the k smallest and k largest numbers of a line, and replaces them by NaN. Returns the mean
+ * of the others.
  */
 __device__ float take_outliers(const line_of &l, int k, int *shared, int lane)
 {
@@ -192,8 +187,8 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
 }
 
 /*
- * Replaces the NaN of an outlier in the ring buffer by 0. A request whose first tokens were never
- * computed reads the ring buffer of its slot before it writes to it, and must not read NaN.
+ * Replaces an outlier's NaN in the ring buffer by 0: a later request may read the slot before
+ * writing.
  */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
@@ -267,17 +262,14 @@ __global__ void __launch_bounds__(32 * WARPS)
         keep_newest(a, b, g, s.to, s.m, z * WARPS + warp, workers, lane);
 }
 
-/* ---- the kernels from here on compute the low-rank part ---- */
+/* ---- low-rank part ---- */
 
 struct shared_factors {
     float right[D_MAX][RANK], sums[D_MAX][RANK];
     double of_warp[ROW_WARPS][RANK][RANK], gram[RANK][RANK], turn[RANK][RANK];
 };
 
-/*
- * Makes the first r columns of x [d] orthonormal, with the method of orthonormalise in gear.c. One
- * warp calls it.
- */
+/* Makes the first r columns of x [d] orthonormal, as orthonormalise in gear.c. One warp. */
 __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
 {
     for (int c = 0; c < r; c++) {
@@ -300,9 +292,8 @@ __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
 }
 
 /*
- * Computes the matrix s.turn [r][r] from the Gram matrix s.gram of a matrix A, such that A * turn
- * has orthonormal columns. If a column of A depends linearly on the columns before it, the
- * column of the product is 0. One thread calls it.
+ * Computes s.turn [r][r] from the Gram matrix s.gram of A, so that A * turn has orthonormal
+ * columns, 0 for dependent ones. One thread.
  */
 __device__ void orthonormal_turn(shared_factors &s, int r)
 {
@@ -328,9 +319,7 @@ __device__ void orthonormal_turn(shared_factors &s, int r)
     }
 }
 
-/*
- * Addresses in K or V of one token: its bf16 numbers, and the codes and scales from channel 0 on.
- */
+/* Addresses in K or V of one token: bf16 numbers, and codes and scales from channel 0 on. */
 struct row_of {
     const uint16_t *number;
     const uint32_t *planes, *scale;
@@ -354,7 +343,7 @@ __device__ __forceinline__ float error_of(const head_of &o, const row_of &r, int
     return bf16_of(pattern, 0) - decoded(r.scale[side ? i / o.a.gear.of.group : i], (float)code);
 }
 
-/* Returns x[at]. The loop has constant indices, so that x stays in registers. */
+/* Returns x[at] by constant indices, so that x stays in registers. */
 __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
 {
     float y = 0;
@@ -365,8 +354,7 @@ __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
 }
 
 /*
- * Multiplies row t of the quantisation error by s.right. Each lane receives in e its share of the
- * elements of the row, and in x the whole product.
+ * Multiplies row t of the error by s.right. e: the lane's share of the row; x: the whole product.
  */
 __device__ __forceinline__ void multiply_row(const shared_factors &s, const head_of &o, int side,
                                              int t, float (&e)[D_MAX / 32], float (&x)[RANK],
@@ -389,15 +377,12 @@ __device__ __forceinline__ void multiply_row(const shared_factors &s, const head
             x[c] += __shfl_xor_sync(~0u, x[c], i);
 }
 
-/*
- * Tokens whose rows of K or V a CTA multiplies. Warp w takes tokens from + w, from + w + every,
- * from + w + 2 * every, and so on.
- */
+/* Rows of K or V that a CTA multiplies: warp w takes tokens from + w, from + w + every, ... */
 struct rows_of {
     int side, from, to, every;
 };
 
-/* Stores the products of rows of the quantisation error with s.right as rows of the left factor. */
+/* Stores the products of error rows with s.right as rows of the left factor. */
 __device__ void put_left(const shared_factors &s, const head_of &o, const rows_of &rows,
                          int columns)
 {
@@ -416,8 +401,8 @@ __device__ void put_left(const shared_factors &s, const head_of &o, const rows_o
 }
 
 /*
- * Accumulates over some rows of the quantisation error E: s.sums = E^T E B and the Gram matrix
- * s.gram of E B, where B is s.right. Ends with a barrier of the CTA.
+ * Accumulates over rows of the error E: s.sums = E^T E B and the Gram matrix s.gram of E B, B =
+ * s.right. Ends with a CTA barrier.
  */
 __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_of &rows)
 {
@@ -458,7 +443,7 @@ __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_o
     __syncthreads();
 }
 
-/* Returns element (i, c) of the matrix product of x and s.turn [r][r]. */
+/* Returns element (i, c) of x * s.turn [r][r]. */
 __device__ __forceinline__ float turned(const shared_factors &s, const float (*x)[RANK], int i,
                                         int c, int r)
 {
@@ -468,7 +453,6 @@ __device__ __forceinline__ float turned(const shared_factors &s, const float (*x
     return c < r ? (float)sum : 0;
 }
 
-/* Fills s.right with the start values that gear.c uses. */
 __device__ void start(shared_factors &s, int d, int r)
 {
     for (int i = (int)threadIdx.x; i < D_MAX * RANK; i += 32 * ROW_WARPS) {
@@ -478,7 +462,7 @@ __device__ void start(shared_factors &s, int d, int r)
     __syncthreads();
 }
 
-/* Replaces s.right by the matrix product of x and s.turn. */
+/* Sets s.right = x * s.turn. */
 __device__ void turn_right(shared_factors &s, const float (*x)[RANK], int d, int r)
 {
     float y[D_MAX * RANK / (32 * ROW_WARPS)];
@@ -492,7 +476,6 @@ __device__ void turn_right(shared_factors &s, const float (*x)[RANK], int d, int
     __syncthreads();
 }
 
-/* Stores the right factor of the block of tokens from `from` on. */
 __device__ void put_right(const shared_factors &s, const head_of &o, int side, int from, int r,
                           int columns)
 {
@@ -502,9 +485,8 @@ __device__ void put_right(const shared_factors &s, const head_of &o, int side, i
 }
 
 /*
- * Memory in which the CTAs of a head exchange the results of a pass of the power method: its right
- * factor, and the sums and Gram matrix of every CTA. The memory has two halves, which passes use in
- * turn, so that the results of the previous pass remain readable.
+ * Memory in which a head's CTAs exchange the results of a pass: right factor, sums, Gram matrices;
+ * two halves, used in turn.
  */
 struct exchange {
     float *right, *part;
@@ -532,7 +514,6 @@ __device__ void store(const shared_factors &s, const exchange &x, int part)
     }
 }
 
-/* Reads the right factor of a pass, and adds up the sums that the CTAs of the head wrote. */
 __device__ void load(shared_factors &s, const exchange &x)
 {
     for (int i = (int)threadIdx.x; i < D_MAX * RANK; i += 32 * ROW_WARPS) {
@@ -552,9 +533,8 @@ __device__ void load(shared_factors &s, const exchange &x)
 }
 
 /*
- * Computes passes first .. last of the power method for the quantisation error of K or V of one
- * head. The pass with number a.gear.of.iterations is the final one: it stores the factors. If
- * several CTAs divide the rows of a head, each launch computes one pass.
+ * Computes passes first .. last of the power method for K or V of one head; pass
+ * a.gear.of.iterations stores the factors. One pass per launch if several CTAs share a head.
  */
 __global__ void __launch_bounds__(32 * ROW_WARPS)
     low_rank_kernel(const __grid_constant__ kvd_packed_args a, int first, int last)
@@ -596,7 +576,6 @@ __global__ void __launch_bounds__(32 * ROW_WARPS)
     store(s, exchange_of(a, b, g, side, parts, last), part);
 }
 
-/* Returns the number of CTAs that share the rows of a head of a prompt. */
 int parts_of(const kvd_packed_args *a)
 {
     const size_t heads = (size_t)a->n * (size_t)a->map.n_kv_heads * 2,

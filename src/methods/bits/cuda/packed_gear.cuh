@@ -1,5 +1,5 @@
 /*
- * Addresses of the parts of pages of gear (../gear.h), and decoding of single codes. Included by
+ * Addresses of the parts of gear's pages (../gear.h), and decoding of single codes. Included by
  * packed_gear.cu and packed_restore.cu.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
@@ -28,10 +28,7 @@ __device__ __forceinline__ char *codes_of(const head_of &o, int p)
     return in_codes(o.a, page_number(o.a, o.b, p), o.g);
 }
 
-/*
- * Returns the memory, in its page, of the block (scales, codes, factors) that begins with token
- * `first`.
- */
+/* Returns the record, in its page, of the block that begins with token `first`. */
 __device__ __forceinline__ char *record_of(const head_of &o, int first)
 {
     return codes_of(o, first / KVD_PAGE_TOKENS) + o.page.area +
@@ -58,8 +55,8 @@ __device__ __forceinline__ uint32_t *key_scales(const head_of &o, int t)
 }
 
 /*
- * Returns the address of outlier e of a key channel, in the list of the prompt or in that of the
- * block that begins with token `first`.
+ * Returns the address of outlier e of a key channel, in the list of the prompt or of the block from
+ * token `first`.
  */
 __device__ __forceinline__ uint32_t *key_outlier(const head_of &o, int first, int e, int channel)
 {
@@ -70,7 +67,6 @@ __device__ __forceinline__ uint32_t *key_outlier(const head_of &o, int first, in
     return as_words(record_of(o, first)) + (o.page.k_groups_later + e) * d + channel;
 }
 
-/* Returns the right factor of K or V [channels][columns] of the block of token t. */
 __device__ __forceinline__ uint16_t *right_factor(const head_of &o, int side, int t)
 {
     const kvd_packed_args &a = o.a;
@@ -119,10 +115,7 @@ __device__ __forceinline__ uint32_t code_in(const uint32_t *planes, int bits, in
     return code;
 }
 
-/*
- * Returns the number that a code means: scale times code plus zero point. Product and sum are
- * rounded separately, as on the CPU.
- */
+/* Returns scale * code + zero point, product and sum rounded separately, as on the CPU. */
 __device__ __forceinline__ float decoded(uint32_t scale, float code)
 {
     return __fadd_rn(__fmul_rn(half_of(scale, 0), code), half_of(scale, 1));

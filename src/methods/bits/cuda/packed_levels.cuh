@@ -1,6 +1,6 @@
 /*
- * Tables in shared memory for codes that are indices of quantisation levels. Included by
- * packed_decode_levels.cu and packed_decode_turned.cu only.
+ * Shared-memory tables of levels. Included by packed_decode_levels.cu and packed_decode_turned.cu
+ * only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
@@ -18,8 +18,8 @@ template <int B> __device__ __host__ constexpr int table_bytes()
 }
 
 /*
- * Returns the quantisation level that this lane holds: lane i has level i of keys, lane 16 + i
- * level i of values. `level` is kvd_packed_args.level.
+ * Returns the lane's level: level i of keys in lane i, of values in lane 16 + i. level:
+ * kvd_packed_args.level.
  */
 template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
 {
@@ -27,9 +27,8 @@ template <int B> __device__ __forceinline__ float level_of_lane(const float *lev
 }
 
 /*
- * Fills the table of quantisation levels. An entry decodes several adjacent codes at once: two
- * codes of 3 or 4 bits, or four codes of 2 bits. It has the levels for K, then those for V. Lanes
- * read copies of the entry in different memory banks.
+ * Fills the table of levels. An entry decodes two codes of 3 or 4 bits, or four of 2 bits: levels
+ * of K, then of V. Lanes read copies in different banks.
  */
 template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {
@@ -47,8 +46,8 @@ template <int B> __device__ __forceinline__ void fill_table(float level, char *t
 }
 
 /*
- * Returns the two adjacent codes of 3 bits in register r of the m-th 16 tokens, in bits 8 .. 13.
- * The other bits are arbitrary.
+ * Returns two adjacent 3-bit codes in register r of the m-th 16 tokens, in bits 8 .. 13; other bits
+ * are arbitrary.
  */
 __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int r)
 {
@@ -59,8 +58,8 @@ __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int 
 }
 
 /*
- * Looks up the quantisation levels of 16 tokens, as an A operand of mma. `column` is the offset of
- * the lane's copy in the table.
+ * Looks up the levels of 16 tokens as an A operand of mma. column: offset of the lane's copy in the
+ * table.
  */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
@@ -88,20 +87,15 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
 }
 
 enum {
-    QUICK = 4, /* number of outliers of a page's list that a lane keeps in registers */
-    /*
-     * Number of float16 numbers in the tile of mma operands for outliers, which holds 64 dimensions
-     * of 64 tokens.
-     */
+    QUICK = 4, /* outliers of a page's list that a lane keeps in registers */
+    /* float16 numbers in the outlier tile: 64 dimensions of 64 tokens */
     PASS = 4096
 };
 
 /*
- * Returns the index of a key in the tile of outliers, from its index in the list of outliers
- * (dimension + 128 token). Bits 0 .. 11 are the index in the tile [2 halves of the head][4 blocks
- * of 16 tokens][2 blocks of 16 dimensions][32 lanes][8]. The dimensions are processed in passes.
- * Bit 12 + j is set if the key is in the tile in pass j, which has blocks 2 j and 2 j + 1 of 16
- * dimensions of each half of the head.
+ * Returns the tile index of a key outlier, from its list index (dimension + 128 token). Bits 0 ..
+ * 11: [2 halves of the head][4 blocks of 16 tokens][2 blocks of 16 dimensions][32 lanes][8]. Bit 12
+ * + j: in pass j, blocks 2 j and 2 j + 1 of 16 dimensions of each half.
  */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
@@ -111,9 +105,8 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 }
 
 /*
- * Returns one of the two summands of a value's place in the tile of outliers; one comes from the
- * dimension i, the other from the token t. Bits 0 .. 11 of the sum are the index in the tile [4
- * blocks of 16 dimensions][4 blocks of 16 tokens][32 lanes][8]. Bit 12 + j is set if i is in 64 j
+ * Returns the dimension's summand of a value's tile place; the other summand is the token's. Bits 0
+ * .. 11: [4 blocks of 16 dimensions][4 blocks of 16 tokens][32 lanes][8]. Bit 12 + j: i is in 64 j
  * .. 64 j + 63.
  */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
@@ -127,8 +120,8 @@ __device__ __forceinline__ uint32_t value_place_of_token(uint32_t t)
 }
 
 /*
- * Returns a word that describes the outlier x. The upper half is its place in the tile. The lower
- * half is x minus the decoded number of code 0, as float16.
+ * Returns an outlier's word: tile place in the upper half, x minus code 0's number as float16 in
+ * the lower.
  */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float decoded)
 {
@@ -136,9 +129,8 @@ __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float deco
 }
 
 /*
- * Writes the number of an outlier (entry_of) to `address` in the tile. If `away` is true, writes 0
- * instead, which removes the outlier. Does nothing if the outlier's dimension is not processed in
- * pass `pass`.
+ * Writes an outlier's number (entry_of), or 0 if `away`, to `address` in the tile, if its dimension
+ * is in pass `pass`.
  */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
@@ -148,23 +140,15 @@ __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, 
                  : "memory");
 }
 
-/* Returns the address of an entry in the tile, which starts at shared-memory address `tile`. */
 __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
 {
     return tile + (entry >> 15 & 2 * (PASS - 1));
 }
 
-/*
- * Outliers that a lane keeps in registers: their entries in the list (number and index) and their
- * addresses in the tile.
- */
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
-    /*
-     * Writes the lane's outliers of pass `pass` to the tile, or 0 in their elements if `away` is
-     * true.
-     */
+    /* Writes the lane's outliers of pass `pass`, or 0 if `away`, to the tile. */
     __device__ __forceinline__ void put_all(int pass, bool away) const
     {
 #pragma unroll
@@ -174,8 +158,8 @@ struct few_outliers {
 };
 
 /*
- * Returns the outliers that the lane keeps in registers, of a list of n outliers: those with
- * indices lane + 32 k for k < QUICK. number(k) returns the list's entry with index lane + 32 k.
+ * Returns the lane's outliers lane + 32 k, k < QUICK, of a list of n. number(k): list entry lane +
+ * 32 k.
  */
 template <class NUMBER>
 __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, NUMBER number)
@@ -191,8 +175,8 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
 }
 
 /*
- * Writes the outliers of a pass that are not in registers to the tile, or 0 in their elements if
- * `away` is true. number(k) returns the entry of outlier k.
+ * Writes a pass's outliers that are not in registers, or 0 if `away`, to the tile. number(k): entry
+ * of outlier k.
  */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
@@ -205,10 +189,7 @@ __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool aw
     }
 }
 
-/*
- * Rotates queries by 16 further positions, for the next block of 16 tokens. `step` has the cosines
- * and sines of 16 positions.
- */
+/* Rotates queries by 16 positions. step: cosines and sines of 16 positions. */
 __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], uint32_t (&high)[2])
 {
 #pragma unroll
@@ -220,8 +201,8 @@ __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], u
 }
 
 /*
- * Returns the address of K of token t in a KV head, in float16; V follows. Token t is one of the
- * request's n_sink first tokens.
+ * Returns the address of K, followed by V, of the float16 token t (one of the first n_sink) in a KV
+ * head.
  */
 __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, const cursor &at, int t)
 {
@@ -230,10 +211,7 @@ __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, cons
            p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS;
 }
 
-/*
- * Starts loading the first tokens that are stored in float16, and the cosines and sines of their
- * positions, into L2.
- */
+/* Prefetches the float16 first tokens, and the cosines and sines of their positions, into L2. */
 template <int D>
 __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cursor &at, int lane)
 {
@@ -251,8 +229,8 @@ __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cur
 }
 
 /*
- * Returns this lane's part of the score of token t for query head lane / 4, without the scale of
- * scores. Token t is one of the request's n_sink first tokens.
+ * Returns the lane's part of the unscaled score of the float16 first token t for query head lane /
+ * 4.
  */
 template <int D>
 __device__ __forceinline__ float sink_score(const packed_params &p, const cursor &at, int t,

@@ -1,12 +1,11 @@
 /*
- * Restores bf16 pages from quantised pages and, for the newest tokens, from the ring buffer. Grid:
- * KV heads, requests, CTAs per head. Keys that were quantised before RoPE are rotated by RoPE.
- *
- * equal steps (kivi)    x = s code + zero
- * symmetric (comet)     x = s (code - (2^(b-1) - 1))
- * own bits (allot)      x = mean + deviation * level[code]
- * level table (kvquant) x = middle + half width * level[code]
- * low rank (gear)       x = s code + zero + element of the low-rank matrix
+ * Restores bf16 pages from quantised pages and, for the newest tokens, the ring buffer. Applies
+ * RoPE to keys quantised before RoPE. Grid: KV heads, requests, CTAs per head.
+ *   equal steps (kivi)    x = s code + zero
+ *   symmetric (comet)     x = s (code - (2^(b-1) - 1))
+ *   own bits (allot)      x = mean + deviation * level[code]
+ *   level table (kvquant) x = middle + half width * level[code]
+ *   low rank (gear)       x = s code + zero + element of the low-rank matrix
  */
 #include "methods/bits/cuda/packed_floats.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
@@ -23,11 +22,10 @@ struct page_of {
     const uint16_t *ring;
     uint16_t *rows;
     kvd_packed_parts parts;
-    /* number of tokens in the page, of quantised keys and of quantised values */
+    /* tokens in the page, quantised keys, quantised values */
     int left, keys, values;
 };
 
-/* Returns a description of page p of KV head g of request b, which has m tokens. */
 __device__ __forceinline__ page_of make_page(const kvd_packed_args &a, int b, int g, int p, int m)
 {
     const int page = page_number(a, b, p), t0 = KVD_PAGE_TOKENS * p;
@@ -50,8 +48,8 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
 }
 
 /*
- * Writes 2 dimensions of token t to the bf16 page: `restored` if t < coded (the token has codes),
- * otherwise the token's numbers in the ring buffer. Tokens after the last one get 0.
+ * Writes 2 dimensions of token t: `restored` if t < coded, else from the ring buffer; 0 after the
+ * last token.
  */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
@@ -125,8 +123,8 @@ __device__ void even_values(const page_of &o, int u, int lane)
 }
 
 /*
- * Decodes 16 dimensions of keys or values to tile [64][TILE_PITCH]. level is [2][2^bits]; its
- * second half has the decoded numbers.
+ * Decodes 16 dimensions of keys or values to tile [64][TILE_PITCH] by the second half of level
+ * [2][2^bits].
  */
 __device__ void level_unit(const page_of &o, int side, int u, const float *level, float *tile,
                            int lane)
@@ -197,10 +195,8 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
 }
 
 /*
- * Writes 8 tokens of a page from token t0 on: for coded tokens the numbers in tile [8][TILE_PITCH],
- * for others those in the ring buffer. RoPE is applied to coded keys if they were coded before
- * RoPE. Called by one warp, which writes blocks of 8 tokens x 8 channels of both halves of the
- * head.
+ * Writes tokens t0 .. t0 + 7: coded ones from tile [8][TILE_PITCH] (RoPE applied to keys coded
+ * before RoPE), others from the ring buffer. One warp, in 8 x 8 blocks of both halves of the head.
  */
 __device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
                                           const float *tile, int lane)
@@ -274,11 +270,11 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* ---- restoring with a number of bits per dimension (allot) ---- */
+/* ---- bits per dimension (allot) ---- */
 
 /*
- * Tables of a KV head in shared memory. level[side][2^n] is the first level of n bits. A decoded
- * number is mean + deviation * level; a dimension without codes has deviation 0.
+ * Tables of a KV head in shared memory. level[side][2^n]: first level of n bits. x = mean +
+ * deviation * level; deviation 0 without codes.
  */
 struct allot_tables {
     float level[2][2 << 8];
@@ -309,7 +305,7 @@ __device__ void load_tables(const kvd_packed_args &a, int g, allot_tables &s)
     __syncthreads();
 }
 
-/* Decodes K or V of 8 tokens of a page, from token t0 on, to tile [8][TILE_PITCH] with one warp. */
+/* Decodes K or V of tokens t0 .. t0 + 7 of a page to tile [8][TILE_PITCH]. One warp. */
 __device__ __forceinline__ void allotted_octet(const page_of &o, int side, int t0,
                                                const allot_tables &s, float *tile, int lane)
 {
@@ -334,7 +330,6 @@ __device__ __forceinline__ void allotted_octet(const page_of &o, int side, int t
             low = __funnelshift_r(low, high, (uint32_t)dim.bits);
             high >>= dim.bits;
         }
-        /* The product and the sum are rounded separately, as on the CPU. */
 #pragma unroll
         for (int t = 0; t < 8; t++)
             tile[t * TILE_PITCH + i] = __fadd_rn(dim.mean, __fmul_rn(dim.deviation, x[t]));
@@ -378,7 +373,7 @@ __global__ void __launch_bounds__(32 * WARPS, 4)
 
 /* Tokens from .. to - 1 of a page, whose keys share scales and a right factor. */
 struct group_of {
-    int from, to, pairs;           /* pairs of columns of the right factor */
+    int from, to, pairs;
     const uint32_t *scale, *right; /* [d_qk] and [d_qk][pairs] */
 };
 
@@ -404,11 +399,9 @@ __device__ __forceinline__ void add_columns(uint32_t left, uint32_t right, float
 }
 
 /*
- * Restores channels 8 u .. 8 u + 7 of the keys of 32 tokens, without outliers. Tokens that are not
- * in group s are not written. One warp calls this function. Lane 4 r + c decodes tokens 2 c and 2 c
- * + 1 of every 8 tokens of channel r, which is at `planes`. Token 8 k + 2 c + e has row left[2 k +
- * e] of the left factor. The lane writes token 8 k + r to the k-th block of 8 tokens after `to`.
- * Token 0 is token t0 of the page.
+ * Restores channels 8 u .. 8 u + 7 of 32 keys from token t0 on, without outliers; only tokens of
+ * group s. One warp: lane 4 r + c decodes tokens 2 c and 2 c + 1 of each octet of channel r
+ * (planes; left[2 k + e]: row of token 8 k + 2 c + e), and writes token 8 k + r.
  */
 template <int PAIRS>
 __device__ __forceinline__ void
@@ -439,10 +432,7 @@ restore_keys(const head_of &o, const group_of &s, const uint32_t *planes,
     }
 }
 
-/*
- * Restores the keys of those tokens of a group that are in half h of a page (h = 0: tokens 0 .. 31,
- * 1: 32 .. 63), without outliers.
- */
+/* Restores a group's keys in half h of a page (tokens 32 h .. 32 h + 31), without outliers. */
 template <int PAIRS>
 __device__ __forceinline__ void restore_half(const head_of &o, const group_of &s, char *codes,
                                              uint16_t *rows, int h)
@@ -461,7 +451,6 @@ __device__ __forceinline__ void restore_half(const head_of &o, const group_of &s
                             rows + place_of(o, 0, 32 * h + r, 8 * u + 2 * c), 32 * h, u, lane);
 }
 
-/* Restores the keys of a group, without outliers. */
 __device__ __forceinline__ void restore_group(const head_of &o, const group_of &s, char *codes,
                                               uint16_t *rows)
 {
@@ -478,7 +467,7 @@ __device__ __forceinline__ void restore_group(const head_of &o, const group_of &
             restore_half<4>(o, s, codes, rows, h);
 }
 
-/* Coded values of a token: codes and scales, a row of the left factor, and the right factor. */
+/* Coded values of a token: codes and scales, a row of the left factor, the right factor. */
 struct value_of {
     const uint32_t *planes, *scale, *left, *right;
 };
@@ -520,8 +509,8 @@ __device__ __forceinline__ uint4 restored(const head_of &o, const value_of &v, i
 }
 
 /*
- * Restores the values of 8 tokens of page p from token t0 on, without outliers. `done` of the
- * page's `left` tokens are coded. One warp calls it; lane l restores token l % 8.
+ * Restores the values of tokens t0 .. t0 + 7 of page p, without outliers; `done` of `left` tokens
+ * are coded. One warp, lane l for token l % 8.
  */
 __device__ void restore_values(const head_of &o, int p, char *codes, uint16_t *rows, int t0,
                                int left, int done, int lane)
@@ -550,10 +539,7 @@ __device__ void restore_values(const head_of &o, int p, char *codes, uint16_t *r
     }
 }
 
-/*
- * Copies the keys of the page's tokens `done` .. left - 1, in groups of 8 tokens. The last group is
- * filled up with zeros.
- */
+/* Copies the keys of tokens done .. left - 1 of the page, zero-padded to groups of 8. */
 __device__ void copy_keys(const head_of &o, int p, uint16_t *rows, int left, int done)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -576,8 +562,8 @@ __device__ __forceinline__ void put_outlier(const head_of &o, uint16_t *rows, in
 }
 
 /*
- * Returns the index of the first outlier, at or after token t, of a key channel of the prompt. The
- * outliers of a channel are sorted by token.
+ * Returns the index of the first outlier, at or after token t, of a prompt's key channel (sorted by
+ * token).
  */
 __device__ int first_outlier(const head_of &o, int channel, int t)
 {
@@ -593,8 +579,8 @@ __device__ int first_outlier(const head_of &o, int channel, int t)
 }
 
 /*
- * Writes the outliers of the prompt's keys in page p. Thread i has channel i. `next`, the index of
- * its first outlier in the page, is advanced to its first outlier after the page.
+ * Writes the outliers of the prompt's keys in page p, channel i by thread i. `next`: first outlier
+ * in the page, then after it.
  */
 __device__ void put_prompt_keys(const head_of &o, uint16_t *rows, int p, int &next)
 {
@@ -609,8 +595,8 @@ __device__ void put_prompt_keys(const head_of &o, uint16_t *rows, int p, int &ne
 }
 
 /*
- * Writes the outliers of the page's `done` coded tokens. `next` is the index of the prompt outlier
- * at which the search goes on.
+ * Writes the outliers of the page's `done` coded tokens. `next`: prompt outlier at which the search
+ * continues.
  */
 __device__ void put_outliers(const head_of &o, uint16_t *rows, int p, int done, int &next)
 {
@@ -650,7 +636,6 @@ __device__ void restore_page(const head_of &o, int p, int left, int done, int &n
         put_outliers(o, rows, p, done, next);
 }
 
-/* Restores adjacent pages with one CTA. */
 __global__ void __launch_bounds__(32 * WARPS, 3)
     restore_gear_kernel(const __grid_constant__ kvd_packed_args a)
 {

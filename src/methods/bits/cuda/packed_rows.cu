@@ -1,12 +1,10 @@
 /*
- * Codes and restores tokens one by one (hetero, rotatekv). A CTA handles K or V of a token, whose
- * numbers in all KV heads are in shared memory as float32.
- *
- * hetero    every vector of a head has a step and a zero point, as in kvd_quantise_group
- * rotatekv  keys of several heads are rotated together before RoPE and sorted, values are rotated
- *           per head; s = clip (max - min) / (2^b - 1), x = s (code - zero), zero a 16-bit integer
- *
- * Sums and roundings are those of the CPU methods in the same order, so that codes are equal.
+ * Codes and restores single tokens (hetero, rotatekv). A CTA has K or V of a token, all KV heads in
+ * shared float32.
+ *   hetero    step and zero point per vector of a head, as in kvd_quantise_group
+ *   rotatekv  keys of several heads are rotated together before RoPE and sorted, values per head; s
+ *             = clip (max - min) / (2^b - 1), x = s (code - zero), zero a 16-bit integer
+ * Sums and roundings are in the CPU's order: equal codes.
  */
 #include "methods/bits/cuda/packed_code.cuh"
 
@@ -26,7 +24,6 @@ __device__ __forceinline__ int width(const token_of &o, int g)
     return o.side ? o.a.map.d_v[g] : o.a.map.d_qk[g];
 }
 
-/* Returns the index of channel i of KV head g in a bf16 page. */
 __device__ __forceinline__ int place_of(const token_of &o, int g, int i)
 {
     return o.side * KVD_PAGE_TOKENS * o.a.map.d_qk[g] +
@@ -41,15 +38,12 @@ template <class F> __device__ __forceinline__ void for_channels(const token_of &
             f(g, i, base + i);
 }
 
-/*
- * Numbers of a token that are coded together: their words in the page, and the numbers in shared
- * memory.
- */
+/* Numbers of a token coded together: words in the page, numbers in shared memory. */
 struct vector_of {
     uint32_t *word;
     float *x;
-    const uint32_t *order; /* order in which the numbers are coded, or NULL */
-    int n, planes; /* n: count of numbers without padding; planes: count of words of codes */
+    const uint32_t *order;
+    int n, planes; /* n: numbers without padding; planes: words of codes */
 };
 
 __device__ __forceinline__ bool is_joint(const token_of &o)
@@ -85,9 +79,8 @@ __device__ __forceinline__ vector_of vector_at(const token_of &o, int v, float *
 }
 
 /*
- * Divides the array x of `all` numbers into vectors of n adjacent numbers, and multiplies each
- * vector by the normalised Walsh-Hadamard matrix, which is its own inverse. Begins and ends with a
- * barrier of the CTA.
+ * Multiplies each vector of n adjacent numbers of x [all] by the normalised Walsh-Hadamard matrix,
+ * its own inverse. Begins and ends with a CTA barrier.
  */
 __device__ void rotate(float *x, int all, int n)
 {
@@ -114,16 +107,13 @@ __device__ void rotate_token(const token_of &o, float *x)
         rotate(x, o.a.map.n_kv_heads * d, o.side ? d : heads * d);
 }
 
-/*
- * Returns the word that stores a scale: the step as float16 in its lower half, the zero point in
- * its upper half.
- */
+/* Returns the word of a scale: float16 step, zero point in the upper half. */
 __device__ __forceinline__ uint32_t scale_word(float step, uint32_t zero)
 {
     return half_bits(step) | zero << 16;
 }
 
-/* Codes the numbers from .. to - 1 of a vector, which share a scale. One warp. */
+/* Codes numbers from .. to - 1 of a vector, which share a scale. One warp. */
 __device__ void code_group(const kvd_packed_args &a, const vector_of &v, int bits, int from, int to,
                            int group, int lane)
 {
@@ -174,15 +164,13 @@ __device__ void code_vectors(const token_of &o, float *x)
     }
 }
 
-/* Returns the address of channel i of KV head g of a sink token. */
 __device__ __forceinline__ uint16_t *sink_at(const token_of &o, int g, int i)
 {
     return in_sink(o.a, o.b, g, o.t) + (o.side ? o.a.map.d_qk[g] : 0) + i;
 }
 
 /*
- * Reads the token's numbers to shared memory x. `before` is the length of the request before this
- * iteration.
+ * Reads the token's numbers to shared memory x. before: tokens of the request before the iteration.
  */
 __device__ void load_token(const token_of &o, int before, float *x)
 {
@@ -219,18 +207,12 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/*
- * Scale in floating point. RAISED + c, the form in which a code c is decoded, gives x = step
- * ((RAISED + c) - zero) + add.
- */
+/* Scale in floating point: x = step ((RAISED + code) - zero) + add. */
 struct scale_of {
     float step, zero, add;
 };
 
-/*
- * Converts the stored word of a scale. If no number is to be added, `add` is -0, because adding -0
- * never changes a number.
- */
+/* Converts a stored scale word. Without a summand, `add` is -0, which never changes a number. */
 __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_t word)
 {
     const float step = half_of(word, 0);
@@ -239,21 +221,14 @@ __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_
     return {step, RAISED, half_of(word, 1)};
 }
 
-/* Returns the index of the scale of number i of a vector. */
 __device__ __forceinline__ int scale_at(const kvd_packed_args &a, int i)
 {
     const uint32_t group = (uint32_t)a.row.of.group;
-    /*
-     * The product with the reciprocal is exactly i / group, because i and `group` are below 2^16
-     * and `group` is above 1.
-     */
+    /* Exactly i / group: both below 2^16, group above 1. */
     return group ? (int)__umulhi((uint32_t)i, 0xffffffffu / group + 1) : 0;
 }
 
-/*
- * Decodes numbers i .. i + 7 of a vector, where i is a multiple of 8. `words` has its codes, then
- * its scales.
- */
+/* Decodes numbers i .. i + 7 of a vector, i a multiple of 8. words: codes, then scales. */
 __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t *words, int bits,
                                        int planes, int i, float (&y)[8])
 {
@@ -274,26 +249,25 @@ __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t 
     for (int e = 0; e < 8; e++)
         y[e] =
             bits > 8 ? raised_pair(low[e / 4], high[e / 4], e % 4) : raised_byte(low[e / 4], e % 4);
-        /* The product and the sum are rounded separately, as on the CPU. */
 #pragma unroll
     for (int e = 0; e < 8; e++)
         y[e] = __fadd_rn(__fmul_rn(s.step, y[e] - s.zero), s.add);
 }
 
 /*
- * ---- kernels that restore bf16 rows ----
+ * ---- restoring bf16 rows ----
  *
- * A warp handles 8 adjacent tokens. Lane l has token l % 8 and part l / 8 (called q) of its
- * channels, so that the stores of a warp are blocks of 8 tokens x 8 channels.
+ * A warp has 8 adjacent tokens; lane l has token l % 8 and part q = l / 8 of its channels, so
+ * stores are 8 x 8 blocks.
  */
 
 enum {
     PIECES = KVD_WIDTH_NARROW / 32,
-    MOST_WORDS = 64, /* largest number of words of a vector of a head */
+    MOST_WORDS = 64, /* most words of a vector of a head */
     MOST_SHARED = 112 << 10
 };
 
-/* Copies n words to shared memory, n being a multiple of 4. Called by one warp. */
+/* Copies n words, n a multiple of 4, to shared memory. One warp. */
 __device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n, int lane)
 {
     __syncwarp();
@@ -303,8 +277,8 @@ __device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n,
 }
 
 /*
- * Multiplies n numbers of each token of a warp by the Walsh-Hadamard matrix, which is not
- * normalised. y[k][e] is number 32 k + 8 q + e.
+ * Multiplies n numbers of each token of a warp by the unnormalised Walsh-Hadamard matrix. y[k][e]
+ * is number 32 k + 8 q + e.
  */
 __device__ __forceinline__ void rotate_head(float (&y)[PIECES][8], int n, int lane)
 {
@@ -343,7 +317,6 @@ __device__ __forceinline__ void rotate_head(float (&y)[PIECES][8], int n, int la
                     }
 }
 
-/* Returns channels i .. i + 7 of a sink token of KV head g as bf16. */
 __device__ __forceinline__ uint4 eight_of_sink(const token_of &o, int g, int i)
 {
     const uint4 x = *reinterpret_cast<const uint4 *>(sink_at(o, g, i));
@@ -355,7 +328,7 @@ __device__ __forceinline__ uint4 eight_of_sink(const token_of &o, int g, int i)
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-/* Returns the numbers x times `scale` as bf16. Numbers from index n on become 0. */
+/* Returns x * scale as bf16, 0 from index n on. */
 __device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int n)
 {
     uint32_t y[4];
@@ -367,8 +340,8 @@ __device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int 
 }
 
 /*
- * Restores K or V of the warp's tokens in KV head g of a page. o.t is the lane's token; `words` is
- * shared memory of the warp. The request has m tokens.
+ * Restores K or V of the warp's tokens in KV head g of a page. o.t: the lane's token; words: shared
+ * memory of the warp; m: tokens of the request.
  */
 template <bool TURNED>
 __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, uint32_t *words,
@@ -406,8 +379,8 @@ __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, u
 }
 
 /*
- * Restores values. Restores keys too, unless the keys of all heads are coded as one vector (joint
- * keys). Grid: KV heads, requests, CTAs per head.
+ * Restores values, and keys unless joint (one vector of all heads). Grid: KV heads, requests, CTAs
+ * per head.
  */
 template <bool TURNED>
 __global__ void __launch_bounds__(THREADS, 3)
@@ -424,8 +397,8 @@ __global__ void __launch_bounds__(THREADS, 3)
 }
 
 /*
- * Decodes joint keys (one vector for all KV heads) of `tokens` tokens, from o.t on, to shared
- * memory x [tokens][pitch], in the order of the channels. Several warps share a token.
+ * Decodes joint keys of `tokens` tokens from o.t on to shared memory x [tokens][pitch], in channel
+ * order. Several warps share a token.
  */
 __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, float *x)
 {
@@ -456,7 +429,7 @@ __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, flo
     }
 }
 
-/* Rotates the keys in x within each KV head. The matrix is not normalised. */
+/* Rotates the keys in x within each KV head, unnormalised. */
 __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, float *x)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, d = a.d_head;
@@ -483,8 +456,8 @@ __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, fl
 }
 
 /*
- * Rotates the keys in x across groups of `heads` adjacent KV heads. rotate_heads must have rotated
- * them within each head. Begins and ends with a barrier of the CTA.
+ * Rotates the keys in x across groups of `heads` adjacent KV heads, after rotate_heads. Begins and
+ * ends with a CTA barrier.
  */
 __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int heads, int pitch,
                                   float *x)
@@ -503,15 +476,12 @@ __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int head
     }
 }
 
-/* Four channels of a key of d channels: i, i + 1 (low), and i + d / 2, i + 1 + d / 2 (high). */
+/* Channels i, i + 1 (low) and i + d / 2, i + 1 + d / 2 (high) of a key of d channels. */
 struct channels_of {
     float low[2], high[2];
 };
 
-/*
- * Reads the lane's channels of SPAN adjacent KV heads from x, and rotates each channel across these
- * heads.
- */
+/* Reads the lane's channels of SPAN adjacent KV heads from x, and rotates each across the heads. */
 template <int SPAN>
 __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&y)[SPAN])
 {
@@ -537,7 +507,7 @@ __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&
                 }
 }
 
-/* Stores channels from i on of the key of a token in KV head g. `y` is not yet rotated by RoPE. */
+/* Stores the key channels y, not yet rotated by RoPE, of a token in KV head g. */
 __device__ __forceinline__ void put_key(const token_of &o, int g, int i, channels_of y,
                                         const rope_of &rope)
 {
@@ -550,10 +520,7 @@ __device__ __forceinline__ void put_key(const token_of &o, int g, int i, channel
     *reinterpret_cast<uint32_t *>(to + 4 * a.d_head) = bf16_pair(y.high[0], y.high[1]);
 }
 
-/*
- * Copies the channels from i on of the key of an uncoded token. If the token is after the request's
- * last one, stores zeros.
- */
+/* Copies the channels from i on of an uncoded token's key; zeros after the request's last token. */
 __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
 {
     const kvd_packed_args &a = o.a;
@@ -565,8 +532,8 @@ __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
 }
 
 /*
- * Stores the keys in x, from token `first` on, after rotating them across SPAN KV heads. a.d_head
- * must be a power of two.
+ * Stores the keys in x from token `first` on, rotated across SPAN KV heads. a.d_head must be a
+ * power of two.
  */
 template <int SPAN>
 __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens, int m, int pitch,
@@ -605,8 +572,8 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
 }
 
 /*
- * Returns the distance in words between two tokens' keys in shared memory. It is 4 modulo 32, to
- * avoid bank conflicts.
+ * Returns the distance in words between two tokens' keys in shared memory, 4 modulo 32 (no bank
+ * conflicts).
  */
 __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
 {
@@ -614,8 +581,8 @@ __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
 }
 
 /*
- * Restores keys that are coded as one vector for all KV heads. Grid: CTAs, requests. A CTA handles
- * `tokens` adjacent tokens at a time.
+ * Restores joint keys (one vector of all KV heads), `tokens` adjacent tokens at a time. Grid: CTAs,
+ * requests.
  */
 __global__ void __launch_bounds__(THREADS, 3)
     restore_joint_kernel(const __grid_constant__ kvd_packed_args a, int tokens)

@@ -1,17 +1,13 @@
 /*
- * Codes and restores tokens whose channels are divided in two parts in every block (vidkv,
- * turboquant with a fractional number of bits). A CTA handles a group of tokens.
- *
- *   vidkv, chosen keys  the channels with the largest ranges in the block, with 2 bits, as in
- *                       kvd_quantise_group
- *          other keys   signs of the discrete Fourier transform over these channels of a token;
- *                       x^ = the inverse transform of sign times mean magnitude
+ * Codes and restores tokens with channels in two parts per block (vidkv, turboquant with fractional
+ * bits). A CTA has a group of tokens.
+ *   vidkv, chosen keys  channels with the largest ranges, 2 bits, as in kvd_quantise_group
+ *          other keys   signs of the discrete Fourier transform over a token's channels; x^ =
+ *                       inverse transform of sign times mean magnitude
  *          values       s, 0 or -s with s = mean |x| of a channel, or 2 bits
- *   turboquant          both parts of K and V as in turboquant.c; the codes of channels with the
- *                       largest sums of squares have one bit more
- *
- * Sums of vidkv are those of the CPU method in the same order, except those of the inverse
- * transform. Products with matrices are sums in float32 in another order than on the CPU.
+ *   turboquant          both parts as in turboquant.c; channels with the largest sums of squares
+ *                       have one bit more
+ * Order of sums as on the CPU, except vidkv's inverse transform and matrix products.
  */
 #include "methods/bits/cuda/packed_split.cuh"
 
@@ -20,7 +16,7 @@ namespace
 
 enum { CHOOSE = 1024 };
 
-/* ---- functions that choose channels ---- */
+/* ---- choice of channels ---- */
 
 __device__ __forceinline__ double sum_of_warp(double x)
 {
@@ -31,9 +27,8 @@ __device__ __forceinline__ double sum_of_warp(double x)
 }
 
 /*
- * Adds some tokens to the statistics of eight channels: to the sums of squares `sum` if SQUARES,
- * otherwise to the ranges `lo` and `hi`. The tokens are from, from + step, from + 2 step, and so
- * on, below `to`.
+ * Adds tokens from, from + step, ... below `to` to statistics of eight channels: sums of squares if
+ * SQUARES, else ranges lo, hi.
  */
 template <bool SQUARES>
 __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, int side, int u,
@@ -63,9 +58,8 @@ __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, 
 }
 
 /*
- * Chooses the channels of a block with the largest ranges or, with SQUARES, with the largest sums
- * of squares. Stores the choice in the records of all groups of the block. Among equal channels,
- * the one with the lowest index is chosen first.
+ * Chooses the channels of a block with the largest ranges or, with SQUARES, sums of squares (ties:
+ * lowest index), and stores the choice in all groups of the block.
  */
 template <bool SQUARES>
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
@@ -119,7 +113,7 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
 
 /* ---- codes ---- */
 
-/* Loads K or V of the group to x [channels][group]. Ends with a barrier of the CTA. */
+/* Loads K or V of the group to x [channels][group]. Ends with a CTA barrier. */
 __device__ void load_group(const group_of &o, int side, float *x)
 {
     const int n = o.a.split.of.group, units = (o.a.width[side][o.g] + 7) / 8;
@@ -133,7 +127,6 @@ __device__ void load_group(const group_of &o, int side, float *x)
     __syncthreads();
 }
 
-/* Codes the numbers x [n] of a channel with 2 bits. */
 __device__ void code_two(const group_of &o, int side, int part, int channel, const float *x)
 {
     const int n = o.a.split.of.group;
@@ -156,7 +149,6 @@ __device__ void code_two(const group_of &o, int side, int part, int channel, con
     }
 }
 
-/* Returns the mean magnitude of x [n] as a float16 number. */
 __device__ float mean_magnitude(const float *x, int n)
 {
     double sum = 0;
@@ -166,9 +158,8 @@ __device__ float mean_magnitude(const float *x, int n)
 }
 
 /*
- * Returns coefficient q of the discrete Fourier transform of m channels of token t, in the order of
- * vidkv.c: q = 0 is the sum; then follow the real and the imaginary part of each frequency. x is
- * [channels][n].
+ * Returns coefficient q of the discrete Fourier transform of m channels of token t: the sum, then
+ * real and imaginary parts, as in vidkv.c. x [channels][n].
  */
 __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, const double *wave,
                              int q, int t)
@@ -186,10 +177,7 @@ __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, 
     return (float)sum;
 }
 
-/*
- * Codes the keys of a group of tokens (vidkv). x and y are scratch [channels][group] in shared
- * memory.
- */
+/* Codes the keys of a group of tokens (vidkv). x, y: shared scratch [channels][group]. */
 __device__ void code_keys(const group_of &o, const uint8_t *list, float *x, float *y)
 {
     const int n = o.a.split.of.group, chosen = o.part.channels[0][0], m = o.part.channels[0][1];
@@ -237,19 +225,16 @@ __device__ void code_values(const group_of &o, float *x, uint8_t *digit)
     __syncthreads();
 }
 
-/* ---- functions that rotate the channels of a part (turboquant) ---- */
+/* ---- rotation of a part's channels (turboquant) ---- */
 
 /*
- * Computes y [m][n] = A x, or A^T x if `transposed`, of n tokens x [m][n] in shared memory and a
- * matrix A [m][m]. Begins and ends with a barrier of the CTA.
+ * Computes y [m][n] = A x, or A^T x if `transposed`, for x [m][n] in shared memory and A [m][m].
+ * Begins and ends with a CTA barrier.
  */
 __device__ void multiply_part(const float *__restrict__ matrix, bool transposed, const float *x,
                               float *y, int m, int n)
 {
     const int row = transposed ? 1 : m, column = transposed ? m : 1;
-    /*
-     * true: the elements of the matrix A for 8 adjacent rows of the product are adjacent in memory
-     */
     const bool whole = transposed && m % 8 == 0;
     __syncthreads();
     for (int i = (int)threadIdx.x; i < (m + 7) / 8 * n; i += THREADS) {
@@ -281,10 +266,6 @@ __device__ void multiply_part(const float *__restrict__ matrix, bool transposed,
     __syncthreads();
 }
 
-/*
- * Returns the number of bits of the codes of a part (chosen channels or others), not counting the
- * sign bit of a sketch.
- */
 __device__ __forceinline__ int level_bits(const group_of &o, int side, int part)
 {
     return o.part.planes[side][part] - (o.a.split.of.sketch && !side);
@@ -295,10 +276,7 @@ __device__ __forceinline__ const float *levels_of(const group_of &o, int side, i
     return o.a.split.level[part] + 256 * (level_bits(o, side, part) - o.a.split.of.bits + 1);
 }
 
-/*
- * Stores the norms of n tokens x [m][n] as float16 and writes them to norm [n]. Ends with a barrier
- * of the CTA.
- */
+/* Stores the norms of n tokens x [m][n] as float16 and in norm [n]. Ends with a CTA barrier. */
 __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *norm)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {
@@ -312,8 +290,8 @@ __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *nor
 }
 
 /*
- * Codes the chosen channels (part 0) or the other channels (part 1) of K or V of a group of tokens.
- * x [m][n] has the numbers. x, y and norm [n] are overwritten. Ends with a barrier of the CTA.
+ * Codes x [m][n], the chosen (part 0) or other channels (part 1) of K or V of a group. Overwrites
+ * x, y, norm [n]. Ends with a CTA barrier.
  */
 __device__ void code_part(const group_of &o, int side, int part, float *x, float *y, float *norm)
 {
@@ -352,8 +330,8 @@ __device__ void code_part(const group_of &o, int side, int part, float *x, float
 }
 
 /*
- * Codes both parts of K or V of a group of tokens. `tile` is scratch [3][d_head][group] in shared
- * memory. Ends with a barrier of the CTA.
+ * Codes both parts of K or V of a group. tile [3][d_head][group]: shared scratch. Ends with a CTA
+ * barrier.
  */
 __device__ void code_side(const group_of &o, int side, uint8_t *list, float *tile, float *norm)
 {
@@ -373,8 +351,8 @@ __device__ void code_side(const group_of &o, int side, uint8_t *list, float *til
 }
 
 /*
- * Codes one group of tokens. Dynamic shared memory has [2][d_head][group] floats, or
- * [3][d_head][group] for turboquant.
+ * Codes one group of tokens. Dynamic shared memory: [2][d_head][group] floats, turboquant
+ * [3][d_head][group].
  */
 __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -398,7 +376,7 @@ __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ k
                     (int)gridDim.z * (THREADS / 32), (int)threadIdx.x % 32);
 }
 
-/* ---- the functions from here on restore bf16 rows ---- */
+/* ---- restoring bf16 rows ---- */
 
 __device__ __forceinline__ uint32_t code_of(const group_of &o, int side, int part, int channel,
                                             int t)
@@ -417,8 +395,8 @@ __device__ __forceinline__ void put(const group_of &o, uint16_t *rows, int side,
 }
 
 /*
- * Restores a part of K or V of turboquant. `list` has its channels. x and y are scratch [m][n] in
- * shared memory. Ends with a barrier of the CTA.
+ * Restores a part of K or V of turboquant with channels `list`. x, y [m][n]: shared scratch. Ends
+ * with a CTA barrier.
  */
 __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int part,
                              const uint8_t *list, float *x, float *y)
@@ -447,8 +425,8 @@ __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int pa
 }
 
 /*
- * Restores K or V of a group of tokens (turboquant). `tile` is scratch [3][d_head][group] in shared
- * memory. Ends with a barrier of the CTA.
+ * Restores K or V of a group (turboquant). tile [3][d_head][group]: shared scratch. Ends with a CTA
+ * barrier.
  */
 __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8_t *list,
                               float *tile)
@@ -466,9 +444,8 @@ __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8
 }
 
 /*
- * Writes K and V of the tokens `from` .. to - 1 of a page. Tokens below `left` (number of the
- * request's tokens in this page) are copied from the ring buffer, and later tokens become zeros.
- * `from` and `to` are multiples of 8.
+ * Writes K and V of tokens from .. to - 1 (multiples of 8) of a page: from the ring buffer below
+ * `left`, then zeros.
  */
 __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_t *rows, int from,
                           int to, int left)
@@ -484,7 +461,7 @@ __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_
     }
 }
 
-/* Dynamic shared memory is that of vidkv_memory, or floats [3][d_head][group] for turboquant. */
+/* Dynamic shared memory: vidkv_memory, or for turboquant floats [3][d_head][group]. */
 template <bool VIDKV>
 __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -520,7 +497,6 @@ __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant_
     }
 }
 
-/* Launches a kernel with `bytes` bytes of dynamic shared memory. */
 cudaError_t launch(void (*kernel)(kvd_packed_args), const kvd_packed_args *a, size_t bytes,
                    cudaStream_t stream)
 {
@@ -534,7 +510,6 @@ cudaError_t launch(void (*kernel)(kvd_packed_args), const kvd_packed_args *a, si
     return cudaGetLastError();
 }
 
-/* Returns the bytes of `tiles` arrays of floats [d_head][group]. */
 size_t bytes_of(const kvd_packed_args *a, int tiles)
 {
     return (size_t)(tiles * a->d_head * a->split.of.group) * sizeof(float);

@@ -1,6 +1,6 @@
 /*
- * Records of tokens whose channels are divided in two parts (vidkv, turboquant with a fraction of a
- * bit), and restoring of those of vidkv. Included by packed_split.cu only.
+ * Records of tokens with channels in two parts (vidkv, turboquant with fractional bits), and
+ * restoring vidkv's. Included by packed_split.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
@@ -33,15 +33,14 @@ __device__ __forceinline__ group_of make_group(const kvd_packed_args &a, int b, 
                 first % KVD_PAGE_TOKENS / a.split.of.group * part.bytes};
 }
 
-/* Returns the words of a record that mark its chosen channels of keys or of values. */
+/* Returns the mask of a record's chosen channels of keys or of values. */
 __device__ __forceinline__ uint32_t *mask_of(const group_of &o, int side)
 {
     return as_words(o.record + side * o.part.v_mask);
 }
 
 /*
- * Lists the channels of K or V of a group: first the chosen ones, then the others, each in rising
- * order. Ends with a barrier of the CTA.
+ * Lists the channels of K or V of a group, chosen then others, ascending. Ends with a CTA barrier.
  */
 __device__ void list_channels(const group_of &o, int side, uint8_t *list)
 {
@@ -57,7 +56,6 @@ __device__ void list_channels(const group_of &o, int side, uint8_t *list)
     __syncthreads();
 }
 
-/* Returns byte `at` of a bit plane of a channel of a part. */
 __device__ __forceinline__ uint8_t *plane_at(const group_of &o, int side, int part, int channel,
                                              int plane, int at)
 {
@@ -86,9 +84,9 @@ __device__ __forceinline__ const uint32_t *as_pair(const uint16_t *at)
 }
 
 /*
- * Shared memory in which vidkv is restored: the matrix of the inverse transform [wide][pitch] and
- * the coefficients of the tokens [group][pitch] in float16, K or V of the tokens as in a page, and
- * the record of the group. `digits` has the five ternary digits of every byte, 2 bits each.
+ * Shared memory for restoring vidkv: inverse transform [wide][pitch] and coefficients
+ * [group][pitch] in float16, K or V as in a page, the record. digits: five ternary digits of every
+ * byte, 2 bits each.
  */
 struct vidkv_memory {
     uint16_t *inverse, *y, *tile;
@@ -129,7 +127,7 @@ __device__ __forceinline__ void put_two(const group_of &o, const vidkv_memory &s
     }
 }
 
-/* Multiplies the inverse transform by the coefficients. A warp has 16 channels at a time. */
+/* Multiplies the inverse transform by the coefficients, 16 channels per warp. */
 __device__ void put_inverse(const group_of &o, const vidkv_memory &s)
 {
     const int n = o.a.split.of.group, m = o.part.channels[0][1], lane = (int)threadIdx.x % 32;
@@ -201,7 +199,6 @@ __device__ void make_values(const group_of &o, const vidkv_memory &s)
     }
 }
 
-/* Restores K or V of a group of vidkv. Begins and ends with a barrier of the CTA. */
 __device__ void restore_side(const group_of &o, const vidkv_memory &s, int side, uint16_t *rows)
 {
     const int n = o.a.split.of.group, d = o.a.width[side][o.g],
@@ -230,7 +227,7 @@ __device__ void restore_vidkv(group_of o, const vidkv_memory &s, uint16_t *rows)
     restore_side(o, s, 1, rows);
 }
 
-/* Returns the numbers of 16 bits of the parts of vidkv_memory that depend on the head size. */
+/* Returns the 16-bit numbers of vidkv_memory that depend on the head size. */
 __host__ __device__ __forceinline__ int vidkv_numbers(int d_head, int group)
 {
     const int wide = (d_head + 15) / 16 * 16;

@@ -1,6 +1,6 @@
 /*
- * Makes the device data that quantisation methods keep outside the pages: tables (kvquant, fp8,
- * nvfp4, turboquant, allot, rotatekv), and the attention probabilities of prompts (zipcache).
+ * Device data that quantisation methods keep outside the pages: tables (kvquant, fp8, nvfp4,
+ * turboquant, allot, rotatekv), and attention probabilities of prompts (zipcache).
  */
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
@@ -36,10 +36,6 @@ static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return 0;
 }
 
-/*
- * Copies the calibrated scales of fp8 and nvfp4 to the device. Does nothing if the plan has no
- * scales.
- */
 static int copy_scales(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                        kvd_device_memory *memory, kvd_err *err)
 {
@@ -134,10 +130,6 @@ static int copy_orders(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return 0;
 }
 
-/*
- * Computes the table of RoPE rotations, which all layers use. Does nothing unless keys were
- * quantised before RoPE.
- */
 static int make_rope_table(const kvd_paged_cache *c, kvd_packed_args *layer,
                            kvd_device_memory *memory, kvd_err *err)
 {
@@ -154,10 +146,7 @@ static int make_rope_table(const kvd_paged_cache *c, kvd_packed_args *layer,
     return 0;
 }
 
-/*
- * Copies the tables of turboquant with a fraction of a bit to the device, for the chosen channels
- * and for the other channels.
- */
+/* Copies turboquant's tables (fractional bits) for chosen and other channels to the device. */
 static int copy_parts(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                       kvd_device_memory *memory, kvd_err *err)
 {
@@ -181,10 +170,7 @@ static int copy_parts(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed
     return kvd_cuda_check(cudaStreamSynchronize(NULL), what, err);
 }
 
-/*
- * Fills kvd_packed_split_codes.wave on the device: the cosines and sines of the Fourier transforms
- * of vidkv.
- */
+/* Fills kvd_packed_split_codes.wave on the device: cosines and sines of vidkv's transforms. */
 static int make_waves(const kvd_paged_cache *c, kvd_packed_args *layer, kvd_device_memory *memory,
                       kvd_err *err)
 {
@@ -236,10 +222,7 @@ int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salie
 {
     const kvd_paged_cache *const c = m->cache;
     const kvd_step_batch *const b = c->batch;
-    /*
-     * Scores are computed from whole keys, as on the CPU, even if the cache stores fewer dimensions
-     * of the keys.
-     */
+    /* Scores come from whole keys, as on the CPU, even if fewer dimensions are stored. */
     kvd_evict_prompts_args of = {.map = c->whole ? c->whole[r->layer].map : a->map,
                                  .rule = {.ranking = KVD_EVICT_ATTENTION, .smooth = 1},
                                  .hopper = c->hopper,

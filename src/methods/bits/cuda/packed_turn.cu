@@ -1,15 +1,9 @@
 /*
- * Quantises rotated vectors (turboquant). A vector x is stored as its float16 norm and the codes of
- * the levels nearest to u = P x / |x|, with a random orthogonal matrix P. Attention of decode steps
- * uses (P q) . (P k) = q . k, and outputs are rotated back by P^T.
- *
- * With a sketch (qjl=1) a key has one bit less for the code y of u, and the signs of S (u - y):
- * x = |x| P^T (y + sqrt(pi / 2) / d |u - y| S^T sign).
- * Attention then also uses S P q. Pages of heads that the attention on codes does not support are
- * restored.
- *
- * The additions have another order than on the CPU, so a number close to the middle between two
- * levels may get the other level.
+ * Quantises rotated vectors (turboquant): float16 norm |x| and codes of the levels nearest to u = P
+ * x / |x|, P random orthogonal. Attention uses (P q) . (P k) = q . k; P^T rotates outputs back.
+ * Sketch (qjl=1): key code y of u with one bit less, and signs of S (u - y): x = |x| P^T (y +
+ * sqrt(pi / 2) / d |u - y| S^T sign). Attention also uses S P q.
+ * Sums are ordered differently than on the CPU: numbers near the middle between levels may differ.
  */
 #include "methods/bits/cuda/packed_words.cuh"
 
@@ -18,7 +12,7 @@ namespace
 
 enum { ROWS = 16, D_MAX = KVD_WIDTH_NARROW };
 
-/* The vectors that a CTA rotates. The layout is transposed: element j of vector r is x[j][r]. */
+/* Vectors that a CTA rotates, transposed: element j of vector r is x[j][r]. */
 struct shared_rows {
     float x[D_MAX][ROWS];
     double square[D_MAX / 32][ROWS];
@@ -51,9 +45,8 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
 }
 
 /*
- * Multiplies each vector by the transpose of a matrix [d][d]. Each thread passes element i of every
- * vector in x, and receives element i of every product in y. Begins and ends with a barrier of the
- * CTA.
+ * Multiplies each vector by the transpose of a matrix [d][d]: element i of every vector in x, of
+ * every product in y, per thread. Begins and ends with a CTA barrier.
  */
 __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
                                      float (&y)[ROWS], int i)
@@ -102,10 +95,7 @@ __device__ __forceinline__ int number_of(int side, int t, int i)
     return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
 }
 
-/*
- * Stores the norm of one vector in the page. Norms of keys (side 0) are adjacent; norms of values
- * are stored in the place of scales.
- */
+/* Stores the norm of one vector in the page; norms of values are in the place of scales. */
 __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &parts, int side,
                                          int t, float norm)
 {
@@ -121,17 +111,14 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
     }
 }
 
-/* Codes of the ROWS vectors of a CTA. Thread i holds the code of element i of each vector. */
+/* Codes of a CTA's ROWS vectors; thread i has element i. */
 struct coded_rows {
     uint32_t code[ROWS];
-    /* Norm of vector i, and norm of what its codes leave (the residual), in thread i if i < ROWS */
+    /* norm of vector i and of its residual, in thread i < ROWS */
     float norm, rest;
 };
 
-/*
- * Codes the vectors x. The mask `keys` marks the vectors that are keys; the others are values.
- * Begins and ends with a barrier of the CTA.
- */
+/* Codes the vectors x; mask `keys`: keys, others values. Begins and ends with a CTA barrier. */
 __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args &a, uint32_t keys,
                                           const float (&x)[ROWS], coded_rows &c, int i)
 {
@@ -161,10 +148,7 @@ __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args 
         c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
 }
 
-/*
- * Stores the norm of a vector. For a key with a sketch, also stores the norm `rest` of its
- * residual.
- */
+/* Stores the norm of a vector and, for a key with a sketch, its residual's norm `rest`. */
 __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
                                           const kvd_packed_parts &parts, int side, int t,
                                           float norm, float rest)
@@ -188,9 +172,9 @@ __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *
 }
 
 /*
- * Multiplies the rotated queries in y, of which the last but one vector is the residual of a key,
- * by S. Writes the products of the queries to `sketched`. Returns the sign bit of the key's number
- * i, and sets *rest to the norm of the residual. Begins and ends with a barrier of the CTA.
+ * Multiplies the rotated queries in y, whose last but one vector is a key's residual, by S, into
+ * `sketched`. Returns the sign bit of the key's number i; *rest: norm of the residual. Begins and
+ * ends with a CTA barrier.
  */
 __device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,
                                                 uint16_t *sketched, int b, int g,
@@ -219,10 +203,7 @@ __global__ void __launch_bounds__(D_MAX)
         const_cast<uint16_t *>(in_ring(a, b, p, g)) + page_index(t % KVD_PAGE_TOKENS, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
-    /*
-     * Vectors 0 .. group - 1 are the queries of a KV head; the last two vectors are its key and its
-     * value.
-     */
+    /* Vectors 0 .. group - 1: queries of a KV head; last two: key and value. */
     float x[ROWS] = {}, y[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS - 2; r++)
@@ -280,7 +261,7 @@ __global__ void __launch_bounds__(D_MAX)
     turn_prompts_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ __align__(16) shared_rows s;
-    extern __shared__ uint32_t words[]; /* codes of K or of V of a page, as blockIdx selects */
+    extern __shared__ uint32_t words[];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, i = (int)threadIdx.x, d = (int)blockDim.x;
     const int m = a.kv_len[b], bits = a.form.bits, n_words = 2 * d * bits;
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
@@ -323,7 +304,6 @@ __global__ void __launch_bounds__(D_MAX)
     }
 }
 
-/* Quantises the newest token of every decode step, from the ring buffer. */
 __global__ void __launch_bounds__(D_MAX)
     code_steps_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -336,7 +316,6 @@ __global__ void __launch_bounds__(D_MAX)
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
     coded_rows c;
-    /* Vector 0 is the key, vector 1 the value. */
     const float x[ROWS] = {of_bits(ring[0]), of_bits(ring[KVD_PAGE_TOKENS * d])};
     code_rows(s, a, 1, x, c, i);
 #pragma unroll
@@ -349,7 +328,7 @@ __global__ void __launch_bounds__(D_MAX)
     }
 }
 
-/* Returns element i of token t of the page, decoded but not yet rotated back. */
+/* Returns element i of token t of the page, decoded but not rotated back. */
 __device__ __forceinline__ uint32_t code_at(const char *codes, const kvd_packed_parts &parts,
                                             int side, int bits, int t, int i)
 {
@@ -359,8 +338,8 @@ __device__ __forceinline__ uint32_t code_at(const char *codes, const kvd_packed_
 }
 
 /*
- * Restores ROWS tokens of K or V from token t0 of the page on. The first `coded` of the page's
- * `left` tokens are quantised. Begins and ends with a barrier of the CTA.
+ * Restores ROWS tokens of K or V of the page from t0 on; the first `coded` of `left` are quantised.
+ * Begins and ends with a CTA barrier.
  */
 __device__ void restore_rows(shared_rows &s, const kvd_packed_args &a, const char *codes,
                              const uint16_t *ring, uint16_t *rows, int side, int t0, int coded,
@@ -379,7 +358,6 @@ __device__ void restore_rows(shared_rows &s, const kvd_packed_args &a, const cha
                                                                                                 : 1;
         turn(s, a.sketch_back, x, y, i);
     }
-    /* sqrt(pi / 2) / d: factor of every element that the sketch contributes */
     const float each = (float)(1.2533141373155003 / d);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -432,7 +410,6 @@ bool restorable(const kvd_packed_args *a)
            a->n >= 1 && a->n <= 65535;
 }
 
-/* Returns true if the kernels that rotate queries and outputs support *a. */
 bool supported(const kvd_packed_args *a)
 {
     const int d = a->map.d_qk[0];

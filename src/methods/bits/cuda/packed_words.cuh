@@ -1,6 +1,6 @@
 /*
- * Device functions that access a lane's words of codes, pairs of 16-bit numbers, and matrix
- * fragments of a warp. Included by packed_*.cu only.
+ * Device functions for a lane's words of codes, pairs of 16-bit numbers, and a warp's matrix
+ * fragments. Included by packed_*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
@@ -20,18 +20,15 @@ static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int
     return a.form.v_channels ? keys_coded(a, m) : m > a.v_newest ? m - a.v_newest : 0;
 }
 
-/*
- * Returns the first token to which the newest of a request's m tokens attends; 0 without a sliding
- * window.
- */
+/* Returns the first token to which the newest of m tokens attends; 0 without a sliding window. */
 static __device__ __forceinline__ int first_seen(const kvd_packed_args &a, int m)
 {
     return a.map.window ? max(m - a.map.window, 0) : 0;
 }
 
 /*
- * Returns the address of K of KV head g in the page of the ring buffer that holds page p of request
- * b. V follows K.
+ * Returns the address of K, followed by V, of KV head g in the ring-buffer page of page p of
+ * request b.
  */
 static __device__ __forceinline__ const uint16_t *in_ring(const kvd_packed_args &a, int b, int p,
                                                           int g)
@@ -56,7 +53,6 @@ static __device__ __forceinline__ int page_index(int t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the index of a number in a bf16 page: channel i of K or V of token t of the page. */
 static __device__ __forceinline__ int place_in_page(const kvd_packed_args &a, int g, int side,
                                                     int t, int i)
 {
@@ -65,8 +61,8 @@ static __device__ __forceinline__ int place_in_page(const kvd_packed_args &a, in
 }
 
 /*
- * Returns the address of the bf16 number of channel i of K or V of token t: in the pages for a
- * token of a prompt, in the ring buffer for a token of a step.
+ * Returns the address of channel i of K or V of token t in bf16: in the pages for prompts, in the
+ * ring buffer for steps.
  */
 static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, int b, int g,
                                                     int side, int t, int i)
@@ -78,17 +74,16 @@ static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, in
 }
 
 /*
- * Tokens from .. to - 1 of a request, which are coded in this iteration. m is the number of tokens
- * of the request, and `prompt` is the number of coded tokens of the request's prompt.
+ * Tokens from .. to - 1 of a request, coded in the iteration. m: tokens of the request; prompt:
+ * coded tokens of its prompt.
  */
 struct coded_span {
     int from, to, prompt, m;
 };
 
 /*
- * Returns the tokens of request b that this iteration codes as one block, for methods that code in
- * blocks (kvd_packed_in_blocks). In a layer with a sliding window, blocks of a prompt before the
- * window of all later tokens are not coded.
+ * Returns the tokens of request b that the iteration codes as one block (kvd_packed_in_blocks),
+ * without a prompt's blocks outside every later window.
  */
 static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a, int b)
 {
@@ -100,8 +95,7 @@ static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a,
 }
 
 /*
- * Returns the address of the float16 K of sink token t (one of the first tokens) in KV head g of
- * request b. V follows.
+ * Returns the address of the float16 K, followed by V, of sink token t in KV head g of request b.
  */
 static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, int b, int g, int t)
 {
@@ -110,7 +104,6 @@ static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, in
            a.map.kv_offset[g] / KVD_PAGE_TOKENS;
 }
 
-/* Rotates the pair (x, y) by RoPE. */
 static __device__ __forceinline__ void rotate_pair(float cosine, float sine, float &x, float &y)
 {
     const float first = x;
@@ -118,14 +111,13 @@ static __device__ __forceinline__ void rotate_pair(float cosine, float sine, flo
     y = __fmaf_rn(y, cosine, __fmul_rn(first, sine));
 }
 
-/* Cosines and sines of RoPE for two pairs of channels. */
 struct rope_of {
     float2 cosine, sine;
 };
 
 /*
- * Returns the rotations of channels i, i + 1, i + d_head / 2 and i + 1 + d_head / 2 of the key at
- * position t. i is even and less than d_head / 2, and d_head / 2 is even.
+ * Returns the rotations of channels i, i + 1, i + d_head / 2 and i + 1 + d_head / 2 at position t;
+ * i and d_head / 2 even.
  */
 static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, int t, int i)
 {
@@ -139,10 +131,7 @@ static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, in
             __ldg(reinterpret_cast<const float2 *>(a.sine + row + (size_t)i))};
 }
 
-/*
- * Applies RoPE, with the cosines and sines r from load_rope, to four channels: i and i + 1 (low),
- * and the channels d_head / 2 after them (high).
- */
+/* Applies RoPE rotations r to channels i, i + 1 (low) and the channels d_head / 2 later (high). */
 static __device__ __forceinline__ void apply_rope(const kvd_packed_args &a, const rope_of &r,
                                                   float (&low)[2], float (&high)[2])
 {
@@ -165,10 +154,7 @@ static __device__ __forceinline__ uint32_t *as_words(char *at)
     return reinterpret_cast<uint32_t *>(at);
 }
 
-/*
- * Returns a word that consists of byte q of word[0], word[1], ... (n <= 4 words). `select` is 0x40
- * + 0x11 q, the selector of __byte_perm that picks byte q of two words.
- */
+/* Returns the word of bytes q of word[0 .. n - 1], n <= 4. select: 0x40 + 0x11 q. */
 static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n, uint32_t select)
 {
     const uint32_t second = n > 1 ? word[1] : 0, third = n > 2 ? word[2] : 0,
@@ -177,10 +163,7 @@ static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n,
                        0x5410);
 }
 
-/*
- * Transposes two matrices of 4 x 4 bits. Row i of the first matrix is bits 0 .. 3 of byte i of x,
- * row i of the second one bits 4 .. 7.
- */
+/* Transposes two 4 x 4 bit matrices: row i is bits 0 .. 3, and 4 .. 7, of byte i of x. */
 static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
 {
     uint32_t t = (x ^ x >> 7) & 0x00aa00aau;
@@ -190,8 +173,8 @@ static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
 }
 
 /*
- * Unpacks 8 of 32 codes of at most 8 bits, from code 8 * q on. planes[j] has bit j of all 32 codes.
- * Code e of the eight becomes byte e % 4 of code[e / 4].
+ * Unpacks codes 8 q .. 8 q + 7 of 32 codes of at most 8 bits; planes[j]: bit j of all codes. Code e
+ * becomes byte e % 4 of code[e / 4].
  */
 static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
                                                        uint32_t (&code)[2])
@@ -208,8 +191,8 @@ static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, i
 }
 
 /*
- * Offset that speeds up the conversion of integers to floats: raised_byte and raised_pair return
- * RAISED + x instead of the integer x.
+ * Offset of raised_byte and raised_pair, which return RAISED + x, faster than converting the
+ * integer x.
  */
 template <int MOST>
 static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, int bits, int c,
@@ -226,16 +209,15 @@ static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, i
         }
 }
 
-/* Is added to the numbers that raised_byte and raised_pair return. */
 static constexpr float RAISED = 1 << 23;
 
-/* Returns RAISED + (byte e of x) as a float. The sum is exact. */
+/* Returns RAISED + (byte e of x) as a float, exact. */
 static __device__ __forceinline__ float raised_byte(uint32_t x, int e)
 {
     return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7540u + (uint32_t)e));
 }
 
-/* Returns RAISED + (byte e of `low`) + 256 (byte e of `high`) as a float. The sum is exact. */
+/* Returns RAISED + (byte e of `low`) + 256 (byte e of `high`) as a float, exact. */
 static __device__ __forceinline__ float raised_pair(uint32_t low, uint32_t high, int e)
 {
     const uint32_t both = __byte_perm(low, high, 0x40u + 0x11u * (uint32_t)e);
@@ -255,10 +237,7 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
     }
 }
 
-/*
- * Unpacks the 32 codes of a lane. Code 2 p goes to the lower half of pair[p], and code 2 p + 1 to
- * the upper half.
- */
+/* Unpacks the 32 codes of a lane: 2 p to the lower, 2 p + 1 to the upper half of pair[p]. */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
 {
@@ -284,10 +263,7 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
         add_plane<1>(words + (bits & 6), bits & 6, pair);
 }
 
-/*
- * Replaces the n-th code of a lane. Uses atomic operations, because several lanes may change the
- * same word.
- */
+/* Replaces the n-th code of a lane, with atomics: lanes share words. */
 static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
                                                 uint32_t code)
 {
@@ -301,7 +277,7 @@ static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, in
     }
 }
 
-/* Returns the index of the quantisation level nearest to x. Ties give the lower index. */
+/* Returns the index of the level nearest to x; ties: the lower. */
 static __device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
 {
     int lo = 0, hi = (1 << bits) - 1;
@@ -338,13 +314,11 @@ static __device__ __forceinline__ uint4 eight_at(const uint16_t *at)
     return *reinterpret_cast<const uint4 *>(at);
 }
 
-/* Returns element e of eight bf16 numbers. */
 static __device__ __forceinline__ float number_of(const uint4 &eight, int e)
 {
     return bf16_of(e / 4 ? e / 2 % 2 ? eight.w : eight.z : e / 2 ? eight.y : eight.x, e % 2);
 }
 
-/* Widens the ranges lo .. hi of eight channels so that they contain the numbers x. */
 static __device__ __forceinline__ void widen_ranges(float (&lo)[8], float (&hi)[8], const uint4 &x)
 {
 #pragma unroll
@@ -382,10 +356,7 @@ static __device__ __forceinline__ uint32_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-/*
- * Computes the same product as `mma` in mma.cuh. The instruction is not volatile, so the compiler
- * may move it.
- */
+/* Product as `mma` of mma.cuh, not volatile: the compiler may move it. */
 template <bool BF>
 static __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                                 uint32_t b1)

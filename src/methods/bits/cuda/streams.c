@@ -1,10 +1,8 @@
 /*
  * Methods waterfill and kvtc in the CUDA engine. Pages hold blocks of an entropy code (streams.h),
- * which the CPU method writes in the same format. A decode step restores the bf16 pages of one
- * layer after another: `decode` decodes the components of all tokens, and the kernel that rebuilds
- * latents (dims/cuda/latents.h) multiplies the components by the matrix of the inverse transform.
- * To add the mean, the matrix has the mean as one more row, and the component that multiplies this
- * row is always 1. New tokens are coded after their attention.
+ * as on the CPU. A decode step restores bf16 pages layer by layer: `decode`, then the inverse
+ * transform (dims/cuda/latents.h), whose last row is the mean, times a constant component 1. New
+ * tokens are coded after their attention.
  */
 #include "methods/bits/cuda/streams.h"
 
@@ -18,37 +16,34 @@ static const char what[] = "streams of codes";
 typedef struct {
     kvd_stream_side side[KVD_N_SIDES];
     /*
-     * Matrix of the transform from K or V to components, as a sum of two bf16 matrices
-     * [2][wide][pitch], on the device. In products with bf16 numbers, the two matrices together
-     * carry 16 significant bits.
+     * Transform to components, as a sum of two bf16 matrices [2][wide][pitch] (16 significant
+     * bits), device.
      */
     const uint16_t *to[KVD_N_SIDES];
     /*
-     * Device matrices that restore K and V. There is one [d_head][rank] per side and KV head; if
-     * all heads are restored together, there is one [rank / 8][wide][8] per side.
+     * Inverse transform, device: [d_head][rank] per side and KV head, or [rank / 8][wide][8] per
+     * side if joint.
      */
     const uint16_t *from;
-    const kvd_latent_head *head; /* device [n_kv_heads] */
+    const kvd_latent_head *head;
     uint16_t *sink;
 } layer_of;
 
 typedef struct {
-    kvd_gpu_method method; /* must be the first member */
-    size_t wide, pitch;    /* pitch: elements from one row of `to` and of y to the next */
+    kvd_gpu_method method;
+    size_t wide, pitch; /* pitch: elements between rows of `to` and of y */
     int32_t n_sink;
-    /* true: the tables are random, for timing; then it is no error if a block exceeds its memory */
+    /* true: random tables (timing), whose blocks may exceed their memory */
     bool drawn;
-    bool joint; /* true: kvd_latent_restore_joint restores the pages of all KV heads together */
-    size_t lookup_room; /* bytes of shared memory for the lookup tables of a stream */
+    bool joint; /* true: kvd_latent_restore_joint restores all KV heads together */
+    size_t lookup_room;
     layer_of *layer;
     size_t latent_page; /* elements */
-    /* Components (latents) of all tokens of the layer whose K and V are being restored */
     uint16_t *latents;
     float *y; /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
     /*
-     * `ahead` is the stream that decodes the next layer. The event `restored` is recorded when the
-     * current layer's latents have been multiplied, `decoded` when the next layer's latents have
-     * been decoded.
+     * Stream that decodes the next layer. Events: `restored`, the layer's latents were multiplied;
+     * `decoded`, the next layer's latents are ready.
      */
     cudaStream_t ahead;
     cudaEvent_t restored, decoded;
@@ -61,7 +56,6 @@ static streams *of(const kvd_gpu_method *m)
     return (streams *)(void *)m;
 }
 
-/* Fills `*to` with the coder of the plan's open method, for K or V of one layer. */
 static void coder_of(const kvd_plan *plan, int layer, int side, kvd_stream_coder *to)
 {
     if (plan->bits == &kvd_bits_kvtc)
@@ -108,7 +102,6 @@ static int32_t larger(int32_t a, int32_t b)
     return a > b ? a : b;
 }
 
-/* Launches the decoding of a layer's components on `stream`. */
 static int decode(const streams *k, const kvd_paged_rows *r, int layer, cudaStream_t stream,
                   kvd_err *err)
 {
@@ -118,7 +111,7 @@ static int decode(const streams *k, const kvd_paged_rows *r, int layer, cudaStre
         err);
 }
 
-/* Makes stream `later` wait for all work that is in stream `earlier` at the time of the call. */
+/* Makes stream `later` wait for all current work of stream `earlier`. */
 static int follow(cudaStream_t earlier, cudaEvent_t event, cudaStream_t later, kvd_err *err)
 {
     return kvd_cuda_check(cudaEventRecord(event, earlier), what, err) ||
@@ -128,9 +121,8 @@ static int follow(cudaStream_t earlier, cudaEvent_t event, cudaStream_t later, k
 }
 
 /*
- * Multiplies the decoded components of a layer by the inverse transform, and writes the products to
- * the pages. Meanwhile, and during the rest of this layer, the next layer is decoded on a stream of
- * its own.
+ * Multiplies a layer's components by the inverse transform into the pages, while the next layer is
+ * decoded on its own stream.
  */
 static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -176,10 +168,7 @@ static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/*
- * Called when new tokens have been appended. In decode steps, restores all tokens of the layer
- * except the new ones, which are in the bf16 pages already.
- */
+/* After new tokens were appended in decode steps, restores all other tokens of the layer. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     return !r->steps ? 0
@@ -189,16 +178,12 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Returns the address of the components of the new tokens of K or V. */
 static float *components(const streams *k, int side)
 {
     return k->y + (size_t)side * k->method.cache->batch->max_tokens * k->pitch;
 }
 
-/*
- * Multiplies n rows of K and of V, x in bf16, by the matrices `to` of the transform: y = x * to.
- * Components that are not kept are 0.
- */
+/* Computes y = x * to for n bf16 rows x of K and of V. Components that are not kept are 0. */
 static int transform(const streams *k, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -221,7 +206,6 @@ static int transform(const streams *k, const kvd_paged_rows *r, size_t n, kvd_er
     return 0;
 }
 
-/* Codes the new tokens of decode steps, or of prompts, from their components. */
 static int code(const streams *k, const kvd_paged_rows *r, bool prompts, kvd_err *err)
 {
     const kvd_stream_batch b = kvd_stream_batch_of(k->method.cache, r, prompts, k->n_sink);
@@ -255,9 +239,6 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return kvd_stream_slots_fetch(&k->slots, m, r, err);
 }
 
-/*
- * Allocates device memory for the coded blocks, and for the sink tokens, which stay uncompressed.
- */
 static int make_pools(streams *k, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -328,7 +309,6 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Returns the capacities of a block. `room` is the number of words per stream; 0: the default. */
 static kvd_stream_room room_of(const kvd_stream_coder *c, size_t room)
 {
     const int32_t n = kvd_stream_count(c->streams.kept),
@@ -337,9 +317,7 @@ static kvd_stream_room room_of(const kvd_stream_coder *c, size_t room)
                              (int32_t)c->n_groups};
 }
 
-/*
- * Host copies of the tables of one layer and side (K or V), before they are copied to the device.
- */
+/* Host copies of the tables of one layer and side. */
 typedef struct {
     uint16_t *to;   /* [2][wide][pitch] */
     uint16_t *from; /* [n_kv_heads][d_head][rank] */
@@ -374,10 +352,7 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
                 t->from + (k->joint ? (j / 8 * c->wide + i) * 8 + j % 8 : i * (size_t)rank + j), 1);
 }
 
-/*
- * Device arrays with the tables of all layers. When the tables of a layer and side have been
- * copied, each pointer is moved to those of the next one.
- */
+/* Device arrays of the tables of all layers; the pointers advance by layer and side. */
 typedef struct {
     uint16_t *to, *from, *start, *group_of;
     float *bias;
@@ -386,10 +361,6 @@ typedef struct {
     uint32_t *lookup;
 } device_tables;
 
-/*
- * Copies the groups of components that share a scale, of one layer and side, to the device. Does
- * nothing if the code has no such groups.
- */
 static int copy_groups(kvd_stream_side *s, const kvd_stream_coder *c, device_tables *at,
                        kvd_err *err)
 {
@@ -412,9 +383,7 @@ static int copy_groups(kvd_stream_side *s, const kvd_stream_coder *c, device_tab
     return status ? -1 : 0;
 }
 
-/*
- * Copies the tables of kvd_stream_lookups to the device, and moves the pointers of `at` past them.
- */
+/* Copies the tables of kvd_stream_lookups to the device, and advances the pointers of `at`. */
 static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_coder *c,
                         device_tables *at, kvd_err *err)
 {
@@ -430,9 +399,7 @@ static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_c
     return status;
 }
 
-/*
- * Copies the tables of one layer and side to the device, and moves the pointers of `at` past them.
- */
+/* Copies the tables of one layer and side to the device, and advances the pointers of `at`. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {
@@ -467,7 +434,6 @@ static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_c
     return status ? -1 : 0;
 }
 
-/* Sets in `head` where the KV heads of layer l begin in pages, latents and matrices. */
 static void place_heads(const streams *k, int l, kvd_latent_head *head)
 {
     const kvd_attn_map *const map = &k->method.cache->layer[l].map;
@@ -499,12 +465,10 @@ static int copy_heads(streams *k, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Sums of the table sizes over all layers, in elements. */
 typedef struct {
     size_t from, kept, starts, groups, lookups;
 } table_sizes;
 
-/* Sets the sizes of the tables of all layers and sides, and returns their sums. */
 static table_sizes describe(streams *k)
 {
     kvd_paged_cache *const c = k->method.cache;
@@ -567,10 +531,7 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-/*
- * Returns true if the plan codes tokens in blocks of the size of a page, and codes a token as soon
- * as its attention has been computed.
- */
+/* Returns true if the plan codes blocks of a page's size, each token right after its attention. */
 static bool fits(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_kvtc
@@ -650,7 +611,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
     k->joint = kvd_latent_joins(cache->config->n_kv_heads, cache->config->d_head);
-    /* From here on the cache releases the method, also if copy_tables() fails. */
+    /* The cache releases the method, also if copy_tables() fails. */
     *m = &k->method;
     return copy_tables(k, err);
 }

@@ -5,9 +5,6 @@ namespace
 
 enum { WARPS = 4 };
 
-/*
- * Returns the number of tokens that request b, which now has m tokens, had before this iteration.
- */
 __device__ __forceinline__ int older(const kvd_stream_batch &a, int b, int m)
 {
     return m - (a.q_len ? a.q_len[b] : 1);
@@ -23,19 +20,13 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
     return __popc(mask & ((1u << lane) - 1));
 }
 
-/*
- * Stream of codes to which symbols are added: entropy coder's state of this lane, number of words
- * of the stream, and number of its exceptions (integers too large for the tables).
- */
+/* Stream to which symbols are added: the lane's coder state, numbers of words and of exceptions. */
 struct growing {
     uint32_t x;
     int words, exceptions;
 };
 
-/*
- * Adds to the stream one symbol with cumulative frequency `low` and frequency f in each lane where
- * `here` is true.
- */
+/* Adds one symbol of cumulative frequency `low` and frequency f in each lane with `here`. */
 __device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const block_of &to,
                                      int room, int lane, growing &g)
 {
@@ -57,18 +48,15 @@ struct code_args {
     uint32_t *units, *beyond;
 };
 
-/*
- * Returns the components of K or V of new token t of request b. `old` is the number of its older
- * tokens.
- */
+/* Returns the components of K or V of new token t of request b. old: number of its older tokens. */
 __device__ __forceinline__ float *row_of(const code_args &a, int side, int b, int t, int old)
 {
     return a.y[side] + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
 }
 
 /*
- * Returns the scale and zero point for codes 0 .. top of numbers whose range is lo .. hi over the
- * lanes of a warp. Rounds as kvd_quantise_codes does.
+ * Returns scale and zero point of codes 0 .. top for the warp's range lo .. hi, rounded as
+ * kvd_quantise_codes does.
  */
 __device__ __forceinline__ __half2 scale_of(float lo, float hi, float top)
 {
@@ -87,10 +75,7 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/*
- * Replaces the components of a group by their codes. Stores the scale of the group in the token's
- * page.
- */
+/* Replaces the components of a group by codes, and stores the group's scale in the token's page. */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -126,10 +111,7 @@ __global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_const
     }
 }
 
-/*
- * Codes one group of components of a token. Each lane codes one component: element j of y, with the
- * tables in tables.component[j].
- */
+/* Codes one group of components of a token: element j of y, with tables.component[j], per lane. */
 __device__ __forceinline__ void code_group(const kvd_stream_side &side, const block_of &to, int j,
                                            int t, const float *y, int lane, growing &g)
 {
@@ -150,10 +132,7 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     push(here, low, f, to, side.room.words, lane, g);
 }
 
-/*
- * Codes the new tokens of stream s of page p of request b. The stream belongs to K if z is 0, to V
- * if z is 1.
- */
+/* Codes the new tokens of stream s of page p of request b, of K (z = 0) or V (z = 1). */
 __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int lane)
 {
     const kvd_stream_side &side = a.side[z];
@@ -259,7 +238,6 @@ struct cachegen_args {
     uint32_t *units, *beyond;
 };
 
-/* Returns element j of token t, or 0 if the head has no more than j channels. */
 __device__ __forceinline__ float number_of(const head_page &h, const uint16_t *from, int t, int j)
 {
     return j < h.d ? __uint_as_float((uint32_t)from[blocked(t, j, h.d)] << 16) : 0;
@@ -287,10 +265,7 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
     }
 }
 
-/*
- * Pushes the codes of one token. If `first`, uses the frequency tables of anchor tokens (first
- * tokens of a group), otherwise the tables of differences from the anchor token.
- */
+/* Pushes the codes of one token, with the tables of anchors (`first`) or of differences. */
 __device__ __forceinline__ void push_token(const head_page &h, bool first,
                                            const int (&code)[CHANNELS], int lane, growing &g)
 {
@@ -307,9 +282,7 @@ __device__ __forceinline__ void push_token(const head_page &h, bool first,
     }
 }
 
-/*
- * Codes a full page from its newest token to its oldest. Returns the number of words of the code.
- */
+/* Codes a full page from its newest token to its oldest. Returns the number of words. */
 __device__ int code_page(const head_page &h, const uint16_t *from, int lane)
 {
     growing g = {KVD_STREAM_LEAST, 0, 0};
@@ -368,10 +341,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/*
- * Returns the number of CTAs per request, for a launch of `times` requests, each with work for
- * `items` warps.
- */
+/* Returns the CTAs per request, for `times` requests with work for `items` warps each. */
 unsigned ctas(size_t items, size_t times, int n_sms)
 {
     const size_t want = (items + WARPS - 1) / WARPS, most = (32 * (size_t)n_sms + times) / times;

@@ -45,19 +45,17 @@ __device__ __forceinline__ int blocked(int t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns scale * code + zero point, rounded as on the CPU. */
 __device__ __forceinline__ float scaled(__half2 scale, float code)
 {
     const float2 s = __half22float2(scale);
     return __fadd_rn(__fmul_rn(s.x, code), s.y);
 }
 
-/* K (side 0) or V (side 1) of one head in one page. */
 struct head_page {
     const kvd_cachegen_layer &l;
     int g, side, d;
     block_of block;
-    /* [64 / group] scale and zero point of the first token (anchor) of each group */
+    /* [64 / group] scale and zero point of each group's anchor */
     __half2 *scale;
     const uint16_t *table; /* [1 + wide][KVD_STREAM_TABLE] */
     const float *step;
@@ -78,14 +76,13 @@ __device__ __forceinline__ head_page head_page_of(const kvd_cachegen_layer &l, i
             l.step + (size_t)z * (size_t)l.wide};
 }
 
-/* Returns the address of K or V of the head in a bf16 page. */
 __device__ __forceinline__ uint16_t *rows_of(const head_page &h, uint16_t *pages, size_t page)
 {
     return pages + page * (size_t)h.l.map.page_elements + h.l.map.kv_offset[h.g] +
            (h.side ? KVD_PAGE_TOKENS * h.l.map.d_qk[h.g] : 0);
 }
 
-enum { CHANNELS = KVD_WIDTH_NARROW / KVD_LANES /* largest number of channels of a lane */ };
+enum { CHANNELS = KVD_WIDTH_NARROW / KVD_LANES /* most channels of a lane */ };
 
 /* Copies the first n tokens of a page, and zeros up to a multiple of 8. */
 __device__ void copy_page(const uint16_t *from, uint16_t *to, int n, int d, int lane)

@@ -1,8 +1,7 @@
 /*
- * Decoders of blocks of an entropy code. A warp decodes one stream of one page. CTAs decode the
- * same stream of many pages, with the stream's tables (kvd_stream_lookup) in shared memory. A warp
- * loads words to a ring buffer before it needs them. It collects the numbers of 4 decoded tokens,
- * so that it can write them to global memory in pieces of 16 bytes.
+ * Decoders of blocks of an entropy code, a warp per stream of a page. CTAs decode one stream of
+ * many pages, its tables (kvd_stream_lookup) in shared memory. Words are loaded ahead to a ring
+ * buffer; numbers of 4 tokens are written together, in pieces of 16 bytes.
  */
 #include <cuda_bf16.h>
 
@@ -14,28 +13,28 @@ namespace
 enum {
     FEW_WARPS = 8,
     MANY_WARPS = 16,
-    CHUNK = 4 * KVD_LANES, /* words that a warp requests at once */
+    CHUNK = 4 * KVD_LANES,
     RING = 4 * CHUNK,
     TILE = 4,                  /* tokens that a warp collects before it writes them */
     OCTETS = KVD_LANES / TILE, /* groups of 8 components that a warp writes at once */
-    /* Elements of a token in a tile; the padding avoids bank conflicts. */
+    /* Elements of a token in a tile, padded against bank conflicts. */
     TILE_PITCH = KVD_STREAM_GROUPS * KVD_LANES + 16,
     LARGE_LOOKUP = 1 << 16
 };
 
-/* Shared memory of a warp. The ring buffers come first, so that each is aligned to its size. */
+/* Shared memory of a warp. Ring buffers come first, aligned to their size. */
 enum {
     RING_BYTES = RING * sizeof(uint16_t),
     TILE_BYTES = TILE * TILE_PITCH * sizeof(uint16_t),
     WARP_BYTES = RING_BYTES + TILE_BYTES
 };
 
-/* The words of a stream, popped from the last to the first. */
+/* Words of a stream, popped from the last to the first. */
 struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* address in shared memory; word i is at i % RING */
-    int end, at;   /* number of words of the stream, and number of words not yet used */
-    /* Index of the lowest chunk (CHUNK words of the stream) whose copy has been started */
+    int end, at;
+    /* index of the lowest chunk (CHUNK words) whose copy has started */
     int low;
 };
 
@@ -54,7 +53,7 @@ __device__ __forceinline__ void request(const word_stack &w, int chunk, int lane
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until the chunks whose copies have been started have arrived, except the lowest one. */
+/* Waits for all started chunks but the lowest. */
 __device__ __forceinline__ void await(void)
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -74,9 +73,8 @@ __device__ __forceinline__ word_stack words_of(const block_of &from, int room, u
 }
 
 /*
- * Makes sure that the words of the next token are in the ring. A token uses at most
- * KVD_STREAM_GROUPS * KVD_LANES words, which are in the chunk of the stream's last unread word or
- * in one of the two chunks before that chunk.
+ * Ensures that the words of the next token, at most KVD_STREAM_GROUPS * KVD_LANES, are in the ring:
+ * the chunk of the last unread word and two chunks before.
  */
 __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
 {
@@ -102,8 +100,8 @@ __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
 }
 
 /*
- * Decodes one integer from the coder state x of a lane, with the lookup table g in `image`. Returns
- * the byte offset in the table of the integer's row, which has 4 * LANES bytes.
+ * Decodes one integer from the lane's state x with the lookup table g in `image`. Returns the byte
+ * offset of the integer's row of 4 * LANES bytes.
  */
 template <int LANES>
 __device__ __forceinline__ uint32_t take(kvd_stream_at image, const kvd_stream_lookup &g,
@@ -123,8 +121,8 @@ __device__ __noinline__ int find(const uint16_t *start, int n, uint32_t x)
 }
 
 /*
- * Decodes one integer from the state x, with the frequency table `start` in global memory. Returns
- * the integer's index.
+ * Decodes one integer from the state x by the frequency table `start` in global memory. Returns its
+ * index.
  */
 __device__ __forceinline__ uint32_t search(const uint16_t *start, int n, uint32_t &x)
 {
@@ -143,8 +141,8 @@ __device__ __forceinline__ kvd_stream_lookup group_at(kvd_stream_at image, int k
 }
 
 /*
- * Copies table image i of `lookup` (the tables of one stream) to shared memory. All threads of the
- * CTA must call it.
+ * Copies table image i of `lookup` (one stream) to shared memory. All threads of the CTA must call
+ * it.
  */
 __device__ void load_image(const uint32_t *lookup, int i, uint4 *to)
 {
@@ -160,11 +158,10 @@ __device__ __forceinline__ uint16_t bf16_bits(float x)
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-/* Parts of the kernels' dynamic shared memory (`memory`) that belong to one warp or to the CTA. */
 struct warp_memory {
     uint32_t ring; /* shared-memory address of the warp's ring of words */
     uint16_t *tile;
-    unsigned char *rest; /* memory of the CTA after the rings and tiles of all warps */
+    unsigned char *rest;
 };
 
 __device__ __forceinline__ warp_memory warp_memory_of(unsigned char *memory)
@@ -181,9 +178,7 @@ __device__ __forceinline__ uint32_t two_bf16(float low, float high)
     return *reinterpret_cast<const uint32_t *>(&v);
 }
 
-/*
- * Returns the index of component j of token t in a page of latents (layout of dims/cuda/latents.h).
- */
+/* Returns the index of component j of token t in a page of latents (dims/cuda/latents.h). */
 __device__ __forceinline__ int latent_index(int j, int t)
 {
     return j / 8 * (8 * KVD_PAGE_TOKENS) + t * 8 + j % 8;
@@ -194,7 +189,6 @@ __device__ __forceinline__ float decoded(float q, float offset, float step)
     return (q + (q > 0 ? offset : q < 0 ? -offset : 0.0f)) * step;
 }
 
-/* Writes the exceptions of one stream, whose components the decoder has set to 0. */
 __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from, uint16_t *to,
                                int lane)
 {
@@ -207,30 +201,22 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
     }
 }
 
-/* Stream s of a page. Its tokens first .. end - 1 are decoded. */
+/* Stream s of a page, of which tokens first .. end - 1 are decoded. */
 struct page_stream {
     const kvd_stream_side &side;
     kvd_stream_at image;
-    /*
-     * shared-memory address of the table of decoded numbers: bf16 [2 * KVD_STREAM_HALF], one for
-     * each integer
-     */
+    /* shared-memory address of bf16 [2 * KVD_STREAM_HALF], the number of each integer */
     uint32_t value;
-    int page, s, n, first, end; /* n: number of streams */
-    uint16_t *to;               /* latents of the page */
+    int page, s, n, first, end;
+    uint16_t *to;
 };
 
-/*
- * Returns the decoded component j: the code times the scale, plus the zero point. `code` is below
- * 2^16.
- */
 __device__ __forceinline__ float scaled_code(__half2 scale, uint32_t code)
 {
-    /* As a float, the bits 0x4b000000 | code are 2^23 + code. */
+    /* The float bits 0x4b000000 | code are 2^23 + code. */
     return scaled(scale, __uint_as_float(0x4b000000 | code) - 8388608.0f);
 }
 
-/* Replaces 8 codes by their scaled components. */
 __device__ __forceinline__ uint4 scale_octet(const page_stream &p, const __half2 *scales, int j,
                                              uint4 codes)
 {
@@ -251,7 +237,6 @@ __device__ __forceinline__ uint4 scale_octet(const page_stream &p, const __half2
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
 
-/* Starts loading the scales of a page into the L2 cache. */
 __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
 {
     const char *const from = reinterpret_cast<const char *>(block_at(p.side, p.page, p.s).scale);
@@ -261,8 +246,8 @@ __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
 }
 
 /*
- * Copies the components of tokens t0 .. t0 + 3 from `tile`, in shared memory, to the latents in the
- * page. If SCALES, the tile has codes, which are converted to components.
+ * Copies components of tokens t0 .. t0 + 3 from the shared `tile` to the page's latents. SCALES:
+ * converts codes.
  */
 template <bool SCALES>
 __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t *tile, int t0,
@@ -285,10 +270,7 @@ __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t 
     }
 }
 
-/*
- * Decodes the integer of group k from the state x of a lane, by a search in global memory. The
- * group has no lookup table.
- */
+/* Decodes the integer of group k from the lane's state x by search in global memory. */
 __device__ __forceinline__ int search_component(const page_stream &p, int k, int lane, uint32_t &x)
 {
     const int j = KVD_LANES * (p.s + k * p.n) + lane;
@@ -299,9 +281,8 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
 }
 
 /*
- * Decodes the lane's component of a group from the coder state x. Returns its code if SCALES is
- * true, otherwise its bf16 number. WHOLE is true if the lookup tables of all groups are in shared
- * memory.
+ * Decodes the lane's component of a group from the state x. Returns the code if SCALES, else the
+ * bf16 number. WHOLE: all lookup tables are in shared memory.
  */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
@@ -331,7 +312,7 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
         uint16_t *const tile = m.tile + t % TILE * TILE_PITCH + lane;
         prepare_token(w, lane);
         kvd_stream_lookup g = group_at(p.image, 0);
-        /* The loop is not unrolled, so that its few instructions stay in the instruction cache. */
+        /* Not unrolled: the loop stays in the instruction cache. */
 #pragma unroll 1
         for (int k = 0; k < groups; k++) {
             tile[KVD_LANES * k] = component<SCALES, WHOLE>(p, g, k, lane, x);
@@ -346,10 +327,7 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/*
- * Writes the elements of a page that have no codes: the component that is always 1, the zeros after
- * it, and the exceptions.
- */
+/* Writes a page's elements without codes: the constant 1, zeros, exceptions. */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;
@@ -367,10 +345,7 @@ struct decode_args {
     size_t latent_page;
 };
 
-/*
- * Table of the decoded number of every integer, for K or V. It precedes the lookup tables in shared
- * memory.
- */
+/* Decoded number of every integer, K or V; precedes the lookup tables in shared memory. */
 enum { VALUES = 2 * KVD_STREAM_HALF, VALUE_BYTES = VALUES * sizeof(uint16_t) };
 
 template <bool SCALES, bool WHOLE>
@@ -418,13 +393,12 @@ struct restore_args {
 };
 
 /*
- * Bytes that precede the tables in the shared memory of a CTA that decodes cachegen: one row
- * [KVD_WIDTH_NARROW] of quantisation steps, then for each warp a row with the anchor token of the
- * group that the warp decodes.
+ * Shared bytes before the tables of a cachegen CTA: a row [KVD_WIDTH_NARROW] of steps, then a row
+ * per warp with the group's anchor token.
  */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
-/* Decodes the code of channel 32 k + lane from the state x of a lane. */
+/* Decodes the code of channel 32 k + lane from the lane's state x. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ float code_of_channel(const head_page &h, kvd_stream_at image,
                                                  const kvd_stream_lookup &g, int k, int lane,
@@ -440,7 +414,6 @@ __device__ __forceinline__ float code_of_channel(const head_page &h, kvd_stream_
                          : take<KVD_LANES>(image, g, (uint32_t)lane, x) / (4 * KVD_LANES));
 }
 
-/* Writes 4 tokens of K or V of a head from the tile to the bf16 page. */
 __device__ __forceinline__ void write_rows(const head_page &h, const uint16_t *tile, int t0,
                                            uint16_t *to, int lane)
 {
@@ -450,10 +423,7 @@ __device__ __forceinline__ void write_rows(const head_page &h, const uint16_t *t
             *reinterpret_cast<const uint4 *>(tile + 8 * octet);
 }
 
-/*
- * Decodes token t of a page. If FIRST, the token is the anchor token of a group, otherwise its
- * codes are differences from the anchor token.
- */
+/* Decodes token t of a page: an anchor (FIRST), or differences from the anchor. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at image,
                                              const float *step, float *anchor, int t,
@@ -475,7 +445,7 @@ __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at i
     }
 }
 
-/* Decodes the tokens of a page from the oldest to the newest. Rounds as the CPU method does. */
+/* Decodes the tokens of a page from the oldest to the newest, rounded as on the CPU. */
 template <bool WHOLE>
 __device__ __forceinline__ void decode_page(const head_page &h, kvd_stream_at image,
                                             const float *step, float *anchor, uint16_t *to,
@@ -530,7 +500,6 @@ __global__ void __launch_bounds__(32 * MANY_WARPS)
     }
 }
 
-/* Returns the largest number of bytes of shared memory per CTA on the current device. */
 cudaError_t most_memory(size_t *bytes)
 {
     int device = 0, most = 0;
@@ -542,8 +511,8 @@ cudaError_t most_memory(size_t *bytes)
 }
 
 /*
- * Launches `kernel` in a grid of [CTAs of a stream][y][z], with y * z streams per page (`tables`).
- * A CTA decodes the same stream of many pages; its lookup tables take `lookup` bytes.
+ * Launches `kernel` in a grid [CTAs of a stream][y][z], y * z streams per page (`tables`). A CTA
+ * decodes one stream of many pages with `lookup` bytes of tables.
  */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
@@ -560,10 +529,7 @@ cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, uns
     e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    /*
-     * A CTA loads the lookup tables when it starts, so no more CTAs are launched than can run at
-     * the same time.
-     */
+    /* No more CTAs than run at once: each loads the lookup tables at its start. */
     const size_t at_once = most / bytes * sms / tables, want = (pages + warps - 1) / warps,
                  x = want < at_once ? want : at_once;
     kernel<<<dim3((unsigned)(x ? x : 1), y, z), (unsigned)(32 * warps), bytes, stream>>>(a);

@@ -1,8 +1,7 @@
 /*
- * Method xquant in the CUDA engine. A matrix product turns the inputs of a layer into vectors Y,
- * which are quantised and stored. Every decode step decodes the vectors of a layer to bf16 and
- * multiplies them by `up`, which gives K and V of the layer in bf16 pages that all layers share.
- * Prompts attend to exact K and V; afterwards the vectors of the prompts are quantised.
+ * Method xquant in the CUDA engine: matrix products turn layer inputs into vectors Y, stored
+ * quantised. A decode step decodes a layer's Y to bf16 and multiplies by `up` into shared bf16
+ * pages of K and V. Prompts attend to exact K and V.
  */
 #include "methods/bits/cuda/xquant.h"
 
@@ -18,37 +17,27 @@ static const char what[] = "coded inputs";
 
 typedef struct {
     kvd_gpu_method method;
-    /*
-     * Tables of latents for one layer. Their memory pool (store.pool) holds the decoded vectors of
-     * one layer at a time.
-     */
+    /* Tables of latents of one layer; store.pool holds one layer's decoded vectors at a time. */
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_xquant_form form;
     kvd_xquant_page page;
     size_t wide; /* n_kv_heads * d_head */
     /*
-     * bf16 matrices of all layers. A layer has `in_layer` elements: `down` for K and V
-     * [pitch][d_model], which maps inputs to latents, then `up` for K and for V [wide][rank], which
-     * maps latents to K or V. There are no `down` matrices if the cache stores the inputs of the
-     * layers.
+     * bf16 matrices of all layers, in_layer elements each: `down` for K and V [pitch][d_model]
+     * (inputs to latents; absent if inputs are stored), then `up` for K and V [wide][rank].
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
-    /*
-     * Biases of K and V and gains of the norm of K, device [n_layers][2 wide + d_head]. NULL if the
-     * model has none.
-     */
+    /* Biases of K and V and gains of the norm of K, device [n_layers][2 wide + d_head], or NULL. */
     float *finish;
-    /*
-     * Vectors of new tokens [max_tokens][pitch]. NULL if the vectors are the inputs of the layers.
-     */
+    /* Vectors of new tokens [max_tokens][pitch]; NULL: the layer inputs. */
     uint16_t *rows;
-    int32_t *table; /* page table of the ring buffers, device [max_slices][max_pages] */
+    int32_t *table;
     uint32_t *codes;
     uint16_t *ring;
     size_t pages, slots;
-    uint32_t *tokens; /* [slots] number of tokens of the request in each slot; 0: no request */
+    uint32_t *tokens;
     double held;
 } xquant;
 
@@ -57,7 +46,6 @@ static xquant *of(const kvd_gpu_method *m)
     return (xquant *)(uintptr_t)m;
 }
 
-/* Returns the number of bf16 elements of a token's vectors in a layer. */
 static size_t pitch_of(const xquant *q)
 {
     return (size_t)q->form.rank * (q->form.channels ? 2 : 1);
@@ -148,7 +136,6 @@ static kvd_xquant_args prompts_of(const kvd_gpu_method *m, const kvd_paged_rows 
     return a;
 }
 
-/* Stores the queries of decode steps, and the vectors Y of decode steps in the ring buffer. */
 static int put_steps(const xquant *q, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = q->method.cache;
@@ -243,8 +230,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 }
 
 /*
- * Returns device memory filled with random numbers, so that decode steps can be timed although
- * their prompts were never processed. Returns NULL on failure.
+ * Returns device memory of random numbers for timing decode steps without prompts, or NULL on
+ * failure.
  */
 static void *filled(xquant *q, size_t bytes, cudaStream_t stream, kvd_err *err)
 {
@@ -288,7 +275,6 @@ static void release(kvd_gpu_method *m)
     free(q);
 }
 
-/* Converts the matrices of a layer to bf16 and writes them to `to`. */
 static void convert_layer(const xquant *q, int layer, uint16_t *to)
 {
     const size_t rank = (size_t)q->form.rank, d = (size_t)q->method.cache->config->d_model;
@@ -439,7 +425,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     q->w = cache->worker;
     cache->hook.wants_input = 1;
-    /* From here on the cache releases the method, even if describe() fails. */
+    /* The cache releases the method, even if describe() fails. */
     *m = &q->method;
     return describe(q, plan, err);
 }

@@ -1,6 +1,6 @@
 /*
- * Kernels of xquant.h. They quantise vectors of a layer's input as kvd_quantise_group does, and
- * restore bf16 pages from the codes.
+ * Kernels of xquant.h: quantise vectors of a layer's input as kvd_quantise_group does, and restore
+ * bf16 pages.
  */
 #include "methods/bits/cuda/xquant.h"
 
@@ -17,7 +17,6 @@ __device__ __forceinline__ size_t vector_index(int t, int i)
     return (size_t)(i / 8 * 512 + t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8 + i % 8);
 }
 
-/* Returns the number of bf16 elements of a token's vectors. */
 __device__ __forceinline__ int pitch_of(const kvd_xquant_args &a)
 {
     return a.form.channels ? 2 * a.form.rank : a.form.rank;
@@ -40,14 +39,12 @@ __device__ __forceinline__ uint32_t *code_page(const kvd_xquant_args &a, int b, 
     return a.codes + page_number(a, b, t) * (size_t)a.page.words;
 }
 
-/* Returns element i of the vectors of token t, before quantisation. */
 __device__ __forceinline__ uint16_t number_at(const kvd_xquant_args &a, int b, int t, int i)
 {
     return a.start ? a.rows[(size_t)(a.start[b] + t) * (size_t)pitch_of(a) + (size_t)i]
                    : ring_page(a, b, t)[vector_index(t, i)];
 }
 
-/* Step and zero point of a group, both rounded to float16, and the largest code. */
 struct scale {
     float step, zero, top;
 };
@@ -63,10 +60,7 @@ __device__ __forceinline__ uint32_t scale_word(const scale &s)
     return half_bits(s.step) | half_bits(s.zero) << 16;
 }
 
-/*
- * Codes numbers first .. first + 31 of token t. Each lane holds number first + lane in x. `there`
- * is true in lanes that hold a number.
- */
+/* Codes numbers first .. first + 31 of token t, number first + lane (if `there`) in x. */
 __device__ __forceinline__ void put_words(uint32_t *words, int t, int first, int bits, float x,
                                           const scale &s, bool there, int lane)
 {
@@ -79,8 +73,8 @@ __device__ __forceinline__ void put_words(uint32_t *words, int t, int first, int
 }
 
 /*
- * Codes numbers from .. from + n - 1 of the vector of token t that has scales per token: the V
- * vector if `channels` is set, otherwise the only vector. n must be at least 32. One warp calls it.
+ * Codes numbers from .. from + n - 1 of token t's vector with scales per token (V if `channels`), n
+ * >= 32. One warp.
  */
 __device__ void code_unit(const kvd_xquant_args &a, int b, int t, int from, int n, int lane)
 {
@@ -154,8 +148,8 @@ __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i)
 }
 
 /*
- * Codes the K vectors. Each thread codes one channel of several tokens: those that share a scale
- * or, if these are fewer than 32, those whose codes share a word.
+ * Codes the K vectors: a thread has one channel of the tokens that share a scale or, below 32, a
+ * word.
  */
 __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__ kvd_xquant_args a)
 {
@@ -181,10 +175,7 @@ __device__ __forceinline__ float decoded(uint32_t word, uint32_t code)
     return __fadd_rn(__fmul_rn(half_of(word, 0), (float)code), half_of(word, 1));
 }
 
-/*
- * Decodes numbers i .. i + 7 of the K vector of token t of a page(the vector with scales per
- * channel).
- */
+/* Decodes numbers i .. i + 7 of token t's K vector, with scales per channel. */
 __device__ __forceinline__ void decode_channels(const kvd_xquant_args &a, const uint32_t *page,
                                                 int t, int i, float (&x)[8])
 {
@@ -200,7 +191,6 @@ __device__ __forceinline__ void decode_channels(const kvd_xquant_args &a, const 
     }
 }
 
-/* Decodes numbers i .. i + 7 of token t of a page, from the vector with scales per token. */
 __device__ __forceinline__ void decode_token(const kvd_xquant_args &a, const uint32_t *page, int t,
                                              int i, float (&x)[8])
 {
@@ -220,8 +210,8 @@ __device__ __forceinline__ void decode_token(const kvd_xquant_args &a, const uin
 }
 
 /*
- * Writes the bf16 vectors of all tokens to a->pages. A CTA decodes, for all tokens of a page, four
- * times 8 adjacent numbers at a time.
+ * Writes the bf16 vectors of all tokens to a->pages; a CTA has 4 x 8 adjacent numbers of a page's
+ * tokens at a time.
  */
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_xquant_args a)
 {
@@ -253,10 +243,7 @@ __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_x
     }
 }
 
-/*
- * Returns the number of CTAs per request: one per task, but no more than are needed to keep the
- * device busy.
- */
+/* Returns the CTAs per request: one per task, limited to what fills the device. */
 unsigned ctas(const kvd_xquant_args *a, size_t tasks)
 {
     const size_t enough = (size_t)(8 * a->n_sms / a->n + 1);

@@ -1,23 +1,17 @@
 /*
- * Kernels of method xquant in the CUDA engine. They quantise vectors Y of the input of a layer
- * (methods/bits/xquant.c), and restore pages of bf16 vectors in the layout of
- * methods/dims/cuda/latents.h.
+ * Kernels of method xquant: quantise vectors Y of a layer's input (methods/bits/xquant.c), restore
+ * pages of bf16 vectors (layout: methods/dims/cuda/latents.h).
  *
- * If `channels` is set, a token has two vectors of `rank` numbers, the first for K and the second
- * for V. The K vectors are quantised in whole groups of `group` tokens, with a scale for each group
- * and channel. The K vectors of the newest tokens, which fill no group, are bf16, in the ring
- * buffer of the request's slot. If `channels` is not set, a token has one vector for both K and V.
- * Vectors of V, and vectors for both, have a scale for `group` numbers of a token.
+ * `channels`: two vectors of `rank` numbers per token. K: whole groups of `group` tokens, a scale
+ * per group and channel; the newest, incomplete group is bf16 in the slot's ring buffer. V, and the
+ * single vector without `channels`: a scale per `group` numbers of a token.
  *
- * A page of codes has 64 tokens, in 32-bit words:
- *
+ * Page of 64 tokens, in 32-bit words (rank / 32 and rank / group rounded up; scale: float16 step,
+ * above it the float16 zero point):
  *   K vectors      codes [rank][2][bits]: bit t % 32 of word [i][t / 32][j] is bit j of the code of
  *                  number i of token t. Scales [64 / min(group, 64)][rank]
  *   other vectors  codes [rank / 32][bits][64]: bit i % 32 of word [i / 32][j][t] is bit j of the
  *                  code. Scales [rank / group][64]
- *
- * rank / 32 and rank / group are rounded up. The lower half of a scale is the step, the upper half
- * the zero point, both float16.
  */
 #ifndef KVD_METHODS_BITS_CUDA_XQUANT_H
 #define KVD_METHODS_BITS_CUDA_XQUANT_H
@@ -33,13 +27,10 @@
 extern "C" {
 #endif
 
-/* Sizes that all layers share. */
 typedef struct {
     int32_t rank; /* a multiple of 16 */
     int32_t bits; /* 1 .. 16 */
-    /*
-     * number of tokens or channels that share a scale: a multiple or a divisor of KVD_PAGE_TOKENS
-     */
+    /* tokens or channels per scale: a multiple or a divisor of KVD_PAGE_TOKENS */
     int32_t group;
     bool channels;
     int32_t ring_pages;
@@ -66,33 +57,31 @@ static inline kvd_xquant_page kvd_xquant_page_of(const kvd_xquant_form *f)
     return p;
 }
 
-/* One layer, and the requests of a batch. */
 typedef struct {
     kvd_xquant_form form;
     kvd_xquant_page page;
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /* Vectors Y of prompts, device [tokens][rank], or [tokens][2 rank] with form.channels. */
+    /* vectors Y of prompts, device [tokens][rank], or [tokens][2 rank] with form.channels */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
-    /* Device [n]: first row of each prompt in `rows`. NULL: decode steps of one token each. */
+    /* device [n]: first row of each prompt in `rows`. NULL: decode steps of one token */
     const int32_t *start;
     const int32_t *page_table; /* device [n][max_pages] */
-    int32_t longest;           /* upper bound of every kv_len[b] */
+    int32_t longest;
     int32_t n_sms;
 } kvd_xquant_args;
 
 /*
- * In prompts, quantises all tokens. In a decode step, quantises the newest token and, if the newest
- * token completes a group, the K vectors of the group (kvd_xquant_args.channels). Copies the K
- * vectors of a prompt that are not quantised to the ring buffer.
+ * Quantises all tokens of prompts; in decode steps the newest token and, if complete, the K vectors
+ * of its group. Copies a prompt's unquantised K vectors to the ring buffer.
  */
 cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
 /*
- * Writes the vectors of all tokens of decode steps to a->pages. The newest token is read from the
- * ring buffer, because it is not quantised yet.
+ * Writes the vectors of all tokens of decode steps to a->pages, the newest token's from the ring
+ * buffer.
  */
 cudaError_t kvd_xquant_restore(const kvd_xquant_args *a, cudaStream_t stream);
 
