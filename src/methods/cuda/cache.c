@@ -14,7 +14,6 @@ struct kvd_gpu_caches {
     kvd_dtype pass;
     size_t max_tokens, max_len;
     kvd_cache_products products;
-    /* State of the bf16 attention kernels. NULL until a cache uses these kernels. */
     kvd_gpu_paged *paged;
     kvd_device_memory memory;
     uint16_t *o;
@@ -29,10 +28,10 @@ struct kvd_gpu_cache {
     kvd_gpu_attention hook; /* must be the first member */
     kvd_gpu_caches *with;
     kvd_dtype type;
-    /* Length of the prompt in tokens. Prompt tokens attend to K and V that are not compressed. */
+    /* Length of the prompt in tokens. Prompt tokens attend to uncompressed K and V. */
     size_t prompt;
     kvd_cache_account account;
-    /* CPU cache for plans that run token by token; NULL for plans that run in blocks. */
+    /* CPU cache for plans that run token by token; otherwise NULL. */
     host_cache *host;
     kvd_cache_layer *layer;
     kvd_device_memory memory;
@@ -78,7 +77,7 @@ int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer
     const float one = 1, zero = 0;
     for (int g = 0; g < l->map.n_kv_heads; g++) {
         const int w = l->map.d_v[g];
-        /* cuBLAS is column-major, so it computes the transpose: out^T [d][n] = B_v^T o^T. */
+        /* cuBLAS is column-major and computes the transpose: out^T [d][n] = B_v^T o^T. */
         if (kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                  in->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)in->n_tokens, w, &one,
                                  b, CUDA_R_16BF, d, 0, o + l->map.o_offset[g * group], CUDA_R_16BF,
@@ -129,11 +128,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
             ? run_kernels(c->with, l, in, out, err)
             : kvd_cache_products_run(&c->with->products, in, l, c->type, c->prompt, out, err))
         return -1;
-    /*
-     * A model that caches one latent vector per token uses the vector as key and as value. The
-     * vector must be counted once, but l->kept counts it as key and as value, so the count is
-     * halved.
-     */
+    /* kept counts a latent vector as key and as value, but the cache stores only one. */
     const size_t sides = in->config->latent ? 1 : 2, kept = l->kept * sides / 2,
                  dense = sides * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;
     c->account.calls += in->n_sequences;
@@ -154,10 +149,6 @@ static size_t count_kernels(const kvd_gpu_cache *c)
     return n;
 }
 
-/*
- * Allocates the memory of the attention code. `kernels` is the number of layers that the bf16
- * kernels compute; cuBLAS computes the others.
- */
 static int make_engines(kvd_gpu_cache *c, size_t kernels, bool latents, kvd_err *err)
 {
     kvd_gpu_caches *const w = c->with;

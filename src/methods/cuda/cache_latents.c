@@ -1,7 +1,4 @@
-/*
- * Projects K and V of groups of KV heads to latent vectors, one for each group, and rebuilds K and
- * V from them, in float32.
- */
+/* Projects K and V of groups of KV heads to latent vectors and rebuilds K and V, in float32. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,10 +49,7 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
     return l->read ? 0 : -1;
 }
 
-/*
- * Writes the RoPE table index of every token of the batch to l->rope_row, which all layers of a
- * batch share.
- */
+/* Writes the RoPE table index of each token; all layers of a batch share l->rope_row. */
 static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, size_t max_len,
                         kvd_err *err)
 {
@@ -71,10 +65,7 @@ static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, si
     if (same)
         return 0;
     l->n_rows = in->n_tokens;
-    /*
-     * The source is pageable host memory, so this call returns only after the copy, and host_row
-     * may be overwritten at once.
-     */
+    /* Copies from pageable memory: host_row may be overwritten once the call returns. */
     return kvd_queue_put(l->rope_row, l->host_row, in->n_tokens * sizeof *l->host_row, in->stream,
                          what, err);
 }

@@ -41,10 +41,7 @@ static bool one_for_both(const kvd_dims_head *head, int n)
     return same;
 }
 
-/*
- * Copies one matrix of a head to `to`, with ld floats per row. Writes the identity if the head has
- * no such matrix.
- */
+/* Writes the identity if the head has no such matrix. */
 static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, size_t ld)
 {
     const float *const m = matrix_of(h, side);
@@ -57,10 +54,7 @@ static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, s
             to[i * ld + i] = 1;
 }
 
-/*
- * Writes the projection matrix of each head, as float32 [d][d], to `to`, which the caller must have
- * filled with zeros.
- */
+/* The caller must fill `to`, float32 [n][d][d], with zeros. */
 static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, float *to)
 {
     for (int g = 0; g < n; g++)
@@ -68,9 +62,8 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
 }
 
 /*
- * Writes the matrices of latents to `to`, which the caller must zero first. With wide = heads * d,
- * a projection to latents takes [wide][wide] per group of `heads` heads, and a matrix that rebuilds
- * K or V takes [wide][d] per head.
+ * Fills zeroed `to`. Projections: [wide][wide] per group of `heads` heads; rebuilding matrices:
+ * [wide][d] per head; wide = heads * d.
  */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
@@ -86,10 +79,7 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
     }
 }
 
-/*
- * Writes the matrices of all heads to `to` without gaps, in the layout of the bf16 kernels. The
- * caller must have filled `to` with zeros. Returns the number of elements.
- */
+/* Writes the matrices of all heads without gaps to zeroed `to`. Returns the number of elements. */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
 {
@@ -122,10 +112,7 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
 }
 
 typedef struct {
-    /*
-     * Device memory of all matrices. The matrices are copied in two passes. While `arena` is NULL,
-     * the first pass only counts in `used` the bytes to allocate.
-     */
+    /* Device memory of all matrices. While `arena` is NULL, the first pass only counts bytes. */
     char *arena;
     size_t used;
     /* [n][d][d] */
@@ -207,7 +194,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     } else if (!copy_layers(&u, c, share, dims, layer, err)) {
         u.arena = kvd_device_new(memory, u.used, what, err);
         u.used = 0;
-        /* Waits for the copies from pageable memory, because the buffers are freed next. */
+        /* Copies from pageable memory must end before the buffers are freed. */
         status = u.arena && !copy_layers(&u, c, share, dims, layer, err)
                      ? kvd_cuda_check(cudaDeviceSynchronize(), what, err)
                      : -1;

@@ -1,6 +1,5 @@
 /*
- * Computes the attention of one layer by float32 matrix products. All heads have d_head columns,
- * padded with zeros.
+ * Attention of one layer by float32 matrix products; all heads are zero-padded to d_head columns.
  */
 #include <stdlib.h>
 
@@ -47,7 +46,7 @@ void kvd_cache_products_release(kvd_cache_products *p)
 int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a, kvd_err *err)
 {
     const float one = 1, zero = 0;
-    /* cuBLAS is column-major, so it computes the transpose: y^T [m][n] = matrix^T x^T. */
+    /* cuBLAS is column-major and computes the transpose: y^T [m][n] = matrix^T x^T. */
     return kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                 in->blas, CUBLAS_OP_N, CUBLAS_OP_N, a->m, (int)in->n_tokens, a->k,
                                 &one, a->matrix, CUDA_R_32F, a->m, (long long)a->stride_matrix,
@@ -88,10 +87,7 @@ static int rounded(const kvd_gpu_attention_in *in, kvd_dtype from, const void *x
                           what, err);
 }
 
-/*
- * Converts x to float32 in `wide` and sets `*out` to `wide`. If x is float32 already, sets `*out`
- * to x.
- */
+/* Sets `*out` to x as float32: x itself, or its conversion in `wide`. */
 static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, float *wide,
                  kvd_head_rows *out, kvd_err *err)
 {
@@ -99,10 +95,7 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
     return in->type == KVD_F32 ? 0 : rounded(in, in->type, x, in->ld, KVD_F32, width, wide, err);
 }
 
-/*
- * Projects K or V, unless `matrix` is NULL, and rounds the numbers to the data type of the cache.
- * `*x` then points to the rounded numbers.
- */
+/* Projects K or V (NULL `matrix`: identity) to `cut`, rounded to `type`, and points `*x` there. */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
 {

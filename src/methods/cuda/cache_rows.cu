@@ -1,4 +1,4 @@
-/* Small kernels of caches: rounds rows to the type of a cache, and writes times of the GPU. */
+/* Rounds rows to the type of a cache, and records times of the GPU. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -56,7 +56,7 @@ cudaError_t launch(const void *x, size_t ld, kvd_dtype store, size_t n, size_t w
     return cudaGetLastError();
 }
 
-/* One thread writes one number, so the time of this kernel is the launch latency. */
+/* Needs one thread: its time is the launch latency. */
 __global__ void stamp_kernel(unsigned long long *to)
 {
 #if __CUDA_ARCH__ >= 900

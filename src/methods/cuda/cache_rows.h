@@ -12,9 +12,8 @@ extern "C" {
 #endif
 
 /*
- * Copies x [n][width], with ld elements per token, to `to` [n][width] in float32. The numbers are
- * rounded to the nearest of type `store` (KVD_F32: not rounded). x has type KVD_F32 or KVD_BF16. x
- * and `to` may be the same array. Streams and errors are as in model/pass/cuda/blocks.h.
+ * Rounds x [n][width] (KVD_F32 or KVD_BF16, ld elements per token) to type `store`, as float32 to
+ * [n][width]; KVD_F32: no rounding. x and `to` may be equal.
  */
 cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype store, size_t n,
                             size_t width, float *to, cudaStream_t stream);

@@ -6,8 +6,8 @@
 static const char what[] = "folding V into the weights";
 
 /*
- * Computes the product c [n][m] = B A of row-major matrices. op_a says whether A is `a` or its
- * transpose, op_b whether B is `b` or its transpose. Rows of c are ldc elements apart.
+ * Computes c [n][m] = B A, all row-major; op_a and op_b may transpose a and b. ldc: elements per
+ * row of c.
  */
 static int multiply(const kvd_gpu_worker *w, int m, int n, int k, const void *a, int lda,
                     const void *b, int ldb, cublasOperation_t op_a, cublasOperation_t op_b, void *c,
@@ -34,8 +34,7 @@ bool kvd_gpu_fold_packs(const kvd_config *c)
 }
 
 /*
- * Replaces the weights W_V [d][d_model] of each head by A_v^T W_V [d_v][d_model], where A_v
- * [d][d_v] projects V. temp [d][d_model] is scratch.
+ * Replaces W_V [d][d_model] of each head by A_v^T W_V [d_v][d_model]. Scratch: temp [d][d_model].
  */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                      uint16_t *temp, kvd_err *err)
@@ -50,10 +49,7 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
     for (int g = 0; g < kv; g++) {
         const int d_v = c->map.d_v[g];
         const size_t kept = (size_t)d_v * width, whole = (size_t)d * width;
-        /*
-         * cuBLAS is column-major, so it computes the transpose: W'^T [model][d_v] = W^T [model][d]
-         * A [d][d_v], with weights W and projection A.
-         */
+        /* cuBLAS is column-major: W'^T [model][d_v] = W^T [model][d] A [d][d_v]. */
         if (kvd_gpu_fold_product(w, d, d_v, model, a, v + (size_t)g * whole, temp, err) ||
             kvd_queue_copy(v + to, temp, kept * sizeof *v, w->stream, what, err) ||
             (!packed && kvd_cuda_check(cudaMemsetAsync(v + to + kept, 0, (whole - kept) * sizeof *v,
@@ -77,7 +73,7 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
         const int g = h / c->map.group, d_v = c->map.d_v[g];
         if (h > 0 && h % c->map.group == 0)
             b += (size_t)c->map.d_v[g - 1] * (size_t)d;
-        /* B [d_v][d] W_O^T [d][model]. => = B [d_v][d] W_O^T [d][model], where B rebuilds V. */
+        /* c = B W_O^T, with B [d_v][d] and W_O^T [d][model]. */
         if (multiply(w, d_v, model, d, b, d, o + (size_t)h * (size_t)d, heads * d, CUBLAS_OP_T,
                      CUBLAS_OP_N, temp + c->map.o_offset[h], c->map.o_pitch, err))
             return -1;

@@ -13,7 +13,7 @@
 
 static const char what[] = "cache";
 
-enum { CTAS_MAX = 1024 /* largest number of CTAs of a kernel launch */ };
+enum { CTAS_MAX = 1024 };
 
 static int check_layers(const kvd_paged_cache *c, kvd_err *err)
 {
@@ -36,9 +36,7 @@ size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer)
     return window < max_len ? window : 0;
 }
 
-/*
- * Fails if two layers have different windows, because all layers with a window share a page table.
- */
+/* All layers with a window share a page table, so windows must be equal. */
 static int set_windows(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = (size_t)c->config->n_layers;
@@ -62,7 +60,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Returns true if the layer has no pages of its own: several layers use the same pages in turn. */
+/* Returns true if several layers use the same pages in turn. */
 static bool shares_pages(const kvd_paged_cache *c, int layer)
 {
     const kvd_gpu_method *const m = kvd_paged_method_of(c, layer);
@@ -79,10 +77,7 @@ static int needs_second_append(const kvd_cache_layer *l)
     return l->a_k != l->a_q;
 }
 
-/*
- * Allocates lists of attention tiles, either for all layers with a window or for all layers without
- * one. `plan` is the number of bytes of the schedule.
- */
+/* Allocates tile lists for the layers with or without a window. plan: bytes of the schedule. */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
@@ -141,10 +136,7 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Allocates c->offset. Sets c->o to zero, because padding in a batch of decode steps reads from
- * c->o.
- */
+/* Zeroes c->o, because padding in a batch of decode steps reads from c->o. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -205,8 +197,8 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
     /*
-     * If the plan rebuilds keys from latents, the pages hold heads without projection (c->dims is
-     * NULL), and the method applies its matrices itself.
+     * A method that rebuilds keys from latents applies its matrices itself; its pages hold
+     * unprojected heads.
      */
     c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
@@ -308,8 +300,8 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
 }
 
 /*
- * Stores new K and V in the pages. kvd_append multiplies Q and K by one matrix. If Q and K have
- * different matrices, a second launch overwrites K with K a_k.
+ * kvd_append multiplies Q and K by one matrix. If a_k differs from a_q, a second launch overwrites
+ * K with K a_k.
  */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
@@ -418,11 +410,7 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                : 0;
 }
 
-/*
- * Returns how attention is divided between CTAs. With KVD_ATTENTION_STOCK all heads are padded to
- * one width. The cost of a decode step is then proportional to its length, so a schedule that
- * divides work by length also divides it by cost.
- */
+/* KVD_ATTENTION_STOCK pads all heads to one width, so dividing by length also divides by cost. */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS
@@ -449,10 +437,8 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /*
- * Returns the list of attention tiles for the heads `map` of a layer. `work` is the layer's work
- * list. There is one list of tiles for layers with a window and one for the others. If this
- * iteration has already made the list of tiles for this work list, only resets the index of the
- * next tile to 0. On failure returns NULL and fills *err.
+ * Returns the attention tiles of heads `map`, making them once per iteration and work list. Later
+ * calls only reset the queue. On failure returns NULL.
  */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)

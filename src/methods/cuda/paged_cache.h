@@ -1,8 +1,7 @@
 /*
- * The paged KV cache of a CUDA engine, as an attention hook: K and V of all requests stay in it
- * between iterations. Each head keeps the number of dimensions that the plan gives, rounded up to a
- * multiple of 16. Q and K are rotated when they are appended; the projection of V is folded into
- * W_V (fold.h). Numbers are bf16.
+ * Paged KV cache of a CUDA engine, as an attention hook, bf16. Head widths are rounded up to
+ * multiples of 16. Q and K are rotated when appended; the projection of V is folded into W_V
+ * (fold.h).
  */
 #ifndef KVD_METHODS_CUDA_PAGED_CACHE_H
 #define KVD_METHODS_CUDA_PAGED_CACHE_H
@@ -16,20 +15,15 @@
 #include "methods/cuda/step_batch.h"
 #include "model/pass/cuda/layer.h"
 
-/*
- * Tiles of the attention of an iteration's prompts. All layers whose heads have the same dimensions
- * share them.
- */
+/* Tiles of the attention of prompts, shared by all layers with the same head dimensions. */
 typedef struct {
     kvd_prefill_tile *tile;
-    /* [CTAs + 1] First tile of each CTA. Not used if CTAs take tiles from a queue. */
+    /* [CTAs + 1] First tile of each CTA, unless CTAs take tiles from a queue. */
     int32_t *first;
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /*
-     * Index in work_map of the layout of heads for which the list of tiles was made; -1: no tiles.
-     */
+    /* Index in work_map of the head layout of these tiles; -1: no tiles. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -44,105 +38,91 @@ typedef struct kvd_paged_cache {
     kvd_step_batch *batch;
     kvd_pages *pages;
     kvd_pages *near; /* pages of the layers that have a sliding window */
-    size_t window;   /* tokens; 0 if no window is shorter than max_len */
-    /* [n_layers] Index of each layer among the layers of its kind (with or without a window). */
+    size_t window;   /* tokens; 0 if none is shorter than max_len */
+    /* [n_layers] Index among the layers with a window, or among those without. */
     int *kind_index;
     int n_full; /* number of layers without a window */
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before kvd_paged_cache_init */
     /*
-     * If true, prompt tokens attend to each other with unprojected K and V. The caller sets it
-     * before kvd_paged_cache_init, which resets it to false if the plan projects nothing. If true,
-     * V must not be folded into the weights, and an iteration must hold only prompts or only decode
-     * steps.
+     * True if prompt tokens attend to unprojected K and V. Set before kvd_paged_cache_init, which
+     * clears it if nothing is projected. V must then not be folded, and prompts and decode steps
+     * need separate iterations.
      */
     bool exact_prompts;
     /*
-     * True if exact_prompts was set and the plan rebuilds keys; kvd_paged_cache_init then sets this
-     * field and clears exact_prompts. The method itself must let prompt tokens attend to each other
-     * with unprojected K and V, and must not change the weights.
+     * True if the method itself lets prompts attend to unprojected K and V. kvd_paged_cache_init
+     * sets it, and clears exact_prompts, if the plan rebuilds keys.
      */
     bool exact_method;
-    /*
-     * Number of outliers among the keys of a KV head for which a page has room; 0: the method's
-     * default. Must be set before kvd_paged_cache_init.
-     */
+    /* Key outliers of a KV head that fit a page; 0: default. Set before kvd_paged_cache_init. */
     size_t outliers;
     /* [max_slices + 1] First token of each prompt, if exact_prompts is set. */
     size_t *offset;
     /*
-     * [n_layers] Layers without projections, used if exact_prompts is set and there is a method.
-     * whole_pool then holds the unprojected K and V of an iteration's prompts for one layer at a
-     * time.
+     * [n_layers] Layers without projections, for exact_prompts with a method. whole_pool holds a
+     * prompt's unprojected K and V, one layer at a time.
      */
     kvd_cache_layer *whole;
     void *whole_pool;
     /* Projections padded to the widest head of each layer, for KVD_ATTENTION_STOCK. */
     kvd_dims widest;
-    /* Projections of the heads. NULL: heads keep d_head dimensions, or the method projects them. */
+    /* Projections of the heads. NULL: heads keep d_head dimensions, or the method projects. */
     const kvd_dims *dims;
-    /* Method that compresses the cache; borrowed. NULL: the plan only projects heads. */
+    /* Borrowed. NULL: the plan only projects heads. */
     kvd_gpu_method *method;
     kvd_device_memory memory;
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
     /*
-     * [n_layers] Index of each layer's work list, which divides attention between CTAs. Layers with
-     * the same dimensions of heads and the same window share a work list. The first n_full_works
-     * lists belong to layers without a window.
+     * [n_layers] Work list of each layer, shared by layers with equal head dimensions and windows.
+     * The first n_full_works lists are for layers without a window.
      */
     int *work_of;
     int n_works, n_full_works;
-    /* [n_works] Layout of the heads for which each work list is made. */
+    /* [n_works] Head layout of each work list. */
     const kvd_attn_map **work_map;
     /*
-     * Number of work lists of decode steps, and number of work lists of layers without a window.
-     * Lists of layers without a window come first. If method->heads is given, each layer without a
-     * window has its own list. Otherwise work_of maps layers to lists.
+     * Numbers of work lists of decode steps: all, and those of layers without a window (first).
+     * With method->heads, each layer without a window has its own list.
      */
     int n_step_works, n_full_step_works;
     /* [n_step_works] */
     void **workspace;
     /*
-     * [n_step_works][max_slices + 1] Value of kvd_decode_args.ctas_per_task, by work list and
-     * number of decode steps; -1: not computed yet.
+     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task by number of decode steps; -1:
+     * not computed.
      */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
-    /* Tiles of the prompts' attention: [0] for layers without a window, [1] for layers with one. */
+    /* Tiles of prompts: [0] for layers without a window, [1] with. */
     kvd_paged_prompts prompts[2];
     void *pool;
-    size_t *pool_at; /* [n_layers] byte offset in the pool of each layer's first page */
+    size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
     /*
-     * Bytes of pool memory for each page number of the member `pages`: the sum over all layers
-     * without a window or, if method->one_layer, the largest layer. Pages for unprojected prompts
-     * (whole_pool) are added.
+     * Bytes per page number, summed over layers without a window (method->one_layer: the largest
+     * layer), including whole_pool.
      */
     size_t page_bytes;
-    /*
-     * Part of page_bytes of those layers that have pages of their own although method->one_layer is
-     * set.
-     */
+    /* Part of page_bytes of layers with own pages although method->one_layer is set. */
     size_t kept_page_bytes;
-    /* Bytes of pool memory for each page number of `near`. */
+    /* Bytes of pool memory per page number of `near`. */
     size_t near_page_bytes;
 } kvd_paged_cache;
 
-/* Returns the sliding window of a layer in tokens, or 0 if no window is shorter than max_len. */
+/* Returns a layer's sliding window in tokens, or 0 if it is not shorter than max_len. */
 size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
 /*
- * Initialises everything but the pool of pages. `*c` must be zeroed before, except for `attention`,
- * `exact_prompts` and `outliers`. The plan must be open; batch, pages, near and clock may still be
- * empty. `near` may be NULL if no layer has a window shorter than the requests. The error names
- * what the kernels do not support. The caller must release `*c`, also after a failure.
+ * Initialises all but the pool. `*c` must be zeroed, except attention, exact_prompts and outliers;
+ * batch, pages, near and clock may be empty. near: NULL if no layer has a window. The caller must
+ * release `*c`, also after a failure.
  */
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err);
 /*
- * Allocates the pages of the pool, the method's memory, and the idle page. Layers with a window
- * have near_pages pages. Each other layer has kvd_plan_copies() * `pages` pages. All memory is
- * filled with random numbers of variance 1, so that iterations can be timed without real tokens.
+ * Allocates the pool, with near_pages pages for layers with a window and kvd_plan_copies() * pages
+ * for others. Fills it with random numbers of variance 1, for timing without tokens.
  */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
                               cudaStream_t stream, kvd_err *err);
@@ -150,11 +130,9 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Work lists divide the attention of n decode steps between CTAs.
- * kvd_paged_cache_describe writes kvd_paged_cache_works_bytes bytes to `works`, which the caller
- * must copy to the device.
- * kvd_paged_cache_plan queues the launch that makes the work lists from these bytes and from the
- * lengths on the device. If attention needs no work list for n steps, it queues nothing.
+ * Work lists divide n decode steps between CTAs. _describe writes _works_bytes bytes, which the
+ * caller copies to the device; _plan queues the launch that makes the lists from them and from the
+ * lengths.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -162,50 +140,44 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
                          kvd_err *err);
 
 /*
- * kvd_paged_cache_put stores the layer's new K and V in the pages, or calls the method that stores
- * them. It marks the end of all timed phases up to KVD_PHASE_APPEND. kvd_paged_cache_attend writes
- * the attention outputs to `out`, o_pitch elements per token: first those of decode steps, then
- * those of prompt tokens. It sets `*open` to the timed phase that is still running; the caller must
- * mark the end of that phase.
+ * _put stores the layer's new K and V and ends all timed phases up to KVD_PHASE_APPEND. _attend
+ * writes outputs of decode steps, then of prompts, o_pitch elements per token; the caller must end
+ * phase `*open`.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
                            kvd_err *err);
-/* Returns the device address of page 0 of a layer. */
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
-/* Returns the logits of a layer's attention sinks on the device, or NULL if there are none. */
+/* Returns the attention-sink logits of a layer, on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
 /*
- * Stores K and V of prompts in the pages of the layer, and those of decode steps in pages of
- * `pool`: table [steps][max_pages] has the numbers of these pages. Called by methods.
+ * For methods: stores prompts in the layer's pages and decode steps in pages of `pool`, listed in
+ * table [steps][max_pages].
  */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
 /*
- * Memory for the new K and V of decode steps. Step b is stored as token kv_len[b] - 1 in pages of
- * `pool`. table [steps][pitch] has the page numbers.
+ * Memory for new K and V: step b becomes token kv_len[b] - 1 in pages of `pool`, listed in table
+ * [steps][pitch].
  */
 typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
     int32_t pitch;
-    /*
-     * True if `table` and `kv_len` are written only by the copy from the host, not by kernels of
-     * the iteration.
-     */
+    /* True if only the host's copy writes `table` and `kv_len`, not kernels. */
     bool uploaded;
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
 /*
- * Returns the timed phase that is running when the attention hook is called: KVD_PHASE_QKV or
- * KVD_PHASE_ROPE. The hook marks the end of this phase.
+ * Returns the running timed phase, KVD_PHASE_QKV or KVD_PHASE_ROPE, which the attention hook must
+ * end.
  */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /*
- * Discards the work lists of the previous iteration's prompts. Must be called once per iteration,
- * before its first layer.
+ * Discards the tiles of the previous iteration's prompts. Call once per iteration, before the first
+ * layer.
  */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 

@@ -38,7 +38,7 @@ static size_t rounded_up(size_t n, size_t step)
     return (n + step - 1) / step * step;
 }
 
-/* Assigns a work list to the layer. Layers with the same layout have the same list. */
+/* Layers with the same layout share a work list. */
 static void number_layer(kvd_paged_cache *c, int layer)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
@@ -51,8 +51,8 @@ static void number_layer(kvd_paged_cache *c, int layer)
 }
 
 /*
- * Adds the bytes of one page of the layer to the sums of the cache. `*shared` is the largest page
- * size among the layers that use the same pages in turn.
+ * Adds the layer's page bytes to the cache's sums. *shared: largest page among layers that use the
+ * same pages in turn.
  */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
@@ -97,10 +97,7 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the page tables of single KV heads for which the work list divides attention, or NULL if
- * it divides whole requests.
- */
+/* Returns NULL if the work list divides whole requests instead of single KV heads. */
 static const kvd_gpu_heads *heads_of_work(const kvd_paged_cache *c, int work)
 {
     return work < c->n_full_step_works ? kvd_paged_heads_of(c) : NULL;
@@ -204,8 +201,7 @@ int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kv
 }
 
 /*
- * Makes the work lists first .. end - 1, which must all divide the attention of the same number of
- * requests.
+ * Makes the work lists first .. end - 1, which must divide the attention of equally many requests.
  */
 static int plan_some(const kvd_paged_cache *c, int first, int end, size_t n, const void *works,
                      cudaStream_t stream, kvd_err *err)

@@ -13,10 +13,7 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
     return n_rows * max_pages * sizeof(int32_t);
 }
 
-/*
- * Initial serial number of a page table row: no slot has the number -1, so every row is written
- * before its first use.
- */
+/* Initial serial of a page table row, equal to no slot's: every row is written before use. */
 enum { UNKNOWN = -1 };
 
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
@@ -79,18 +76,13 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
         return;
     while (s->held > pages_of(tokens))
         p->free[p->n_free++] = s->page[--s->held];
-    /*
-     * With the new serial number, the page table rows that were written for this slot count as
-     * outdated. The slot may get other pages when it grows again.
-     */
+    /* A new serial outdates the rows written for this slot, whose next pages may differ. */
     s->serial = ++p->serial;
 }
 
 void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from)
 {
-    /*
-     * Page table rows may keep the numbers of freed pages, because no kernel reads these elements.
-     */
+    /* Rows may keep the numbers of freed pages: no kernel reads these elements. */
     kvd_page_slot *const s = &p->slot[slot];
     for (; s->first < s->held && s->first < from / KVD_PAGE_TOKENS; s->first++)
         p->free[p->n_free++] = s->page[s->first];
@@ -115,7 +107,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
                         p->max_pages * KVD_PAGE_TOKENS);
     kvd_pages_pass(p, slot, from);
     for (; s->first == s->held && s->first < before; s->first++)
-        /* The idle page fills the elements before s->first, which kernels do not read. */
+        /* Kernels do not read elements before s->first. */
         s->page[s->held++] = (int32_t)p->n_pages;
     for (; s->held < need; s->held++) {
         if (p->n_free == 0)
@@ -126,9 +118,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
     return 0;
 }
 
-/*
- * Marks a row of the page table as changed. The next upload copies its first `filled` page numbers.
- */
+/* The next upload copies the first `filled` page numbers of the row. */
 static void touch(kvd_pages *p, size_t row, size_t filled)
 {
     if (p->dirty_first == p->dirty_end) {

@@ -6,14 +6,14 @@ static const char what[] = "lists of an iteration";
 
 enum {
     LISTS = 9,
-    STEP_LISTS = 5 /* number of lists for decode steps, which are the first lists in memory */,
+    STEP_LISTS = 5 /* lists for decode steps, first in memory */,
     LIVE = 8,
     CONSTANTS = 2
 };
 
 /*
- * Returns the addresses of the batch's lists (lengths, slots, ...) in one memory block. Lists with
- * one element per request come first, lists with one element per token last.
+ * Divides one memory block: lists with n elements come first, lists with one element per token
+ * last.
  */
 static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
 {

@@ -6,8 +6,7 @@
 #include <string.h>
 
 /*
- * Returns the first `width` columns of `basis` as float32 [d][width]. On failure returns NULL and
- * fills *err.
+ * Returns the first `width` columns as float32 [d][width]. On failure returns NULL and fills *err.
  */
 static float *leading_columns(const double *basis, size_t d, size_t width, const char *pair,
                               kvd_err *err)
@@ -162,7 +161,7 @@ static int start(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, k
     return 0;
 }
 
-/* Sets the projections of one KV head. On failure releases all projections in *d. */
+/* On failure releases all projections in *d. */
 static int cut_head(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                     int kv_head, kvd_err *err)
 {

@@ -1,16 +1,13 @@
 /*
- * Method palu: groups of heads store latent vectors, from which keys are rebuilt before RoPE at
- * every step (Chang et al. 2024, "Palu: Compressing KV-Cache with Low-Rank Projection", sections
- * 3.1 to 3.3).
+ * Method palu: groups of heads store latents, from which keys are rebuilt before RoPE at every step
+ * (Chang et al. 2024, "Palu: Compressing KV-Cache with Low-Rank Projection", sections 3.1 to 3.3).
  *
- * The paper factors W_K of a group of heads as A B so that ||X W_K - X A B|| is minimal for the
- * inputs X. The minimum of rank r is the projection of the keys before RoPE, X W_K, on their
- * leading r right singular vectors. This code therefore leaves W_K unchanged and multiplies its
- * output X W_K by these vectors. B is the transpose of the vectors. Values are treated like keys.
+ * The paper factors W_K as A B to minimise ||X W_K - X A B||. The minimum of rank r projects X W_K
+ * on its leading r right singular vectors, so W_K stays and its output is multiplied by these
+ * vectors; B is their transpose. Values likewise.
  *
- * Parameter `search` = 1 or 2 allocates ranks as rank_search.py of the public code does. search = 3
- * is for random projections (timing): ranks follow from the singular values that method fdc uses
- * (pairs qk and wv).
+ * `search` = 1, 2: ranks as rank_search.py of the public code. 3: random projections for timing,
+ * ranks from singular values of pairs qk and wv (fdc).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -40,10 +37,7 @@ typedef struct {
     double share;
 } target;
 
-/*
- * qsort order: matrices whose ranks were rounded down by a smaller amount come first, as in the
- * public code.
- */
+/* qsort order: the smallest rounding loss of a rank first, as in the public code. */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -61,8 +55,8 @@ static size_t largest(const target *t, size_t n)
 }
 
 /*
- * Writes a rank for each of n matrices, in proportion to information [n]. Each rank is between 1
- * and `wide`, and they sum to `total`, where n <= total <= n * wide.
+ * Divides `total` in proportion to information [n] into ranks of 1 to `wide`; n <= total <= n *
+ * wide.
  */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
@@ -89,7 +83,7 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
                 t[i].rank++;
                 used++;
             }
-    /* No rank may be 0: if a matrix has rank 0, the matrix with the largest rank gives 1 to it. */
+    /* No rank may be 0: the matrix with the largest rank gives 1. */
     for (size_t i = 0; i < n; i++)
         if (t[i].rank == 0) {
             t[largest(t, n)].rank--;
@@ -102,9 +96,8 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
 }
 
 /*
- * Writes the singular values [wide] and right singular vectors [wide][wide] (columns), largest
- * first, of n calibration tokens. A row of a token has `heads` adjacent heads, from head `first`
- * on.
+ * Writes singular values [wide] and right singular vectors [wide][wide] (columns), largest first,
+ * of n calibration tokens; rows: `heads` heads from `first` on.
  */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
@@ -133,9 +126,8 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
 }
 
 /*
- * Returns the rank that Eq. 6 of the ZACK paper keeps: the smallest rank such that the singular
- * values left out sum to at most the fraction r (removal rate) of the sum of all. tail[i] is the
- * sum of the singular values from index i on, as a fraction of the total.
+ * Returns the rank of ZACK Eq. 6: the fewest singular values such that the rest sum to at most
+ * fraction r. tail[i]: fraction from index i on.
  */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
@@ -160,10 +152,7 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/*
- * Copies the singular values [d] of one head from s->spectrum; the rank of the head's random
- * projection follows from them.
- */
+/* Copies the singular values [d] of one head, which set its random projection's rank. */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {
@@ -181,8 +170,8 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
 }
 
 /*
- * Writes the ranks of n matrices to `rank`, by Eq. 6 of the ZACK paper at the smallest removal rate
- * for which the sum of ranks is at most `most` (most >= n).
+ * Writes the ranks of n matrices by ZACK Eq. 6, at the smallest removal rate whose ranks sum to at
+ * most `most` >= n.
  */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
@@ -263,9 +252,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates *a [wide][r] and *b [r][d]. *a receives r columns of `basis`, beginning with column
- * number `from` and continuing with column 0 after the last one. *b receives the transpose of the
- * rows of *a that belong to head h.
+ * Allocates *a [wide][r], `r` columns of `basis` from column `from` on (cyclic), and *b [r][d], the
+ * transpose of head h's rows of *a.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
@@ -292,8 +280,8 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
                                   n, basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
         /*
-         * All random projections are columns of one random basis. The first column, `from`, depends
-         * on the layer, the head and the side, so that projections differ.
+         * All random projections are columns of one basis; their first column depends on layer,
+         * head and side.
          */
         const size_t r = rank[side], from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) *
                                                            (wide / 7 + 1) % wide

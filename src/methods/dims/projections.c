@@ -1,6 +1,6 @@
 /*
- * Methods that project heads on the leading columns of rotations from a spectrum file. `.pair`
- * names the matrices whose common rotation is used for Q-K and for V (docs/notation.md).
+ * Methods that project heads on leading columns of rotations from a spectrum file. `.pair` names
+ * the rotations of Q-K and V (docs/notation.md).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,9 +10,8 @@
 #include "methods/dims/dims.h"
 
 /*
- * Method zack (ZACK, sections 3 and 5). The rotation of Q-K comes from queries stacked on keys
- * after RoPE, the rotation of V from values stacked on W_O. Every KV head has its own rotations;
- * the paper leaves this open (reading Z-1 in docs/readings.md).
+ * Method zack (ZACK, sections 3 and 5): rotates Q-K by queries stacked on keys after RoPE, V by
+ * values stacked on W_O, per KV head (reading Z-1 in docs/readings.md).
  */
 const kvd_dims_method kvd_dims_zack = {
     .info =
@@ -24,8 +23,8 @@ const kvd_dims_method kvd_dims_zack = {
 };
 
 /*
- * Method fdc (FDC, section 4). V is rotated by the singular vectors of its KV head's W_V (reading
- * F-6 in docs/readings.md), so the basis of V depends on no calibration text.
+ * Method fdc (FDC, section 4): rotates V by the singular vectors of its KV head's W_V, without
+ * calibration (reading F-6 in docs/readings.md).
  */
 const kvd_dims_method kvd_dims_fdc = {
     .info =
@@ -37,8 +36,8 @@ const kvd_dims_method kvd_dims_fdc = {
 };
 
 /*
- * Method uniform: ZACK's rotations with the same number of kept dimensions for all heads and
- * layers. It is the ablation ZACK/AC of the paper, equal to plain PCA truncation.
+ * Method uniform: ZACK's rotations, equal widths for all heads and layers (the paper's ablation
+ * ZACK/AC, plain PCA truncation).
  */
 const kvd_dims_method kvd_dims_uniform = {
     .info =
@@ -51,10 +50,9 @@ const kvd_dims_method kvd_dims_uniform = {
 };
 
 /*
- * Method balanced: minimises the expected squared error of q.k and of P V W_O at a given number of
- * kept dimensions (docs/methods.md, "balanced"). Let Cq, Ck and Cv be the second moments of
- * queries, keys and values. The matrices come from singular value decompositions of Cq^{1/2}
- * Ck^{1/2} and Cv^{1/2} (W_O W_O^T)^{1/2}.
+ * Method balanced: minimises the expected squared error of q.k and P V W_O at given widths
+ * (docs/methods.md), by singular value decompositions of Cq^{1/2} Ck^{1/2} and Cv^{1/2} (W_O
+ * W_O^T)^{1/2}; Cq, Ck, Cv: second moments of queries, keys, values.
  */
 const kvd_dims_method kvd_dims_balanced = {
     .info =
@@ -67,11 +65,9 @@ const kvd_dims_method kvd_dims_balanced = {
 };
 
 /*
- * Method fisher: the projections that change the predictions of the model least, to second order.
- * Let Cq and Co be the second moments of queries and of attention outputs, and Gq and Go the second
- * moments of the gradients of the loss with respect to queries and attention outputs. The matrices
- * come from singular value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. The target
- * tokens of the loss are drawn from the model's predictions.
+ * Method fisher: changes the model's predictions least, to second order, by singular value
+ * decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. C: second moments of queries q and
+ * attention outputs o; G: of the loss gradients, with targets drawn from predictions.
  */
 const kvd_dims_method kvd_dims_fisher = {
     .info =
@@ -85,9 +81,9 @@ const kvd_dims_method kvd_dims_fisher = {
 };
 
 /*
- * Method matryoshka: MatryoshkaKV before its training (Lin et al. 2024, sections 3 and 4, and
- * cal_pcallama_init.py of the public code). The rotations are the principal components of K after
- * RoPE and of V. Unlike in the public code, the mean is not subtracted.
+ * Method matryoshka: MatryoshkaKV before training (Lin et al. 2024, sections 3 and 4, and
+ * cal_pcallama_init.py): principal components of K after RoPE and of V, without subtracting the
+ * mean.
  */
 const kvd_dims_method kvd_dims_matryoshka = {
     .info =
@@ -100,11 +96,10 @@ const kvd_dims_method kvd_dims_matryoshka = {
 };
 
 /*
- * Method projected: matrices from a file, trained elsewhere (MatryoshkaKV: Lin et al. 2024, arXiv
- * 2410.14731; CSKV: Wang et al. 2024, arXiv 2409.10593). The file has matrices D, which shorten K
- * and V of a KV head, and U, which rebuild them. If the matrices are for keys k after RoPE, k D is
- * stored and an attention score is (q U^T) . (k D). If they are for keys k_pre before RoPE, k_pre D
- * is stored and read as RoPE(k_pre D U). Values are stored as v D and the output is (P v D) U.
+ * Method projected: trained matrices from a file (MatryoshkaKV: Lin et al. 2024, arXiv 2410.14731;
+ * CSKV: Wang et al. 2024, arXiv 2409.10593). D shortens K and V, U rebuilds them.
+ * Keys after RoPE: k D is stored, scores are (q U^T) . (k D). Keys before RoPE: k_pre D is stored,
+ * read as RoPE(k_pre D U). Values: v D, output (P v D) U.
  */
 
 static const kvd_parameter parameters[] = {
@@ -116,8 +111,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"p", 0, 0.8, false, NULL, 0, 0};
 
 /*
- * Returns columns 0 .. cols-1 of x as float32 [rows][cols], or as [cols][rows] if `transposed`. On
- * failure returns NULL and fills *err.
+ * Returns columns 0 .. cols-1 as float32 [rows][cols]; `transposed`: [cols][rows]. On failure
+ * returns NULL and fills *err.
  */
 static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
                    kvd_err *err)
@@ -163,10 +158,7 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     if (!h->a_q && !h->b_k)
         return -1;
     if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
-        /*
-         * If the matrices of Q and K are equal, only one is kept, so that it is stored and counted
-         * once.
-         */
+        /* Equal matrices of Q and K are stored and counted once. */
         free(h->a_q);
         h->a_q = h->a_k;
     }

@@ -1,13 +1,10 @@
 /*
- * Methods that compute a rotation for every request, from its own prompt. K (after RoPE) and V of
- * every KV head are stored as X R_p, with R_p the leading columns of an orthogonal R. A decode step
- * rebuilds all keys and values as (X R_p) R_p^T. The prompt itself attends to unprojected K and V.
+ * Methods that compute a rotation R per request from its prompt. K (after RoPE) and V are stored as
+ * X R_p and rebuilt as (X R_p) R_p^T at every step. The prompt attends to unprojected K and V.
  *
- *     strawman        X = U S R^T, one width for all heads (the online SVD in Fig. 6 of the ZACK
- *                     paper)
- *     online=1        [Q; K] = U S R^T and [V; W_O^T] = U S R^T, the widths of method zack (called
- *                     ZACK/OE in the paper)
- *     explicit=1      R and widths of the spectrum file (called ZDC/ZO in the ZDC paper)
+ * strawman: X = U S R^T, one width (online SVD in Fig. 6 of the ZACK paper)
+ * online=1: [Q; K] = U S R^T and [V; W_O^T] = U S R^T, widths of zack (ZACK/OE)
+ * explicit=1: R and widths of the spectrum file (ZDC/ZO in the ZDC paper)
  */
 #include <math.h>
 #include <stdlib.h>
@@ -29,8 +26,8 @@ static size_t width(const kvd_parameter_values *v, size_t d)
 }
 
 /*
- * Writes to x the part of unit vector i (1 in element i) that is orthogonal to the first m columns
- * of R. Returns the squared length of x.
+ * Writes to x the part of unit vector i orthogonal to the first m columns of R. Returns its squared
+ * length.
  */
 static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 {
@@ -46,9 +43,8 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 }
 
 /*
- * If the prompt has fewer tokens than dimensions, the last eigenvectors are rounding noise, which
- * would differ between runs. Replaces each such column of R by a unit vector, made orthogonal to
- * all earlier columns and normalised. `spare` is scratch [2][d].
+ * Replaces eigenvectors of a short prompt, which are rounding noise and differ between runs, by
+ * orthonormalised unit vectors. Scratch: spare [2][d].
  */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {
@@ -70,10 +66,7 @@ static void complete(size_t d, size_t w, const double *sigma, double *R, double 
     }
 }
 
-/*
- * Adds to `gram` the second moments of the rows of *x, and of the query rows that are stacked on
- * them (x->q).
- */
+/* Adds the second moments of x's rows, and of the query rows stacked on them, to `gram`. */
 static int add_rows(const kvd_channels_rows *x, double *gram, double *scratch, kvd_err *err)
 {
     const size_t d = x->d;
@@ -105,8 +98,7 @@ static int project(const kvd_channels_rows *x, size_t w, float *a, kvd_err *err)
 }
 
 /*
- * Adds to `moment`, which has one matrix per KV head of the layer, the second moments of the rows
- * of W_O [d_model][n_heads * d_head].
+ * Adds the second moments of W_O [d_model][n_heads * d_head] to `moment`, one matrix per KV head.
  */
 static int add_outputs(const kvd_config *c, const kvd_weight *weight, double *moment, kvd_err *err)
 {

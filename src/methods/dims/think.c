@@ -1,8 +1,8 @@
 /*
- * Method think: prunes channels of keys that have small products with the last queries (Xu et al.
- * 2024, "ThinK: Thinner Key Cache by Query-Driven Pruning", section 3 and its public code). The
- * importance of channel i of a KV head is ||Q_i|| ||K_i||, summed over query heads. Q_i are the
- * last `window` queries in channel i, K_i all cached keys in channel i.
+ * Method think: prunes key channels with small products with the last queries (Xu et al. 2024,
+ * "ThinK: Thinner Key Cache by Query-Driven Pruning", section 3 and its code). Importance of
+ * channel i: ||Q_i|| ||K_i|| summed over query heads, Q_i the last `window` queries, K_i all cached
+ * keys.
  */
 #include <math.h>
 #include <stdlib.h>

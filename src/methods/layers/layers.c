@@ -1,11 +1,10 @@
 /*
  * Method minicache: adjacent layers in the deeper half of the model share directions (Liu et al.
  * 2024, "MiniCache: KV Cache Compression in Depth Dimension for Large Language Models", section 4).
- * The two vectors of a token and head in two adjacent layers keep their lengths, but share one
- * direction, which is interpolated on the sphere between their two directions; `t` is the position
- * between them. Vectors stay unmerged if their angle is in the upper fraction `gamma` of the range
- * of angles in the prompt. This follows the paper's text. The paper's inequality d < d_min + gamma
- * (d_max - d_min), in which d is the angle, would leave the smallest angles unmerged.
+ * Both vectors of a token and head keep their lengths; their direction is interpolated on the
+ * sphere at position `t`. Angles in the upper fraction `gamma` of the prompt's range stay unmerged,
+ * as in the paper's text; the paper's d < d_min + gamma (d_max - d_min) would leave the smallest
+ * unmerged.
  */
 #include <cblas.h>
 #include <math.h>
@@ -49,10 +48,7 @@ static pair measure(const float *a, const float *b, size_t d)
 static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
 {
     const double sine = sin(p->angle);
-    /*
-     * Spherical interpolation is not defined for zero vectors or for equal or opposite directions,
-     * so such vectors are interpolated linearly.
-     */
+    /* Spherical interpolation is undefined for zero vectors and equal or opposite directions. */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
     double to = sine > 1e-6 ? sin(t * p->angle) / sine : t;
     if (!(p->length[0] > 0) || !(p->length[1] > 0) || (sine <= 1e-6 && p->angle > 1)) {
@@ -114,9 +110,8 @@ const kvd_layers_method kvd_layers_minicache = {
 
 /*
  * Method xkv: adjacent layers share singular vectors (Chang et al. 2025, "xKV: Cross-Layer SVD for
- * KV-Cache Compression", section 3). Keys before RoPE of `layers` adjacent layers form one matrix
- * [n][layers * heads * d], which is replaced by its best approximation of rank `rank_k`. Values are
- * treated likewise with `rank_v`.
+ * KV-Cache Compression", section 3). Keys before RoPE of `layers` layers, [n][layers * heads * d],
+ * become their best approximation of rank `rank_k`; values likewise with `rank_v`.
  */
 
 enum { LAYERS, RANK_K, RANK_V };
@@ -136,8 +131,8 @@ static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int lay
 }
 
 /*
- * Copies the rows of all layers of the group to w [n][n_layers * heads * d]. If `back` is true,
- * copies from w to the layers.
+ * Copies all layers of the group to w [n][n_layers * heads * d]; `back` copies from w to the
+ * layers.
  */
 static void gather(const kvd_layers_block *b, double *w, bool back)
 {
@@ -152,9 +147,8 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
 }
 
 /*
- * Projects the rows X of the group on their r leading singular vectors. The result is X V V^T with
- * V the eigenvectors of X^T X, or U U^T X with U the eigenvectors of X X^T, depending on which of
- * the matrices X^T X and X X^T is smaller.
+ * Replaces the group's rows X by X V V^T (V: r leading eigenvectors of X^T X) or U U^T X (U: of X
+ * X^T), whichever matrix is smaller.
  */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {

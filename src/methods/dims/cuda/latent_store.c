@@ -27,10 +27,8 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
 }
 
 /*
- * Writes the layout of layer l in a page to two host tables. `head` has one entry per KV head.
- * `run` receives the offset in the page of every 8 adjacent elements of a token's latents. If
- * s->wide is set, `source` receives the offset of the same 8 elements in the array from which
- * latents are copied.
+ * Fills layer l's entries of host tables: head (one per KV head), run (page offset of every 8
+ * latent elements), source (their offset in the copied array, if s->wide).
  */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
@@ -52,10 +50,7 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    /*
-     * A row of a new token has the latents of K of all groups, then those of V of all groups. If K
-     * and V share their latents (s->joint), the row has them once.
-     */
+    /* A new token's row holds K latents of all groups, then V latents; s->joint: once. */
     for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8) {
@@ -186,7 +181,7 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 {
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* s->held is the sum over all slots, including those of requests that end in this iteration. */
+    /* s->held includes slots whose requests end in this iteration. */
     s->held = 0;
     for (size_t i = 0; i < s->n_slots; i++) {
         const uint32_t n = s->tokens[i], sink = n < s->n_sink ? n : s->n_sink;
@@ -199,8 +194,8 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 }
 
 /*
- * Fills the codes of layer l in the order of their places in a page, and adds the bits of a token
- * to c->sink_bits and c->token_bits. Returns the number of bits of a token, padding excluded.
+ * Fills the codes of layer l in page order and adds to c->sink_bits and c->token_bits. Returns the
+ * bits of a token, without padding.
  */
 static int32_t fill_codes(kvd_latent_codes *c, int l, const kvd_allot_tables *t,
                           const kvd_dims *dims, kvd_latent_code *to)

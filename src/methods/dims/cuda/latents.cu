@@ -1,10 +1,10 @@
 /*
  * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side (K or
- * V), where L are latents and B is a projection matrix. A block of 8 x 8 numbers of the page layout
- * has the memory order of an mma.sync fragment. Latents are therefore loaded directly from global
- * memory to registers, and results are stored directly. The kernel is memory-bound up to ranks of
- * about d_head. For ranks above RANK_WHOLE, B is loaded to shared memory in parts, once for every
- * 128 tokens. While one part is used, the next one is loaded.
+ * V), with latents L and projection B.
+ *
+ * An 8 x 8 block of the page layout is an mma.sync fragment, so latents and results bypass shared
+ * memory. Memory-bound up to ranks of about d_head. Above RANK_WHOLE, B is loaded in
+ * double-buffered parts, once per 128 tokens.
  */
 #include "methods/dims/cuda/latents.h"
 
@@ -31,10 +31,7 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/*
- * Returns the position in the request of row t. If the result is negative, the kernel must not
- * write the row.
- */
+/* Returns the position of row t in the request; negative: the row must not be written. */
 __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int t)
 {
     return a.position ? __ldg(a.position +
@@ -45,8 +42,8 @@ __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int
 }
 
 /*
- * Applies RoPE to the lane's accumulators c of an mma tile, whose rows are tokens `token` + lane /
- * 4 and `token` + lane / 4 + 8. d_head is 16 * W16.
+ * Applies RoPE to mma accumulators c: rows are tokens `token` + lane / 4 and + 8; d_head is 16 *
+ * W16.
  */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
@@ -83,8 +80,7 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
 }
 
 /*
- * Adds the bias of the CTA's head to the lane's accumulators c (the accumulator layout of mma), and
- * divides the rows of keys by their root mean squares.
+ * Adds the head's bias to mma accumulators c and divides rows of keys by their root mean squares.
  */
 template <int W16>
 __device__ __forceinline__ void finish(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
@@ -120,27 +116,21 @@ __device__ __forceinline__ void finish(const kvd_latent_restore_args &a, float (
     }
 }
 
-/*
- * Distance of two rows of B^T in shared memory, in elements. The padding avoids bank conflicts of
- * ldmatrix.
- */
+/* Elements between rows of B^T in shared memory, padded against bank conflicts of ldmatrix. */
 __host__ __device__ constexpr int pitch_of(int rank)
 {
     return rank + 8;
 }
 
-/* Number of rows of B that are in shared memory at the same time. */
+/* Rows of B that are in shared memory at the same time. */
 __host__ __device__ constexpr int part_of(int max_rank)
 {
     return max_rank > RANK_WHOLE ? RANK_PART : max_rank;
 }
 
-enum { AHEAD = 4 /* number of blocks of 16 ranks that are loaded at once */ };
+enum { AHEAD = 4 /* blocks of 16 ranks loaded at once */ };
 
-/*
- * Loads the mma.sync operands of blocks k .. k + AHEAD - 1, of 16 ranks each. Blocks after the last
- * one are 0.
- */
+/* Loads mma operands of rank blocks k .. k + AHEAD - 1; blocks after the last are 0. */
 __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
                                       uint32_t (&x)[AHEAD][4])
 {
@@ -151,7 +141,7 @@ __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
             x[i][e] = k + i < steps ? __ldg(from + (k + i) * 512 + e / 2 * 256 + e % 2 * 32) : 0;
 }
 
-/* Loads columns first .. first + n - 1 (ranks) of B^T [d][rank] into shared memory [d][pitch]. */
+/* Loads ranks first .. first + n - 1 of B^T [d][rank] into shared memory [d][pitch]. */
 __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank, int first, int n,
                                           int pitch, uint16_t *to)
 {
@@ -163,8 +153,7 @@ __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank,
 }
 
 /*
- * Starts asynchronous copies of up to RANK_PART rows (ranks) of the matrix B to shared memory, from
- * row `first` on.
+ * Starts asynchronous copies of up to RANK_PART rows of B, from row `first` on, to shared memory.
  */
 __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank, int first,
                                            uint16_t *to)
@@ -179,17 +168,14 @@ __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank
     }
 }
 
-/* Waits for the copies that begin_part started, except those of its LATER most recent calls. */
+/* Waits for the copies of begin_part, except its LATER most recent calls. */
 template <int LATER> __device__ __forceinline__ void wait_for_part()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
-/*
- * Restores pages. PARTS is true if the matrix B, which rebuilds K or V, does not fit into shared
- * memory and is loaded in parts.
- */
+/* Restores pages. PARTS: B does not fit into shared memory and is loaded in parts. */
 template <int W16, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
@@ -213,7 +199,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads();
     }
     const int jump = WARPS * static_cast<int>(gridDim.x), steps = rank / 16;
-    /* with PARTS: index of the half of the shared memory whose part of B is in use */
+    /* index of the shared-memory half in use, with PARTS */
     int stage = 1;
     if (PARTS) {
         begin_part(matrix, d, rank, 0, b_smem);
@@ -224,9 +210,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         static_cast<uint32_t>(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
     for (int group = static_cast<int>(blockIdx.x) * WARPS; group < units; group += jump) {
         const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
-        /*
-         * If PARTS is false, the rest of the loop has no barrier, so a warp without work may leave.
-         */
+        /* Without PARTS, no barrier follows in the loop, so a warp may leave. */
         if (!PARTS && u >= units)
             break;
         const size_t page = page_of(a.page_table, a.max_pages, b, min(token, length - 1));
@@ -321,10 +305,7 @@ __device__ __forceinline__ uint4 narrow(const float (&x)[8])
                       pack<true>(x[6], x[7]));
 }
 
-/*
- * Applies RoPE to 16 columns of a query: `low` has columns c .. c + 7, `high` the 8 columns that
- * are half a head (d_head / 2) after them.
- */
+/* Applies RoPE to 16 query columns: low has c .. c + 7, high the 8 columns d_head / 2 later. */
 __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t position, int c,
                                            uint4 &low, uint4 &high)
 {
@@ -483,9 +464,8 @@ __global__ void __launch_bounds__(THREADS) gather_queries(const __grid_constant_
 }
 
 /*
- * Computes latents of the last token of each request. A group of 32 threads computes eight columns
- * of the product. Each thread multiplies some elements of the input by the same rows of the
- * projection matrix A. The 32 sums are added in a fixed order.
+ * Computes latents of each request's last token. 32 threads compute eight columns; their sums are
+ * added in a fixed order.
  */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
@@ -548,10 +528,7 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
     return parts ? restore<W16, true> : restore<W16, false>;
 }
 
-/*
- * Returns the number of groups of 8 tokens in the longest request, at most the number that suffices
- * to keep the device busy.
- */
+/* Returns the groups of 8 tokens in the longest request, or fewer if they fill the device. */
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
@@ -565,10 +542,7 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
         a->ld_latent % 8)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
-    /*
-     * A decode step has only one token per request, so the CTAs of a request divide its columns (in
-     * blocks of 8) instead of its tokens.
-     */
+    /* A decode step has one token per request: CTAs divide its columns, in blocks of 8. */
     put<<<dim3(octets(&a->s), static_cast<unsigned>(a->s.n),
                static_cast<unsigned>(a->s.most == 1 ? each : 1)),
           THREADS, 0, stream>>>(*a);
@@ -589,10 +563,7 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    /*
-     * If B is loaded in parts, two CTAs fit on an SM and all CTAs take equal times, so the grid is
-     * limited to CTAs that run at the same time.
-     */
+    /* Parts of B: two CTAs per SM and equal times, so the grid is one wave. */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

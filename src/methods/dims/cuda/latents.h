@@ -1,16 +1,14 @@
 /*
- * Kernels of caches that store latent vectors: K and V times a projection matrix. All numbers are
- * bf16, sums are float32.
+ * Kernels of caches that store latents, K or V times a projection matrix: bf16, sums float32.
  *
- * A page of latents has KVD_PAGE_TOKENS tokens. K or V of a head, or of a group of heads, is stored
- * in the order [rank / 8][8 groups of tokens][8 tokens][8 ranks]. So element r of token t is at
+ * A page of latents has KVD_PAGE_TOKENS tokens in the order [rank / 8][8 groups of tokens][8
+ * tokens][8 ranks], so element r of token t is at
  *
  *     (r / 8) * 512 + (t / 8) * 64 + t % 8 * 8 + r % 8,
  *
- * as in kernels/rivals/palu_layout.h. Ranks are multiples of 16. The pool of latents and the
- * cache's pages (kernels/layout.h) have the same page numbers.
- *
- * Launchers return cudaError_t, launch on the stream, and never synchronise, allocate or print.
+ * as in kernels/rivals/palu_layout.h. Ranks are multiples of 16. Pages of latents and of the cache
+ * (kernels/layout.h) have equal numbers. Launchers return cudaError_t and never synchronise,
+ * allocate or print.
  */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENTS_H
 #define KVD_METHODS_DIMS_CUDA_LATENTS_H
@@ -27,34 +25,27 @@ extern "C" {
 #endif
 
 /*
- * Layout of the latents of one KV head of a layer; index [2]: 0 is K, 1 is V. `latent` is the
- * head's offset in a page of latents, `page` its offset in a page of the cache, both in elements.
+ * Latents of one KV head; index [2]: 0 is K, 1 is V. latent, page: element offsets in a page of
+ * latents and of the cache.
  */
 typedef struct {
     int32_t latent[2], page[2];
     /*
-     * Offset, in elements, of the matrix B^T [d_head][rank] that rebuilds K or V from latents. -1:
-     * latents are used as they are.
+     * Element offset of B^T [d_head][rank], which rebuilds K or V. -1: latents are used directly.
      */
     int32_t matrix[2];
     int32_t rank[2];
 } kvd_latent_head;
 
-/*
- * New tokens of a batch. Request b has q_len[b] new tokens, which are the last of its kv_len[b]
- * tokens.
- */
+/* New tokens of a batch: the last q_len[b] of request b's kv_len[b] tokens. */
 typedef struct {
     int32_t n, max_pages;
-    int32_t most; /* upper bound of every q_len[b] */
-    /*
-     * In device memory: start, q_len and kv_len are [n], page_table is [n][max_pages]. start[b] is
-     * the first row of request b.
-     */
+    int32_t most; /* upper bound of every q_len */
+    /* Device [n]: first row, new tokens, all tokens; page_table is [n][max_pages]. */
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
 
-/* Returns a nonzero number if a member of *s cannot be right. */
+/* Returns nonzero if a member of *s is invalid. */
 static inline int kvd_latent_slices_bad(const kvd_latent_slices *s)
 {
     return s->n < 1 || s->n > 65535 || s->most < 1 || !s->start || !s->q_len || !s->kv_len ||
@@ -62,44 +53,38 @@ static inline int kvd_latent_slices_bad(const kvd_latent_slices *s)
 }
 
 /*
- * Arguments of kvd_latent_put. It stores queries after RoPE in the layout that attention reads, and
- * latents of new tokens in their pages.
+ * Arguments of kvd_latent_put, which stores queries after RoPE in attention's layout and latents of
+ * new tokens in pages.
  */
 typedef struct {
     kvd_latent_slices s;
-    /* Number of query heads and their dimension. If n_heads is 0, no queries are stored. */
+    /* Query heads and their dimension; n_heads 0: no queries. */
     int32_t n_heads, d_head;
-    /*
-     * Queries in device memory, [tokens][n_heads * d_head]: rows are ld_q elements apart, aligned
-     * to 16 bytes.
-     */
+    /* Device [tokens][n_heads * d_head], rows ld_q elements apart, aligned to 16 bytes. */
     const void *q;
     size_t ld_q;
-    /* RoPE tables, [position][d_head / 2]. If NULL, queries get no RoPE. */
+    /* [position][d_head / 2] RoPE tables; NULL: queries get no RoPE. */
     const float *cosine, *sine;
-    /* 1: RoPE rotates dimensions 2i and 2i + 1 together; 0: i and i + d_head / 2. */
+    /* 1: RoPE pairs dimensions 2i and 2i + 1; 0: i and i + d_head / 2. */
     int32_t interleaved;
     /*
-     * [n] Position of each request's token if every request has one new token. If NULL, the new
-     * tokens of request b have the positions kv_len[b] - q_len[b] .. kv_len[b] - 1.
+     * [n] Position of each request's single new token. NULL: positions kv_len[b] - q_len[b] ..
+     * kv_len[b] - 1.
      */
     const uint32_t *position;
-    /* First row of each request in the blocked layout of Q, [n]. If NULL, Q is row-major. */
+    /* [n] First row of each request in the blocked layout of Q. NULL: row-major. */
     const int32_t *q_start;
     int32_t n_q8;
     void *to_q;
     /*
-     * Latents of the new tokens in device memory, n_runs blocks of 8 elements (runs) per token.
-     * Tokens are ld_latent elements apart, aligned to 16 bytes.
+     * Device: latents of new tokens, n_runs blocks of 8 elements, ld_latent elements per token,
+     * aligned to 16 bytes.
      */
     const void *latent;
     size_t ld_latent;
-    /* Offset in a page, in elements, of each run of 8 elements: [n_runs], in device memory. */
+    /* Device [n_runs] Page offset, in elements, of each run of 8 elements. */
     const int32_t *run;
-    /*
-     * Offset of each run in the row of a token, in elements: [n_runs], in device memory. NULL: runs
-     * follow each other without gaps.
-     */
+    /* Device [n_runs] Offset of each run in a token's row, in elements. NULL: no gaps. */
     const int32_t *source;
     int32_t n_runs;
     void *pool;
@@ -108,170 +93,152 @@ typedef struct {
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
 /*
- * Limit of the ranks that kvd_latent_restore supports. That function computes pages of K and V from
- * latents: x = latent B, with RoPE applied to keys. Rows after the last token are set to 0 up to a
- * multiple of
- * 8. Later rows may be left as they are.
+ * Largest rank of kvd_latent_restore, which computes pages x = latent B, with RoPE for keys. Rows
+ * after the last token become 0 up to a multiple of 8; later rows are undefined.
  */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
-    /*
-     * Number of newest tokens of each request that are not restored. If it is not 0, the rows of
-     * these tokens and of later positions are left as they are.
-     */
+    /* Newest tokens of each request to skip. Nonzero: rows from these on stay unchanged. */
     int32_t newest;
-    /* Device memory: kv_len is [n], page_table is [n][max_pages]. */
+    /* Device: kv_len [n], page_table [n][max_pages]. */
     const int32_t *kv_len, *page_table;
     /*
-     * [n][max_pages * KVD_PAGE_TOKENS] Position of each row, device. Rows with a negative position
-     * keep their contents. NULL: rows have the positions 0, 1, 2 ...
+     * Device [n][max_pages * KVD_PAGE_TOKENS] Position of each row; negative: unchanged. NULL: 0,
+     * 1, 2 ...
      */
     const int32_t *position;
-    /* Slot of each request, [n], in device memory. If NULL, all requests use the same matrices. */
+    /* Device [n] Slot of each request. NULL: all requests share the matrices. */
     const int32_t *slot;
-    /* Number of elements of the matrices of one slot. */
+    /* Elements of the matrices of one slot. */
     size_t matrix_slot;
-    /* Layout of the latents and matrices of each KV head, in device memory, [n_kv_heads]. */
+    /* Device [n_kv_heads] Layout of each KV head's latents and matrices. */
     const kvd_latent_head *head;
     const void *latents, *matrix;
-    /* Number of elements of a page of latents, and of a page of the cache. */
+    /* Elements of a page of latents and of a page of the cache. */
     size_t latent_page, page;
     /*
-     * Device memory, or NULL. `bias` [2 n_kv_heads][d_head] holds the biases of all K heads, then
-     * of all V heads; they are added before the norms. `gain` [d_head] has the gains of the RMS
-     * norm of each head of K before RoPE, `eps` is the epsilon of the norm. Heads without a matrix
-     * B use neither `bias` nor `gain`.
+     * Device or NULL. bias [2 n_kv_heads][d_head]: K heads, then V heads, added before norms. gain
+     * [d_head]: RMS norm of K before RoPE. Unused by heads without matrix B.
      */
     const float *bias, *gain;
     float eps;
-    /* RoPE tables, [position][d_head / 2]. If NULL, keys get no RoPE. */
+    /* [position][d_head / 2] RoPE tables; NULL: keys get no RoPE. */
     const float *cosine, *sine;
     int32_t interleaved;
     /*
-     * Only for kvd_latent_restore_joint, which reads the matrices `joint` and ignores `matrix`. All
-     * KV heads share one latent of K and one latent of V. joint_latent has the offsets of the
-     * latents of K and of V in a page, joint_rank their ranks (at least 16). joint[2] are the
-     * matrices B in device memory, [rank / 8][n_kv_heads * d_head][8].
+     * Only for kvd_latent_restore_joint, if all KV heads share one latent of K and one of V. joint:
+     * device matrices B [rank / 8][n_kv_heads * d_head][8], instead of `matrix`. joint_latent: page
+     * offsets; joint_rank: at least 16.
      */
     const void *joint[2];
     int32_t joint_latent[2], joint_rank[2];
-    /* output */
     void *pages;
     int32_t n_sms;
 } kvd_latent_restore_args;
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /*
- * kvd_latent_restore_joint does the work of kvd_latent_restore if all KV heads share their latents.
- * It fails if there are slots, positions, biases or gains.
- * kvd_latent_joins returns true if kvd_latent_restore_joint supports the current device and these
- * heads: compute capability 9.0, 128 dimensions per head, and an even number of heads.
+ * kvd_latent_joins: true on compute capability 9.0 for 128 dimensions per head and an even number
+ * of heads. kvd_latent_restore_joint then restores shared latents; it fails for slots, positions,
+ * biases or gains.
  */
 bool kvd_latent_joins(int32_t n_kv_heads, int32_t d_head);
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
 
 /*
- * Multiplies the last token of each request, which is in the cache's pages, by the projection
- * matrix A of the request's slot, and stores the latents. The matrices of a slot are [2
- * n_kv_heads][d_head][rank], K first.
+ * Projects each request's last token, read from the cache's pages, by its slot's A [2
+ * n_kv_heads][d_head][rank] (K first) and stores the latents.
  */
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream);
 
 /*
- * Copies K and V of the new tokens from the cache's pages to `rows` [tokens][2 n_kv_heads][d_head],
- * heads of K first. Token t of request b goes to row start[b] + t.
+ * Copies new K and V from the cache's pages to rows [tokens][2 n_kv_heads][d_head], K first. Token
+ * t of request b becomes row start[b] + t.
  */
 cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head *head,
                               int32_t n_kv_heads, int32_t d_head, const void *pages, size_t page,
                               void *rows, cudaStream_t stream);
 
 /*
- * Copies the queries of prompts from the blocked layout that attention reads, `q`, to `rows`
- * [tokens][n_heads][d_head]. q_start and n_q8 are as in kvd_latent_put_args. Token t of request b
- * goes to row start[b] + t.
+ * Copies prompt queries from the blocked layout `q` to rows [tokens][n_heads][d_head]. Token t of
+ * request b becomes row start[b] + t. q_start, n_q8: as in kvd_latent_put_args.
  */
 cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t *q_start,
                                       int32_t n_q8, int32_t n_heads, int32_t d_head, const void *q,
                                       void *rows, cudaStream_t stream);
 
 /*
- * Projection matrix of one head: `width` eigenvectors and zero columns up to `rank`. `at` is the
- * offset of the matrix in an array, in elements.
+ * Projection of one head: `width` eigenvectors, then zero columns up to `rank`, at element `at` of
+ * an array.
  */
 typedef struct {
     int32_t width, rank, at;
 } kvd_latent_basis;
 
-/* Numbers of rows of K, and of V, whose second moments were decomposed. */
+/* Numbers of rows of K and of V whose second moments were decomposed. */
 typedef struct {
     int32_t k, v;
 } kvd_latent_rows;
 /*
- * Replaces the leading eigenvectors that the rows do not determine, as on the CPU (strawman.c): of
- * the basis[i].width last eigenvectors of each of n matrices [d][d], those beyond the number of
- * rows, and those whose eigenvalue is below 1e-6 of the largest. Each becomes the unit vector that
- * is farthest from the span of all earlier ones, made orthogonal to them and normalised. `vectors`
- * are as in kvd_latent_leading, `values` [n][d] are their eigenvalues; n is even, and the first
- * half of the matrices belongs to K.
+ * Replaces leading eigenvectors that the rows do not determine, as strawman.c: those beyond the
+ * number of rows, or with eigenvalues below 1e-6 of the largest. Each becomes the unit vector
+ * farthest from the earlier span, orthonormalised.
+ * vectors: as in kvd_latent_leading; values [n][d]: eigenvalues; n is even, K first.
  */
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
 /*
- * Writes the leading eigenvectors of each of n matrices [d][d] to `to`. The vectors of matrix i
- * begin at element basis[i].at and form a matrix [d][basis[i].rank], whose first column belongs to
- * the largest eigenvalue. In `vectors`, eigenvectors are column-major, in rising order of their
- * eigenvalues. `padded` [n][d][wide] receives the same matrices with zero columns up to `wide`; it
- * may be NULL. `basis` [n] is in device memory, and no rank is above `wide`.
+ * Writes the leading eigenvectors of n matrices to [d][basis[i].rank] at element basis[i].at,
+ * largest eigenvalue first.
+ * vectors [n][d][d]: column-major, eigenvalues rising. basis: device [n].
+ * padded [n][d][wide]: the same with zero columns up to `wide`; may be NULL.
  */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
 
-/* Rows of prompts in which less important tokens keep fewer columns than important ones. */
+/* Prompt rows in which less important tokens keep fewer columns. */
 typedef struct {
     kvd_latent_slices s;
-    const int32_t *q_start; /* device [s.n]: index in `level` of the first token of each prompt */
-    const uint8_t *level;   /* device: bits of each token of the prompts */
-    uint8_t important; /* bit of `level` that is set for important tokens, which keep all columns */
-    /* Device [n]: number of columns (`width`) of each head that less important tokens keep. */
+    const int32_t *q_start; /* device [s.n]: index in `level` of each prompt's first token */
+    const uint8_t *level;   /* device: bits of each prompt token */
+    uint8_t important;      /* bit of `level`; set: token keeps all columns */
+    /* Device [n]: columns (`width`) of each head that less important tokens keep. */
     const kvd_latent_basis *low;
     int32_t n, wide;
-    /*
-     * Device [tokens][n][wide], where n is the number of heads; token t of request b is row
-     * start[b] + t
-     */
+    /* Device [tokens][n][wide], n heads; token t of request b is row start[b] + t. */
     void *rows;
 } kvd_latent_narrow_args;
-/* Sets to 0, in the rows of less important tokens, the columns that such tokens do not store. */
+/* Zeroes the columns that less important tokens do not store. */
 cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream);
 
-/* One number of a token's latents in a code of scalar levels (method allot). */
+/* Codes of a latent's elements by scalar levels (method allot). */
 enum { KVD_LATENT_CODE_BITS = 8 };
 typedef struct {
-    int32_t place; /* offset in a page of latents, for the first token of the page */
-    /* First bit in the code of the token, and number of bits. 0 bits: the number becomes `mean`. */
+    int32_t place; /* element offset in a page, for the page's first token */
+    /* First bit in the token's code, and bits; 0 bits: the number becomes `mean`. */
     int32_t bit, bits;
     int32_t side; /* 0: K, 1: V */
-    /* A number x is coded as the level nearest to (x - mean) / deviation. */
+    /* x is coded as the level nearest to (x - mean) / deviation. */
     float mean, deviation;
 } kvd_latent_code;
 
 /*
- * Arguments of kvd_latent_code_put, which codes the new tokens from the pages of latents, and of
- * kvd_latent_code_restore, which writes all tokens but the new ones into these pages. The first
- * n_sink tokens of a request are stored as they are. Arrays are in device memory.
+ * Arguments of kvd_latent_code_put (codes new tokens) and kvd_latent_code_restore (decodes all
+ * others into pages). A request's first n_sink tokens are stored uncoded. Arrays are in device
+ * memory.
  */
 typedef struct {
     kvd_latent_slices s;
     const int32_t *slot; /* [s.n] */
     /*
-     * n_codes is a multiple of 8: 8 consecutive numbers have consecutive places. words: number of
-     * 32-bit words of the code of a token.
+     * n_codes: multiple of 8, with 8 consecutive places each. words: 32-bit words of a token's
+     * code.
      */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
-    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] levels, by side and number of bits */
+    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] levels, by side and bits */
     const float *level;
     uint32_t *store; /* [pages][KVD_PAGE_TOKENS][words] */
     uint16_t *exact; /* [slots][n_sink][n_codes] */

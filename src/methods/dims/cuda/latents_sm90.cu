@@ -1,11 +1,10 @@
 /*
- * kvd_latent_restore with wgmma, for KV heads that share their latents. A CTA computes [128 tokens]
- * [256 dims] = L [128][rank] B [rank][256]. The two CTAs of a cluster compute different tokens with
- * the same part of B. Each CTA loads half of this part into the shared memory of both.
+ * kvd_latent_restore with wgmma, for KV heads that share their latents. A CTA computes [128
+ * tokens][256 dims] = L [128][rank] B [rank][256]. Both CTAs of a cluster use one part of B; each
+ * loads half into both shared memories.
  *
- * Latents and B are stored as core matrices of 8 x 8 numbers (sm90.cuh), so bulk copies bring them
- * to shared memory in the layout that wgmma reads. One warpgroup issues the copies, and two
- * warpgroups compute a page of 64 tokens each.
+ * L and B are stored as 8 x 8 core matrices (sm90.cuh), ready for bulk copies and wgmma. One
+ * warpgroup copies; two compute a page of 64 tokens each.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/dims/cuda/latents.h"
@@ -16,18 +15,15 @@ namespace
 enum {
     D = 128,       /* dimensions of a KV head */
     COLUMNS = 256, /* dimensions that a CTA computes */
-    RANKS = 64,    /* ranks of a stage of the ring buffer */
+    RANKS = 64,    /* ranks of a ring-buffer stage */
     STAGES = 4,
-    CTAS = 2,      /* CTAs of a cluster */
-    CONSUMERS = 2, /* warpgroups that compute */
+    CTAS = 2,
+    CONSUMERS = 2,
     THREADS = 128 * (1 + CONSUMERS),
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,
     A_BYTES = RANKS * KVD_PAGE_TOKENS * 2,
-    RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of the matrix B */
-    /*
-     * BLOCK_A: bytes of 16 ranks of the latents of a page. BLOCK_B: bytes of 16 ranks (rows) of the
-     * matrix B.
-     */
+    RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of B */
+    /* Bytes of 16 ranks: of a page's latents, and of B. */
     BLOCK_A = A_BYTES / (RANKS / 16),
     BLOCK_B = 2 * RUN_BYTES,
     STAGE_BYTES = CONSUMERS * A_BYTES + RANKS / 8 * RUN_BYTES
@@ -45,10 +41,7 @@ __device__ __forceinline__ void cluster_meet(void)
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/*
- * Starts a bulk copy to the same address of shared memory in both CTAs. The barrier `bar` of each
- * CTA counts the bytes.
- */
+/* Copies to the same shared address in both CTAs; each CTA's barrier `bar` counts the bytes. */
 __device__ __forceinline__ void bulk_copy_both(uint32_t dst, const void *src, uint32_t bytes,
                                                uint32_t bar)
 {
@@ -69,7 +62,7 @@ __device__ __forceinline__ void arrive_both(uint32_t bar)
                      : "memory");
 }
 
-/* A stage of the ring buffer, and the parity of the current phase of its barriers. */
+/* Stage of the ring buffer, and phase parity of its barriers. */
 struct place {
     int stage;
     uint32_t parity;
@@ -81,27 +74,20 @@ __device__ __forceinline__ void advance(place &p)
     p.parity ^= p.stage == 0;
 }
 
-/*
- * Tokens and columns that a CTA computes. The columns are those of two heads, 2 * tile and 2 * tile
- * + 1.
- */
+/* Tokens and columns of a CTA; the columns are heads 2 * tile and 2 * tile + 1. */
 struct task {
     int b, length, token, side, tile;
 };
 
 /*
- * Iterator over the tasks of a cluster. For the same 256 tokens it visits K and V and all pairs of
- * heads, then continues with the next 256 tokens.
+ * Iterates over a cluster's tasks: for 256 tokens K and V of all pairs of heads, then the next 256.
  */
 struct tasks {
-    /* number: of the next task; b: its request; before: number of tasks of requests before b */
+    /* Next task, its request, and the tasks of earlier requests. */
     int number, b, before;
 };
 
-/*
- * Sets `*t` to the next task (tokens and columns to compute) of the cluster. Returns false if there
- * is none.
- */
+/* Sets `*t` to the cluster's next task. Returns false if there is none. */
 __device__ __forceinline__ bool next_task(const kvd_latent_restore_args &a, tasks &s, task *t)
 {
     for (; s.b < a.n; s.b++) {
@@ -129,7 +115,7 @@ struct barriers {
     uint32_t full, empty; /* addresses of [STAGES] */
 };
 
-/* Requests the copies of the operands of all tasks. Called by one thread. */
+/* Requests the operands of all tasks. Called by one thread. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -162,10 +148,7 @@ __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, bar
     }
 }
 
-/*
- * Applies RoPE to the lane's rows, which are tokens `token` + lane / 4 and `token` + lane / 4 + 8.
- * x holds the keys of two heads.
- */
+/* Applies RoPE to x, keys of two heads; the lane's rows are tokens `token` + lane / 4 and + 8. */
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
                                            float (&x)[COLUMNS / 2], int token, int length, int lane)
 {
@@ -204,7 +187,7 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
     }
 }
 
-/* Writes the page of a warpgroup. Rows after the last token become 0 if all tokens are restored. */
+/* Writes a warpgroup's page. If all tokens are restored, rows after the last become 0. */
 __device__ __forceinline__ void write_page(const kvd_latent_restore_args &a, const task &t,
                                            size_t page, const float (&x)[COLUMNS / 2], int token,
                                            int warp, int lane)
@@ -229,7 +212,7 @@ __device__ __forceinline__ void write_page(const kvd_latent_restore_args &a, con
     }
 }
 
-/* Starts the product of N blocks of 16 ranks, and adds it to x if `more` is not 0. */
+/* Starts the product of N blocks of 16 ranks; nonzero `more` adds to x. */
 template <int N>
 __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, uint32_t B,
                                            int more)
@@ -253,7 +236,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
     for (place p = {0, 0}; next_task(a, s, &t);) {
         const int rank = a.joint_rank[t.side],
                   token = t.token + group * KVD_PAGE_TOKENS + 16 * warp;
-        /* Barrier of the buffer stage that the last but one group of wgmma reads */
+        /* Barrier of the stage that the last but one wgmma group reads */
         uint32_t used = 0;
         for (int k = 0; k < rank; k += RANKS, advance(p)) {
             const uint32_t from = smem + (uint32_t)(p.stage * STAGE_BYTES),
@@ -266,8 +249,8 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
             /*
-             * The last stage of a task may have several groups of wgmma, so the warpgroup waits for
-             * all groups that read the previous stage.
+             * A task's last stage may have several wgmma groups: wait for all readers of the
+             * previous stage.
              */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
@@ -313,7 +296,7 @@ __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
         registers_up<232>();
         compute_all(a, smem, bar, group - 1);
     }
-    /* A CTA must not end before the other CTA has arrived at this CTA's barriers. */
+    /* A CTA must not end before the other CTA has arrived at its barriers. */
     cluster_meet();
 }
 

@@ -1,7 +1,4 @@
-/*
- * Kernels on latents that are no products with matrices of heads: projection matrices from
- * eigenvectors, tokens that keep fewer columns, and codes of latents.
- */
+/* Kernels on latents: projections from eigenvectors, tokens with fewer columns, codes. */
 #include "methods/dims/cuda/latents.h"
 
 #include "kernels/cuda/mma.cuh"
@@ -10,7 +7,7 @@ namespace
 {
 
 enum { THREADS = 256 };
-/* Smallest eigenvalue of a determined direction, as a fraction of the largest eigenvalue. */
+/* Smallest eigenvalue of a determined direction, relative to the largest. */
 constexpr float KNOWN = 1e-6F;
 
 __device__ __forceinline__ uint16_t bf16_of(float x)
@@ -19,8 +16,7 @@ __device__ __forceinline__ uint16_t bf16_of(float x)
 }
 
 /*
- * One CTA per matrix. `left` has the squared length of each unit vector outside the span of the
- * columns so far, which all threads search in the same order.
+ * One CTA per matrix. left: squared length of each unit vector outside the span of earlier columns.
  */
 __global__ void __launch_bounds__(THREADS)
     complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
@@ -99,7 +95,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the offset in the pool of token t of request b, in pages of latents. */
+/* Returns the pool offset of token t of request b, in pages of latents. */
 __device__ __forceinline__ size_t page_of(const kvd_latent_slices &s, int b, int t)
 {
     return static_cast<size_t>(__ldg(s.page_table + b * s.max_pages + t / KVD_PAGE_TOKENS));
@@ -143,7 +139,7 @@ __device__ __forceinline__ uint32_t *words_of(const kvd_latent_code_args &a, int
                static_cast<size_t>(a.words);
 }
 
-/* A CTA codes one new token after another; a thread finds the level of one number. */
+/* A CTA codes one new token after another; a thread finds one level. */
 __global__ void __launch_bounds__(THREADS)
     code_tokens(const __grid_constant__ kvd_latent_code_args a)
 {
@@ -192,7 +188,7 @@ __device__ __forceinline__ uint16_t decoded(const kvd_latent_code_args &a, int b
     return bf16_of(c.mean + c.deviation * __ldg(levels_of(a, c) + q));
 }
 
-/* A CTA decodes 8 tokens at a time, in the order of their places in the page. */
+/* A CTA decodes 8 tokens at a time, in page order. */
 __global__ void __launch_bounds__(THREADS)
     decode_tokens(const __grid_constant__ kvd_latent_code_args a)
 {

@@ -1,14 +1,11 @@
 /*
- * Method palu, alone or with allot, in the CUDA engine (methods/dims/palu.c). The matrix product of
- * Q, K and V gives latent vectors of K and V. Every token attends to keys that are restored from
- * latents, also to the keys of its own prompt. If the cache sets exact_method, as text generation
- * requires, the weights stay as they are, separate products give latents, and prompts attend to
- * their own keys and values.
+ * Method palu, alone or with allot, in the CUDA engine. The QKV product gives latents. Every token
+ * attends to keys restored from latents, even of its own prompt; with exact_method, separate
+ * products give latents and prompts attend to their own K and V.
  *
- * If the fused kernel supports the shape (kernels/rivals/palu_decode.h), it restores keys and
- * computes attention. Otherwise the pages of the layer are restored before attention. If no latent
- * of values is wider than a head, B_v (the matrix that rebuilds values) is folded into W_O.
- * Otherwise W_O would grow, so B_v is applied separately.
+ * The fused kernel (kernels/rivals/palu_decode.h) restores keys and computes attention if it
+ * supports the shape; otherwise pages are restored first. B_v is folded into W_O unless a value
+ * latent is wider than a head.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,20 +17,17 @@
 static const char what[] = "latents of palu", matrices[] = "matrices of palu";
 
 /*
- * Offsets of the matrices of one layer, in elements of kvd_palu.matrix. A projects K or V of a
- * group of heads, B rebuilds K or V of one head (methods/dims/palu.c).
+ * Offsets, in elements of kvd_palu.matrix, of one layer's matrices: A projects a group of heads, B
+ * rebuilds one head.
  */
 typedef struct {
-    /* True if B of values is folded into W_O: attention outputs sums of latents of values. */
+    /* True if B of values is folded into W_O and attention outputs value latents. */
     bool direct;
-    /* Offsets of the matrices A [heads * d_head][rank] of all groups, for K and for V. */
+    /* Offsets of A [heads * d_head][rank] of all groups, for K and V. */
     size_t down[2];
-    /*
-     * Offsets of the matrices B: `up` is for the transposes B^T of keys and values, `up_pair` for B
-     * of the keys in the element order of the fused kernel.
-     */
+    /* Offsets of B^T of keys and values, and of key B in the fused kernel's order. */
     size_t up, up_pair;
-    /* Offset of the matrices B [rank][d_head] that rebuild the values, not transposed. */
+    /* Offset of value B [rank][d_head], not transposed. */
     size_t back;
 } kvd_palu_layer;
 
@@ -44,27 +38,22 @@ typedef struct {
     /* Projections of this GPU's KV heads; points to `own`. */
     const kvd_dims *dims;
     kvd_dims own;
-    /*
-     * True if the matrix product that computes Q, K and V gives latents directly. In models with
-     * norms of K or with biases it is false, and a separate product computes the latents.
-     */
+    /* True if the QKV product gives latents; false with norms of K or biases. */
     bool folded;
     bool fused;
-    kvd_latent_codes codes; /* used if `coded` */
-    bool coded;             /* the plan's bits method, allot, codes the latents */
+    kvd_latent_codes codes;
+    bool coded; /* method allot codes the latents */
     kvd_palu_layer *layer;
-    /* All matrices in device memory, bf16. */
     uint16_t *matrix;
-    /* Latents from separate products, [max_tokens][latent_pitch]. NULL if `folded`. */
+    /* [max_tokens][latent_pitch] Latents from separate products; NULL if `folded`. */
     uint16_t *rows;
     size_t rows_pitch;
     int n_clusters;
     void *workspace;
-    uint16_t *o; /* attention output, in latents of values: [max_slices][n_heads * rank_v] */
+    uint16_t *o; /* attention output in value latents: [max_slices][n_heads * rank_v] */
     /*
-     * Device array [n_layers][3][n_heads] of pointers for the batched product of `o` with B_v. For
-     * each query head, row 0 points to the matrix B_v [rank_v][d_head], row 1 to the head's part of
-     * `o`, row 2 to its output.
+     * Device [n_layers][3][n_heads] pointers for the batched product with B_v. Rows: B_v
+     * [rank_v][d_head], part of `o`, output.
      */
     const void **factor;
 } kvd_palu;
@@ -82,16 +71,16 @@ static kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
                             .rank_v = p->store.layer[layer].rank[KVD_VALUES][0]};
 }
 
-/* bf16 numbers of all matrices, collected on the host and then copied to the device at once */
+/* bf16 numbers of all matrices, collected on the host and copied at once */
 typedef struct {
-    /* Numbers. NULL in the first pass, which only counts the n elements. */
+    /* NULL in the first pass, which only counts elements. */
     uint16_t *x;
     size_t n;
 } pile;
 
 /*
- * Appends x [rows][columns] as bf16 [to_rows][to_columns], padded with zeros, and returns its
- * offset. If `turned` is true, x is [columns][rows] and gets transposed.
+ * Appends x [rows][columns] as bf16 [to_rows][to_columns], zero-padded; returns its offset.
+ * `turned`: x is [columns][rows].
  */
 static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows,
                   size_t to_columns, bool turned)
@@ -106,7 +95,7 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
     return at;
 }
 
-/* Appends the matrices B_k of all heads of layer l, in the fused kernel's element order. */
+/* Appends B_k of all heads of layer l, in the fused kernel's order. */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
     const kvd_palu_shape s = kvd_palu_shape_of(p, l);
@@ -187,8 +176,8 @@ static int make_matrices(kvd_palu *p, kvd_err *err)
 }
 
 /*
- * Multiplies W_K and W_V of each group of heads, rows [heads * d_head][d_model], by the transpose
- * of its projection matrix A. The products are stored directly after the rows of W_Q.
+ * Replaces W_K and W_V of each group, [heads * d_head][d_model], by A^T W, stored directly after
+ * W_Q.
  */
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {
@@ -217,8 +206,7 @@ static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 }
 
 /*
- * If `folded` is set, multiplies W_K and W_V by A. In layers with kvd_palu_layer.direct, multiplies
- * W_O by B of the values.
+ * Multiplies W_K and W_V by A if `folded`, and W_O by value B in layers with kvd_palu_layer.direct.
  */
 static int fold(const kvd_palu *p, kvd_err *err)
 {
@@ -252,9 +240,8 @@ static int padded(int rank)
 }
 
 /*
- * True if the fused kernel can run the model. It derives the RoPE rotation of a position from two
- * rows of the RoPE table, so angles must be linear in the position, and every (cosine, sine) must
- * have length 1.
+ * The fused kernel derives RoPE from two table rows: angles must be linear in the position, and
+ * each (cosine, sine) of length 1.
  */
 static bool fuses(const kvd_palu *p)
 {
@@ -277,7 +264,7 @@ static bool fuses(const kvd_palu *p)
     return true;
 }
 
-/* Returns the name of the first member of the plan that the engine does not run with palu. */
+/* Returns the plan's first member that the engine does not run with palu. */
 static const char *refused_member(const kvd_plan *plan)
 {
     return plan->layers                                  ? plan->layers->info.name
@@ -286,7 +273,7 @@ static const char *refused_member(const kvd_plan *plan)
                                                          : NULL;
 }
 
-/* Returns true if the kernels support latents that each serve `heads` heads of d dimensions. */
+/* Returns true if the kernels support latents that serve `heads` heads of d dimensions. */
 static bool fits(int heads, int d)
 {
     return d % 16 == 0 && heads * d <= 768;
@@ -307,8 +294,8 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 }
 
 /*
- * Sets the layouts of all layers. Ranks are rounded up to multiples of 16. If prompts attend
- * uncompressed, the pages hold whole keys and values, because prompts read them.
+ * Rounds ranks up to multiples of 16. If prompts attend uncompressed, the pages hold whole keys and
+ * values.
  */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
@@ -335,7 +322,7 @@ static int resolve(kvd_palu *p, kvd_err *err)
     return 0;
 }
 
-/* Makes the device array kvd_palu.factor. Its pointers stay the same in all decode steps. */
+/* Makes the device array kvd_palu.factor, valid for all decode steps. */
 static int make_factors(kvd_palu *p, kvd_err *err)
 {
     const size_t heads = (size_t)p->method.cache->share->n_heads,
@@ -424,7 +411,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
         return 0;
     if (out != p->w->narrow)
         return kvd_fail(err, "attention of latents: rows go where none were expected");
-    /* cuBLAS is column-major, so it computes the transposes: out_h^T [d][n] = B_v^T o_h^T. */
+    /* cuBLAS is column-major and computes the transposes: out_h^T [d][n] = B_v^T o_h^T. */
     return kvd_cublas_check(p->w->lib->cublasGemmBatchedEx(
                                 p->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)r->steps, rank, &one,
                                 f, CUDA_R_16BF, d, f + heads, CUDA_R_16BF, heads * rank, &zero,
@@ -433,10 +420,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                             "values of latents", err);
 }
 
-/*
- * Computes latents by separate matrix products, for models with norms of K or biases between W_K
- * and the projection.
- */
+/* Computes latents by separate products, for models with norms of K or biases. */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_latent_layer *const l = &p->store.layer[r->layer];
@@ -491,7 +475,7 @@ static int put(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, kvd_err
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
 }
 
-/* Stores Q, K and V of prompts, uncompressed, in the pages that their attention reads. */
+/* Stores uncompressed Q, K and V of prompts in the pages of their attention. */
 static int append_whole(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
     return kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer), c->pages->device, err);
@@ -556,8 +540,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 }
 
 /*
- * Fails if an iteration has parts of prompts, or prompts together with steps. The uncompressed rows
- * of a prompt are kept for one layer at a time, so later parts could not read them.
+ * Fails for chunks of prompts and for prompts with steps: uncompressed rows are kept one layer at a
+ * time.
  */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
@@ -638,7 +622,7 @@ static bool runs(const kvd_plan *plan)
     return plan->dims && plan->dims->rebuild;
 }
 
-/* Copies the projections of this GPU's KV heads to p->own. The plan still owns the matrices. */
+/* Copies the projections of this GPU's KV heads to p->own. The plan owns the matrices. */
 static int take_heads(kvd_palu *p, const kvd_dims *all, kvd_err *err)
 {
     const kvd_gpu_share *const share = p->method.cache->share;
@@ -680,7 +664,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .appended = appended,
                                  .free = release};
     p->w = c->worker;
-    /* The caller's cache frees the method, even if a later step fails. */
+    /* The caller's cache frees the method, even after a failure. */
     *m = &p->method;
     return take_heads(p, plan->dims, err) || open_palu(p, err) ? -1 : 0;
 }

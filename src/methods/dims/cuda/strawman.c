@@ -1,14 +1,11 @@
 /*
- * Method strawman and parameters online=1 and explicit=1 in the CUDA engine (see
- * methods/dims/strawman.c). Phase compress: Gram matrices by cuBLAS, their eigenvectors by
- * cuSOLVER. Phase rotate: products with the leading eigenvectors. Phase restore: a decode step
- * rebuilds K and V of the whole layer.
+ * Method strawman, online=1 and explicit=1 in the CUDA engine (methods/dims/strawman.c). Phases:
+ * compress (Gram matrices, eigenvectors), rotate (projection), restore (a step rebuilds K and V of
+ * the layer).
  *
- *     strawman     matrices K^T K and V^T V of every KV head; all heads keep the same number of
- *                  dimensions
- *     online=1     Q^T Q + K^T K and V^T V + W_O W_O^T, with Q and W_O of the KV head's query
- *                  heads, and the numbers of dimensions in kvd_plan.widths
- *     explicit=1   the matrices of kvd_plan.widths, without a decomposition
+ * strawman: K^T K and V^T V per KV head, equal widths
+ * online=1: Q^T Q + K^T K and V^T V + W_O W_O^T, widths of kvd_plan.widths
+ * explicit=1: matrices of kvd_plan.widths, no decomposition
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +23,8 @@ static strawman *self_of(kvd_gpu_method *m)
 }
 
 /*
- * Adds the Gram matrices X^T X of `count` matrices X [rows][d] to `to` [count][d][d]. If `first` is
- * true, overwrites `to` instead. Rows are ld elements apart, matrices `stride` elements.
+ * Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d]; `first` overwrites. ld, stride:
+ * elements between rows, between matrices.
  */
 static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t rows, int count,
                     bool first, float *to, kvd_err *err)
@@ -42,7 +39,7 @@ static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t
         what, err);
 }
 
-/* Writes the Gram matrices of a prompt to s->gram. `start` is the prompt's first row. */
+/* Writes the Gram matrices of a prompt to s->gram. start: the prompt's first row. */
 static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -68,8 +65,8 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
 }
 
 /*
- * Replaces the Gram matrices of a prompt in s->gram by their eigenvectors. Directions that a short
- * prompt does not determine are chosen as on the CPU.
+ * Replaces s->gram by eigenvectors. Directions that a short prompt leaves undetermined are chosen
+ * as on the CPU.
  */
 static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)
@@ -91,15 +88,15 @@ static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
 }
 
 /*
- * Multiplies each head of x [tokens][n][d] by its matrix in a [n][d][wide]. The array `to`
- * [tokens][n][wide] receives the products.
+ * Multiplies each head of x [tokens][n][d] by its matrix in a [n][d][wide] into `to`
+ * [tokens][n][wide].
  */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
     const int d = s->method.cache->config->d_head, r = s->wide;
     const float one = 1, zero = 0;
-    /* cuBLAS is column-major, so it computes the transposes: to^T [r][tokens] = A^T x^T. */
+    /* cuBLAS is column-major and computes the transposes: to^T [r][tokens] = A^T x^T. */
     return kvd_cublas_check(s->w->lib->cublasGemmStridedBatchedEx(
                                 s->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, r, (int)tokens, d, &one, a,
                                 CUDA_R_16BF, r, (long long)d * r, x, CUDA_R_16BF, s->n * d, d,
@@ -114,10 +111,7 @@ static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
            s->layer_at[layer];
 }
 
-/*
- * Returns the zero-padded projection matrices of prompt i in a layer, or NULL if all ranks are
- * equal.
- */
+/* Returns zero-padded projections of prompt i, or NULL if all ranks are equal. */
 static uint16_t *padded_of(const strawman *s, int layer, size_t i)
 {
     const size_t d = (size_t)s->method.cache->config->d_head;
@@ -156,10 +150,7 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/*
- * Copies K and V of the new tokens of prompts to s->rows. Copies Q too if Gram matrices include Q^T
- * Q (online=1).
- */
+/* Copies new K and V of prompts to s->rows, and Q if Gram matrices include Q^T Q. */
 static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_slices *at,
                   kvd_err *err)
 {
@@ -179,7 +170,7 @@ static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_s
                : 0;
 }
 
-/* Prompts attend to K and V without projection, so K and V are projected after attention. */
+/* Prompts attend to unprojected K and V, so projection follows attention. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     strawman *const s = self_of(m);
@@ -246,8 +237,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Writes the projection matrices of kvd_plan.widths to `to` (all layers, without gaps) and to
- * `padded` [n_layers][n][d_head][wide], which may be NULL.
+ * Writes the projections of kvd_plan.widths to `to` (no gaps) and padded
+ * [n_layers][n][d_head][wide] (may be NULL).
  */
 static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
 {
@@ -293,10 +284,7 @@ static int make_shared(strawman *s, cudaStream_t stream, kvd_err *err)
     return status;
 }
 
-/*
- * Allocates the projection matrices of all slots and fills them with random numbers. With random
- * matrices, decode steps can be timed without computing a prompt.
- */
+/* Random matrices let decode steps be timed without computing a prompt. */
 static int make_matrices(strawman *s, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t n = slots * s->store.matrix_slot;
@@ -326,8 +314,8 @@ static double held(const kvd_gpu_method *m)
 }
 
 /*
- * Returns the bits of a slot, counted as in methods/entries.c: kept dimensions of all tokens, and
- * the matrices of the request.
+ * Counts a slot's bits as methods/entries.c: kept dimensions of all tokens, and the request's
+ * matrices.
  */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
@@ -354,7 +342,6 @@ static void release(kvd_gpu_method *m)
     free(s);
 }
 
-/* Allocates the arrays that decompositions need. */
 static int make_solver_arrays(strawman *s, kvd_err *err)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -383,8 +370,7 @@ static int make_arrays(strawman *s, kvd_err *err)
 }
 
 /*
- * Allocates s->outputs and computes its matrices W_O W_O^T, and allocates s->queries. With
- * online=1, the queries' Gram matrices are added to those of K, and W_O W_O^T to those of V.
+ * Allocates s->queries and s->outputs with W_O W_O^T, added to the Gram matrices of V (online=1).
  */
 static int make_stacks(strawman *s, kvd_err *err)
 {
@@ -418,10 +404,7 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
     return side ? h->d_v : h->d_qk;
 }
 
-/*
- * Sets the ranks of all heads in s->store, and the offsets of their matrices in `basis`
- * [n_layers][n].
- */
+/* Sets the ranks of all heads in s->store and matrix offsets in basis [n_layers][n]. */
 static void describe_heads(strawman *s, kvd_latent_basis *basis)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -512,7 +495,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .attended = attended,
                                  .free = release};
     s->w = c->worker;
-    /* The caller's cache frees the method, even if a later step fails. */
+    /* The caller's cache frees the method, even after a failure. */
     *m = &s->method;
     return open_strawman(s, err);
 }

@@ -1,6 +1,6 @@
 /*
- * Supports tokens that store different numbers of dimensions (important tokens and others) in
- * caches whose rows are projected and rebuilt explicitly (strawman_parts.h).
+ * Tokens of different widths (important tokens and others) in caches with projected and rebuilt
+ * rows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 static const char what[] = "two widths of tokens";
 
-enum { OVERLAP = 2, MEAN /* indices of parameters in the table of tokens/importance.c */ };
+enum { OVERLAP = 2, MEAN /* indices in the parameter table of tokens/importance.c */ };
 
 static const kvd_parameter_values *values_of(const kvd_strawman *s)
 {
@@ -24,8 +24,8 @@ static size_t layers_of(const kvd_strawman *s)
 }
 
 /*
- * Returns the layer whose choice of important tokens `layer` uses. The parameter `layers` is the
- * number of adjacent layers that share their sets.
+ * Returns the layer whose important tokens `layer` uses; parameter `layers` adjacent layers share
+ * them.
  */
 static int first_of(const kvd_strawman *s, int layer)
 {
@@ -34,8 +34,7 @@ static int first_of(const kvd_strawman *s, int layer)
 }
 
 /*
- * Sets the numbers of columns that less important tokens keep, low [n_layers][n], and the bytes
- * that one such token saves in each layer.
+ * Sets columns of less important tokens, low [n_layers][n], and the bytes that one saves per layer.
  */
 static void describe(const kvd_strawman *s, kvd_latent_basis *low, double *saved)
 {
@@ -100,8 +99,8 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err)
 }
 
 /*
- * For timing runs, whose prompts are never processed: sets the number of less important tokens of
- * each prompt to the number that follows from its length if the parameter `overlap` has no effect.
+ * In timing runs without `overlap`, sets each prompt's number of less important tokens from its
+ * length.
  */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err)
 {

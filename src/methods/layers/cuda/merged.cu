@@ -1,6 +1,6 @@
 /*
- * Kernels of merged.h. In the kernels that compute angles between vectors of two layers, a warp
- * reads 8 adjacent tokens at a time.
+ * Kernels of merged.h. A warp that compares vectors of two layers reads 8 adjacent tokens at a
+ * time.
  */
 #include "methods/layers/cuda/merged.h"
 
@@ -11,10 +11,7 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-/*
- * Marks the vectors of a token in two layers as not merged: the word that would hold their two
- * norms holds -1 and -1 in bf16.
- */
+/* Marks unmerged vectors: the word of their two norms holds -1 and -1 in bf16. */
 constexpr uint32_t APART = 0xbf80bf80u;
 
 __device__ __forceinline__ size_t page_elements(const kvd_merged_args &a)
@@ -28,8 +25,8 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
 }
 
 /*
- * Returns the norms (lengths) of vector v of the page's 64 tokens, one word per token for both
- * layers. Vector v is K of head v / 2, or V if v is odd.
+ * Returns the norms of vector v (K of head v / 2; V if v is odd) of the page's 64 tokens, one word
+ * per token for both layers.
  */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
@@ -48,14 +45,13 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 }
 
 /*
- * Eight tokens of vector v of request b. Four lanes share a token: lane l has token l % 8. The
- * vector consists of runs of 8 numbers, of which the lane handles runs l / 8, l / 8 + 4, l / 8 + 8,
- * and so on.
+ * Eight tokens of vector v of request b. Lane l reads token l % 8, in runs l / 8, l / 8 + 4, ... of
+ * 8 numbers.
  */
 struct octet {
-    /* page: page number; at: index in the pool of the first number of the lane's first run */
+    /* page: page number; at: pool index of the lane's first number */
     size_t page, at;
-    int token; /* number of the lane's token in the request */
+    int token;
     int lane, n_runs;
 };
 
@@ -70,8 +66,7 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
 }
 
 /*
- * Calls f(index) for every run of 8 numbers of the lane. The index is that of the run's first
- * element in the pools.
+ * Calls f for each of the lane's runs of 8 numbers, with the pool index of the run's first element.
  */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
@@ -145,9 +140,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Factors by which the unit vectors of the two layers are multiplied before they are added
- * (spherical interpolation). The sum is a unit vector too. If a vector is zero or the vectors are
- * opposite, one of them is taken unchanged.
+ * Weights of the two layers' unit vectors in spherical interpolation. If a vector is zero or the
+ * two are opposite, one is taken unchanged.
  */
 struct factors {
     double from, to;
@@ -167,8 +161,8 @@ __device__ __forceinline__ factors factors_of(const measured &m, double t)
 }
 
 /*
- * Computes the interpolated direction of the token's vectors in the two layers, and writes it as
- * their common direction.
+ * Writes the interpolated direction of the token's vectors in the two layers as their common
+ * direction.
  */
 __device__ void share_direction(const kvd_merged_args &a, const octet &o, const measured &m,
                                 double t)
@@ -231,8 +225,8 @@ __device__ __forceinline__ uint4 times(uint4 x, float length)
 }
 
 /*
- * Restores the vectors of all tokens of decode steps; a thread restores 8 numbers of a token. Rows
- * after the last token become zero, up to a multiple of 8 rows.
+ * Restores all tokens of decode steps, 8 numbers per thread. Rows after the last token become zero,
+ * up to a multiple of 8.
  */
 template <bool SECOND>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_merged_args a)
@@ -306,10 +300,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/*
- * Returns the number of CTAs among which the tokens of a request are divided. `others` is the
- * number of CTAs in the other dimensions of the grid.
- */
+/* Returns the CTAs per request. others: CTAs in the grid's other dimensions. */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -1,13 +1,12 @@
 /*
- * Caches that store K and V of prompts for adjacent layers together (methods/layers), in the CUDA
- * engine. All numbers are bf16. Pages have the layout of kernels/layout.h. Tokens after the prompt
- * are stored layer by layer.
+ * CUDA engine of methods that store K and V of prompts for adjacent layers together, bf16, in pages
+ * of kernels/layout.h. Later tokens are stored layer by layer.
  *
- * minicache   The vectors of a token in two layers, K or V of one KV head, share one direction and
- *             keep their lengths. Pairs of vectors that are not merged are stored layer by layer.
- * xkv         Latents (dims/cuda/latents.h) that all layers of a group share.
+ * minicache: K or V of a token and KV head in two layers share one direction and keep their
+ * lengths; unmerged pairs are stored layer by layer.
+ * xkv: latents (dims/cuda/latents.h) that all layers of a group share.
  *
- * Launchers return cudaError_t, launch on the stream, and never synchronise, allocate or print.
+ * Launchers return cudaError_t and never synchronise, allocate or print.
  */
 #ifndef KVD_METHODS_LAYERS_CUDA_MERGED_H
 #define KVD_METHODS_LAYERS_CUDA_MERGED_H
@@ -23,27 +22,23 @@
 extern "C" {
 #endif
 
-/* Requests of a batch, and the stored pages of one or two layers. Arrays are device memory. */
+/* Requests of a batch and the stored pages of one or two layers, in device memory. */
 typedef struct {
     int32_t n, max_pages, n_sms;
-    int32_t n_kv_heads, d_head; /* every KV head has d_head numbers of K and of V */
-    /*
-     * [n] kv_len: number of cached tokens of each request, new ones included. slot: slot of each
-     * request.
-     */
+    int32_t n_kv_heads, d_head; /* d_head numbers of K and of V per KV head */
+    /* [n] Cached tokens, including new ones, and slot of each request. */
     const int32_t *kv_len, *slot;
     const int32_t *page_table; /* [n][max_pages] */
-    /* bf16 pages from which attention reads the layer that is being computed. */
+    /* bf16 pages from which attention reads the current layer. */
     uint16_t *rows;
     /*
-     * Pages of a pair of layers. `first` holds the common directions of merged vectors, and those
-     * vectors of the first layer that are not merged. `second` holds the vectors of the second
-     * layer. Both have the page numbers and the layout of `rows`.
+     * Pages of a pair of layers, numbered and laid out as `rows`: `first` holds common directions
+     * and the first layer's unmerged vectors, `second` the second layer's vectors.
      */
     uint16_t *first, *second;
     /*
      * [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] Lengths of a token's vectors in the two layers, K
-     * then V of each KV head. Negative: the vectors are not merged.
+     * then V of each KV head. Negative: unmerged.
      */
     uint16_t *length;
 } kvd_merged_args;
@@ -51,43 +46,35 @@ typedef struct {
 /* Copies K and V of prompts from `rows` to the pages `first`. */
 cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
 /*
- * Computes the range of the angles between the vectors of prompts in the pages `first` and `rows`.
- * range [n][2][2] is in device memory, for K and for V. The first of two numbers holds the inverted
- * bits of the smallest angle (float32, radians), so that atomic maxima find it. The second number
- * holds the bits of the largest angle.
+ * Computes the angles between prompt vectors in `first` and `rows`, for K and V.
+ * range [n][2][2], device: inverted bits of the smallest angle (float32, radians; for atomic
+ * maxima), bits of the largest.
  */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
 /*
- * Merges the vectors of prompts in the pages `first` and `rows` by spherical interpolation: t = 0
- * gives the first vector's direction, t = 1 the second one's. Pairs whose angle is in the upper
- * fraction `gamma` of the range of angles stay unmerged. Adds the number of unmerged pairs to apart
- * [slots], in device memory.
+ * Merges prompt vectors of `first` (t = 0) and `rows` (t = 1) by spherical interpolation. Angles in
+ * the upper fraction `gamma` of the range stay unmerged; device apart [slots] counts these pairs.
  */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /*
- * Restores K and V of all tokens of the requests in decode steps to `rows`, for the second layer of
- * the pair if `second` is true, otherwise for the first. The newest token of each request is in
- * `first` or `second`. Its vectors are marked as not merged.
+ * Restores K and V of decode steps to `rows`, for the second or first layer of the pair. Each
+ * request's newest token must be in `first` or `second`, marked as unmerged.
  */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
 /*
- * Copies tokens of each request from the pages `first` to `rows`: those from index prompt[b] on,
- * with prompt [n] in device memory. Sets the rows after the last token to 0 up to a multiple of 8.
+ * Copies each request's tokens from index prompt[b] on (device [n]) from `first` to `rows`. Sets
+ * later rows to 0 up to a multiple of 8.
  */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
-/*
- * Copies a number of each request's slot: sets to[b] = of_slot[slot[b]] for n requests b. All
- * arrays are device memory.
- */
+/* Sets to[b] = of_slot[slot[b]] for n requests b, in device memory. */
 cudaError_t kvd_merged_of_slots(const int32_t *of_slot, const int32_t *slot, int32_t n, int32_t *to,
                                 cudaStream_t stream);
 /*
- * Writes the last `width` eigenvectors to the columns of `to`, the last eigenvector first. `to` has
- * m rows of `rank` elements, which are ld elements apart. Columns from `width` on become 0.
- * `vectors` [m][m] is column-major.
+ * Writes the last `width` columns of column-major vectors [m][m], last first, to `to` [m][rank], ld
+ * elements per row. Columns from `width` on become 0.
  */
 cudaError_t kvd_merged_leading(const float *vectors, int32_t m, int32_t width, int32_t rank,
                                uint16_t *to, int32_t ld, cudaStream_t stream);
@@ -99,7 +86,7 @@ cudaError_t kvd_merged_leading(const float *vectors, int32_t m, int32_t width, i
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* The request in each slot, for methods that merge the layers of prompts. */
+/* Request in each slot, for methods that merge the layers of prompts. */
 typedef struct {
     struct kvd_merged_slot {
         size_t tokens; /* 0: no request */
@@ -112,20 +99,13 @@ typedef struct {
 int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
 /*
- * Sets the lengths of the prompts of the iteration's requests. In timing runs, tokens before the
- * iteration that were never processed count as tokens of the prompt. Returns true if the prompt of
- * a slot has changed.
+ * Sets the prompt lengths of the iteration's requests; in timing runs, earlier unprocessed tokens
+ * count as prompt. Returns true if a slot's prompt has changed.
  */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
-/*
- * After an iteration, updates the numbers of tokens of the slots and, by calling m->bits for each
- * slot, s->held.
- */
+/* After an iteration, updates the slots' numbers of tokens and s->held (by m->bits). */
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it);
-/*
- * Returns device memory filled with random numbers, so that runs can time caches that were never
- * written. Returns NULL on failure.
- */
+/* Returns device memory filled with random numbers, for timing. Returns NULL on failure. */
 uint16_t *kvd_merged_pool(kvd_device_memory *memory, size_t elements, float deviation,
                           cudaStream_t stream, kvd_err *err);
 #endif

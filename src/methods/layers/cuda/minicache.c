@@ -1,8 +1,6 @@
 /*
- * Method minicache in the CUDA engine (merged.h). Prompts attend to bf16 pages that all merged
- * layers use in turn, and each pair of layers is merged after the attention of its second layer.
- * Decode steps restore the pages of one layer after another. Layers that are not merged use
- * ordinary pages.
+ * Method minicache in the CUDA engine. Each pair of layers is merged after the attention of its
+ * second layer; decode steps restore one layer at a time. Unmerged layers use ordinary pages.
  */
 #include "methods/layers/cuda/merged.h"
 
@@ -13,24 +11,21 @@
 
 static const char what[] = "cache of merged layers";
 
-enum { T = 1, GAMMA /* indices of parameters in the table of layers.c */ };
+enum { T = 1, GAMMA /* indices in the parameter table of layers.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /*
-     * [n_layers] Index of the first layer of the pair to which the layer belongs. -1: the layer is
-     * not merged.
-     */
+    /* [n_layers] First layer of the layer's pair; -1: not merged. */
     int *first;
     bool *skips;              /* [n_layers] */
-    int n_pairs, begin, last; /* begin, last: the first and the last merged layer */
-    uint16_t **stored;        /* [n_layers] Pages of the layer's vectors, on the device. */
-    /* [n_layers] For the first layer of a pair, the array kvd_merged_args.length of the pair. */
+    int n_pairs, begin, last; /* begin, last: first and last merged layer */
+    uint16_t **stored;        /* [n_layers] device pages of the layer's vectors */
+    /* [n_layers] kvd_merged_args.length, for the first layer of a pair. */
     uint16_t **length;
-    uint32_t *range; /* kvd_pair_measure, device */
-    /* Number of pairs of vectors of a slot's prompt that are not merged: device and pinned. */
+    uint32_t *range; /* device, written by kvd_pair_measure */
+    /* Unmerged vector pairs of each slot's prompt: device and pinned memory. */
     uint32_t *apart, *host_apart;
-    size_t *apart_of; /* [slots] copy of host_apart for the slot's request */
+    size_t *apart_of; /* [slots] copy of host_apart */
     kvd_merged_slots slots;
     kvd_device_memory memory;
 } merged;
@@ -95,7 +90,7 @@ static size_t page_elements(const merged *k)
     return (size_t)k->method.cache->layer[0].map.page_elements;
 }
 
-/* Returns the number of vectors (K and V of all KV heads) of a token in a layer. */
+/* Returns the vectors (K and V of all KV heads) of a token in a layer. */
 static size_t vectors(const merged *k)
 {
     return 2 * (size_t)k->method.cache->share->n_kv_heads;
@@ -190,7 +185,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits of a slot, counted as the CPU method does (minicache_merge in layers.c). */
+/* Counts as the CPU method does (minicache_merge in layers.c). */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -217,10 +212,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets the numbers of unmerged pairs of the slots. In timing runs, the prompts were never computed,
- * and all pairs count as merged.
- */
+/* In timing runs, prompts were never computed and all pairs count as merged. */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     merged *const k = of(m);
@@ -251,10 +243,7 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
     return 0;
 }
 
-/*
- * Fills the stored pages with random numbers, and the lengths with a positive number, so that
- * decode steps can be timed without computing prompts.
- */
+/* Fills pages with random numbers and lengths with a positive number, for timing. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     merged *const k = of(m);
@@ -293,7 +282,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Groups the layers of the model into pairs that are merged and single layers that are not. */
+/* Groups the model's layers into merged pairs and single layers. */
 static int describe(merged *k, kvd_err *err)
 {
     kvd_gpu_method *const m = &k->method;
@@ -343,7 +332,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    /* The caller's cache frees the method, also if a later step fails. */
+    /* The caller's cache frees the method, also after a failure. */
     *m = &k->method;
     return describe(k, err);
 }

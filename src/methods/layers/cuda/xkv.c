@@ -1,13 +1,11 @@
 /*
- * Method xkv in the CUDA engine (merged.h). After the attention of the last layer of a group, the
- * rows X [n][wide] of a prompt, which hold V or K before RoPE of all layers of the group, are
- * decomposed:
+ * Method xkv in the CUDA engine. After a group's last layer, the rows X [n][wide] of a prompt (V,
+ * or K before RoPE, of all layers of the group) are decomposed:
  *
- *     n >= wide   V: leading eigenvectors of X^T X (basis), latents X V
- *     n < wide    U: leading eigenvectors of X X^T (latents), basis X^T U
+ * n >= wide: V = leading eigenvectors of X^T X (basis), latents X V
+ * n < wide: U = leading eigenvectors of X X^T (latents), basis X^T U
  *
- * Decode steps multiply the latents of one layer after another by the basis, apply RoPE, and copy
- * the rows of later tokens. Layers in no group use ordinary pages.
+ * Decode steps multiply latents by the basis, apply RoPE and copy later tokens, layer by layer.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,16 +16,13 @@
 
 static const char what[] = "decomposition of layers";
 
-/* A group of layers that are stored together. Index [2]: 0 is K, 1 is V. */
+/* Group of layers that are stored together; index [2]: 0 is K, 1 is V. */
 typedef struct {
     int first, n;
-    size_t wide;    /* number of elements of K or V of a token, over all layers of the group */
-    size_t rank[2]; /* largest rank, rounded up to a multiple of 16 */
+    size_t wide;    /* elements of K or V of a token, in all layers of the group */
+    size_t rank[2]; /* largest, rounded up to a multiple of 16 */
     uint16_t *latents;
-    /*
-     * Offset, in elements, of the group's basis [2][wide][rank] in the memory that a slot has for
-     * the bases of all groups.
-     */
+    /* Offset (elements) of the group's basis [2][wide][rank] in a slot's memory. */
     size_t basis_at;
 } layer_group;
 
@@ -39,14 +34,14 @@ typedef struct {
     int *group_of; /* [n_layers] -1: none */
     bool *skips;   /* [n_layers] */
     int begin;     /* the first layer of the first group */
-    /* Widest group, largest sum of ranks of K and V, and largest rank of all groups. */
+    /* Maxima over groups: width, sum of ranks of K and V, rank. */
     size_t wide, ranks, most_rank;
-    uint16_t **own;        /* [n_layers] device pages of the tokens after the prompt */
+    uint16_t **own;        /* [n_layers] device pages of tokens after the prompt */
     kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
-    int32_t *run;          /* for each group, the array kvd_latent_put_args.run */
+    int32_t *run;          /* for each group, kvd_latent_put_args.run */
     uint16_t *basis;       /* device [slots][basis_slot] */
     size_t basis_slot;
-    /* Rows of prompts in a group [max_tokens][wide], and their latents [max_tokens][ranks]. */
+    /* Prompt rows of a group [max_tokens][wide]; latents [max_tokens][ranks]. */
     uint16_t *x[2], *latent;
     float *gram, *value;
     const kvd_cusolver *lib;
@@ -56,13 +51,10 @@ typedef struct {
     size_t work_bytes, host_bytes;
     int *info;
     int *host_info; /* pinned [max_slices][n_groups][2] */
-    size_t prompts; /* number of prompts in the running iteration */
-    /*
-     * [slots + 1] Number of prompt tokens of each slot, in device and pinned memory. The slot for
-     * padding has 0.
-     */
+    size_t prompts; /* number of prompts in the iteration */
+    /* [slots + 1] Prompt tokens of each slot, device and pinned; padding has 0. */
     int32_t *prompt, *host_prompt;
-    /* [max_slices] number of prompt tokens of the request of each decode step, device */
+    /* Device [max_slices]: prompt tokens of each decode step's request. */
     int32_t *steps;
     kvd_merged_slots slots;
     kvd_device_memory memory;
@@ -78,7 +70,7 @@ static int solved(cusolverStatus_t s, kvd_err *err)
     return s == CUSOLVER_STATUS_SUCCESS ? 0 : kvd_fail(err, "%s: cuSOLVER status %d", what, (int)s);
 }
 
-/* Returns how many numbers K or V of a token has in a layer. */
+/* Returns the elements of K or V of a token in a layer. */
 static size_t row_of(const xkv *k)
 {
     return (size_t)k->method.cache->config->n_kv_heads * (size_t)k->method.cache->config->d_head;
@@ -88,7 +80,7 @@ static size_t rank_of(const xkv *k, const layer_group *g, int side, size_t n)
 {
     kvd_err err;
     size_t rank;
-    /* Cannot fail, because the parameters were checked when the method was opened. */
+    /* Cannot fail: the parameters were checked when the method was opened. */
     (void)kvd_xkv_rank(&k->method.plan->layers_values, (kvd_side)side, n, g->wide, &rank, &err);
     return rank;
 }
@@ -150,7 +142,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Multiplies column-major bf16 matrices. The product is stored in bf16 or in float32. */
+/* Multiplies column-major bf16 matrices into bf16 or float32. */
 static int multiply(const xkv *k, cublasOperation_t op_a, cublasOperation_t op_b, size_t rows,
                     size_t columns, size_t sum, const uint16_t *a, size_t ld_a, const uint16_t *b,
                     size_t ld_b, void *to, cudaDataType type, size_t ld, kvd_err *err)
@@ -163,9 +155,7 @@ static int multiply(const xkv *k, cublasOperation_t op_a, cublasOperation_t op_b
         what, err);
 }
 
-/*
- * Sets the bytes of device and host work space with which cuSOLVER decomposes a matrix of m rows.
- */
+/* Sets the bytes of cuSOLVER's workspaces for a matrix of m rows. */
 static int work_of(const xkv *k, size_t m, size_t *device, size_t *host, kvd_err *err)
 {
     const int64_t d = (int64_t)m;
@@ -196,10 +186,7 @@ static int find_vectors(const xkv *k, size_t m, int *host_info, cudaStream_t str
                : 0;
 }
 
-/*
- * Decomposes K or V of prompt i. Writes the latents to k->latent, and the basis to the basis of the
- * prompt's slot.
- */
+/* Decomposes K or V of prompt i into latents (k->latent) and the slot's basis. */
 static int decompose(const xkv *k, const kvd_paged_rows *r, size_t i, int side, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
@@ -214,7 +201,7 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t i, int side, 
     uint16_t *const latent = k->latent + start * ld + (side ? g->rank[0] : 0);
     uint16_t *const basis = k->basis + (size_t)b->host.slot[r->steps + i] * k->basis_slot +
                             g->basis_at + (side ? wide * g->rank[0] : 0);
-    /* cuBLAS is column-major, so the row-major x [n][wide] is its matrix [wide][n]. */
+    /* cuBLAS is column-major: row-major x [n][wide] is its matrix [wide][n]. */
     if (multiply(k, by_rows ? CUBLAS_OP_T : CUBLAS_OP_N, by_rows ? CUBLAS_OP_N : CUBLAS_OP_T, m, m,
                  by_rows ? wide : n, x, wide, x, wide, k->gram, CUDA_R_32F, m, err) ||
         find_vectors(k, m, k->host_info + (i * (size_t)k->n_groups + (size_t)index) * 2 + side,
@@ -230,7 +217,7 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t i, int side, 
                               latent, CUDA_R_16BF, ld, err);
 }
 
-/* Copies K before RoPE and V of the layer's prompts to the layer's columns of k->x. */
+/* Copies K before RoPE and V of the prompts to the layer's columns of k->x. */
 static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -322,7 +309,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits of a slot, counted as the CPU method does (xkv_merge in layers.c). */
+/* Counts as the CPU method does (xkv_merge in layers.c). */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
@@ -399,7 +386,6 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Opens the eigenvalue solver and allocates the arrays of decompositions. */
 static int make_solver(xkv *k, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
@@ -426,10 +412,7 @@ static int make_solver(xkv *k, kvd_err *err)
                : -1;
 }
 
-/*
- * Copies to the device the offsets of K and V in pages, latents and bases, and the offsets of the
- * runs of latents.
- */
+/* Copies offsets of K and V in pages, latents and bases to the device. */
 static int copy_tables(xkv *k, kvd_err *err)
 {
     const kvd_config *const c = k->method.cache->config;
@@ -553,7 +536,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     k->w = cache->worker;
     cache->hook.wants_pre = cache->cosine && !cache->hook.wants_raw;
-    /* The caller's cache frees the method, also if a later step fails. */
+    /* The caller's cache frees the method, also after a failure. */
     *m = &k->method;
     if (describe(k, err))
         return -1;
