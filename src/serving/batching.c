@@ -4,16 +4,13 @@
 
 const char *const kvd_admission_name[KVD_ADMISSIONS + 1] = {"whole", "stored", NULL};
 
-static const uint64_t page = 64; /* number of tokens in a page of the KV cache */
+static const uint64_t page = 64; /* tokens per page of the KV cache */
 
-/* A request that was admitted, has not produced its last token, and was not preempted. */
+/* An admitted request that has not finished and was not preempted. */
 typedef struct {
     uint32_t request, slot;
     uint32_t done;
-    /*
-     * Number of the request's first tokens that the model processes as a prompt, before the decode
-     * steps.
-     */
+    /* Number of tokens that the model processes as a prompt, before the decode steps. */
     uint32_t prompt;
     uint64_t pages;
 } runner;
@@ -21,21 +18,18 @@ typedef struct {
 struct kvd_batcher {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /*
-     * Indices of the requests in the order of arrival, [requests->n]. The requests queue[head ..
-     * tail - 1] wait.
-     */
+    /* Request indices in order of arrival, [requests->n]; queue[head .. tail - 1] wait. */
     uint32_t *queue;
-    uint32_t *emitted; /* tokens that each request has emitted, [requests->n] */
+    uint32_t *emitted; /* tokens emitted so far by each request, [requests->n] */
     size_t head, tail;
     runner *running;
     size_t n_running, n_slots;
-    /* Stack of the free slots of the cache, [n_slots]. */
+    /* Stack of the cache's free slots, [n_slots]. */
     uint32_t *free_slot;
     size_t n_free;
-    /* Slices of tokens, one per request, that the latest iteration processes, [n_slots]. */
+    /* Slices of tokens of the latest iteration, one per request, [n_slots]. */
     kvd_slice *slice;
-    /* Entry i is the index in `running` of the request to which slice[i] belongs, [n_slots]. */
+    /* by[i] is the index in `running` of the request of slice[i], [n_slots]. */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;
@@ -107,8 +101,8 @@ static uint64_t pages_for(uint64_t tokens)
 }
 
 /*
- * Returns the number of pages that a request takes in layers with an attention window, if it takes
- * n pages in the layers without one.
+ * Returns the pages of a request in window-attention layers, from its n pages in full-attention
+ * layers.
  */
 static uint64_t window_pages(const kvd_batching_limits *l, uint64_t n)
 {
@@ -129,10 +123,7 @@ static void free_pages(kvd_batcher *b, const runner *r)
     b->window_pages_used -= window_pages(&b->limits, r->pages);
 }
 
-/*
- * Returns true if a request that has `has` pages can take n more, so that at least `spare` pages of
- * the cache remain free.
- */
+/* Returns true if a request with `has` pages can take n more and leave `spare` pages free. */
 static bool fits(const kvd_batcher *b, uint64_t has, uint64_t n, uint64_t spare)
 {
     return n + spare <= b->limits.pages - b->pages_used &&
@@ -152,10 +143,7 @@ bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *req
            window_pages(limits, n) <= limits->window_pages;
 }
 
-/*
- * Returns the number of tokens of a request that the cache must store. The last output token is
- * never stored.
- */
+/* Returns the number of tokens that the cache stores; the last output token is never stored. */
 static uint64_t tokens_of(const kvd_request *r)
 {
     return (uint64_t)r->input + r->output - 1;
@@ -223,10 +211,7 @@ static void add_slice(kvd_batcher *b, size_t i, uint32_t n)
                                           .last = after == tokens_of(q)};
 }
 
-/*
- * Preempts the running request that arrived last. It waits again, before all requests that arrived
- * later.
- */
+/* Preempts the running request that arrived last and puts it first in the waiting queue. */
 static void preempt(kvd_batcher *b)
 {
     const runner r = b->running[--b->n_running];
@@ -238,8 +223,8 @@ static void preempt(kvd_batcher *b)
 }
 
 /*
- * Preempts running requests until running[i] has a page for its next token. Returns false if
- * running[i] itself was preempted.
+ * Preempts requests until running[i] has a page for its next token; false if running[i] was
+ * preempted.
  */
 static bool reserve(kvd_batcher *b, size_t i)
 {
@@ -261,10 +246,7 @@ static size_t add_steps(kvd_batcher *b)
     return b->n_slices;
 }
 
-/*
- * Returns the prompt length of a request. Tokens that it emitted before a preemption are part of
- * its prompt.
- */
+/* Returns the prompt length, which includes tokens emitted before a preemption. */
 static uint32_t prompt_of(const kvd_batcher *b, uint32_t request)
 {
     return b->requests->request[request].input + b->emitted[request];
@@ -276,10 +258,7 @@ static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
                                                    : pages_of(&b->requests->request[request]);
 }
 
-/*
- * Returns the number of prompt tokens of the first waiting request. Returns 0 if the running batch
- * is full or the cache lacks pages for the request.
- */
+/* Returns the prompt tokens of the first waiting request, or 0 if no slot or pages are free. */
 static size_t admissible(const kvd_batcher *b)
 {
     if (b->head == b->tail || !b->n_free || b->n_preempted)
@@ -300,10 +279,7 @@ static void admit(kvd_batcher *b)
     b->running[b->n_running++] = r;
 }
 
-/*
- * Adds whole prompts of waiting requests to the iteration and returns their number of tokens. The
- * first prompt is added whatever its length.
- */
+/* Adds whole waiting prompts, the first whatever its length, and returns their number of tokens. */
 static size_t add_prompts(kvd_batcher *b)
 {
     size_t n = 0;
@@ -316,10 +292,7 @@ static size_t add_prompts(kvd_batcher *b)
     return n;
 }
 
-/*
- * Adds parts of prompts to the iteration, up to `room` tokens in all, in the order in which the
- * prompts began. Returns the number of added tokens.
- */
+/* Adds at most `room` prompt tokens, oldest prompt first, and returns the number added. */
 static size_t add_pieces(kvd_batcher *b, size_t room)
 {
     size_t n = 0;

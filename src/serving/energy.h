@@ -1,4 +1,4 @@
-/* Reads the energy counters of GPUs through NVML (NVIDIA's management library), from Volta on. */
+/* Reads the energy counters of GPUs from Volta on through NVML, NVIDIA's management library. */
 #ifndef KVD_SERVING_ENERGY_H
 #define KVD_SERVING_ENERGY_H
 
@@ -12,16 +12,13 @@ typedef struct {
 } kvd_energy;
 
 /*
- * Opens the counters of CUDA devices first .. first + n - 1. If NVML is missing or does not report
- * energy, kvd_energy_joules returns NaN.
+ * Opens the counters of devices first .. first + n - 1. Without NVML, kvd_energy_joules returns
+ * NaN.
  */
 void kvd_energy_open(kvd_energy *e, int first, int n);
 void kvd_energy_close(kvd_energy *e);
 
-/*
- * Returns the joules that all GPUs have consumed since the driver was loaded. Only differences
- * between two calls are meaningful.
- */
+/* Returns the joules of all GPUs since the driver was loaded; only differences are meaningful. */
 double kvd_energy_joules(const kvd_energy *e);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * kvdim-jct: measures job completion times of inference, from the arrival of requests to their last
- * tokens, and the times of its phases.
+ * kvdim-jct: measures job completion times of inference, from arrival to last token, and times of
+ * its phases.
  */
 #include <jansson.h>
 #include <math.h>
@@ -110,7 +110,7 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* Sets the default of --spread, a file that is installed with the programs. */
+/* Sets the default of --spread, a file installed with the programs. */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";
@@ -150,10 +150,7 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
     return cfg->requests && !poisson ? kvd_run_add_input(r, cfg->requests, err) : 0;
 }
 
-/*
- * Writes a text of all methods and options that determine the measured results. A resumed run must
- * have the same text.
- */
+/* Writes all methods and options that affect the results; a resumed run must have an equal text. */
 static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;
@@ -234,10 +231,7 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                : 0;
 }
 
-/*
- * Prints the input and output lengths above which a method is faster than the uncompressed model.
- * The printed text says if each job was run only once.
- */
+/* Prints the input and output lengths above which a method beats the uncompressed model. */
 static void print_break_even(const kvd_jct_sweep *s)
 {
     const char *const once = s->cfg->repeats == 1 ? " (one run of each job)" : "";
@@ -300,9 +294,7 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Checks, before any input is read, that the output can be written and no other program writes it.
- */
+/* Fails if the output cannot be written or another program writes it. */
 static int try_output(const char *path, kvd_err *err)
 {
     kvd_output out = {0};

@@ -1,6 +1,6 @@
 /*
- * kvdim-serve: simulates a service with compressed KV caches from times of iterations that
- * kvdim-jct measured.
+ * kvdim-serve: simulates a service with compressed KV caches from iteration times measured by
+ * kvdim-jct.
  */
 #include <jansson.h>
 #include <math.h>
@@ -20,7 +20,7 @@
 
 static const char program[] = "kvdim-serve";
 
-/* Number of requests that --requests poisson draws per replica. */
+/* Requests drawn per replica with --requests poisson. */
 enum { POISSON_REQUESTS = 2000 };
 /* requests per second */
 static const double MOST_RATE = 1e9;
@@ -31,27 +31,21 @@ typedef struct {
     kvd_costs_files *costs;
     bool named;
     kvd_requests requests;
-    /* Mean arrival rate of the trace as recorded, in requests per second. */
+    /* Mean arrival rate of the recorded trace, in requests per second. */
     double base_rate;
     kvd_rows *table;
     size_t printed;
     char *none;
     kvd_progress progress;
     size_t done;
-    /* Number of simulations of the current method in which times were extrapolated. */
+    /* Number of simulations of the current method with extrapolated times. */
     size_t n_beyond;
-    /*
-     * Largest fraction of extrapolated iterations in one simulation of the current method, and the
-     * arrival rate of that simulation.
-     */
+    /* Largest fraction of extrapolated iterations in one simulation, and its arrival rate. */
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
 
-/*
- * Warns that the run of kvdim-jct was interrupted. Points are missing from its table of times, and
- * times between the measured points are interpolated.
- */
+/* Warns that kvdim-jct was interrupted and times at missing points are interpolated. */
 static void say_unfinished(const char *path)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
@@ -138,10 +132,7 @@ static kvd_costs *costs_of(const service *v, const char *method, kvd_err *err)
     return path ? kvd_costs_load(path, method, v->cfg->gpus, err) : NULL;
 }
 
-/*
- * Fails if the file of --validate cannot be read or has requests of no method, before anything is
- * simulated.
- */
+/* Fails if the file of --validate cannot be read or has no requests of any method. */
 static int check_replays(service *v, kvd_err *err)
 {
     const kvd_serve_options *const cfg = v->cfg;
@@ -201,7 +192,7 @@ static void print_new_rows(service *v)
     fflush(stdout);
 }
 
-/* Says the arrival rate of a simulation. The rate of requests that arrive together is 0. */
+/* Formats an arrival rate; 0 means that all requests arrive together. */
 static const char *at_rate(double rate, char text[64])
 {
     if (!(rate > 0))
@@ -221,7 +212,7 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
         v->worst_share = share;
         v->worst_rate = p->rate;
     }
-    /* Arrival rate of the requests that are not refused, per second. */
+    /* Arrival rate of accepted requests, per second. */
     const double rate = p->rate * (1 - (double)s->refused / (double)p->requests);
     if (!isnan(bound) && p->served_rate < 0.9 * rate)
         fprintf(
@@ -251,9 +242,8 @@ static void warn_of_extrapolation(service *v, const char *method)
 }
 
 /*
- * Simulates one request rate and adds its result row. If `bound` is NaN, `rate` was asked for, and
- * the row is of kind "point". Otherwise `rate` is the result of a search: the highest rate at which
- * the mean latency is at most `bound` seconds per output token.
+ * Simulates one rate and adds its row: kind "point" if `bound` is NaN, else "max-rate" with `bound`
+ * seconds per output token.
  */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
@@ -323,10 +313,7 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
     return isnan(cfg->bound) ? 0 : search_rate(v, &about, err);
 }
 
-/*
- * Returns the batching limits for a replay: those given as options, else those in the file of
- * kvdim-jct, else the defaults.
- */
+/* Returns the limits given as options, else those in kvdim-jct's file, else the defaults. */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

@@ -1,10 +1,9 @@
 /*
- * Poisson arrivals of requests, with random lengths.
+ * Poisson arrivals with random lengths.
  *
- * The papers publish only the mean, least and greatest length of a trace. Lengths are drawn from a
- * log-normal distribution, without the values outside the published least .. greatest. Before the
- * cut, the logarithm has a standard deviation of a sixth of the width of its range, ln(greatest) -
- * ln(least). mu is chosen so that the mean of the drawn lengths is the published mean.
+ * Lengths are log-normal, cut to the published range [least, greatest]. Before the cut, ln(length)
+ * has standard deviation (ln(greatest) - ln(least)) / 6. mu is chosen so that the mean of drawn
+ * lengths equals the published mean.
  */
 #include <limits.h>
 #include <math.h>
@@ -19,7 +18,7 @@
 #include "common/rng.h"
 #include "serving/requests.h"
 
-/* Streams of the random number generator: one for gaps between arrivals, one for lengths. */
+/* Random number streams: gaps between arrivals, and lengths. */
 enum { GAPS = 1, LENGTHS = 2 };
 
 static const struct {
@@ -39,7 +38,7 @@ enum { TABLES = sizeof tables / sizeof *tables };
 typedef struct {
     /* Published lengths of a request in tokens. */
     double mean, least, greatest;
-    /* Mean and standard deviation of the logarithm of a length before the cut. */
+    /* Mean and standard deviation of ln(length) before the cut. */
     double mu, sigma;
 } lognormal;
 
@@ -48,10 +47,7 @@ static double normal_below(double z)
     return 0.5 * erfc(-z * M_SQRT1_2);
 }
 
-/*
- * Returns P(a < Z < b) of a standard normal variable Z, computed from the tail with the smaller
- * rounding error.
- */
+/* Returns P(a < Z < b) of a standard normal Z, from the tail with the smaller rounding error. */
 static double normal_between(double a, double b)
 {
     return a > 0 ? normal_below(-a) - normal_below(-b) : normal_below(b) - normal_below(a);
@@ -70,10 +66,7 @@ static int centre(lognormal *l, kvd_err *err)
         return kvd_fail(err, "mean %g is not between the least, %g, and the greatest, %g", l->mean,
                         l->least, l->greatest);
     l->sigma = log(l->greatest / l->least) / 6;
-    /*
-     * As mu rises from `lo` to `hi`, the mean of the drawn lengths rises from `least` to
-     * `greatest`.
-     */
+    /* Bisection: the mean length rises with mu. */
     double lo = log(l->least) - 12 * l->sigma, hi = log(l->greatest) + 12 * l->sigma;
     for (int i = 0; i < 200; i++) {
         l->mu = 0.5 * (lo + hi);
@@ -98,7 +91,7 @@ static uint32_t draw(const lognormal *l, kvd_rng *rng)
 
 typedef struct {
     const char *trace;
-    lognormal side[2]; /* input length [0] and output length [1] */
+    lognormal side[2]; /* input length, output length */
     size_t column[6];
     bool found;
 } table_row;

@@ -16,15 +16,11 @@ static const size_t most_tokens = (size_t)1 << 31;
 
 enum { ARRIVAL, INPUT, OUTPUT, FIELDS };
 
-/* Column names of one kind of CSV trace. */
 typedef struct {
-    /*
-     * Name of the column of each field. The name of the field ARRIVAL is NULL if the trace has only
-     * lengths.
-     */
+    /* Column name of each field; name[ARRIVAL] is NULL if only lengths are recorded. */
     const char *name[FIELDS];
-    bool dates; /* true: the arrival column holds a date and a time of day */
-    /* true: times count from the start of the trace; false: from its first request */
+    bool dates; /* true: arrivals are dates with times of day */
+    /* True if times count from the trace's start, false if from the first request. */
     bool from_zero;
 } layout;
 
@@ -45,9 +41,9 @@ typedef struct {
 typedef struct {
     kvd_requests *out;
     size_t room;
-    const layout *of; /* layout of the columns; NULL until the header has been read */
+    const layout *of; /* NULL until the header has been read */
     size_t column[FIELDS], n_columns;
-    moment start; /* point in time that becomes 0 in the requests' arrivals */
+    moment start; /* time of arrival 0 */
     bool lengths; /* true: only lengths are read */
 } reader;
 
@@ -123,10 +119,7 @@ static bool parse_zone(const char **s, int *seconds_east)
     return true;
 }
 
-/*
- * Parses a date such as "2023-11-16 18:15:46.6805900", with any number of decimals and an optional
- * time zone.
- */
+/* Parses "2023-11-16 18:15:46.6805900", with any number of decimals and an optional time zone. */
 static int parse_date(const char *name, const char *text, moment *at, kvd_err *err)
 {
     const char *s = text;
@@ -180,7 +173,7 @@ static int read_header(reader *r, char *const *field, size_t n, kvd_err *err)
                     r->lengths ? " or 'num_prefill_tokens,num_decode_tokens'" : "");
 }
 
-/* Fails if field i of the row has a zero byte, which would hide the rest of the field. */
+/* Fails if field i has a zero byte, which would hide the rest of the field. */
 static int whole_text(const reader *r, int i, char *const *field, const size_t *len, kvd_err *err)
 {
     const size_t c = r->column[i];

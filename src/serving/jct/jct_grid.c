@@ -11,10 +11,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/*
- * Returns the number of tokens to measure after x: four times as many. If there would be no room
- * for the number after that (8 x exceeds `most`), returns `most`.
- */
+/* Returns 4 x, or `most` if 8 x exceeds `most`. */
 static size_t after(size_t x, size_t most)
 {
     return 8 * x > most ? most : 4 * x;
@@ -52,16 +49,13 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
 }
 
 /*
- * Adds to the list point [*n] a decode step in which `batch` requests fill the KV cache. If the
- * list already has a step of this batch size with at least 0.8 times as many tokens, adds none.
+ * Adds a decode step in which `batch` requests fill the KV cache, unless a listed step of this
+ * batch size has 0.8 of its tokens.
  */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
-    /*
-     * `near` is the number of pages per request in layers with an attention window. There a request
-     * never needs more than window_share pages, however long it is.
-     */
+    /* Pages per request in window-attention layers; a request needs at most window_share. */
     const size_t near = l->window_pages / batch;
     const size_t whole =
         (near < l->window_share ? smaller(near, l->pages / batch) : l->pages / batch) * PAGE;
@@ -71,10 +65,7 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
         point[(*n)++] = (kvd_jct_point){0, batch, whole - samples - 2};
 }
 
-/*
- * Returns the next batch size to measure: 1, 2, 4, 8, 9, 16, 17 .. most. CUDA graphs pad batches
- * above 8 to multiples of 8, so 9 requests take as long as 16.
- */
+/* Returns the next batch size of 1, 2, 4, 8, 9, 16, 17 .. most; CUDA graphs pad 9 to 16. */
 static size_t next_batch(size_t batch, size_t most)
 {
     const bool power = !(batch & (batch - 1));
@@ -82,8 +73,7 @@ static size_t next_batch(size_t batch, size_t most)
 }
 
 /*
- * Returns the most tokens that can be cached before a measured decode step: the sequence also holds
- * samples + 1 steps and the token that the last step produces.
+ * Returns the most tokens that may be cached before samples + 1 decode steps and their last token.
  */
 static size_t longest_before(size_t max_len, size_t samples)
 {
@@ -112,7 +102,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    /* A grid has at most 128 batch sizes, each with at most 64 numbers of tokens. */
+    /* At most 128 batch sizes, each with at most 64 numbers of tokens. */
     enum { MOST = 64 * 128 };
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
@@ -135,14 +125,11 @@ int kvd_jct_longest_steps(size_t max_len, const size_t *batch, size_t n_batches,
 
 typedef struct {
     const kvd_jct_loop *loop;
-    kvd_slice *slice; /* tokens of each request in the iteration, [max_batch] */
+    kvd_slice *slice; /* slices of the iteration, [max_batch] */
     uint32_t *id, *next;
-    /* Input plus output tokens of each request, on which the token budgets of methods depend. */
+    /* Input plus output tokens of each request, which set the token budgets of methods. */
     size_t whole;
-    /*
-     * True if the engine can run a decode step at any position, even if the tokens before that
-     * position were not processed.
-     */
+    /* True if a decode step can run although earlier tokens were not processed. */
     bool anywhere;
 } bench;
 
@@ -160,8 +147,7 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
 }
 
 /*
- * Runs `n` prompt tokens in a slot of the cache that already has `before` tokens. If the tokens
- * exceed a chunk, they need several iterations, of which only the last is timed.
+ * Runs n prompt tokens after `before` cached tokens, in chunks; only the last iteration is timed.
  */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
@@ -221,10 +207,7 @@ static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, 
     return iterate(b, &it, b->next, seconds, err);
 }
 
-/*
- * Runs decode steps, between two measured prompts, for about as long as a prompt took. Without such
- * pauses prompts would draw so much power that the GPU lowers its clock rate.
- */
+/* Runs decode steps for as long as a prompt took, so that the GPU keeps its clock rate. */
 static int steps_between(bench *b, const kvd_jct_point *p, double seconds, kvd_err *err)
 {
     const size_t n = smaller(LEAST, p->piece), most = p->tokens + p->piece - n;
@@ -247,7 +230,7 @@ static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *s
 {
     const double most = 0.1;
     double seconds = 0;
-    /* The first of the samples + 1 runs is a warm-up and is discarded. */
+    /* Run 0 is a warm-up and is discarded. */
     for (size_t i = 0; i <= samples; i++) {
         if (i && steps_between(b, p, seconds < most ? seconds : most, err))
             return -1;

@@ -22,7 +22,7 @@ double kvd_jct_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Returns a pseudo-random token id for position p of request r: the finaliser of splitmix64. */
+/* Returns a pseudo-random token id for position p of request r, by the finaliser of splitmix64. */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab)
 {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + ((uint64_t)r << 32) + p + 1;
@@ -36,14 +36,14 @@ typedef struct {
     const kvd_requests *requests;
     kvd_batcher *batcher;
     kvd_jct_served *out;
-    /* Token ids of the current iteration: inputs [capacity] and outputs [max_batch]. */
+    /* Token ids of the current iteration: inputs [capacity], outputs [max_batch]. */
     uint32_t *id, *next;
     size_t capacity;
-    /* Output tokens of all requests, request after request, [sum of output]. */
+    /* Output tokens, one request after another, [sum of output]. */
     uint32_t *token;
     size_t *emitted; /* output tokens of each request so far, [n] */
     size_t arrived, held;
-    /* Clock readings in seconds: start of the run, and end of the last iteration. */
+    /* Clock readings in seconds: start of the run, end of the last iteration. */
     double zero, last_end;
 } serving;
 
@@ -151,10 +151,7 @@ static void account(serving *v, const kvd_iteration *it, const kvd_phase_times *
             v->held -= (size_t)it->slice[i].before + it->slice[i].n;
 }
 
-/*
- * Named ranges for the profiler Nsight Systems; without the headers of NVTX (NVIDIA's library for
- * ranges) the functions do nothing. They cost almost no time unless a profiler is attached.
- */
+/* Named ranges for the profiler Nsight Systems; empty functions without the headers of NVTX. */
 static void range_push(const char *name)
 {
 #ifdef KVD_NVTX
@@ -186,10 +183,7 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     if (status)
         return -1;
     const double end = kvd_jct_now(), whole = end - v->last_end;
-    /*
-     * The part of the time `whole` in which the engine did not run (scheduling, copies of token
-     * ids) is added to the host time.
-     */
+    /* Adds the time in which the engine did not run to the host time. */
     times.part[KVD_PHASE_HOST] += whole - times.total;
     times.total = whole;
     take(v, it, end);
@@ -200,7 +194,6 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Frees the slots of preempted requests in the engine. */
 static int give_way(serving *v, kvd_err *err)
 {
     kvd_engine *const e = v->loop->engine;
@@ -231,8 +224,7 @@ static int arrive(serving *v, kvd_err *err)
 }
 
 /*
- * Sleeps until a millisecond before the arrival, because waking takes part of a millisecond, then
- * polls. Returns after at most about 0.1 s, so that the user can interrupt.
+ * Sleeps until 1 ms before the arrival, then polls; returns within about 0.1 s to allow interrupts.
  */
 static void wait_for_arrival(serving *v)
 {
@@ -290,8 +282,7 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     if (!status) {
         summarise(&v);
         /*
-         * GPUs update the energy counter about every 0.1 s, so runs shorter than 1 s report no
-         * energy.
+         * GPUs update their energy counters about every 0.1 s; shorter runs than 1 s report none.
          */
         if (l->energy && out->run.jct > 1)
             out->run.joules = kvd_energy_joules(l->energy) - before;

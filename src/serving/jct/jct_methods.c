@@ -8,10 +8,7 @@
 #include "common/stats.h"
 #include "serving/jct/spread.h"
 
-/*
- * Returns which singular values method i reads: one pair of matrices for Q-K and one for V. Returns
- * NULL if the method reads no singular values.
- */
+/* Returns the Q-K and V pairs whose singular values method i reads, or NULL if none. */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
     const kvd_method *const m = &cfg->method[i];
@@ -25,8 +22,8 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 }
 
 /*
- * Returns true if random rotations must be made. This is so if a method needs rotations, no
- * spectrum file was given, and --shape (a model without weights) or --spread was given.
+ * Returns true if a method needs rotations and none can be read: no spectrum file, but --shape or
+ * --spread.
  */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
@@ -201,8 +198,7 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
     /*
-     * Warns if a method's rotations differ from those for which its kvdim/rates file was made.
-     * Random rotations always differ, so no warning is printed for them.
+     * Warns if the kept dimensions (kvdim/rates) were chosen for rotations other than those in use.
      */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
@@ -237,8 +233,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
         /*
-         * Methods that rotate heads have a spectrum with rotations of their own. Other methods may
-         * read the singular values of the spectrum that was made from random rotations.
+         * Methods with rotated heads bring their spectrum; other methods may read that of the
+         * random rotations.
          */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->spectrum[0]
@@ -249,7 +245,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .drawn = m->drawn};
     plan->type = type;
     plan->seed = seed;
-    /* A plan needs the prompt length only if its method does more than remove dimensions. */
+    /* Only a method that does more than remove dimensions needs the prompt length. */
     plan->prompt = kvd_plan_beyond_widths(plan) ? prompt : 0;
     return kvd_plan_open(plan, &setup, err);
 }

@@ -8,11 +8,7 @@
 #include "model/text/text_options.h"
 #include "serving/batching.h"
 
-/*
- * Checks the options used with --parallel sequence, which divides the tokens of a prompt among
- * GPUs. Decode steps cannot be divided in this way, so options that measure more than prompts are
- * refused.
- */
+/* Refuses options that measure decode steps, which --parallel sequence cannot divide among GPUs. */
 static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {
     if (cfg->gpus < 2)

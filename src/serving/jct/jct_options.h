@@ -12,7 +12,7 @@ enum { KVD_JCT_METHODS = 64, KVD_JCT_FILES = 16 };
 typedef struct {
     kvd_common_options common;
     const char *model;
-    /* Shape of a published model (--shape), timed with random weights in place of `model`. */
+    /* Shape of a published model (--shape), timed with random weights. */
     const kvd_shape *shape;
     kvd_method method[KVD_JCT_METHODS];
     char *method_text[KVD_JCT_METHODS]; /* text of each --method as typed, allocated */
@@ -20,19 +20,18 @@ typedef struct {
     const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration, *fisher;
     size_t n_spectra, n_rates;
     const char *spread; /* file of singular values for random rotations, or NULL */
-    /* Values of --input, --output and --batch, allocated. */
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
-    /* Values of --step-batch, allocated. If the option was not given, NULL and 0. */
+    /* Values of --step-batch, allocated, or NULL. */
     size_t *step_batch, n_step_batches;
     const char *step_batch_text;
-    /* Bits of the weights, 16 or 4 (--weights-bits), allocated. */
+    /* Values of --weights-bits, each 16 or 4, allocated. */
     size_t *weight_bits, n_weight_bits;
-    /* Trace file, or poisson:RATE with `lengths` for the numbers of tokens. */
+    /* Trace file or poisson:RATE; `lengths` is used with poisson:RATE. */
     const char *requests, *lengths;
-    size_t n_requests; /* number of requests; 0 if not given */
-    /* Values of --max-batch, --max-tokens and --pages; 0 if not given. */
+    size_t n_requests; /* 0 if not given */
+    /* 0 if not given */
     size_t max_batch, max_tokens, pages;
     size_t chunk;
     kvd_admission admission;
@@ -40,18 +39,18 @@ typedef struct {
     bool sequence; /* true: GPUs divide the tokens of a prompt */
     size_t repeats;
     bool graphs_given;
-    size_t steps; /* decode steps of a job that are computed (--steps); 0 means all */
+    size_t steps; /* decode steps of a job to compute (--steps); 0 means all */
     kvd_attention_choice attention;
     bool graphs, phases, iterations, resume;
     kvd_dtype type;
     bool type_given;
-    const char *timeline; /* path of the timeline to write, or NULL */
+    const char *timeline; /* timeline file to write, or NULL */
 } kvd_jct_options;
 
-/* Names of the values of --attention; the list ends with NULL. */
+/* Values of --attention; the list ends with NULL. */
 extern const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS + 1];
 
-/* Reads argv into *cfg, which must be zeroed. Wrong usage ends the program with status 2. */
+/* Reads argv into the zeroed *cfg. Wrong usage ends the program with status 2. */
 void kvd_jct_parse(int argc, char **argv, kvd_jct_options *cfg);
 void kvd_jct_options_release(kvd_jct_options *cfg);
 

@@ -42,7 +42,7 @@ static void put_setting(kvd_rows *r, const char *kind, const kvd_jct_setting *s)
 static void put_gaps(kvd_rows *r, const double *gap, size_t n)
 {
     if (!n)
-        return; /* No gap between two tokens of a request: each request has one output token. */
+        return;
     kvd_rows_real(r, "tbt_mean_s", kvd_mean(gap, n));
     kvd_rows_real(r, "tbt_p50_s", kvd_quantile(gap, n, 0.5));
     kvd_rows_real(r, "tbt_p99_s", kvd_quantile(gap, n, 0.99));
@@ -64,10 +64,7 @@ static void put_parts(kvd_rows *r, const char *of, const kvd_phase_times *t, boo
     }
 }
 
-/*
- * Returns the index of the run with the median job completion time. If n is even, selects the
- * faster of the two middle runs.
- */
+/* Returns the index of the run with the median completion time, the faster of two middle runs. */
 static int median_run(const kvd_jct_run *run, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -8,15 +8,14 @@
 typedef struct {
     const kvd_jct_loop *loop;
     size_t batch, input, output, steps;
-    /* Total number of decode steps of the job divided by the number of computed steps. */
+    /* Decode steps of the job divided by computed steps. */
     double weight;
     kvd_slice *slice;
     uint32_t *id;
 } sampled;
 
 /*
- * Returns the position of the i-th computed decode step: the middle of the i-th group of `weight`
- * steps.
+ * Returns the position of the i-th computed step: the middle of the i-th group of `weight` steps.
  */
 static size_t place(const sampled *s, size_t i)
 {

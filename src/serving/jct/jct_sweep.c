@@ -20,10 +20,7 @@ typedef struct {
     kvd_jct_loop loop;
 } candidate;
 
-/*
- * Reports on stderr that `points` measurements cannot run. The message is also saved in the output
- * file.
- */
+/* Reports measurements that cannot run, on stderr and in the output file. */
 static void skip(kvd_jct_sweep *s, const char *what, const char *why, size_t points)
 {
     char *grown = NULL;
@@ -166,8 +163,7 @@ static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
 }
 
 /*
- * Returns the bytes of an uncompressed cache per token of a request of `length` tokens. In layers
- * with an attention window, engines store only the tokens of the window.
+ * Returns the uncompressed cache's bytes per token; window-attention layers store only the window.
  */
 static double dense_bytes(const kvd_jct_sweep *s, size_t length)
 {
@@ -260,21 +256,14 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
     return status;
 }
 
-/*
- * Returns the number of decode steps of a job to compute: the value of --steps, or all steps of the
- * job if the engine can run a step only after all earlier tokens.
- */
+/* Returns --steps, or all steps if the engine can run a step only after all earlier tokens. */
 static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
 {
     const size_t some = c->engine->facts.anywhere ? s->cfg->steps : 0;
     return some && some < output - 1 ? some : output - 1;
 }
 
-/*
- * Reports that a method's cache is not smaller than an uncompressed one. The requests may be so
- * short that the method keeps all their tokens uncompressed, or scales and indices may take too
- * many bytes.
- */
+/* Reports that a method's cache is not smaller than an uncompressed one. */
 static void say_nothing_saved(const kvd_jct_sweep *s, const candidate *c, const char *what,
                               size_t length, const kvd_jct_run *r)
 {
@@ -324,8 +313,8 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
 }
 
 /*
- * Returns true if `batch` requests of up to `tokens` tokens fit into the cache at once. Otherwise
- * returns false and reports that `what`, the measurement wanted by `option`, is left out.
+ * Returns true if `batch` requests fit into the cache at once, else reports that `what` is left
+ * out.
  */
 static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, const char *option,
                         size_t batch, size_t tokens)
@@ -345,9 +334,7 @@ static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, 
 }
 
 /*
- * Returns true if a job can run. If only some decode steps of the job are computed (--steps), all
- * of its requests must fit into the cache at once. If they do not fit, the job is reported as left
- * out.
+ * Returns true if the job can run; with --steps all its requests must fit into the cache at once.
  */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)
@@ -356,10 +343,7 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
            fit_at_once(s, c, what, "--steps", batch, input + output);
 }
 
-/*
- * Returns true if a request of `tokens` tokens fits into the cache. Otherwise returns false and
- * reports that the measurement `what` is left out.
- */
+/* Returns true if a request fits into the cache, else reports that `what` is left out. */
 static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t tokens)
 {
     char why[160];
@@ -460,10 +444,7 @@ static int longest_first(const void *a, const void *b)
     return (p->input < q->input) - (p->input > q->input);
 }
 
-/*
- * Runs one prompt of every length in the trace, longest first. On an H200 the first prompt of a
- * length took 1 to 14 ms longer, because libraries load and choose kernels.
- */
+/* Runs one prompt of every length; a first prompt took 1 to 14 ms longer on an H200. */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {
     const size_t most = s->gpu[0] && !l->limits.chunk ? s->requests.n : 1;

@@ -1,6 +1,6 @@
 /*
- * Runs a sweep of kvdim-jct: all jobs, iterations or requests, one method after another. Results
- * are saved in OUT.h5.rows after every run; OUT.h5 is created when all results exist.
+ * Runs a sweep of kvdim-jct. Results are saved in OUT.h5.rows after every run; OUT.h5 is created at
+ * the end.
  */
 #ifndef KVD_SERVING_JCT_JCT_SWEEP_H
 #define KVD_SERVING_JCT_JCT_SWEEP_H
@@ -22,37 +22,35 @@ typedef struct {
     kvd_energy energy;
     kvd_jct_trace trace;
     kvd_rows *out;
-    kvd_h5 file;     /* OUT.h5.partial, open from the start to hold the lock on OUT.h5 */
+    kvd_h5 file;     /* OUT.h5.partial, open from the start to lock OUT.h5 */
     char *rows_path; /* path of OUT.h5.rows */
     size_t n_before;
-    bool was_complete; /* true if the rows of an earlier run are from a complete OUT.h5 */
-    /* Text of all options of the sweep, which must be equal in a resumed run. */
+    bool was_complete; /* true if earlier rows are from a complete OUT.h5 */
+    /* Options of the sweep as text, equal in a resumed run. */
     char *description;
-    char *skipped; /* messages about measurements that were left out, one line each */
+    char *skipped; /* messages about omitted measurements, one per line */
     size_t points, done, left_out, printed;
-    /* Number of finished measurements, and number of result rows saved in OUT.h5.rows. */
+    /* Number of finished measurements, and of rows in OUT.h5.rows. */
     size_t saved, saved_rows;
     kvd_progress progress;
 } kvd_jct_sweep;
 
 /*
- * Runs the measurements that have no result yet. Measurements that do not fit into the cache are
- * reported on stderr and left out. A method whose engine cannot be opened is also left out. The
- * first failure of another kind ends the sweep.
+ * Runs the measurements that have no result yet. Measurements that do not fit and methods whose
+ * engine fails to open are reported on stderr and left out; other failures end the sweep.
  */
 int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 
 /*
- * Creates OUT.h5.partial. With --resume, also reads the results in OUT.h5.rows or, if that file
- * does not exist, in OUT.h5. Without --resume, the first new results replace the results of an
- * interrupted run, and a message on stderr says so.
+ * Creates OUT.h5.partial. With --resume reads the results of OUT.h5.rows, else of OUT.h5. Without
+ * --resume, new results replace those of an interrupted run.
  */
 int kvd_jct_sweep_open(kvd_jct_sweep *s, kvd_err *err);
 
-/* Completes OUT.h5 and removes OUT.h5.rows. OUT.h5 does not change if there are no new results. */
+/* Completes OUT.h5, if there are new results, and removes OUT.h5.rows. */
 int kvd_jct_sweep_finish(kvd_jct_sweep *s, kvd_err *err);
 
-/* Closes the files of the sweep. OUT.h5.rows is kept. */
+/* Closes the files of the sweep and keeps OUT.h5.rows. */
 void kvd_jct_sweep_close(kvd_jct_sweep *s);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Writes a timeline for the viewers Perfetto and chrome://tracing. The lengths of the phases of an
- * iteration are measured, but their positions and order are not.
+ * Writes a timeline for Perfetto and chrome://tracing. Phase lengths are measured; their order is
+ * not.
  */
 #ifndef KVD_SERVING_JCT_JCT_TRACE_H
 #define KVD_SERVING_JCT_JCT_TRACE_H
@@ -14,23 +14,21 @@
 typedef struct {
     kvd_output out;
     FILE *f;
-    double zero; /* clock reading in seconds at which the timeline begins */
-    /* Process number of the current job in the viewer; every job has its own. */
+    double zero; /* clock reading in seconds at the timeline's start */
+    /* Number that the viewer shows as the process of the current job. */
     int process;
     bool any;
 } kvd_jct_trace;
 
-/*
- * Creates the timeline file `path`. While t->f is NULL, all functions for the timeline do nothing.
- */
+/* Creates the timeline file. While t->f is NULL, all functions for the timeline do nothing. */
 int kvd_jct_trace_open(kvd_jct_trace *t, const char *path, kvd_err *err);
 int kvd_jct_trace_close(kvd_jct_trace *t, kvd_err *err);
 /* Closes and removes an incomplete timeline file; safe at any time. */
 void kvd_jct_trace_release(kvd_jct_trace *t);
 
-/* Begins a job named `name`; later events belong to it. */
+/* Begins a job; later iterations belong to this job. */
 void kvd_jct_trace_job(kvd_jct_trace *t, const char *name);
-/* Adds an iteration to the timeline. `begin` is the clock reading in seconds at which it began. */
+/* Adds an iteration that began at clock reading `begin`, in seconds. */
 void kvd_jct_trace_iteration(kvd_jct_trace *t, const kvd_iteration *it, double begin,
                              const kvd_phase_times *times);
 void kvd_jct_trace_request(kvd_jct_trace *t, size_t request, double arrival, double first,

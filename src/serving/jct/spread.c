@@ -64,11 +64,7 @@ void kvd_spread_release(kvd_spread *s)
     memset(s, 0, sizeof *s);
 }
 
-/*
- * Returns the value of the curve `sigma` [n] at dimension j of d, by linear interpolation.
- * Dimension j is at the position (j + 0.5) / d between 0 and 1, and element i of `sigma` at (i +
- * 0.5) / n.
- */
+/* Returns sigma [n], interpolated linearly from positions (i + 0.5) / n to (j + 0.5) / d. */
 static double at(const double *sigma, size_t n, size_t j, size_t d)
 {
     const double x = ((double)j + 0.5) * (double)n / (double)d - 0.5;
@@ -86,10 +82,7 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     kvd_rng r;
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
-    /*
-     * The random order does not depend on `pair`, so the singular values of Q-K and of V of a head
-     * come from the same measured head.
-     */
+    /* The order does not depend on `pair`, so a head's Q-K and V values have one source. */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {
         if (h % s->n_heads == 0)

@@ -8,10 +8,7 @@ static double line(double x0, double y0, double x1, double y1, double x)
     return y0 + (y1 - y0) * ((x - x0) / (x1 - x0));
 }
 
-/*
- * Returns the index i of the interval at[i] .. at[i + 1] that contains x, or of the nearest
- * interval if none does. `at` [n] must rise. If n is 1, returns 0.
- */
+/* Returns i with at[i] <= x <= at[i + 1], or the nearest interval; 0 if n is 1. at [n] rises. */
 static size_t below(const double *at, size_t n, double x)
 {
     size_t lo = 0, hi = n - 1;
@@ -37,10 +34,7 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     const double *at = t->u + i;
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
-    /*
-     * If a curve was measured at exactly u, reads only this curve, so that gaps in the curves of
-     * neighbouring u have no effect.
-     */
+    /* At a measured u, reads one curve only; gaps in neighbouring curves have no effect. */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])
             return fmax(0, along(t, i + k, v, extrapolated));

@@ -10,13 +10,9 @@
 #include "serving/simulate/cost_table.h"
 
 struct kvd_costs {
-    /*
-     * Seconds of an iteration that processes a part of a prompt, without the seconds of attention.
-     * The table's arguments are the number of tokens of the part (u) and the number of earlier
-     * tokens of the prompt (v).
-     */
+    /* Prompt seconds without attention, over tokens (u) and earlier tokens (v). */
     kvd_cost_table prompts;
-    /* Seconds of the matrix products of an iteration, over its number of tokens. */
+    /* Seconds of matrix products over number of tokens. */
     kvd_cost_table products;
     kvd_cost_table steps;
     double pair; /* seconds of attention per query-key product in a prompt */
@@ -88,7 +84,7 @@ static bool is_kind(const source *s, size_t row, const char *kind)
     return !strcmp(text(s, row, KIND), kind);
 }
 
-/* Returns true if the result row is of `method` on `gpus` GPUs (-1 means any number). */
+/* Returns true if the row is of `method` on `gpus` GPUs; -1 means any number. */
 static bool is_of(const source *s, size_t row, const char *method, int gpus)
 {
     const double n = real(s, row, GPUS);
@@ -121,9 +117,9 @@ static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
 /*
  * Adds a measured iteration to one of three tables:
  *
- *   c->prompts    part of one prompt; u: number of its tokens, v: number of tokens before it
- *   c->products   several prompts; u: number of tokens of all of them, v: number of prompts
- *   c->steps      decode step; u: number of requests, v: cached tokens of each
+ *   c->prompts    part of one prompt; u: its tokens, v: earlier tokens
+ *   c->products   several prompts; u: tokens of all prompts, v: number of prompts
+ *   c->steps      decode step; u: requests, v: cached tokens of each
  */
 static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 {
@@ -148,13 +144,10 @@ static double pairs(double tokens, double before)
 }
 
 /*
- * Returns the attention time in seconds per query-key product. This is the amount by which the time
- * per prompt token grows with each token before the prompt part. The function returns the smallest
- * value over all sizes u of prompt parts, because small parts of prompts use the machine less
- * fully.
+ * Returns seconds of attention per query-key product: the least growth, over u, of time per prompt
+ * token with each earlier token.
  *
- * If only whole prompts were measured, the time of a prompt of u tokens is taken to be a u + c u^2
- * / 2. The returned c is computed from the two longest prompts.
+ * With whole prompts only, fits a u + c u^2 / 2 to the two longest and returns c.
  */
 static double pair_seconds(const kvd_cost_table *t)
 {
@@ -173,10 +166,7 @@ static double pair_seconds(const kvd_cost_table *t)
     return fmax(0, least);
 }
 
-/*
- * Subtracts the time of attention from the measured times of prompts. The remaining times of
- * prompts with no cached tokens before them fill the table of the times of matrix products.
- */
+/* Subtracts attention time from prompt times; those without earlier tokens fill c->products. */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
     kvd_cost_table *const p = &c->prompts, *const t = &c->products;
@@ -209,20 +199,13 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
           c->weight_bytes < 1e18))
         return kvd_fail(err, "row %zu: %g bytes per token, %g bytes of weights", row,
                         c->bytes_per_token, c->weight_bytes);
-    /*
-     * A cache size of NaN is accepted here, because the user may give --memory instead. Code that
-     * needs the cache size refuses NaN.
-     */
+    /* NaN is accepted, since --memory may replace the cache size. */
     if (c->cache_bytes >= 1e18)
         return kvd_fail(err, "row %zu: a cache of %g bytes", row, c->cache_bytes);
     return 0;
 }
 
-/*
- * Sets c->bytes_per_token to the most bytes per token that the cache stored in a measured job. If
- * no job was measured, leaves c->bytes_per_token as it is: the bytes that the engine reserved per
- * token.
- */
+/* Sets c->bytes_per_token to the most bytes per token in a measured job, if there is one. */
 static void take_held_bytes(kvd_costs *c, const source *s, const char *method)
 {
     double most = 0;
@@ -261,10 +244,7 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
                : 0;
 }
 
-/*
- * Returns the seconds of the matrix products for `tokens` tokens. If `tokens` is below the smallest
- * measured number of tokens, returns at most the time of that number.
- */
+/* Returns seconds of matrix products, below the smallest measured size at most its time. */
 static double products(const kvd_costs *c, double tokens, int *extrapolated)
 {
     const kvd_cost_table *const t = &c->products;
@@ -300,10 +280,7 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/*
- * Returns the seconds that n prompt tokens after `before` cached tokens take in addition to their
- * matrix products.
- */
+/* Returns seconds of n prompt tokens after `before` cached tokens, beyond their matrix products. */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {
     const double there = kvd_cost_table_at(&c->prompts, n, before, extrapolated),

@@ -7,19 +7,16 @@
 #include "formats/jct.h"
 #include "formats/rows.h"
 
-/*
- * Properties of a measurement. The properties before SAME must be equal in all files. Differences
- * in the properties from SAME on are reported.
- */
+/* Properties before SAME must be equal in all files; differences from SAME on are reported. */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
 typedef struct {
     const char *path;
     kvd_model_info model;
-    /* Text of each property, allocated; NULL if the file does not have the property. */
+    /* Text of each property, allocated, or NULL. */
     char *fact[FACTS];
     int gpus;
-    /* Labels of the methods that have timed iterations, in the order of the file, [n]. */
+    /* Labels of methods with timed iterations, in file order, [n]. */
     char **method;
     size_t *rows, n;
 } file;
@@ -32,7 +29,7 @@ struct kvd_costs_files {
     char apart[400];
 };
 
-/* Returns a text attribute of the file, allocated, or NULL if the file does not have it. */
+/* Returns a text attribute, allocated, or NULL if missing. */
 static char *attribute(kvd_h5 *f, const char *group, const char *name)
 {
     kvd_err unused;
@@ -46,7 +43,7 @@ static void read_facts(file *x, kvd_h5 *f)
     x->fact[REVISION] = attribute(f, "/provenance", "git_revision");
     x->fact[DRIVER] = attribute(f, "/provenance", "driver");
     x->fact[PAGES] = attribute(f, "/parameters", "pages");
-    if (x->gpus > 0) /* if a GPU computes, the type of CPU does not matter */
+    if (x->gpus > 0) /* the type of CPU matters only without GPUs */
         return;
     x->fact[CPU] = attribute(f, "/provenance", "cpu");
     int64_t threads = 0;
@@ -85,10 +82,7 @@ static int find_columns(const file *x, const kvd_rows *r, int column[COLUMNS], k
     return 0;
 }
 
-/*
- * Reads number of GPUs, dtype, graphs and phases from one result row. These values are equal in all
- * rows of a file.
- */
+/* Reads gpus, dtype, graphs and phases from one row; these are equal in all rows. */
 static int take_setting(file *x, const kvd_rows *r, size_t row, const int column[COLUMNS],
                         kvd_err *err)
 {

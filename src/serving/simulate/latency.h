@@ -1,7 +1,6 @@
 /*
- * Statistics of request latencies, with intervals that account for correlation between requests.
- * Consecutive requests wait in the same queue, so the bootstrap draws blocks of consecutive
- * requests (Carlstein 1986; Kuensch 1989 for overlapping blocks).
+ * Statistics of request latencies with block-bootstrap intervals (Carlstein 1986; Kuensch 1989),
+ * since consecutive requests correlate.
  */
 #ifndef KVD_SERVING_SIMULATE_LATENCY_H
 #define KVD_SERVING_SIMULATE_LATENCY_H
@@ -15,18 +14,14 @@
 enum { KVD_LATENCY_BLOCKS = 32, KVD_LATENCY_RESAMPLES = 400 };
 
 typedef struct {
-    /*
-     * Mean and quantiles with their 95 % intervals. Intervals are NaN if the requests form fewer
-     * than two bootstrap blocks. All numbers are NaN if no latency was measured.
-     */
+    /* Statistics with 95 % intervals; an interval is NaN with fewer than two blocks. */
     kvd_interval statistic[KVD_LATENCY_STATISTICS];
     double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 */
 } kvd_latency;
 
 /*
- * Computes statistics of the times x [n], leaving out NaN. `block` [n] holds, for each time, the
- * index of the block of consecutive requests to which it belongs, below KVD_LATENCY_BLOCKS.
- * Quantiles interpolate as kvd_quantile does.
+ * Computes statistics of the times x [n] without NaN; all are NaN if none remains. block [n]: index
+ * of each time's block, below KVD_LATENCY_BLOCKS. Quantiles interpolate as kvd_quantile does.
  */
 int kvd_latency_summarise(const double *x, const uint8_t *block, size_t n, uint64_t seed,
                           kvd_latency *out, kvd_err *err);

@@ -59,7 +59,7 @@ static int find_columns(source *s, kvd_err *err)
     return 0;
 }
 
-/* Returns the numeric value of an option recorded in the results file; 0 if there is none. */
+/* Returns the recorded value of an option, or 0. */
 static size_t option_of(kvd_h5 *f, const char *name)
 {
     kvd_err err;
@@ -72,9 +72,7 @@ static size_t option_of(kvd_h5 *f, const char *name)
     return n;
 }
 
-/*
- * Returns the recorded value of --admission. Older files without it were made with KVD_ADMIT_WHOLE.
- */
+/* Returns the recorded --admission; older files lack it and mean KVD_ADMIT_WHOLE. */
 static kvd_admission admission_of(kvd_h5 *f)
 {
     kvd_err unused;
@@ -138,7 +136,7 @@ static int take_facts(kvd_replay *r, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/* Compares two requests by arrival. Requests with equal arrivals keep their order in the file. */
+/* Compares two requests by arrival, then by order in the file. */
 static int by_arrival(const void *a, const void *b)
 {
     const served *x = a, *y = b;

@@ -11,7 +11,7 @@ typedef struct {
     /* Bootstrap block of each request, [n]. */
     uint8_t *block;
     double *gap;
-    uint8_t *gap_block; /* for each gap, the bootstrap block of its request, [n_gaps] */
+    uint8_t *gap_block; /* bootstrap block of each gap's request, [n_gaps] */
     size_t n, n_gaps;
 } samples;
 
@@ -38,10 +38,7 @@ static int allocate(samples *s, const kvd_requests *q, const kvd_batching_limits
     s->gap_block = calloc(s->n_gaps + 1, 1);
     if (!s->served || !s->x || !s->block || !s->gap || !s->gap_block)
         return kvd_no_memory(err, "the times of all tokens", s->n_gaps * (sizeof *s->gap + 1));
-    /*
-     * The bootstrap draws blocks, so requests are divided into blocks of at least two consecutive
-     * requests.
-     */
+    /* A bootstrap block has at least two consecutive requests. */
     const size_t blocks =
         q->n / 2 < KVD_LATENCY_BLOCKS ? (q->n > 1 ? q->n / 2 : 1) : KVD_LATENCY_BLOCKS;
     for (size_t i = 0, at = 0; i < q->n; i++) {
@@ -102,10 +99,7 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     const double time = m->end - q->request[0].arrival;
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
-    /*
-     * If the last request was refused, its arrival may be after the end of the last iteration;
-     * `drain` is then 0.
-     */
+    /* A refused request may arrive after the last iteration; `drain` is then 0. */
     out->drain = fmax(0, m->end - q->request[q->n - 1].arrival);
     out->served_rate = (double)n / time;
     out->token_rate = tokens / time;
@@ -146,10 +140,7 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
     return 0;
 }
 
-/*
- * Computes the mean over the served requests of JCT / number of output tokens, if requests arrive
- * `factor` times as fast as in *q.
- */
+/* Computes the mean of JCT / output tokens at `factor` times the arrival rate. */
 static int latency_at(const kvd_serve_setting *s, const kvd_requests *q, double factor,
                       double *mean, kvd_err *err)
 {

@@ -100,8 +100,7 @@ const char kvd_serve_comparison_heading[] =
     "method                   quantity          statistic   measured/s  simulated/s   error";
 
 /*
- * Formats a mean and its interval into `to`, from the columns <name>_mean_s, <name>_mean_lo_s and
- * <name>_mean_hi_s.
+ * Formats a mean and its interval into `to`, from columns <name>_mean_s, _mean_lo_s and _mean_hi_s.
  */
 static const char *mean_cell(const kvd_rows *r, size_t i, const char *name, char to[48])
 {

@@ -12,10 +12,7 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 typedef struct {
     kvd_batcher *batcher;
     kvd_iteration now; /* valid if `busy` is true */
-    /*
-     * `busy` is true during an iteration. `touched` is true if a request arrived or an iteration
-     * ended since the replica last looked for work.
-     */
+    /* `touched`: a request arrived or an iteration ended since the last search for work. */
     bool busy, touched;
 } replica;
 
@@ -30,14 +27,11 @@ typedef struct {
     kvd_route route;
     int n, turn; /* number of replicas; next replica in round robin */
     replica *replica;
-    /* Times at which running iterations end, [n]; a replica has one iteration at a time. */
+    /* End times of running iterations, at most one per replica, [n]. */
     event *heap;
     size_t n_events;
     kvd_served *served;
-    /*
-     * `gap`: seconds between successive tokens, of all requests one after another. `latest`
-     * [requests]: time of each request's latest token.
-     */
+    /* `gap`: seconds between successive tokens; latest [requests]: time of the latest token. */
     double *gap, *latest;
     size_t *gap_at;
     kvd_simulated *out;
