@@ -1,6 +1,6 @@
 /*
- * Interface of the inference engines. An engine runs iterations of a batch of requests through the
- * model, with the KV cache of a compression method, on a GPU or on the CPU.
+ * Interface of the inference engines, which run iterations of batched requests with a compressed KV
+ * cache on a GPU or CPU.
  */
 #ifndef KVD_ENGINE_ENGINE_H
 #define KVD_ENGINE_ENGINE_H
@@ -12,117 +12,77 @@
 #include "model/checkpoint/checkpoint.h"
 
 typedef struct {
-    /* Limits of the batch. If limits.pages is 0, the KV cache takes all memory that is left. */
+    /* If limits.pages is 0, the KV cache takes all memory that is left. */
     kvd_batching_limits limits;
-    /* Number of input and output tokens of the longest request. */
+    /* Input plus output tokens of the longest request. */
     size_t max_len;
     /* Number type of the weights and of the KV cache. */
     kvd_dtype type;
-    /* First GPU and number of GPUs to use. The CPU engine ignores both fields. */
+    /* First GPU and number of GPUs; ignored by the CPU engine. */
     int first_gpu, n_gpus;
-    /*
-     * True for sequence parallel: the GPUs divide the tokens of a prompt, and the engine runs only
-     * prompts, one at a time. False for tensor parallel: the GPUs divide heads and weights.
-     */
+    /* True: GPUs divide a prompt's tokens, one prompt at a time. False: heads and weights. */
     bool sequence;
     bool graphs; /* true to replay decode steps from captured CUDA graphs */
-    /* Attention kernels to use. The CPU engine ignores this field. */
+    /* Attention kernels to use; ignored by the CPU engine. */
     kvd_attention_choice attention;
     /* True to measure the time of each phase, not only the total. */
     bool phases;
-    /*
-     * True if prompts attend to uncompressed K and V, as text generation requires. An iteration
-     * then holds either prompts or decode steps. The CPU engine refuses it.
-     */
+    /* Prompts attend to uncompressed K and V; no iteration mixes prompts and steps. GPU only. */
     bool exact_prompts;
     /*
-     * Number of outliers (values that method kvquant stores exactly) for which a page of 64 tokens
-     * has room among the keys of a KV head. 0: four times the number expected from the method's
-     * parameter, plus 64. The CPU engine ignores it.
+     * Room for exact values (kvquant) per 64-token page and KV head; 0: four times the expected
+     * number, plus 64. GPU only.
      */
     size_t outliers;
-    /*
-     * 4: the matrices of the layers have 4-bit codes with a scale and a zero point for each 128
-     * weights (common/quantise.h). 0: weights are stored in `type`. The CPU engine refuses 4.
-     */
+    /* 4: 4-bit layer matrices (common/quantise.h), GPU only. 0: weights are of `type`. */
     int weight_bits;
-    /*
-     * Borrowed weights in bf16 on one GPU, which several engines may use. If set, exact_prompts
-     * must be true. If NULL, the engine loads its own weights. The CPU engine ignores it.
-     */
+    /* Borrowed bf16 weights on one GPU, with exact_prompts only; NULL: own weights. GPU only. */
     const struct kvd_gpu_weights *weights;
 } kvd_engine_spec;
 
 typedef struct {
-    /*
-     * Bytes of all pages of the KV cache, over all layers and GPUs. Layers with a sliding window
-     * have pages only for the window and for the prompts of an iteration.
-     */
+    /* Bytes of all KV cache pages, over all layers and GPUs. */
     double cache_bytes;
     /*
-     * Stored bytes per token, over all layers and GPUs. The GPU cache rounds the kept dimensions of
-     * a head up to a multiple of 16. With a sliding window the value is the mean over a request of
-     * max_len tokens.
+     * Stored bytes per token, over layers and GPUs; GPUs round kept dimensions up to 16. With a
+     * sliding window: mean over max_len tokens.
      */
     double bytes_per_token;
     /*
-     * Bytes of the weights, and of all memory of the engine, summed over devices. If the weights
-     * have codes of 4 bits, weight_bytes counts only the codes. A bf16 copy for prompts, which is
-     * also in memory, is not counted.
+     * Bytes of weights and of all memory, over devices. With 4-bit weights, weight_bytes counts
+     * only codes.
      */
     double weight_bytes, peak_bytes;
-    /* Number of pages of 64 tokens in every layer without a window. */
+    /* Number of 64-token pages in every layer without a window. */
     size_t pages;
-    /*
-     * Number of pages of layers with a window, not counting pages that prompts take only while they
-     * run. window_share is the largest number of these pages that one request holds. Both are 0 if
-     * no window is shorter than the requests.
-     */
+    /* Pages of layers with a window, and most of them per request; 0 without windows. */
     size_t window_pages, window_share;
-    /* Description such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs". */
+    /* Text such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs". */
     char what[256];
-    /*
-     * True if an iteration may continue a request whose earlier tokens were never processed. Their
-     * K and V are then random numbers.
-     */
+    /* True if earlier tokens of a request may be unprocessed, with random K and V. */
     bool anywhere;
-    /*
-     * Bit p is set if phase p is not timed separately. The time of p is then reported as 0, and is
-     * included in the time of the next phase of enum kvd_phase.
-     */
+    /* Bit p: phase p is timed within the next phase of kvd_phase. */
     unsigned fused;
 } kvd_engine_facts;
 
-/* Contents of one request's cache. */
 typedef struct {
-    /*
-     * Mean number of tokens that a KV head caches, over the layers without a sliding window. Layers
-     * with a sliding window hold the newest tokens of the window, and are not counted.
-     */
+    /* Mean cached tokens per KV head, over layers without a sliding window. */
     double entries;
     /*
-     * Bits of K and V in the cache. Not included are the bits in `side`, and the bits per cached
-     * token that kvd_plan_entry_bits returns. If NaN, every cached token is stored unquantised with
-     * the kept dimensions of the plan.
+     * Bits of K and V, without `side` and kvd_plan_entry_bits; NaN: unquantised at kept dimensions.
      */
     double bits;
-    /*
-     * Bits of the side information (such as summaries of pages) from which decode steps choose the
-     * tokens that they read.
-     */
+    /* Bits of page summaries by which decode steps choose the tokens to read. */
     double side;
-    /* Mean number of cached tokens of a KV head that the latest step did not read. */
+    /* Mean cached tokens per KV head that the latest step did not read. */
     double unread;
-    /* Number of tokens merged into others so far, summed over KV heads and layers. */
+    /* Tokens merged into others, summed over KV heads and layers. */
     size_t merged;
-    /* Number of tokens stored at KVD_LEVEL_LOW, summed over KV heads and layers. */
+    /* Tokens stored at KVD_LEVEL_LOW, summed over KV heads and layers. */
     size_t lowered;
-    /* Number of tokens whose keys lost channels (think), summed over KV heads and layers. */
+    /* Tokens whose keys lost channels (think), summed over KV heads and layers. */
     size_t pruned;
-    /*
-     * Bits of stored tokens that had left a sliding window, so that the latest step did not read
-     * them. These bits were counted before that step.
-     */
+    /* Bits of stored tokens outside the sliding window, counted before the step. */
     double unseen;
 } kvd_engine_count;
 
@@ -130,39 +90,31 @@ typedef struct kvd_engine kvd_engine;
 struct kvd_engine {
     kvd_engine_facts facts;
     /*
-     * Runs one iteration. id [n_tokens] holds the input tokens of all requests, in the order of
-     * it->slice. For each request whose `emits` is set, next [n_slices] receives the token with the
-     * largest logit (ties: the smaller id). `times` may be NULL. Fails on activations that are not
-     * finite and on CUDA errors. After a failure the engine can only be freed.
+     * Runs one iteration. id [n_tokens]: input tokens in the order of it->slice. next [n_slices]:
+     * token with the largest logit (ties: smaller id) where `emits` is set. `times` may be NULL.
+     * Fails on non-finite activations and CUDA errors; then only `free` may follow.
      */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
     /*
-     * Returns the bytes that the KV cache held after the latest iteration. If this function pointer
-     * is NULL, the cache holds kvd_engine_facts.bytes_per_token bytes for every cached token. If it
-     * is not NULL, bytes_per_token is the amount reserved per token. The GPU engine counts whole
-     * pages if the model has a window.
+     * Returns the cache's bytes after the latest iteration, in whole pages on GPUs with a window.
+     * NULL: bytes_per_token for every cached token.
      */
     double (*held)(const kvd_engine *e);
     /*
-     * Stores the bytes that GPUs sent to each other in the latest iteration: bytes[0] of Q, K and
-     * V, bytes[1] of attention output. The pointer is NULL if the engine sends none.
+     * Bytes sent between GPUs in the latest iteration: [0] Q, K, V, [1] attention output. NULL:
+     * none.
      */
     void (*sent)(const kvd_engine *e, double bytes[2]);
-    /*
-     * Reports the cache of the request in `slot`, which has `tokens` tokens. The pointer is NULL if
-     * the engine cannot count.
-     */
+    /* Counts the cache of a request with `tokens` tokens. NULL: cannot count. */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, kvd_engine_count *to);
     /*
-     * Frees the slot of a request that was ended or preempted before its last iteration (the one
-     * with kvd_slice.last). The pointer is NULL if the engine cannot do this.
+     * Frees the slot of a request ended or preempted before its last iteration. NULL: unsupported.
      */
     void (*drop)(kvd_engine *e, size_t slot);
     /*
-     * If the latest iteration failed because a page had too little room for outliers, returns how
-     * many outliers a page needs room for (a value for kvd_engine_spec.outliers). Otherwise returns
-     * 0. The pointer is NULL if the engine cannot tell.
+     * Returns a larger kvd_engine_spec.outliers if too few made the latest iteration fail, else 0.
+     * NULL: unknown.
      */
     size_t (*lacking)(const kvd_engine *e);
     /* Writes the logits [vocab_size] of the i-th request of the latest iteration. */
@@ -170,10 +122,7 @@ struct kvd_engine {
     void (*free)(kvd_engine *e);
 };
 
-/*
- * Open an engine. The plan must be open, and must remain valid until the engine is freed. On
- * failure return NULL and fill *err with a message that names the method.
- */
+/* Open an engine. The open plan must outlive the engine. On failure return NULL and fill *err. */
 kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan,
                                 const kvd_engine_spec *s, kvd_err *err);
 #ifdef KVD_CUDA

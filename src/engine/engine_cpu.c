@@ -21,35 +21,29 @@ typedef struct {
     const kvd_plan *plan;
     kvd_engine_spec spec;
     kvd_cpu_weights weights;
-    /*
-     * True if the method compresses token by token (`caches`), false if it only reduces dimensions
-     * (`slots`).
-     */
+    /* True: compresses token by token (`caches`); false: reduces dimensions (`slots`). */
     bool stepwise;
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
-    /* largest number of tokens that a slot can hold */
+    /* largest number of tokens in a slot */
     size_t tokens;
     kvd_cpu_rows rows;
     double held_bytes;
-    /* Number of tokens in each slot, [max_batch]; 0 if the slot is free. */
+    /* Number of tokens in each slot, [max_batch]; 0 if free. */
     uint32_t *held;
-    /* Residual stream of the tokens whose logits are computed, [max_batch][d_model]. */
+    /* Residual stream of tokens that get logits, [max_batch][d_model]. */
     float *last;
-    /*
-     * Residual stream of `last` after the model's projection to d_embed, the input of the output
-     * head, [max_batch][d_embed]. NULL if the model has no such projection.
-     */
+    /* Input of the output head, `last` projected to d_embed, [max_batch][d_embed], or NULL. */
     float *narrow;
     float *logits; /* [max_batch][vocab_size] */
-    /* Row of `logits` for each request, [max_batch]. SIZE_MAX: the request emits no token. */
+    /* Row of `logits` of each request, [max_batch]; SIZE_MAX: no token emitted. */
     size_t *emitted;
     size_t n_slices;
 } engine;
 
 static engine *self_of(kvd_engine *e)
 {
-    /* valid because the kvd_engine is the first field of the structure */
+    /* kvd_engine is the first field of the structure */
     return (engine *)(void *)e;
 }
 
@@ -80,10 +74,7 @@ static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, k
     return 0;
 }
 
-/*
- * Fails with a message that names the request and position of the token in row `row` of the
- * iteration.
- */
+/* Fails, naming request and position of the token in row `row`. */
 static int not_finite(const kvd_iteration *it, const char *where, size_t row, kvd_err *err)
 {
     size_t i = 0;
@@ -131,10 +122,7 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     char where[32];
     snprintf(where, sizeof where, "layer %d", layer);
     kvd_cpu_before_attention(r, layer, it->n_tokens, clock);
-    /*
-     * Keys and values are checked here, before attention, because an infinite key can vanish in the
-     * softmax.
-     */
+    /* Checked before attention, since an infinite key can vanish in the softmax. */
     if (check_finite(it, where, r->k,
                      l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
         check_finite(it, where, r->v, l->cut.at_v[kv], err))
@@ -217,7 +205,7 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
     kvd_cpu_mark(clock, KVD_PHASE_SAMPLE);
     for (size_t i = 0; i < it->n_slices; i++)
         e->held[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* Bytes are counted before finished requests free their caches. */
+    /* Counted before finished requests free their caches. */
     e->held_bytes = e->stepwise ? kvd_cpu_stepwise_bytes(&e->caches) : slots_bytes(e);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -281,8 +269,8 @@ static void release(kvd_engine *hook)
 }
 
 /*
- * Sets facts.pages to the limit of the spec, or else to the number of pages that fit into memory.
- * Must be called before weights and activations are allocated.
+ * Sets facts.pages to the spec's limit or to what fits into memory, before weights and activations
+ * are allocated.
  */
 static int resolve_memory(engine *e, size_t per_slot, double activations, kvd_err *err)
 {
@@ -339,10 +327,7 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /*
-     * Mean over a full slot. In a layer with an attention window only the newest tokens are stored,
-     * so bytes per token depend on the length.
-     */
+    /* Mean over a full slot; window-attention layers store only the newest tokens. */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

@@ -8,10 +8,10 @@
 #include "formats/phases.h"
 
 typedef struct {
-    /* Phase times to which the clock adds. NULL means that no time is measured. */
+    /* Phase times to add to; NULL means that no time is measured. */
     kvd_phase_times *times;
     double begin, last;
-    /* True if the time of each phase is measured, not only the total. */
+    /* True to measure each phase, not only the total. */
     int parts;
 } kvd_cpu_clock;
 

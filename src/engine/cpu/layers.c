@@ -9,17 +9,17 @@
 #include "model/pass/blocks.h"
 
 enum {
-    /* Largest number of rows that are multiplied by a weight matrix together. */
+    /* Largest number of rows per matrix product. */
     BLOCK = 256,
-    /* Number of tokens of one head that a thread projects at a time. */
+    /* Tokens of one head that a thread projects at a time. */
     ROTATED = 64,
 };
 
 enum { N_BUFFERS = 12 };
 
 /*
- * Computes the number of floats in each buffer of kvd_cpu_rows, in this order: x, q, k, v, o,
- * q_own, k_own, k_pre, input, work, cosine, sine.
+ * Computes the floats in each buffer: x, q, k, v, o, q_own, k_own, k_pre, input, work, cosine,
+ * sine.
  */
 static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs,
                          size_t size[N_BUFFERS])
@@ -89,8 +89,8 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r)
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
 {
     /*
-     * Sets the position and the row of the RoPE tables for each token. With longrope scaling, a
-     * request's total length selects one of two tables, of which `table` is the first row.
+     * RoPE rows of each token; with longrope scaling `table` is the first row of the selected
+     * table.
      */
     const kvd_config *const c = r->model->config;
     for (size_t i = 0, row = 0; i < it->n_slices; i++) {
@@ -171,9 +171,8 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
 }
 
 /*
- * Multiplies the rows of x by the matrix a: `to` [rows][m] is x [rows][d] times a [d][m]. In
- * memory, rows of x start ld floats apart, and rows of `to` ld_to floats apart. If `a` is NULL,
- * copies the first m columns of x.
+ * Computes to [rows][m] = x [rows][d] times a [d][m], with row strides ld and ld_to in floats. If
+ * `a` is NULL, copies m columns of x.
  */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)
@@ -216,8 +215,8 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
 }
 
 /*
- * Does the work of kvd_cpu_behind_attention for models that normalise the outputs of attention and
- * of the feed-forward block before adding them to the residual stream.
+ * kvd_cpu_behind_attention for models that normalise the outputs of attention and feed-forward
+ * blocks.
  */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,

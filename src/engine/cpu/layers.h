@@ -1,4 +1,4 @@
-/* Computation of a layer before and after its attention, and its activations, one row per token. */
+/* Computes a layer before and after its attention, with one row of activations per token. */
 #ifndef KVD_ENGINE_CPU_LAYERS_H
 #define KVD_ENGINE_CPU_LAYERS_H
 
@@ -10,53 +10,44 @@
 typedef struct {
     const kvd_cpu_weights *model;
     size_t most, max_len;
-    /* bits of kvd_needs that are set if a method reads keys before RoPE or layer inputs */
+    /* kvd_needs bits: the method reads keys before RoPE or layer inputs */
     unsigned needs;
     /* Residual stream, [most][d_model]. */
     float *x;
-    /* Products with W_Q, W_K and W_V, one row for each of up to `most` tokens. */
+    /* Products with W_Q, W_K and W_V, one row per token. */
     float *q, *k, *v;
-    /*
-     * Queries and keys with only the kept dimensions. In layers that need no separate
-     * multiplication to get them (kvd_cpu_layer.rotates is false), they point to q and k.
-     */
+    /* Projected queries and keys; equal to q and k if kvd_cpu_layer.rotates is false. */
     float *q_cut, *k_cut;
-    /* Memory of q_cut and k_cut, unused in layers where these point to q and k. */
+    /* Memory of q_cut and k_cut in layers with kvd_cpu_layer.rotates. */
     float *q_own, *k_own;
-    /*
-     * Keys before RoPE, and inputs of the layer [most][d_model]. Each is allocated only if its bit
-     * in `needs` is set.
-     */
+    /* Keys before RoPE, and layer inputs [most][d_model]; NULL unless in `needs`. */
     float *k_pre, *input;
-    /* Attention output. A query head is as wide as the kept dimensions of V of its KV head. */
+    /* Attention output; query heads have the kept V dimensions of their KV head. */
     float *o;
-    float *work;          /* scratch memory, [block][kvd_layer_scratch] */
+    float *work;          /* [block][kvd_layer_scratch] */
     float *cosine, *sine; /* RoPE tables, [kvd_batch_rope_rows][d_head / 2] */
     uint32_t *position, *rope_row;
     double bytes;
 } kvd_cpu_rows;
 
-/* Returns the bytes that kvd_cpu_rows_init allocates. */
 double kvd_cpu_rows_bytes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs);
-/* Allocates the buffers. `needs` has the meaning that it has in kvd_cpu_rows. */
 int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len,
                       unsigned needs, kvd_err *err);
 void kvd_cpu_rows_release(kvd_cpu_rows *r);
 
-/* Fills `position` and `rope_row` of every token of the iteration. */
+/* Fills `position` and `rope_row` for each token of the iteration. */
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it);
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 
 /*
- * Computes q, k and v of a layer from the residual stream x of n tokens. Adds the times to the
- * phases norm, qkv and rope.
+ * Computes q, k and v from the residual stream x of n tokens. Times the phases norm, qkv and rope.
  */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
 /* Projects q and k of n tokens to q_cut and k_cut. */
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
 /*
- * Computes the part of a layer after attention: updates x from the attention output o. Adds the
- * times to the phases o, norm and mlp.
+ * Updates x from the attention output o, by W_O and the feed-forward block. Times the phases o,
+ * norm and mlp.
  */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
                               kvd_cpu_clock *clock);

@@ -60,8 +60,8 @@ static size_t rows_of(const kvd_cpu_slots *s, int layer)
 }
 
 /*
- * Returns the address of the keys of KV head g in a slot. The values of the head follow its keys,
- * rows_of(s, layer) rows of d_qk elements.
+ * Returns the address of a head's keys; its values follow after rows_of(s, layer) rows of d_qk
+ * elements.
  */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
@@ -73,14 +73,14 @@ static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
            (at + rows_of(s, layer) * (u->at_qk[g] + u->at_v[g])) * kvd_dtype_bytes(s->type);
 }
 
-/* Cached tokens to which the new tokens of a request attend. They include the new tokens. */
+/* Cached tokens, new ones included, to which the new tokens of a request attend. */
 typedef struct {
     size_t n;
-    /* Index of the first new token among the n tokens to which attention is computed. */
+    /* Index of the first new token among the n tokens. */
     size_t first;
-    /* Attention window to apply, in tokens; 0 if none must be applied. */
+    /* Attention window in tokens; 0 means none. */
     size_t window;
-    /* True if K and V of these n tokens were copied to kvd_cpu_slots.decoded. */
+    /* True if K and V of the tokens are in kvd_cpu_slots.decoded. */
     bool gathered;
 } seen_rows;
 
@@ -90,10 +90,7 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
                  before = x->before, all = before + x->n;
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
-    /*
-     * A single new token attends to all stored tokens, in whatever order they are stored, so they
-     * need neither an attention window nor a copy in order of position.
-     */
+    /* A single new token attends to all stored tokens, in any order. */
     if (x->n == 1) {
         const size_t n = all < rows ? all : rows;
         return (seen_rows){n, n - 1, 0, false};
@@ -107,7 +104,7 @@ static bool is_decoded(const kvd_cpu_slots *s, const seen_rows *r)
     return r->gathered || s->type != KVD_F32;
 }
 
-/* Rounds x to the number type of the cache, and stores the result as float32 in `to`. */
+/* Rounds x to the cache's number type, and stores the result as float32 in `to`. */
 static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, float *to)
 {
     char rounded[4096];
@@ -119,9 +116,8 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
 }
 
 /*
- * Copies K or V of the r->n tokens to which a layer attends to `to`, m numbers per token. The first
- * r->first of them are read from the cache `store`. The others are new tokens, read from x, where
- * tokens start ld floats apart.
+ * Copies K or V of r->n tokens, m numbers each: r->first from the cache `store`, the rest from x
+ * (row stride ld floats).
  */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
@@ -136,9 +132,8 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
 }
 
 /*
- * Stores K or V of the new tokens in the cache, m numbers per token. Tokens start ld floats apart
- * in x. If a layer with an attention window has fewer cache rows than there are new tokens, only
- * the last tokens are stored.
+ * Stores K or V of the new tokens, m numbers each (x has row stride ld floats); with too few cache
+ * rows, only the last tokens.
  */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
@@ -164,10 +159,7 @@ static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err
     return s->decoded ? 0 : kvd_no_memory(err, "a decoded layer", n * sizeof *s->decoded);
 }
 
-/*
- * Returns the float32 keys [r->n][d_qk] of KV head g for the i-th request. The head's values follow
- * the keys.
- */
+/* Returns the float32 keys [r->n][d_qk] of KV head g, followed by the head's values. */
 static float *decoded_of(const kvd_cpu_slots *s, int layer, size_t i, const seen_rows *r, size_t g)
 {
     const kvd_cpu_widths *const u = &s->model->layer[layer].cut;
@@ -236,9 +228,8 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
 }
 
 /*
- * Computes the attention output of query head h for up to KVD_ATTEND_ROWS new tokens of the i-th
- * request, beginning at its new token number `at`. `row` is the row of the request's first new
- * token in q and o.
+ * Computes head h's attention for up to KVD_ATTEND_ROWS new tokens from `at`; `row` is the
+ * request's first row in q and o.
  */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)
@@ -278,9 +269,7 @@ void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it,
     for (size_t i = it->n_steps, row = it->n_steps; i < it->n_slices; row += it->slice[i++].n) {
         const size_t blocks = (it->slice[i].n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
 #pragma omp parallel for schedule(dynamic) collapse(2)
-        /*
-         * Blocks of later tokens attend to more tokens. They run first, which balances the threads.
-         */
+        /* Later blocks attend to more tokens and run first, to balance the threads. */
         for (size_t b = 0; b < blocks; b++)
             for (size_t h = 0; h < heads; h++)
                 attend_block(s, layer, it, i, row, (blocks - 1 - b) * KVD_ATTEND_ROWS, h, q, o);

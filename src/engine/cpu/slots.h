@@ -1,7 +1,6 @@
 /*
- * KV cache of the CPU engine for methods that only reduce head dimensions. A slot holds the
- * projected keys and values of one running request. A layer with an attention window stores token t
- * at index t mod window.
+ * KV cache of the CPU engine for methods that only reduce head dimensions. Window-attention layers
+ * store token t at index t mod window.
  */
 #ifndef KVD_ENGINE_CPU_SLOTS_H
 #define KVD_ENGINE_CPU_SLOTS_H
@@ -15,20 +14,14 @@ typedef struct {
     kvd_dtype type;
     /* number of slots, and tokens per slot */
     size_t n, tokens;
-    /* number of elements of one slot, over all layers and heads */
+    /* elements of one slot over all layers and heads */
     size_t elements;
-    /*
-     * The cache. For each slot, layer and KV head: keys [rows][d_qk], then values [rows][d_v].
-     * `rows` is the number of tokens for which the slot has room in the layer.
-     */
+    /* For each slot, layer and KV head: keys [rows][d_qk], then values [rows][d_v]. */
     char *store;
-    /*
-     * Projected K and V of one layer as float32. Used only in iterations in which attention cannot
-     * read the cache directly.
-     */
+    /* Float32 copy of one layer's K and V, for attention that cannot read `store`. */
     float *decoded;
     size_t decoded_n;
-    /* offset in `decoded` of each request of the iteration */
+    /* offset in `decoded` of each request */
     size_t *decoded_at;
     /* [threads][KVD_ATTEND_ROWS][tokens] */
     float *scores;
@@ -42,26 +35,20 @@ int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype typ
 void kvd_cpu_slots_release(kvd_cpu_slots *s);
 
 /*
- * Stores the projected K and V of an iteration's tokens. A row of k and v holds all KV heads of one
- * token.
+ * Stores projected K and V; a row of k and v holds all KV heads of one token.
  *
- * In a layer with an attention window, storing a chunk of a prompt overwrites older tokens to which
- * the chunk attends. Before it stores the chunk, the function therefore copies K and V of these
- * older tokens and of the chunk to `decoded`.
+ * In window-attention layers a prompt chunk overwrites tokens to which it attends; K and V of these
+ * and of the chunk are first copied to `decoded`.
  */
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);
 
-/*
- * Converts the stored K and V that attention will read to float32, except those that
- * kvd_cpu_slots_append gathered. Does nothing if the cache is float32.
- */
+/* Converts the K and V that attention reads to float32, unless gathered by kvd_cpu_slots_append. */
 void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it);
 
 /*
- * kvd_cpu_slots_step computes attention for decode steps, and kvd_cpu_slots_prefill for chunks of
- * prompts. A row of q and o holds all query heads of one token, at the kept dimensions of their KV
- * heads.
+ * Attention of decode steps (step) and of prompt chunks (prefill). A row of q and o holds a token's
+ * query heads at the kept dimensions.
  */
 void kvd_cpu_slots_step(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *q,
                         float *o);

@@ -48,9 +48,7 @@ void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s)
 }
 
 /*
- * Divides the time since the preceding kvd_cpu_mark among the phases of attention. A phase's share
- * is proportional to the time that the cache's own counters added to it: the difference between
- * `before` and `after`.
+ * Divides the time since the last kvd_cpu_mark among phases, in proportion to `after` - `before`.
  */
 static void divide(const kvd_stepwise_account *before, const kvd_stepwise_account *after,
                    kvd_phase attention, kvd_cpu_clock *clock)

@@ -40,10 +40,7 @@ typedef struct {
     double *scratch;
 } folding;
 
-/*
- * Returns the projection matrix of head g, or NULL if the head is not projected. *m receives its
- * number of columns, the kept dimensions.
- */
+/* Returns the projection matrix of head g and its columns *m, or NULL if not projected. */
 static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t *m)
 {
     const kvd_dims_head *const h = &f->head[g];
@@ -51,10 +48,7 @@ static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t 
     return part == KVD_PART_V ? h->a_v : part == KVD_PART_Q ? h->a_q : h->a_k;
 }
 
-/*
- * Multiplies the projections into the rows of a weight or bias. Each head then has as many rows as
- * kept dimensions. A bias has cols = 1.
- */
+/* Multiplies the projections into the rows of a weight, or of a bias (cols = 1). */
 static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size_t cols, float *to)
 {
     const size_t d = (size_t)f->config->d_head;
@@ -70,13 +64,12 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
     }
 }
 
-/* number of rows of W_O that are folded at a time */
+/* rows of W_O folded at a time */
 enum { FOLD_ROWS = 64 };
 
 /*
- * Writes to `to` [rows][width] rows of W_O with the projections of V multiplied into their columns.
- * Each query head then has as many columns as kept dimensions; `width` is their number over all
- * heads.
+ * Writes to [rows][width] = rows of W_O times the projections of V; `width` is the kept dimensions
+ * of all query heads.
  */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)
@@ -97,7 +90,7 @@ static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, siz
     }
 }
 
-/* Returns the number of elements of a weight after folding; n is the number before. */
+/* Returns the elements of a weight after folding, from n before folding. */
 static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_part part, size_t n,
                           size_t cols)
 {
@@ -109,16 +102,13 @@ static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_
         return l->cut.at_qk[last] * cols;
     case KVD_PART_Q:
         return w->group * l->cut.at_qk[last] * cols;
-    default: /* W_O */
+    default:
         return n / ((size_t)w->config->n_heads * (size_t)w->config->d_head) * w->group *
                l->cut.at_v[last];
     }
 }
 
-/*
- * Returns true if projections are multiplied into the weight or bias. The bias of W_O stays
- * unchanged.
- */
+/* Returns true if projections fold into the weight or bias; the bias of W_O never changes. */
 static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 {
     if (!w->dims)
@@ -131,7 +121,7 @@ static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 typedef struct {
     bool folded;
     size_t cols, n;
-    /* Address of a weight in the mapped file. NULL if the weight is copied or absent. */
+    /* Address in the mapped file; NULL if the weight is copied or absent. */
     const float *in_place;
 } form;
 
@@ -255,10 +245,7 @@ static int find_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         kvd_weight_find(c, head_part(w), false, 0, &x, err))
         return -1;
     const bool copied = !kvd_weight_in_place(&x);
-    /*
-     * The embedding and the position table are not copied: rows are read from the mapped file in
-     * its number type.
-     */
+    /* Rows of the embedding and the position table are read from the mapped file. */
     const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype)),
                  positions = (double)(w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)),
                  head = (double)(x.n * sizeof *w->head);

@@ -14,7 +14,7 @@
 
 static const char what[] = "serving engine";
 
-enum { STEP_ROWS = 8 /* larger decode batches are padded to a multiple of this */ };
+enum { STEP_ROWS = 8 /* larger decode batches are padded to a multiple */ };
 
 static size_t filled_up(size_t n)
 {
@@ -26,7 +26,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* With a sliding window, returns the first position that a query at `position` attends to. */
+/* Returns the first position in the sliding window of a query at `position`. */
 static size_t first_near(const kvd_cuda_engine *e, size_t position)
 {
     return position + 1 > e->cache.window ? position + 1 - e->cache.window : 0;
@@ -58,7 +58,7 @@ static int upload_pages(kvd_cuda_engine *e, kvd_err *err)
                : 0;
 }
 
-/* In layers with a sliding window, frees the pages whose tokens no later query attends to. */
+/* Frees the pages that have left the sliding window of all later queries. */
 static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
 {
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -74,8 +74,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
 }
 
 /*
- * Pads a decode batch with idle steps: fills its elements `from` .. `to` - 1. An idle step reads
- * one token in the idle page, which no request uses.
+ * Pads a decode batch, elements `from` .. `to` - 1, with steps that read a token of the idle page.
  */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
@@ -89,7 +88,7 @@ static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
     }
 }
 
-/* Copies to the device what kvd_paged_cache_plan needs to divide the work of n decode steps. */
+/* Copies the input of kvd_paged_cache_plan for n decode steps to the device. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -136,7 +135,7 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
 }
 
 /*
- * Waits for the GPU. `status` is nonzero if work could not be queued; *err then keeps that error.
+ * Waits for the GPU. A nonzero `status` means that work could not be queued; *err keeps that error.
  */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
 {
@@ -273,10 +272,7 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
     return kvd_cuda_engine_logits((kvd_cuda_engine *)(void *)self, i, to, err);
 }
 
-/*
- * Fails if the plan cannot run on several GPUs, which divide the heads or, if s->sequence is true,
- * the tokens of a prompt.
- */
+/* Fails if the plan cannot run on several GPUs, tensor or sequence parallel (s->sequence). */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
 {
     int devices = 0;
@@ -322,11 +318,7 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t 
     return 0;
 }
 
-/*
- * Returns the largest number of tokens of an iteration. A prompt is counted `copies` times, because
- * with some methods the model reads a prompt several times (kvd_plan_copies). A prompt longer than
- * limits.max_tokens runs alone.
- */
+/* Returns the most tokens of an iteration, with each prompt read `copies` times. */
 static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
     const size_t prompts =
@@ -334,10 +326,7 @@ static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
     return larger(copies * prompts, filled_up(s->limits.max_batch));
 }
 
-/*
- * Returns the number of positions that the longest request can use. If the model reads a prompt
- * `copies` times in a row, this includes the copies, as far as the model has positions.
- */
+/* Returns the positions of the longest request with its prompt copies, at most the model's. */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {
     const size_t most = larger((size_t)c->max_positions, max_len);
@@ -368,10 +357,7 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
                : -1;
 }
 
-/*
- * Returns the number of pages for layers with a sliding window if the other layers have `pages`
- * pages.
- */
+/* Returns the pages of sliding-window layers when the other layers have `pages`. */
 static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
 {
     const size_t most = e->spec.limits.max_batch * e->near_share;
@@ -381,10 +367,7 @@ static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
     return !e->cache.window ? 0 : share < most ? share : most;
 }
 
-/*
- * Returns the bytes of one page of the cache in layers with a sliding window, summed over these
- * layers.
- */
+/* Returns the bytes of one page summed over sliding-window layers. */
 static size_t near_page(const kvd_cuda_engine *e)
 {
     const kvd_gpu_method *const m = e->cache.method;
@@ -392,15 +375,12 @@ static size_t near_page(const kvd_cuda_engine *e)
 }
 
 /*
- * Returns the number of pages for layers without a sliding window, at most `useful`, that fit into
- * `bytes` bytes. The pages of the other layers and the idle pages must fit too.
+ * Returns the pages of full-attention layers, at most `useful`, that fit into `bytes` with all
+ * other pages.
  */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
-    /*
-     * During this binary search `low` pages fit into memory. `above` pages do not fit, or are more
-     * than `useful`.
-     */
+    /* Binary search: `low` pages fit; `above` do not, or exceed `useful`. */
     size_t low = 0, above = useful + 1;
     while (above - low > 1) {
         const size_t n = low + (above - low) / 2;
@@ -414,9 +394,8 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
 }
 
 /*
- * Computes the number of pages of 64 tokens that layers with a sliding window need. A window of W
- * tokens is in at most ceil((W - 1) / 64) + 1 pages. n new tokens of a prompt need up to
- * ceil(n / 64) more pages while they are processed.
+ * Sets the pages of sliding-window layers: ceil((W - 1) / 64) + 1 for window W, plus ceil(n / 64)
+ * for n new prompt tokens.
  */
 static void share_near(kvd_cuda_engine *e)
 {
@@ -431,10 +410,7 @@ static void share_near(kvd_cuda_engine *e)
     e->near_spare = tokens / KVD_PAGE_TOKENS + (slots < tokens ? slots : tokens);
 }
 
-/*
- * Sets *pages to the number in the spec or, if that is 0, to the number that fits into the free
- * memory.
- */
+/* Sets *pages to the number in the spec or, if 0, to what fits into free memory. */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
     size_t left = 0, total = 0;
@@ -459,10 +435,7 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     return 0;
 }
 
-/*
- * Creates the CUDA graphs of decode steps. All graphs are captured before any request runs, so that
- * no measured time includes a capture.
- */
+/* Captures all CUDA graphs of decode steps before any request is timed. */
 static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
     for (size_t n = 1; e->spec.graphs && n <= e->batch.max_slices; n = filled_up(n + 1)) {
@@ -558,10 +531,7 @@ static void graphs_destroy(void *e)
     kvd_cuda_graphs_destroy(e);
 }
 
-/*
- * Fails if decode steps choose their experts in a way that waits for the host, which a CUDA graph
- * cannot contain.
- */
+/* Fails if decode steps wait for the host to choose experts, which a CUDA graph cannot contain. */
 static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
                         const kvd_gpu_share *share, kvd_err *err)
 {
@@ -618,10 +588,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     return count_pages(e, pages, err);
 }
 
-/*
- * Clears the rows that pad a decode batch. Attention does not write them, but the matrix products
- * read them.
- */
+/* Clears padding rows, which attention does not write and matrix products read. */
 static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {
     size_t width = 0;

@@ -1,8 +1,6 @@
 /*
- * Engine on several GPUs (tensor parallelism as in Megatron-LM: Shoeybi et al. 2019). Each GPU has
- * some KV heads with their query heads and cache pages, and some columns of the feed-forward block.
- * Sums over the GPUs follow the output projection and the feed-forward block. Tokens, logits and
- * times are those of the first GPU.
+ * Tensor-parallel engine (Megatron-LM, Shoeybi et al. 2019): each GPU has some heads and some
+ * columns of the feed-forward block.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,10 +28,7 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/*
- * Returns the smallest position (kvd_gpu_bad: stage and row) of an activation row that is not
- * finite on any of the GPUs. If all rows are finite, all bits are 1.
- */
+/* Returns the first non-finite activation row on any GPU, or all bits 1 if none. */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;
@@ -99,7 +94,7 @@ static int ready(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_ready(p->gpu[gpu], p->pages, err);
 }
 
-/* Fills the engine's facts, in which byte counts are sums over the GPUs. */
+/* Fills the engine's facts, with bytes summed over the GPUs. */
 static void describe(parallel *p)
 {
     kvd_engine_facts *const f = &p->engine.facts;
@@ -115,10 +110,7 @@ static void describe(parallel *p)
                    p->gpu[0]->engine.facts.what, kvd_gpu_sum_engine(p->sum));
 }
 
-/*
- * Weights are loaded one GPU after another, because they come from one file. Everything else runs
- * on all GPUs at once, because it includes sums over the GPUs.
- */
+/* Loads weights on one GPU after another from one file; all other work runs on all GPUs at once. */
 static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
                     const kvd_engine_spec *s, kvd_err *err)
 {
@@ -149,7 +141,7 @@ static void free_parallel(kvd_engine *self)
 {
     parallel *const p = (parallel *)(void *)self;
     kvd_gpu_threads_free(p->gpu_threads);
-    /* CUDA graphs use the NCCL communicators, so the graphs are freed first. */
+    /* CUDA graphs use the NCCL communicators and must be freed first. */
     for (int g = 0; g < p->n; g++)
         if (!cudaSetDevice(p->gpu[g]->device))
             kvd_cuda_graphs_destroy(p->gpu[g]);

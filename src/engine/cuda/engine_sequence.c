@@ -1,12 +1,9 @@
 /*
- * Engine for prompts whose tokens are divided among several GPUs (sequence parallelism as in
- * DeepSpeed-Ulysses: Jacobs et al. 2023; with compressed heads, that of ZDC). Each GPU has all
- * weights and a slice of the prompt, a whole number of pages.
+ * Sequence-parallel engine (DeepSpeed-Ulysses, Jacobs et al. 2023; with compressed heads, ZDC).
+ * Each GPU has all weights and whole pages of the prompt.
  *
- * In a layer, each GPU computes the projected Q, K and V of its tokens for all heads. An exchange
- * gives every GPU all tokens of its share of the heads. The GPU computes their attention. A second
- * exchange returns the projected attention output to the GPUs that have the tokens. The reported
- * times are those of the GPU with the last token, which also computes the logits.
+ * Per layer: Q, K, V of own tokens for all heads; exchange; attention of own heads over all tokens;
+ * exchange back. Times and logits are those of the GPU with the last token.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,10 +20,7 @@ static size_t in_steps(size_t n, size_t step)
     return (n + step - 1) / step;
 }
 
-/*
- * Fills the batch of one GPU with its slice of the prompt, which has n tokens. `len` is the number
- * of prompt tokens from the start of the prompt to the end of this slice.
- */
+/* Fills a GPU's batch with its n tokens of the prompt, which end at position `len`. */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {
     b->n_slices = 1;
@@ -122,10 +116,7 @@ static int check_iteration(const kvd_sequence *q, const kvd_iteration *it, const
     return 0;
 }
 
-/*
- * Fails if an activation row is not finite, and names the first one. After the last layer only the
- * prompt's last token has a row.
- */
+/* Fails and names the first non-finite row; after the last layer only the last token has a row. */
 static int check_finite(const kvd_sequence *q, const kvd_iteration *it, kvd_err *err)
 {
     const kvd_config *const c = &q->rank[0].slice->w.config;
@@ -199,10 +190,7 @@ static void sent(const kvd_engine *self, double bytes[2])
             bytes[kind] += q->rank[g].sent[kind];
 }
 
-/*
- * Rejects methods that divide tokens into important and other tokens anew in every layer: GPUs
- * exchange K and V of a layer before its division is known.
- */
+/* Refuses methods that divide tokens anew in every layer, since K and V are exchanged before. */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
     return plan->tokens && kvd_tokens_layers(&plan->tokens_values) < 2
@@ -284,10 +272,7 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                : 0;
 }
 
-/*
- * Creates on the device the array r->pages of the numbers -max_pages .. max_pages - 1. A page table
- * is a part of this array, so that the first page of a GPU's slice may have number 0.
- */
+/* Creates the device array -max_pages .. max_pages - 1; page tables are parts of the array. */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;

@@ -1,12 +1,10 @@
 /*
- * Kernel that computes y = x W^T for up to 8 rows x. It is bound by reading W.
+ * Kernel for y = x W^T with up to 8 rows x, bound by reading W.
  *
- * Each CTA processes tiles of 16 rows of W in turn. Its 8 warps take blocks of 64 columns (slabs)
- * in turn, each through a ring buffer in shared memory. A warp loads the first slabs of its next
- * tile while it still works on the current tile, so that loads never wait for the sum over warps.
+ * A CTA takes tiles of 16 rows of W in turn. Its 8 warps take slabs of 64 columns in turn, each
+ * through a ring buffer in shared memory, and load the next tile's slabs before the current sum.
  *
- * W is the A operand of mma.sync m16n8k16 and x the B operand, so 8 rows cost the same as one. The
- * sums of the warps are added in a fixed order.
+ * mma.sync m16n8k16: W is operand A, x operand B. Warp sums are added in a fixed order.
  */
 #include "engine/cuda/few_rows.h"
 
@@ -31,14 +29,11 @@ enum {
 
 struct params {
     kvd_few_rows a;
-    /*
-     * `slabs` counts blocks of 64 columns of W, `tiles` blocks of 16 rows. `in` is the number of
-     * columns in this launch, and `pitch` the number of bytes per row of x in shared memory.
-     */
+    /* slabs of 64 columns and tiles of 16 rows of W; `pitch` in bytes */
     int n, in, out, slabs, tiles, pitch;
-    /* First column of W in this launch. The columns may be divided among several launches. */
+    /* First column of W in this launch. */
     size_t first;
-    /* Units of 128 columns in this launch, if W has 4-bit codes. */
+    /* Units of 128 columns in this launch, with 4-bit codes. */
     int units;
 };
 
@@ -48,9 +43,8 @@ constexpr __host__ __device__ bool is_gated(int kind)
 }
 
 /*
- * Returns the index in W of row i of a tile. If `gated`, W is a gate matrix of `out` rows followed
- * by an up matrix of `out` rows. A tile then has 8 rows of the gate matrix and the 8 rows of the up
- * matrix with the same indices.
+ * Returns the row of W for row i of a tile. A gated tile has 8 gate rows and the 8 up rows of equal
+ * index.
  */
 __device__ __forceinline__ int row_of(bool gated, int out, int tile, int i)
 {
@@ -87,10 +81,7 @@ struct place {
     }
 };
 
-/*
- * Copies the rows of x to shared memory. Several loads are issued before the first is used, because
- * their latency delays the product.
- */
+/* Copies the rows of x to shared memory, with several loads in flight. */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
     enum { TOGETHER = 8 };
@@ -141,9 +132,8 @@ struct team {
 };
 
 /*
- * Multiplies the residual rows by the gain and writes them to shared memory, not yet divided by
- * their RMS. Writes 1 / RMS of each row to the array `scale` [8]. All threads of the CTA must call
- * it. It ends with a barrier.
+ * Writes residual rows times the gain to shared memory, and 1 / RMS to scale [8]. All threads must
+ * call; ends with a barrier.
  */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
@@ -210,15 +200,12 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * (size_t)p.out + (size_t)row;
     if (KIND == KVD_FEW_ADD) {
-        /*
-         * atomicAdd is used because, with its result ignored, the thread does not wait for the old
-         * value of y.
-         */
+        /* Ignoring the result of atomicAdd, the thread does not wait for the old y. */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
     } else if (is_gated(KIND)) {
-        /* gate and up are rounded to bf16, as if a separate product had stored them. */
+        /* gate and up are rounded to bf16, as stored products would be. */
         const float gate = rounded<bf16>(s), up = rounded<bf16>(total(sums, n, i + TILE / 2) * by);
         static_cast<uint16_t *>(p.a.y)[at] =
             bf16::narrow((KIND == KVD_FEW_SWIGLU ? silu(gate) : gelu_tanh(gate)) * up);
@@ -227,10 +214,7 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     }
 }
 
-/*
- * Computes products of at most 8 rows with a bf16 matrix. Shared memory holds the ring buffers, x,
- * two buffers of sums, and the norm's scales and partial sums.
- */
+/* Shared memory: ring buffers, x, two buffers of sums, the norm's scales and partial sums. */
 template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
 {
@@ -256,10 +240,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     float4 gain[TOGETHER];
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
-    /*
-     * Everything before this line reads only weights and gains. Preceding kernels never write
-     * weights or gains, so there was no need to wait for these kernels.
-     */
+    /* Up to here only weights and gains are read, which preceding kernels never write. */
     kvd_wait_preceding(p.a.began);
     if (p.a.x) {
         copy_rows(p, x);
@@ -278,10 +259,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         for (int slab = warp; slab < p.slabs; slab += WARPS) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncwarp();
-            /*
-             * The slab before the current one has been used, so the next load may overwrite its
-             * place in the ring buffer.
-             */
+            /* The preceding slab was used; the next load may overwrite its place in the ring. */
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
@@ -312,13 +290,12 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Codes of one unit that a lane holds, and the steps and zeros of its two rows. */
+/* A lane's codes of one unit, with the steps and zeros of two rows. */
 struct piece {
     uint4 codes[2];
     uint32_t side[2];
 };
 
-/* Returns the codes at unit `at.slab` of this launch in tile `at.tile`. */
 __device__ __forceinline__ piece load_piece(const params &p, const place &at, int lane)
 {
     const size_t unit =
@@ -329,10 +306,7 @@ __device__ __forceinline__ piece load_piece(const params &p, const place &at, in
     return {{__ldcs(codes), __ldcs(codes + 32)}, {__ldcs(side), __ldcs(side + 8)}};
 }
 
-/*
- * Returns the A operand of 16 columns as bf16. 0x4300 is 128 in bf16, so 0x4300 + code is 128 +
- * code without rounding.
- */
+/* Returns operand A of 16 columns; 0x4300 + code is exactly 128 + code in bf16. */
 __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
 {
     const __nv_bfloat162 by = __floats2bfloat162_rn(128, 128);
@@ -344,11 +318,7 @@ __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
     }
 }
 
-/*
- * Adds the product of a unit to acc. A weight is step * code + zero. So its product with x is step
- * * (codes . x) + zero * (ones . x), and two products are computed: x with the codes, and x with
- * ones. `x_at` is the shared memory address of the unit's first columns.
- */
+/* Adds step * (codes . x) + zero * (ones . x) of a unit to acc; x is at shared address x_at. */
 __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&acc)[4])
 {
     const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
@@ -373,12 +343,9 @@ __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&
     }
 }
 
-enum { AHEAD = 3 /* number of units whose codes a warp has requested before it needs them */ };
+enum { AHEAD = 3 /* units that a warp loads ahead */ };
 
-/*
- * Computes the same products as few_rows_kernel for weights in 4-bit codes. The codes are loaded
- * from global memory directly into registers.
- */
+/* few_rows_kernel for 4-bit codes, which are loaded directly into registers. */
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_constant__ params p)
 {
@@ -433,13 +400,10 @@ __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_cons
     }
 }
 
-/* Threads of pack_codes and restore_codes: 16 for each row of a tile, 8 columns each. */
+/* Threads: 16 per row of a tile, 8 columns each. */
 enum { PACKERS = 16 * TILE };
 
-/*
- * Returns the index of the word that holds the code of row `row` and column `column` of a unit.
- * *shift receives the position of the code's lowest bit.
- */
+/* Returns the word with the code of (row, column) in a unit, and the code's lowest bit *shift. */
 __device__ __forceinline__ int word_of(int row, int column, int *shift)
 {
     const int step = column / 16, c = column % 16, lane = row % 8 * 4 + c % 8 / 2,
@@ -513,19 +477,13 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-/*
- * Possible numbers of slabs in a warp's ring buffer. The largest that fits into shared memory is
- * used.
- */
+/* Slabs in a warp's ring buffer; the largest that fits is used. */
 enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 
 template <int KIND, int STAGES>
 cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
-    /*
-     * A CTA takes more than half of an SM's shared memory, so that two CTAs never share one SM
-     * while another SM is idle.
-     */
+    /* Over half of an SM's shared memory, so that no two CTAs share an SM. */
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
                  half = (size_t)most / 2 + 1024;
     const size_t bytes = need > half ? need : half;
@@ -538,14 +496,10 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
 }
 
 struct machine {
-    /*
-     * `sms` is the number of multiprocessors, `major` the compute capability, `most` the bytes of
-     * shared memory of a CTA.
-     */
+    /* multiprocessors, major compute capability, shared memory bytes per CTA */
     int sms, major, most;
 };
 
-/* Launches the kernel of 4-bit codes. Up to two CTAs share an SM. */
 template <int KIND> cudaError_t launch_codes(const params &p, const machine &m, cudaStream_t stream)
 {
     const size_t bytes = shared_bytes(0, p.a.n, (size_t)p.pitch);
@@ -574,8 +528,8 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 } // namespace
 
 /*
- * Returns how many of the `in` columns of W one launch processes, if the columns are divided among
- * `parts` launches. The number is a multiple of KVD_FEW_UNIT.
+ * Returns the columns of W per launch when `parts` launches divide `in`, a multiple of
+ * KVD_FEW_UNIT.
  */
 static size_t columns_of(size_t in, size_t parts)
 {
@@ -583,8 +537,8 @@ static size_t columns_of(size_t in, size_t parts)
 }
 
 /*
- * Returns the number of launches among which the columns of W are divided, so that a launch's part
- * of x fits into shared memory. Returns 0 if x cannot fit.
+ * Returns how many launches must divide the columns so that x fits into shared memory; 0 if
+ * impossible.
  */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
@@ -649,10 +603,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
-        /*
-         * With KVD_FEW_PUT only the first launch stores its products. Later launches must add
-         * theirs (KVD_FEW_ADD).
-         */
+        /* Only the first launch stores; later launches add to its products. */
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;

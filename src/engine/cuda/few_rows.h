@@ -1,11 +1,8 @@
 /*
- * Products of at most 8 bf16 rows with a weight matrix that is read once; sums are float32. These
- * products take most of the time of a decode step with few requests. Weights are bf16 or have 4
- * bits.
+ * Products of at most 8 bf16 rows with a weight matrix, bf16 or 4-bit, with float32 sums.
  *
- * On Hopper the first tiles are loaded before the preceding kernels end (programmatic dependent
- * launch). Norm, activation and the addition to the residual stream are part of the launch. Launch
- * functions follow the conventions of model/pass/cuda/blocks.h.
+ * On Hopper the first tiles load before preceding kernels end (programmatic dependent launch).
+ * Launch conventions: model/pass/cuda/blocks.h.
  */
 #ifndef KVD_ENGINE_CUDA_FEW_ROWS_H
 #define KVD_ENGINE_CUDA_FEW_ROWS_H
@@ -23,32 +20,26 @@ enum { KVD_FEW_ROWS = 8 };
 typedef enum {
     /* y = x W^T, stored as bf16 */
     KVD_FEW_STORE,
-    /* y += x W^T in float32, where y is the residual stream */
+    /* residual stream y += x W^T in float32 */
     KVD_FEW_ADD,
     /* y = x W^T in float32 */
     KVD_FEW_PUT,
-    /*
-     * y = silu(x G^T) * (x U^T) in bf16. The matrix holds `out` rows of the gate matrix G, then
-     * `out` rows of the up matrix U.
-     */
+    /* y = silu(x G^T) * (x U^T) in bf16; W is `out` rows G, then `out` rows U */
     KVD_FEW_SWIGLU,
-    /* as KVD_FEW_SWIGLU with gelu, approximated by tanh, in place of silu */
+    /* y = gelu_tanh(x G^T) * (x U^T) in bf16; W is G, then U */
     KVD_FEW_GEGLU_TANH,
-    /* y = x W^T in float32, where y are the logits */
+    /* logits y = x W^T in float32 */
     KVD_FEW_LOGITS
 } kvd_few_kind;
 
 /*
- * Matrix W [rows][in] of 4-bit codes: w = step * code + zero, where 128 adjacent columns of a row
- * have one step and one zero, both float16 (common/quantise.h). In device memory.
+ * Matrix W [rows][in] of 4-bit codes in device memory: w = step * code + zero, with a float16 step
+ * and zero per 128 columns (common/quantise.h).
  *
- * Rows are stored in tiles of 16 and columns in units of 128; a tile of a gated matrix (gate matrix
- * followed by up matrix) has 8 rows of the gate matrix and the same rows of the up matrix. `codes`
- * [tiles][units][2][32 lanes] are four 32-bit words for each lane of a warp. A word is the lane's
- * part of the A operand of one mma.sync m16n8k16, which has four registers r of two elements each.
- * Bits 4 r .. 4 r + 3 of the word are the first element of register r, and bits 16 + 4 r .. 16 + 4
- * r + 3 the second element of register r. `sides` [tiles][units][16] has the step of a row in the
- * low half of a word and the zero in the high half.
+ * Tiles of 16 rows, units of 128 columns; a gated tile has 8 gate and the same 8 up rows.
+ * codes [tiles][units][2][32 lanes]: four 32-bit words per lane. A word is a lane's operand A of
+ * one mma.sync m16n8k16: bits 4 r and 16 + 4 r begin the two elements of register r.
+ * sides [tiles][units][16]: step in the low half, zero in the high half.
  */
 typedef struct {
     void *codes, *sides;
@@ -56,12 +47,11 @@ typedef struct {
 
 enum { KVD_FEW_UNIT = 128 };
 
-/* Returns the number of bytes of `codes` and of `sides` of a matrix; `in` is a multiple of 128. */
+/* Returns the bytes of `codes`; *sides receives those of `sides`. `in` is a multiple of 128. */
 size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides);
 /*
- * kvd_few_codes_pack quantises w, bf16 [rows][in], to the codes `to`. kvd_few_codes_restore writes
- * the values of the codes `from` to w as bf16. If `gated`, w is a gate matrix followed by an up
- * matrix of rows / 2 rows each.
+ * kvd_few_codes_pack quantises w, bf16 [rows][in], to codes; kvd_few_codes_restore writes them back
+ * as bf16. If `gated`, w is a gate, then an up matrix of rows / 2 rows.
  */
 cudaError_t kvd_few_codes_pack(const void *w, size_t rows, size_t in, bool gated,
                                const kvd_few_codes *to, cudaStream_t stream);
@@ -70,48 +60,31 @@ cudaError_t kvd_few_codes_restore(const kvd_few_codes *from, size_t rows, size_t
 
 typedef struct {
     kvd_few_kind kind;
-    /* Sizes: x is [n][in], y is [n][out]; `in` is a multiple of 8. */
+    /* x is [n][in], y is [n][out]; `in` is a multiple of 8. */
     size_t n, in, out;
-    /*
-     * Weights, bf16 [out][in], aligned to 16 bytes, in device memory. No kernel on the stream may
-     * write them.
-     */
+    /* bf16 [out][in] in device memory, aligned to 16 bytes, written by no kernel. */
     const void *w;
     /*
-     * Weights of 4 bits. If codes.codes is not NULL, they are used and `w` is not read. `in` must
-     * then be a multiple of KVD_FEW_UNIT. The matrices of KVD_FEW_SWIGLU and KVD_FEW_GEGLU_TANH are
-     * gated.
+     * 4-bit weights, used instead of `w` unless codes.codes is NULL. Then `in` is a multiple of
+     * KVD_FEW_UNIT; matrices of SWIGLU and GEGLU are gated.
      */
     kvd_few_codes codes;
-    /*
-     * Input, bf16 [n][in], aligned to 16 bytes, in device memory. If NULL, `residual` and `gain`
-     * are used.
-     */
+    /* bf16 [n][in] in device memory, aligned to 16 bytes, or NULL. */
     const void *x;
-    /*
-     * If x is NULL, the input is the RMS norm of `residual` [n][in] times `gain` [in], both float32
-     * in device memory.
-     */
+    /* If x is NULL, x = RMS norm of residual [n][in] times gain [in], float32. */
     const float *residual, *gain;
     double eps;
-    /*
-     * Stage (number of this check) that is recorded in *bad if a row of the residual is not finite.
-     */
+    /* Stage recorded in *bad if a residual row is not finite. */
     unsigned stage;
     kvd_gpu_bad *bad;
     void *y;
-    /*
-     * Device memory that receives the GPU's time (%globaltimer, in ns) when the preceding kernels
-     * have ended. May be NULL.
-     */
+    /* Receives %globaltimer in ns when preceding kernels end; may be NULL. */
     unsigned long long *began;
 } kvd_few_rows;
 
 /*
- * Returns true if kvd_few_rows_run supports n rows of `in` columns on the current device: n is at
- * most KVD_FEW_ROWS, and the rows fit into shared memory. With KVD_FEW_ADD and KVD_FEW_PUT, rows
- * that do not fit are divided by columns among several launches. Codes of 4 bits fit wherever bf16
- * weights do.
+ * Returns true if n <= KVD_FEW_ROWS rows of `in` columns fit into shared memory. KVD_FEW_ADD and
+ * KVD_FEW_PUT may divide columns among launches.
  */
 int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);

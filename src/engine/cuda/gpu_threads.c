@@ -18,11 +18,11 @@ struct kvd_gpu_threads {
     int first_gpu, n;
     kvd_gpu_sum *sum;
     hand hand[KVD_GPUS_MAX];
-    /* number of threads that were started, one per GPU except the first */
+    /* number of started threads, one per GPU except the first */
     int started;
     pthread_mutex_t lock;
     pthread_cond_t given, ended;
-    atomic_uint turn; /* number of tasks started so far, that is the number of the current task */
+    atomic_uint turn; /* number of the current task */
     /* Number of threads that still run the current task. */
     int busy;
     kvd_gpu_threads_task task; /* NULL ends the threads */
@@ -30,8 +30,7 @@ struct kvd_gpu_threads {
 };
 
 /*
- * Waits for a task later than number `seen`. Polls for up to 0.5 ms before it sleeps, because
- * waking a thread takes longer than the pause between two decode steps.
+ * Waits for a task after number `seen`; polls for 0.5 ms before sleeping, to avoid wake-up latency.
  */
 static unsigned next_turn(kvd_gpu_threads *p, unsigned seen)
 {

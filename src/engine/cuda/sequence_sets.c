@@ -1,13 +1,11 @@
 /*
- * Method zdc with layers=N on several GPUs: important tokens (level high) keep more dimensions than
- * the others (level low), and a group of layers uses one division of the tokens.
+ * Method zdc with layers=N on several GPUs: a group of layers shares one division into important
+ * and other tokens.
  *
- * In the first layer of a group, the GPUs exchange all tokens with the dimensions of important
- * ones. Each GPU then computes the division from the same data. In the other layers of the group,
- * unimportant tokens are sent with fewer dimensions of K and V. The receiving GPU pads these tokens
- * with zeros, so that attention is the same as on one GPU. Queries and attention outputs keep the
- * dimensions of important tokens (D-14 of docs/readings.md). The host waits for the numbers of
- * unimportant tokens once per group.
+ * First layer of a group: all tokens are sent at the dimensions of important ones; each GPU
+ * computes the division. Other layers: unimportant tokens are sent with fewer dimensions of K and
+ * V, and padded with zeros. Q and attention output keep the larger dimensions (D-14 of
+ * docs/readings.md).
  */
 #include <stdlib.h>
 
@@ -38,11 +36,7 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
     return kvd_sequence_exchange(r, 0, r->slice->w.stream, err);
 }
 
-/*
- * Returns the position of the first token of a GPU's part of the prompt. If this position is past
- * the end of the prompt, because that part is empty, returns the position of the prompt's last
- * token.
- */
+/* Returns the first position of a GPU's part, at most the last position of the prompt. */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
     const size_t first = kvd_sequence_first(q, gpu);
@@ -82,10 +76,7 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the arguments with which kvd_zdc_pack copies K and V to packed `rows`, and kvd_zdc_unpack
- * back. The rows are the tokens of GPU `slice`, with the heads of GPU `heads`.
- */
+/* Returns arguments to pack and unpack K and V: tokens of GPU `slice`, heads of GPU `heads`. */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
 {
@@ -132,10 +123,7 @@ int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_
         a.pages = c->pool;
         a.table = r->slice_pages.device;
         a.page = (size_t)c->layer[layer].map.page_elements;
-        /*
-         * Rows for this GPU's own heads are not sent. They go directly into the buffer of received
-         * rows.
-         */
+        /* Own heads are not sent and go directly into the received rows. */
         a.rows = g == r->gpu ? in : out;
         if (a.n && kvd_cuda_check(kvd_zdc_pack(&a, s), what, err))
             return -1;
@@ -173,8 +161,7 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     if (!r->own.method)
         return 0;
     /*
-     * Stops method zdc from removing dimensions when tokens are appended, because here unimportant
-     * tokens lose dimensions when they are sent.
+     * Unimportant tokens lose dimensions when sent, so the method must remove none when appending.
      */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++) {

@@ -1,4 +1,4 @@
-/* Small kernels of the GPU engine. Most of their time is launch overhead. */
+/* Small kernels of the GPU engine, bound by launch overhead. */
 #include "engine/cuda/small.h"
 
 #include "model/pass/cuda/rows.cuh"
@@ -16,10 +16,7 @@ __global__ void __launch_bounds__(THREADS)
         to[at + i] = x[from + i];
 }
 
-/*
- * Returns a key that orders numbers with their indices. A larger x gives a larger key. For equal x,
- * a smaller index gives a larger key.
- */
+/* Returns a key that rises with x and, for equal x, falls with the index i. */
 __device__ __forceinline__ unsigned long long key_of(float x, uint32_t i)
 {
     const uint32_t bits = __float_as_uint(x),

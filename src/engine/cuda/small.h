@@ -1,7 +1,4 @@
-/*
- * Small kernels of the GPU engine. Launch functions follow the conventions of
- * model/pass/cuda/blocks.h.
- */
+/* Small kernels of the GPU engine. Launch conventions: model/pass/cuda/blocks.h. */
 #ifndef KVD_ENGINE_CUDA_SMALL_H
 #define KVD_ENGINE_CUDA_SMALL_H
 
@@ -16,9 +13,8 @@ cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t
                             cudaStream_t stream);
 
 /*
- * Finds the largest value of each row of x [n][width], with the smallest index if several are
- * equal. The caller must set key [n] to zero before. kvd_largest_index turns a key into the index.
- * Rows that are not finite are recorded in *bad under the number `stage`.
+ * Writes to key [n], zeroed by the caller, the largest value of each row of x [n][width] with its
+ * smallest index. Non-finite rows are recorded in *bad under `stage`.
  */
 cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
                         unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);

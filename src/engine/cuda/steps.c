@@ -8,9 +8,8 @@
 static const char what[] = "steps";
 
 /*
- * Records the end of phase p of the forward pass. The attention function records the ends of its
- * own phases and of the phase before attention. The feed-forward block counts as one phase, which
- * ends with KVD_GPU_DOWN.
+ * Records the end of phase p; attention records its own phases, and KVD_GPU_DOWN ends the
+ * feed-forward block.
  */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
@@ -26,7 +25,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
-    /* Error of a call whose result is ignored, because the next launch reports it too. */
+    /* The next launch reports the ignored error too. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
@@ -74,8 +73,8 @@ static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
 }
 
 /*
- * Quantises a matrix to codes at byte `*at` of `memory`, and adds their bytes to *at. If `memory`
- * is NULL, only counts the bytes.
+ * Quantises a matrix to codes at memory + *at, and advances *at. If `memory` is NULL, only counts
+ * bytes.
  */
 static int place_codes(const kvd_cuda_engine *e, const matrix *m, char *memory, size_t *at,
                        kvd_err *err)
@@ -128,9 +127,7 @@ double kvd_cuda_codes_replace(kvd_cuda_engine *e)
     return bytes;
 }
 
-/*
- * Restores the bf16 matrices of a layer from the 4-bit codes. The time counts in KVD_PHASE_RESTORE.
- */
+/* Restores a layer's bf16 matrices from the 4-bit codes, timed as KVD_PHASE_RESTORE. */
 static int restore_layer(kvd_cuda_engine *e, int l, kvd_err *err)
 {
     matrix m[MATRICES];
@@ -192,11 +189,7 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     if (!kvd_cuda_has_head(e))
         return 0;
-    /*
-     * Number of the check to report if a row is not finite. In models that normalise the outputs of
-     * attention and of feed-forward blocks, an earlier kernel has already checked the residual
-     * stream.
-     */
+    /* With output norms, an earlier kernel has already checked the residual stream. */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
     const cudaError_t status =
@@ -250,8 +243,8 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
 }
 
 /*
- * Normalises the residual stream and computes the product *p, whose input is the normalised
- * residual stream. `normed` is true if w->normed already holds this input.
+ * Normalises the residual stream and computes *p from it, unless `normed` says that w->normed is
+ * filled.
  */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
@@ -268,10 +261,7 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
     return kvd_cuda_check(kvd_few_rows_run(p, e->w.stream), what, err);
 }
 
-/*
- * Sums rows [n][d_model] over the GPUs. The time before this call belongs to phase *open: the call
- * records its end, and sets *open to KVD_PHASE_COMM.
- */
+/* Sums rows [n][d_model] over the GPUs. Ends phase *open and sets it to KVD_PHASE_COMM. */
 static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kvd_err *err)
 {
     const kvd_gpu_worker *const w = &e->w;
@@ -284,21 +274,15 @@ static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kv
                            w->stream, err);
 }
 
-/*
- * The last product of attention or of the feed-forward block, whose result is added to the residual
- * stream.
- */
+/* Last product of attention or of the feed-forward block, added to the residual stream. */
 typedef struct {
     const void *matrix;
     kvd_few_codes codes; /* codes of the matrix, or zeros */
     size_t width;        /* number of columns of the matrix */
     kvd_phase phase;
-    unsigned stage;            /* number of the check of the residual stream after the product */
+    unsigned stage;            /* check of the residual stream after the product */
     unsigned long long *began; /* as in kvd_few_rows */
-    /*
-     * Gain of the norm that is applied to the product (`gain`), and of the norm that is applied to
-     * the residual stream afterwards (`next`).
-     */
+    /* Gains of the product's norm, and of the following norm of the residual. */
     const float *gain, *next;
 } last_product;
 
@@ -319,11 +303,9 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
 }
 
 /*
- * Multiplies w->narrow by the matrix l->matrix and adds the product to the residual stream. If the
- * model normalises the outputs of attention and of feed-forward blocks, the product is normalised
- * first. In other models on several GPUs, only the first GPU adds its product. The other GPUs store
- * their product in place of the residual stream, because the later sum over the GPUs includes the
- * first GPU's residual stream.
+ * Adds w->narrow times l->matrix to the residual stream, normalised if the model normalises
+ * outputs. Without output norms, GPUs other than the first store their product for the sum over
+ * GPUs.
  */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
@@ -347,8 +329,7 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kv
 }
 
 /*
- * Returns the gain of the norm before layer l, or, if l is the number of layers, of the norm before
- * the output head. Returns NULL if the model does not normalise inputs of layers.
+ * Returns the gain before layer l or, at l = n_layers, the output head; NULL without input norms.
  */
 static const float *gain_before(const kvd_gpu_worker *w, int l)
 {
@@ -357,11 +338,7 @@ static const float *gain_before(const kvd_gpu_worker *w, int l)
                                                  : NULL;
 }
 
-/*
- * Writes the input of layer l to w->normed. It is called before layer 0 in models that normalise
- * the outputs of attention and of feed-forward blocks. In other models it is called before every
- * layer if the cache's method reads the inputs of layers.
- */
+/* Writes the input of layer l to w->normed, for output norms or methods that read inputs. */
 static int write_input(const kvd_gpu_worker *w, int l, size_t n, kvd_err *err)
 {
     return kvd_cuda_check(kvd_gpu_norm(KVD_NORM_RMS, KVD_BF16, w->x, NULL, gain_before(w, l), NULL,
@@ -427,9 +404,7 @@ static int few_experts(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd
     return sum_up(e, w->x, n, open, err);
 }
 
-/*
- * Queues a layer for n decode steps. *open is the phase in progress, whose end is not yet recorded.
- */
+/* Queues a layer for n decode steps. *open is the phase in progress. */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
@@ -461,7 +436,6 @@ static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_e
                : 0;
 }
 
-/* Computes the logits after all layers. */
 static int few_logits(kvd_cuda_engine *e, size_t n, kvd_phase open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
@@ -540,10 +514,7 @@ static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
         kvd_device_copy(&e->graph_memory, e->host_works, bytes, "graph of steps", e->w.stream, err);
     if (!works || kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
         return -1;
-    /*
-     * The first run is not captured, because it does one-time initialisation of libraries, which a
-     * CUDA graph must not contain.
-     */
+    /* The uncaptured first run initialises libraries, which a CUDA graph must not contain. */
     if (kvd_cuda_steps(e, n, works, err) || capture(e, n, works, &graph, err))
         return -1;
     const cudaError_t status = cudaGraphInstantiate(&g->exec, graph, 0);
