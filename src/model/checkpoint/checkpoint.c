@@ -18,29 +18,26 @@
 #include "model/checkpoint/streaming.h"
 
 struct kvd_checkpoint {
-    /*
-     * `path` of the checkpoint, and config_path of config.json; config_path is NULL if the weight
-     * file contains the configuration (GGUF, llama2.c).
-     */
+    /* Checkpoint and config.json; config_path is NULL for GGUF and llama2.c files. */
     char *path, *config_path;
     bool folder;
     kvd_config config;
     char embedding_name[KVD_PART_NAME], head_name[KVD_PART_NAME];
-    /* Prefix of the tensor names in the safetensors files, such as "language_model.model.". */
+    /* Prefix of stored tensor names, such as "language_model.model.". */
     const char *base;
     const char *dtype;
     kvd_filemap llama2c;
     kvd_gguf_model *gguf;
-    /* Content hash of random weights; NULL if the weights are read from files. */
+    /* Content hash of random weights, or NULL. */
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;
-    /* Bits per weight set by kvd_checkpoint_quantise; 0 if weights are read as stored. */
+    /* Bits of kvd_checkpoint_quantise; 0 if weights are read as stored. */
     int weight_bits;
     size_t weight_group;
 };
 
-/* Refuses a folder of Hugging Face's cache that holds revisions of a model, each in a folder. */
+/* Refuses a folder of Hugging Face's cache, which holds revisions of a model. */
 static int check_not_cache(const char *folder, const char *config, kvd_err *err)
 {
     struct stat st;
@@ -101,8 +98,7 @@ done:
 }
 
 /*
- * Describes the random tensor `name` in *out and returns 0. Returns 1 if the model has no such
- * tensor. A tied output head has no tensor of its own.
+ * Describes a random tensor in *out. Returns 1 if the model lacks it; a tied output head has none.
  */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
 {
@@ -126,10 +122,9 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 }
 
 /*
- * Translates the model's tensor name `name` to the name in the safetensors files, writes it to
- * `out` and returns out. For c->base "language_model.model.", "model.x" becomes
- * "language_model.model.x", and "lm_head.weight" becomes "language_model.lm_head.weight". With
- * "model.language_model.", "lm_head.weight" keeps its name.
+ * Writes the stored form of a tensor name to `out`, and returns out. With c->base
+ * "language_model.model.", "model.x" becomes "language_model.model.x" and "lm_head.weight"
+ * "language_model.lm_head.weight"; with "model.language_model.", "lm_head.weight" is unchanged.
  */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
@@ -174,10 +169,7 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /*
-     * Receives the error of a tensor of unsupported data type. A tensor of unsupported data type
-     * counts as stored, so the error is ignored here.
-     */
+    /* Error of an unsupported data type, ignored: the tensor counts as stored. */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -213,11 +205,7 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
     return len > 0 && (size_t)len < sizeof name && kvd_family_knows(&c->config, name);
 }
 
-/*
- * Sets c->base, the prefix of the tensor names in the file. Tries the family's usual prefix, its
- * alternatives, and no prefix. Uses the first of these prefixes with which the name of the
- * embedding is found in the file.
- */
+/* Sets c->base to the first prefix with which the embedding's name is found in the file. */
 static void find_base(kvd_checkpoint *c)
 {
     const kvd_family *const family = kvd_family_of(&c->config);
@@ -278,15 +266,12 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /*
-     * Number of element types: the plain types up to KVD_BF16, numbered from 0, then the quantised
-     * formats up to KVD_RANDOM, numbered from 1.
-     */
+    /* Plain types count from 0 to KVD_BF16, quantised formats from 1 to KVD_RANDOM. */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* Receives the error of a tensor of unsupported data type. Such a tensor is not counted. */
+    /* Error of an unsupported data type, which is not counted. */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
@@ -505,10 +490,7 @@ int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
     return find_tensor(c, name, &t, &ignored) != 1;
 }
 
-/*
- * Reports that no tokenizer was found. If the file `model` (a SentencePiece tokenizer) exists, the
- * message says that SentencePiece tokenizers are not supported.
- */
+/* Reports that no tokenizer was found; if `model` (SentencePiece) exists, as unsupported. */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {
     struct stat st;

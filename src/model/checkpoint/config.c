@@ -32,9 +32,8 @@ static int refuse_family(const char *key, const char *found, kvd_err *err)
 }
 
 /*
- * Finds the model family from the key `model_type` of config.json. If this key is absent, uses the
- * first known name in the list `architectures`. Fails if the list `architectures` is present but
- * does not contain the language model of this family.
+ * Finds the family by the key model_type, else by `architectures`, which must contain its language
+ * model.
  */
 static int find_family(const json_t *root, const kvd_family **family, kvd_err *err)
 {
@@ -71,10 +70,7 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
     return refuse_family("architectures", found, err);
 }
 
-/*
- * Fails if the weights are quantised, except for routed experts in MXFP4 in families that support
- * them.
- */
+/* Fails for quantised weights, except MXFP4 experts where the family supports these. */
 static int check_quantised(const json_t *root, const kvd_family *family, kvd_err *err)
 {
     const json_t *const how = kvd_cfg_member(root, "quantization_config");
@@ -103,10 +99,7 @@ static int read_root(const json_t *root, kvd_config *c, kvd_err *err)
         return kvd_fail(err, "'is_causal' is false, only causal attention is supported");
     if (family->read(root, c, err))
         return -1;
-    /*
-     * With an epsilon of 1 or more, the result of a norm would depend on epsilon more than on its
-     * input.
-     */
+    /* An epsilon of 1 or more would dominate the norm's input. */
     if (c->norm_eps >= 1)
         return kvd_fail(err, "the epsilon of the norms is %g, not below 1", c->norm_eps);
     (void)snprintf(c->family, sizeof c->family, "%s", family->name);

@@ -142,10 +142,7 @@ int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, k
     return check_heads(c, err);
 }
 
-/*
- * Reads a token id. The key may be absent, an integer, or a list of ids, of which the first is
- * used.
- */
+/* Reads a token id: absent, an integer, or the first of a list. */
 static int read_token(const json_t *root, const char *key, int vocab_size, int *out, kvd_err *err)
 {
     const json_t *value = kvd_cfg_member(root, key);
@@ -242,10 +239,7 @@ int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns 1 if layer i is "sliding_attention", 0 if it is "full_attention", or -1 with *err for any
- * other value.
- */
+/* Returns 1 for "sliding_attention", 0 for "full_attention", else -1 with *err. */
 static int layer_type(const json_t *layers, size_t i, kvd_err *err)
 {
     const char *type = json_string_value(json_array_get(layers, i));
@@ -342,10 +336,7 @@ static int read_size(const json_t *root, const char *key, int absent, int *out, 
     return absent ? kvd_cfg_size_or(root, key, out, err) : kvd_cfg_size(root, key, out, err);
 }
 
-/*
- * Reads a number of experts, or writes `absent` to *out if the key is absent. The keys num_experts
- * and num_local_experts are accepted in place of each other.
- */
+/* Reads a number of experts, or `absent`; num_experts and num_local_experts are synonyms. */
 static int read_count(const json_t *root, const char *key, int absent, int *out, kvd_err *err)
 {
     const char *const other = strcmp(key, "num_experts") ? "num_experts" : "num_local_experts";

@@ -16,7 +16,7 @@ static const struct {
                    {"yarn", KVD_ROPE_YARN},
                    /* Dynamic NTK changes frequencies only beyond max_position_embeddings. */
                    {"dynamic", KVD_ROPE_DEFAULT},
-                   {"su", KVD_ROPE_LONGROPE}}; /* the first Phi-3 models call longrope "su" */
+                   {"su", KVD_ROPE_LONGROPE}}; /* longrope in the first Phi-3 models */
 enum { N_TYPES = KVD_ROPE_YARN + 1 };
 
 static bool is_dynamic(const char *type)
@@ -24,10 +24,7 @@ static bool is_dynamic(const char *type)
     return strcmp(type, "dynamic") == 0;
 }
 
-/*
- * Reads rope_theta from `holder`: the top level of config.json, rope_parameters or rope_scaling. If
- * two of these objects state rope_theta, the values must agree.
- */
+/* Reads rope_theta from `holder`; values in several objects must agree. */
 static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
                       kvd_err *err)
 {
@@ -79,10 +76,7 @@ static int read_type(const json_t *rope, unsigned types, const char **name, kvd_
     return refuse_type(*name, types, err);
 }
 
-/*
- * Reads the fraction of dimensions that RoPE rotates, and sets their number, rounded down as in the
- * Hugging Face library.
- */
+/* Reads the rotated fraction of dimensions; their number is rounded down, as in Hugging Face. */
 static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd_err *err)
 {
     double factor = 1;
@@ -106,10 +100,7 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
     return 0;
 }
 
-/*
- * Fails if the object `rope` has a parameter that its scaling type does not use, because the
- * parameter would silently have no effect.
- */
+/* Fails if the object `rope` has a parameter that its scaling type does not use. */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
 {
@@ -140,7 +131,7 @@ static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_
         {"mscale", YARN},
         {"mscale_all_dim", YARN},
         {"truncate", YARN},
-        {"finetuned", YARN}, /* key of published files that has no effect on the computation */
+        {"finetuned", YARN}, /* key without effect in published files */
     };
     const char *key;
     const json_t *value;
@@ -201,10 +192,7 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
     return 0;
 }
 
-/*
- * Reads the parameters of LongRoPE (Ding et al. 2024): a divisor for each frequency, and a factor
- * on cosines and sines, which grows with the ratio of new to original context length.
- */
+/* Reads LongRoPE (Ding et al. 2024): a divisor per frequency, and a factor on cosines and sines. */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)
 {
@@ -230,10 +218,7 @@ static double mscale_of(double scale, double mscale)
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
 }
 
-/*
- * Reads the parameters of YaRN (Peng et al. 2023, arXiv:2309.00071). The defaults are those of the
- * Hugging Face library.
- */
+/* Reads YaRN (Peng et al. 2023, arXiv:2309.00071), with the defaults of Hugging Face. */
 static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_config *c,
                      kvd_err *err)
 {
@@ -246,7 +231,7 @@ static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_c
     if (read_original(root, rope, original, c, err) ||
         kvd_cfg_bool(rope, "truncate", &c->rope_truncate, err))
         return -1;
-    /* Beyond this length, queries have a factor of their own, which is not computed. */
+    /* Longer contexts would need a factor on queries, which is not computed. */
     if (kvd_cfg_member(rope, "llama_4_scaling_beta") &&
         c->max_positions > c->rope_original_positions)
         c->max_positions = c->rope_original_positions;
@@ -280,10 +265,7 @@ static int read_llama3(const json_t *root, const json_t *rope, int original, kvd
         kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
         read_original(root, rope, original, c, err))
         return -1;
-    /*
-     * The blend of frequencies divides by high_freq_factor - low_freq_factor, which must be above
-     * 0.
-     */
+    /* The blend of frequencies divides by the difference. */
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
                         c->rope_high_freq_factor, c->rope_low_freq_factor);
@@ -311,11 +293,7 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
     return c->rope_scaling == KVD_ROPE_LLAMA3 ? read_llama3(root, rope, original, c, err) : 0;
 }
 
-/*
- * Reads RoPE base and scaling. `parameters` is the object rope_parameters of config.json, or the
- * member of rope_parameters for one kind of layer. `theta` is the default if config.json does not
- * state rope_theta.
- */
+/* Reads RoPE base (default `theta`) and scaling from `parameters`, an object of config.json. */
 static int read_rope(const json_t *root, const json_t *parameters, double theta, int original,
                      unsigned types, kvd_config *c, kvd_err *err)
 {
@@ -364,10 +342,7 @@ int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err 
     return 0;
 }
 
-/*
- * Reads the RoPE of layers with a sliding window. These layers do not support scaling, so a RoPE
- * type in the object `sliding` must be "default".
- */
+/* Reads the RoPE of sliding-window layers, whose type must be "default" (no scaling). */
 static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, kvd_err *err)
 {
     const char *type = "default", *first = sliding ? NULL : "";

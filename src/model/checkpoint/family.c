@@ -235,11 +235,7 @@ static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd
     return NULL;
 }
 
-/*
- * Fills *place with the position of a matrix in a tensor that stores several matrices one after
- * another: place->first becomes the row of the tensor at which the matrix begins,
- * place->stored_rows the number of rows of the whole tensor.
- */
+/* Sets place->first and stored_rows for a matrix in a tensor of several stacked matrices. */
 static void stack(const kvd_family *f, const kvd_config *c, const kvd_stored *s, bool bias,
                   kvd_place *place)
 {
@@ -321,8 +317,8 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
 }
 
 /*
- * Splits a tensor name such as "model.layers.12.mlp.up_proj.weight": *layer becomes 12, and the
- * returned text is "mlp.up_proj.weight". Returns NULL if the tensor does not belong to a layer.
+ * Splits "model.layers.12.mlp.up_proj.weight" into *layer = 12 and "mlp.up_proj.weight"; NULL
+ * outside the layers.
  */
 static const char *split_layer(const kvd_family *f, const char *name, unsigned long *layer)
 {
@@ -335,10 +331,8 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
 }
 
 /*
- * Returns the index of the routed expert that the tensor name `of_layer` contains: 7 for
- * "mlp.experts.7.up_proj.weight". The prefix of the layer is not a part of `of_layer`. In the
- * pattern s->name, '#' is in place of the index. Returns -1 if the name does not match, or if the
- * index is not below the number of experts.
+ * Returns the expert in a name, 7 for "mlp.experts.7.up_proj.weight" ('#' in s->name), or -1 if
+ * none matches.
  */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {

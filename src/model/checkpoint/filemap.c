@@ -14,9 +14,8 @@
 #include <unistd.h>
 
 /*
- * Entry of the list of mapped files. Entries are reused but never freed, because the SIGBUS handler
- * reads the list in any thread. len is 0 in an unused entry; the other fields change only while len
- * is 0.
+ * Mapped file; never freed, as the SIGBUS handler of any thread reads entries. Other fields change
+ * only while len is 0 (unused).
  */
 typedef struct entry {
     _Atomic uintptr_t begin;
@@ -40,8 +39,8 @@ static size_t append(char *line, size_t size, size_t n, const char *text)
 }
 
 /*
- * If the address whose access failed is in a mapped file, ends the program with one line that names
- * the file. Otherwise restores the earlier handler of SIGBUS, which then gets the signal.
+ * If the fault is in a mapped file, names the file and ends the program, else restores the earlier
+ * handler.
  */
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
@@ -51,10 +50,7 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     const entry *e = atomic_load(&list);
     while (e && at - atomic_load(&e->begin) >= atomic_load(&e->len))
         e = e->next;
-    /*
-     * If no file is mapped at the address, the processor repeats the failed access, and the
-     * restored handler receives SIGBUS.
-     */
+    /* The processor repeats the access, and the restored handler receives SIGBUS. */
     if (!e) {
         (void)sigaction(signal, &earlier_action, NULL);
         return;
@@ -65,10 +61,7 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     char line[4608];
     const size_t size = sizeof line - 1;
     size_t n = 0;
-    /*
-     * A newline ends the progress line that the terminal may show, so that the message begins on a
-     * new line.
-     */
+    /* Ends a progress line on the terminal. */
     if (on_terminal)
         line[n++] = '\n';
     n = append(line, size, n, program_invocation_short_name);
@@ -145,7 +138,7 @@ int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err)
     int status = -1;
     struct stat st;
     *m = (kvd_filemap){.bytes = "", .len = 0};
-    /* O_NONBLOCK keeps open from waiting if the path is a pipe without a writer. */
+    /* O_NONBLOCK keeps open from waiting on a pipe without a writer. */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return kvd_fail_errno(err, "cannot open '%s'", path);

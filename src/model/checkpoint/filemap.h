@@ -12,11 +12,10 @@ typedef struct {
 } kvd_filemap;
 
 /*
- * Maps the regular file `path` into *m. Returns 0, or -1 with *err. No file descriptor stays open.
+ * Maps the regular file `path` into *m; no file descriptor stays open. Returns 0, or -1 with *err.
  *
- * If the file shrinks while it is mapped, an access to the lost part ends the process with a
- * message and status 1. The first call installs a handler of SIGBUS for that; faults in other
- * memory are passed on to the earlier handler.
+ * If the file shrinks, access to the lost part ends the process with a message and status 1, by a
+ * SIGBUS handler.
  */
 int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err);
 void kvd_filemap_release(kvd_filemap *m); /* may be called on a zeroed kvd_filemap */

@@ -38,8 +38,8 @@ static const unsigned char type_bytes[N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 
 typedef struct {
     const char *key;
     size_t key_len;
-    uint32_t type, item; /* type of the value; `item` is the type of a list's items */
-    /* Number of bytes of a text, or number of items of a list. */
+    uint32_t type, item; /* type of the value, and of a list's items */
+    /* Bytes of a text, or items of a list. */
     size_t n;
     const unsigned char *at;
 } value;
@@ -53,7 +53,7 @@ typedef struct {
 
 struct kvd_gguf {
     char *path;
-    /* Mapped file; if the bytes belong to the caller and no file is mapped, len is 0. */
+    /* Mapped file; len is 0 if the caller owns the bytes. */
     kvd_filemap map;
     const unsigned char *data;
     value *values; /* sorted by key */
@@ -183,10 +183,7 @@ static int take_value(reader *r, value *v, kvd_err *err)
     if (v->type == LIST) {
         if (take_u32(r, "a list's type", &v->item, err) || take(r, 8, "a list's length", &n, err))
             return -1;
-        /*
-         * An item takes at least one byte of the file, so a list with more items than bytes left is
-         * an error.
-         */
+        /* An item takes at least one byte. */
         if (n > left(r))
             return cut(r, "a list", err);
         v->n = (size_t)n;
@@ -400,7 +397,7 @@ static int take_shape(reader *r, tensor *t, kvd_err *err)
         return kvd_fail(err, "has %" PRIu32 " dimensions, not 1 to %d", rank, KVD_TENSOR_RANK);
     t->rank = (int)rank;
     t->n = 1;
-    /* GGUF lists the fastest-varying dimension (columns) first, kvd_tensor last. */
+    /* GGUF lists columns, the fastest-varying dimension, first. */
     for (size_t i = rank; i-- > 0;) {
         if (take(r, 8, "a dimension", &dim, err))
             return -1;
@@ -476,7 +473,7 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
     g->data = g->n_tensors ? r->at + pad : r->at;
     for (size_t i = 0; i < g->n_tensors; i++) {
         const tensor *t = &g->tensors[i];
-        at += padding(at, step); /* `at` is at most the file's length, so the sum cannot overflow */
+        at += padding(at, step); /* no overflow: `at` is at most the file's length */
         if (t->offset != at)
             return kvd_fail(err, "tensor '%s' is at %zu, the one before it ends at %zu", t->name,
                             t->offset, at);
@@ -492,10 +489,7 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
 
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
-    /*
-     * Smallest number of bytes in the file of a named value (VALUE_BYTES) and of a tensor's
-     * description (TENSOR_BYTES).
-     */
+    /* Least bytes of a named value and of a tensor's description. */
     enum { VALUE_BYTES = 13, TENSOR_BYTES = 33 };
     reader r = {bytes, bytes, bytes + len};
     uint32_t version = 0;

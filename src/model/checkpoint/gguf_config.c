@@ -20,7 +20,7 @@ bool kvd_gguf_is_setting(const char *tensor)
 
 typedef struct {
     const kvd_gguf *g;
-    const char *arch; /* architecture of the model, which is the prefix of its GGUF keys */
+    const char *arch; /* architecture, the prefix of the model's GGUF keys */
     json_t *root;
     bool experts;
 } builder;
@@ -37,7 +37,7 @@ static bool has_in_layers(const builder *b, const char *part)
     return has(b, name);
 }
 
-/* Adds `value` to the JSON object. Takes ownership of `value`, also on failure. */
+/* Adds `value` to the object and takes ownership, also on failure. */
 static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
 {
     return value && json_object_set_new(object, key, value) == 0
@@ -45,10 +45,7 @@ static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
                : kvd_no_memory(err, "a configuration", KEY);
 }
 
-/*
- * Reads the integer whose key is the name of the architecture, a dot and `key`, as in
- * "llama.block_count".
- */
+/* Reads the integer with the key ARCHITECTURE.key, such as "llama.block_count". */
 static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)
 {
     char full[KEY];
@@ -64,10 +61,7 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
     return !status && !isfinite(*out) ? kvd_fail(err, "'%s' is not a finite number", full) : status;
 }
 
-/*
- * Copies the integer `key` of the GGUF file to the key `to` of the config.json that is being built.
- * If the GGUF file has no such value, does nothing.
- */
+/* Copies the GGUF integer `key`, if present, to the key `to` of config.json. */
 static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
 {
     int64_t v = 0;
@@ -121,10 +115,7 @@ static bool is(const builder *b, const char *arch)
     return strcmp(b->arch, arch) == 0;
 }
 
-/*
- * Fails for features that kvdim does not support, such as a model in several files. Scale factors
- * and softcaps that have no effect (0 or 1) are accepted.
- */
+/* Fails for unsupported features, except factors and softcaps without effect (0 or 1). */
 static int refuse(const builder *b, kvd_err *err)
 {
     int64_t experts = 0;
@@ -202,10 +193,7 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
     return put(rope, key, list, err);
 }
 
-/*
- * Writes RoPE's divisors as parameters of LongRoPE. GGUF files of Llama 3.1 and later hold these
- * divisors in a tensor, instead of the scaling parameters of config.json.
- */
+/* Writes RoPE's divisors, which Llama 3.1 files hold in a tensor, as LongRoPE parameters. */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
     const json_t *positions = json_object_get(b->root, "max_position_embeddings");
@@ -237,10 +225,7 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
                : 0;
 }
 
-/*
- * Writes the parameters of YaRN to *rope. The factor on cosines and sines is computed from the
- * scaling factor, as in llama.cpp.
- */
+/* Writes YaRN parameters; the factor on cosines and sines is computed as in llama.cpp. */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
     double factor = 0, changed = 1;
@@ -335,9 +320,8 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * Copies the description of the routed experts. GGUF files do not tell whether the probabilities of
- * the chosen experts are divided by their sum. As in llama.cpp, the probabilities are divided for
- * every architecture except qwen2moe.
+ * Copies routed experts. As in llama.cpp, probabilities of chosen experts are divided by their sum,
+ * except in qwen2moe.
  */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
@@ -359,9 +343,7 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * Copies the configuration of a gpt-oss model. The key layer_types stays unset, because the GGUF
- * file does not tell which layers have the sliding window. Without that key, the reader of
- * config.json sets the window in every second layer.
+ * Copies gpt-oss without layer_types, which GGUF lacks; the window is then in every second layer.
  */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
@@ -378,11 +360,9 @@ static int put_gpt_oss(builder *b, kvd_err *err)
 }
 
 /*
- * Copies the configuration of a Gemma model. GGUF files lack the factor on attention scores. As in
- * llama.cpp, the function derives the factor from the number of layers.
+ * Copies Gemma. As in llama.cpp, the score factor follows from the number of layers.
  *
- * Unless the file states another pattern, the sliding window is in every second layer of Gemma 2,
- * and in all layers of Gemma 3 except every sixth.
+ * Default windows: every second layer of Gemma 2, all but every sixth of Gemma 3.
  */
 static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
 {
@@ -421,10 +401,7 @@ static int put_partial(builder *b, kvd_err *err)
                    ? 0
                    : kvd_fail(err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %" PRId64,
                               b->arch, rotated, d_head);
-    /*
-     * 0.5 is added to the number of rotated dimensions, because the reader of config.json rounds it
-     * down.
-     */
+    /* 0.5 is added since the reader of config.json rounds down. */
     return put(b->root, "partial_rotary_factor",
                json_real(((double)rotated + 0.5) / (double)d_head), err);
 }
@@ -440,9 +417,7 @@ static int put_starcoder2(builder *b, kvd_err *err)
                : 0;
 }
 
-/*
- * Distinguishes the variants of Falcon by their tensors, because no GGUF value states the variant.
- */
+/* Distinguishes the variants of Falcon by their tensors. */
 static int put_falcon(builder *b, kvd_err *err)
 {
     int64_t kv_heads = 1;
@@ -549,10 +524,7 @@ int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err)
     if (kvd_config_parse(kvd_gguf_path(g), text, strlen(text), c, err) == 0) {
         c->experts_apart = true;
         status = check_rotated(&b, c, err) ? kvd_in(err, "'%s'", kvd_gguf_path(g)) : 0;
-        /*
-         * The gains in the GGUF file already include the 1 that the forward pass would otherwise
-         * add.
-         */
+        /* Gains in GGUF files include the 1. */
         c->norm_plus_one = false;
     }
 done:

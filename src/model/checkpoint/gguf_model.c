@@ -10,14 +10,9 @@ typedef struct {
     char name[KVD_PART_NAME];
     size_t tensor;
     kvd_row_order order;
-    /*
-     * True if the model needs a matrix with a single row. The GGUF file may store it as a vector.
-     */
+    /* True for a one-row matrix, which GGUF may store as a vector. */
     bool column;
-    /*
-     * If the GGUF tensor holds the matrices of n_experts experts, `expert` is the index of the
-     * expert to which this weight belongs. For other tensors, n_experts is 0.
-     */
+    /* Index of the expert in a tensor of n_experts; 0 for other tensors. */
     size_t expert, n_experts;
 } entry;
 
@@ -65,8 +60,8 @@ static const struct {
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
 /*
- * Names in a Falcon model with two norms per layer: "attn_norm" is the norm before the feed-forward
- * block, "attn_norm_2" the norm before attention. Returns false for other names and models.
+ * Falcon with two norms: "attn_norm" precedes the feed-forward block, "attn_norm_2" attention.
+ * False for other names.
  */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
@@ -125,9 +120,8 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
 }
 
 /*
- * Fills e[] with the Hugging Face names of the weights that a GGUF tensor holds: one name, or one
- * per routed expert. Returns the number of names, or 0 if a model of this configuration does not
- * have the tensor.
+ * Fills e[] with a GGUF tensor's Hugging Face names, one per expert, and returns their number, or
+ * 0.
  */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
@@ -194,8 +188,8 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads the configuration and the tensor names of an open GGUF file into a new model. Takes
- * ownership of `file`, which may be NULL.
+ * Reads configuration and tensor names into a new model. Takes ownership of `file`, which may be
+ * NULL.
  */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
@@ -282,10 +276,7 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /*
-     * If the key has a value of another type, this function returns that the file has a tokenizer,
-     * and the error is ignored. Reading the tokenizer then fails with a message.
-     */
+    /* A key of the wrong type counts as a tokenizer, which later fails to load. */
     kvd_err ignored;
     const char *s;
     size_t len;

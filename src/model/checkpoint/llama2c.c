@@ -8,15 +8,9 @@ enum { HEADER_INTS = 7, HEADER_BYTES = 4 * HEADER_INTS };
 
 typedef enum { ONCE, PER_LAYER } repeat;
 
-/*
- * One kind of tensor, such as wq (the projection W_Q). The file stores the tensors of this kind of
- * all layers one after another. Sizes are those of one layer's tensor.
- */
+/* One kind of tensor, stored for all layers in turn; sizes are per layer. */
 typedef struct {
-    /*
-     * Hugging Face name; "" if the tensor is not read. If `repeat` is PER_LAYER, the name lacks
-     * "model.layers.N.".
-     */
+    /* Hugging Face name, without "model.layers.N." if PER_LAYER; "" if not read. */
     const char *name;
     repeat repeat;
     size_t rows, cols;
@@ -24,10 +18,7 @@ typedef struct {
 
 enum { N_PARTS = 14 };
 
-/*
- * Writes to p[] which weights the file holds, in the order of the file. Numbers of elements cannot
- * overflow, because every size is at most KVD_CONFIG_MAX_SIZE.
- */
+/* Fills p[] in file order; no overflow, since sizes are at most KVD_CONFIG_MAX_SIZE. */
 static int list_parts(const kvd_config *c, part *p)
 {
     const size_t d = (size_t)c->d_model, f = (size_t)c->d_ffn, v = (size_t)c->vocab_size;
@@ -89,7 +80,7 @@ static int32_t int_at(const unsigned char *bytes, int i)
     return value;
 }
 
-/* If the first bytes are those of another .bin format, returns its name, else NULL. */
+/* Returns the name of another .bin format that the bytes begin, or NULL. */
 static const char *other_format(const unsigned char *bytes)
 {
     static const struct {
@@ -176,15 +167,15 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     c->rope_layout = KVD_ROPE_INTERLEAVED;
     c->rope_scaling = KVD_ROPE_DEFAULT;
     c->rope_factor = c->rope_low_freq_factor = c->rope_high_freq_factor = 1;
-    /* The format llama2.c fixes the token ids 1 and 2. */
+    /* llama2.c fixes the token ids 1 and 2. */
     c->bos_id = c->vocab_size > 1 ? 1 : -1;
     c->eos_id = c->vocab_size > 2 ? 2 : -1;
     return 0;
 }
 
 /*
- * Sets *layer to 12 and returns "mlp.up_proj.weight" for "model.layers.12.mlp.up_proj.weight".
- * Returns NULL for names of tensors outside the layers.
+ * Splits "model.layers.12.mlp.up_proj.weight" into *layer = 12 and "mlp.up_proj.weight"; NULL
+ * outside the layers.
  */
 static const char *split_layer(const char *name, size_t *layer)
 {

@@ -1,6 +1,6 @@
 /*
- * A tensor of random weights that is not stored. Element i depends on the tensor's key and i alone,
- * has the same bits on CPU and GPU, and is represented exactly by bf16.
+ * Random weights that are not stored: element i depends only on the key and i, with equal bits on
+ * CPU and GPU, exact in bf16.
  */
 #ifndef KVD_MODEL_CHECKPOINT_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_RANDOM_H
@@ -11,7 +11,7 @@
 typedef struct {
     uint64_t key;
     float scale;    /* standard deviation; if 0, every element is `constant` */
-    float constant; /* value of every element if scale is 0; exact in bf16 */
+    float constant; /* value if scale is 0; exact in bf16 */
 } kvd_random_tensor;
 
 kvd_random_tensor kvd_random_tensor_of(uint64_t seed, const char *name, float scale,

@@ -1,12 +1,10 @@
 /*
- * Counter-based random weights, for C and CUDA. The generator Philox4x32-10 (Salmon, Moraes, Dror,
- * Shaw: Parallel random numbers: as easy as 1, 2, 3, SC 2011) makes four random words from a
- * tensor's key and a counter. Each element uses two of these words: it is the sum of their four
- * 16-bit halves, which is close to a normal distribution. All steps before one final float product
- * are in integers, so every machine makes the same bits.
+ * Counter-based random weights, for C and CUDA, by Philox4x32-10 (Salmon, Moraes, Dror, Shaw:
+ * Parallel random numbers: as easy as 1, 2, 3, SC 2011).
  *
- * The sum has mean 131070, variance (2^32 - 1) / 3 and kurtosis 3 - 0.3. The sum is at most 3.46
- * standard deviations from its mean.
+ * An element is the sum of the four 16-bit halves of two random words, times one float: near
+ * normal, with mean 131070, variance (2^32 - 1) / 3, kurtosis 3 - 0.3, at most 3.46 standard
+ * deviations. Integer steps make equal bits on every machine.
  */
 #ifndef KVD_MODEL_CHECKPOINT_RANDOM_ELEMENT_H
 #define KVD_MODEL_CHECKPOINT_RANDOM_ELEMENT_H
@@ -26,7 +24,7 @@
 #define KVD_PHILOX_W1 0xbb67ae85u
 enum { KVD_PHILOX_ROUNDS = 10, KVD_RANDOM_MEAN = 131070 };
 
-/* Replaces the counter x by four random words that depend on x and on the key. */
+/* Replaces the counter x by four random words. */
 KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -45,18 +43,15 @@ KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
 }
 
 /*
- * Returns scale / sqrt((2^32 - 1) / 3), the factor from an integer sum to an element with standard
- * deviation `scale`.
+ * Returns scale / sqrt((2^32 - 1) / 3), the factor on an integer sum for standard deviation
+ * `scale`.
  */
 KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
 {
     return scale * 2.64289979e-5f;
 }
 
-/*
- * Returns an element as the bits of a bf16, rounded to nearest even. a and b are the two random
- * words of the element.
- */
+/* Returns the bf16 bits of an element, rounded to nearest even, from its random words a and b. */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;
@@ -66,10 +61,7 @@ KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 
-/*
- * Computes elements 2 * pair and 2 * pair + 1 of a tensor, as bits of bf16. `unit` is the result of
- * kvd_random_unit.
- */
+/* Computes bf16 bits of elements 2 * pair and 2 * pair + 1; `unit` is from kvd_random_unit. */
 KVD_RANDOM_FUNCTION void kvd_random_pair(uint64_t key, float unit, uint64_t pair, uint32_t *even,
                                          uint32_t *odd)
 {

@@ -10,16 +10,10 @@
 
 #include "model/checkpoint/filemap.h"
 
-/*
- * A file begins with the length of its header, a number of LENGTH_BYTES bytes. MAX_HEADER_BYTES is
- * the limit of the format's reference reader.
- */
+/* Bytes of the header's length, and the reference reader's limit of the header. */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
-/*
- * Data type of a tensor in a file. Data types that kvdim does not support are in the list too,
- * because the sizes of their tensors are checked.
- */
+/* Data type of a stored tensor, supported or not. */
 typedef struct {
     const char *name;
     unsigned bits;
@@ -39,10 +33,7 @@ static const stored_dtype dtypes[] = {
 };
 
 typedef struct {
-    /*
-     * Name of the tensor. It points into the JSON text in kvd_safetensors.header, which exists as
-     * long as the file is open.
-     */
+    /* Borrowed from the JSON text in kvd_safetensors.header. */
     const char *name;
     const stored_dtype *dtype;
     int rank;
@@ -73,7 +64,7 @@ unsigned kvd_safetensors_bits(const char *dtype)
     return d ? d->bits : 0;
 }
 
-/* Reads an integer of 0 or more. Returns -1 for anything else, such as true or 1.0. */
+/* Reads an integer of 0 or more, else returns -1. */
 static int read_size(const json_t *value, size_t *out)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -157,10 +148,7 @@ static int by_offset(const void *a, const void *b)
     const entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /*
-     * If two tensors begin at the same byte, one of them is empty. It ends earlier and is sorted
-     * first.
-     */
+    /* If two tensors begin at one byte, the empty one sorts first. */
     return (x->end > y->end) - (x->end < y->end);
 }
 
@@ -372,7 +360,7 @@ struct kvd_safetensors_writer {
     char *path;
     FILE *file;
     const kvd_tensor_spec *spec;
-    size_t n, at; /* n: number of tensors; at: index of the tensor that is being written */
+    size_t n, at; /* number of tensors; tensor being written */
     size_t left;
 };
 

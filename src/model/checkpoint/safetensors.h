@@ -1,7 +1,7 @@
 /*
  * Reads one memory-mapped safetensors file: 8-byte little-endian header length, JSON header, data
- * (https://github.com/huggingface/safetensors). Opening a file checks the whole header. Data
- * offsets must be in range, without overlap or gap, and fit the shapes.
+ * (https://github.com/huggingface/safetensors). Opening checks the header; data must have no
+ * overlap or gap, and fit the shapes.
  */
 #ifndef KVD_MODEL_CHECKPOINT_SAFETENSORS_H
 #define KVD_MODEL_CHECKPOINT_SAFETENSORS_H
@@ -14,7 +14,7 @@
 
 typedef struct kvd_safetensors kvd_safetensors;
 
-/* A tensor as in a safetensors header, without its data offsets. */
+/* A tensor of a safetensors header, without its data offsets. */
 typedef struct {
     const char *name;
     const char *dtype; /* "F32", "BF16", "I64", ... */
@@ -22,75 +22,57 @@ typedef struct {
     size_t dims[KVD_TENSOR_RANK];
 } kvd_tensor_spec;
 
-/* Returns the number of bits of one element of this dtype, or 0 if the format has no such dtype. */
+/* Returns the bits of one element, or 0 for an unknown dtype. */
 unsigned kvd_safetensors_bits(const char *dtype);
 
 /*
- * Opens a file. On failure returns NULL and fills *err. Tensors of unsupported dtypes (I64,
- * F8_E4M3, ...) are checked and listed, but kvd_safetensors_find fails for them.
+ * Opens a file; on failure returns NULL and fills *err. Tensors of unsupported dtypes (I64,
+ * F8_E4M3, ...) are listed, but kvd_safetensors_find fails.
  */
 kvd_safetensors *kvd_safetensors_open(const char *path, kvd_err *err);
-/*
- * Opens a file from bytes, which the caller must keep until kvd_safetensors_close. Error messages
- * call the file `name`.
- */
+/* Opens a file from bytes, valid until kvd_safetensors_close. `name` is for messages. */
 kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size_t len,
                                        kvd_err *err);
 void kvd_safetensors_close(kvd_safetensors *s);
 
-/*
- * These functions access tensors by an index. Tensors are sorted by name (strcmp). Their names are
- * valid until kvd_safetensors_close.
- */
+/* Access by index, sorted by name (strcmp); names are valid until kvd_safetensors_close. */
 size_t kvd_safetensors_count(const kvd_safetensors *s);
 const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
 /*
- * Finds a tensor by name. Returns 0 and fills *out, 1 without a message if there is no such tensor,
- * or -1 with *err if its dtype is not supported.
+ * Finds a tensor: 0 and *out, 1 without a message if absent, -1 with *err for unsupported dtypes.
  */
 int kvd_safetensors_find(const kvd_safetensors *s, const char *name, kvd_tensor *out, kvd_err *err);
 
-/*
- * Describes tensor i of any dtype as it is stored. *data becomes the address of its *bytes bytes.
- * The results are valid until kvd_safetensors_close.
- */
+/* Describes tensor i of any dtype; *data [*bytes] is valid until kvd_safetensors_close. */
 void kvd_safetensors_stored(const kvd_safetensors *s, size_t i, kvd_tensor_spec *spec,
                             const void **data, size_t *bytes);
-/*
- * Finds the tensor by name and describes it as kvd_safetensors_stored does; *file becomes the path
- * of the file. Returns 0, or 1 if there is no such tensor.
- */
+/* kvd_safetensors_stored by name; *file: path of the file. Returns 0, or 1 if absent. */
 int kvd_safetensors_stored_of(const kvd_safetensors *s, const char *name, kvd_tensor_spec *spec,
                               const void **data, size_t *bytes, const char **file);
-/*
- * Returns key i of the header's __metadata__ and stores its value, or returns NULL if there are at
- * most i keys.
- */
+/* Returns key i of __metadata__ and its value, or NULL beyond the last. */
 const char *kvd_safetensors_metadata(const kvd_safetensors *s, size_t i, const char **value);
 
 /*
- * This interface writes one safetensors file, tensor after tensor, without buffering. The header
- * comes first, so all names, dtypes and shapes must be given before the data. As in the reference
- * writer, the header is padded to a multiple of 8 bytes, and tensors with larger elements come
- * first, so that every tensor is aligned.
+ * Writes one safetensors file, tensor after tensor, without buffering. As in the reference writer,
+ * the header is padded to 8 bytes, and larger elements come first, for alignment.
  */
 
-/* Returns the name of the data type in a safetensors file: "F32", "F16" or "BF16". */
+/* Returns the name of a data type: "F32", "F16" or "BF16". */
 const char *kvd_safetensors_dtype(kvd_dtype t);
 
 /*
- * Comparison function for qsort of tensor specs, or of structs that begin with one: larger elements
- * first, then by name.
+ * qsort order of tensor specs, or of structs that begin with one: larger elements first, then by
+ * name.
  */
 int kvd_tensor_spec_order(const void *a, const void *b);
 
 /*
- * Stores the bytes of a tensor's data in *bytes. Fails if the dtype is unknown, the size overflows,
- * or the bits of the tensor are not a multiple of 8.
+ * Computes a tensor's bytes. Fails for unknown dtypes, overflow, or bits that are not a multiple of
+ * 8.
  */
 int kvd_tensor_spec_bytes(const kvd_tensor_spec *spec, size_t *bytes, kvd_err *err);
 
-/* A {key, value} entry of __metadata__. A list of entries ends with key NULL. */
+/* {key, value} of __metadata__; key NULL ends a list. */
 typedef const char *kvd_safetensors_note[2];
 
 typedef struct kvd_safetensors_writer kvd_safetensors_writer;
@@ -99,26 +81,20 @@ typedef struct kvd_safetensors_writer kvd_safetensors_writer;
  * Creates `path`, which must not exist, and writes the header. On failure returns NULL and fills
  * *err.
  *
- *   spec [n]  tensors in the order of kvd_tensor_spec_order; borrowed until kvd_safetensors_finish
- *   notes     entries of __metadata__; NULL: none
+ *   spec [n]  in the order of kvd_tensor_spec_order; borrowed until kvd_safetensors_finish
+ *   notes     entries of __metadata__, or NULL
  */
 kvd_safetensors_writer *kvd_safetensors_create(const char *path, const kvd_tensor_spec *spec,
                                                size_t n, const kvd_safetensors_note *notes,
                                                kvd_err *err);
 
-/*
- * Appends n bytes to the tensor `name`. If a tensor is incomplete, `name` must be that tensor, else
- * it must be the next tensor in the order of the header.
- */
+/* Appends n bytes to the tensor `name`: the incomplete one, else the next of the header. */
 int kvd_safetensors_append(kvd_safetensors_writer *w, const char *name, const void *bytes, size_t n,
                            kvd_err *err);
 
-/*
- * Flushes the file to disk and frees the writer, also on failure. Fails if data of a tensor is
- * missing.
- */
+/* Flushes the file to disk and frees the writer, also on failure. Fails if data is missing. */
 int kvd_safetensors_finish(kvd_safetensors_writer *w, kvd_err *err);
-/* Frees the writer and leaves an incomplete file. `w` may be NULL. */
+/* Frees the writer, which may be NULL, and leaves an incomplete file. */
 void kvd_safetensors_abandon(kvd_safetensors_writer *w);
 
 #endif

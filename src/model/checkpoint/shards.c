@@ -307,10 +307,7 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
 
 static const char mark[] = ".experts.", blocks[] = "_blocks", scales[] = "_scales",
                   biases[] = "_bias", weight[] = ".weight", bias[] = ".bias";
-/*
- * NAME is the size in bytes of buffers for tensor names. CODES is the number of bytes that the
- * codes of an MXFP4 block (32 numbers) take.
- */
+/* Bytes of name buffers; bytes of codes in an MXFP4 block of 32. */
 enum { NAME = 160, CODES = 16 };
 
 static bool ends_with(const char *s, const char *end)
@@ -334,9 +331,8 @@ bool kvd_stacked_name(const char *stored, char *name, size_t size)
 }
 
 /*
- * Splits the name of an expert's tensor. For example, "x.experts.7.y.weight" is split into the
- * expert's index 7 and "x.experts.y", the name of the tensor that stores the matrices of all
- * experts. Sets *of_bias if the name ends with ".bias".
+ * Splits "x.experts.7.y.weight" into expert 7 and "x.experts.y", the tensor of all experts;
+ * *of_bias for ".bias".
  */
 static bool split(const char *name, size_t *expert, bool *of_bias, char *stored)
 {
@@ -383,10 +379,7 @@ static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kv
     return 0;
 }
 
-/*
- * Finds an expert's matrix stored in MXFP4. Returns 0 if found, 1 if the file does not store the
- * matrix in this format, -1 with *err on failure.
- */
+/* Finds an expert's MXFP4 matrix. Returns 0, 1 if not in this format, or -1 with *err. */
 static int find_mxfp4(const kvd_shards *s, const char *stored, size_t expert, size_t n_experts,
                       kvd_tensor *out, kvd_err *err)
 {

@@ -6,14 +6,11 @@
 
 typedef struct {
     const unsigned char *first;
-    /* Number of bytes of the pages; 0 if the tensor is not in a mapped file. */
+    /* 0 if the tensor is not in a mapped file. */
     size_t bytes;
 } pages;
 
-/*
- * Returns the whole memory pages that contain the data. Parts of these pages before or after the
- * data also belong to the mapped file.
- */
+/* Returns the whole memory pages around the data, all within the mapped file. */
 static pages pages_around(const void *data, size_t n)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -39,13 +36,12 @@ void kvd_mapped_drop(const void *data, size_t bytes)
 {
     const pages p = pages_around(data, bytes);
     if (p.bytes > 0)
-        /* If the call fails, the only effect is that the pages stay in memory. */
+        /* On failure the pages just stay in memory. */
         (void)madvise((void *)(uintptr_t)p.first, p.bytes, MADV_DONTNEED);
 }
 
 /*
- * Reads one byte of every page of the tensors, so that the pages are in memory. madvise would not
- * do this: MADV_WILLNEED reads only 128 KiB ahead by default, and MADV_POPULATE_READ requires a
+ * Reads one byte of every page; MADV_WILLNEED reads only 128 KiB ahead, MADV_POPULATE_READ needs a
  * recent kernel.
  */
 static void *touch(void *of)

@@ -1,6 +1,6 @@
 /*
- * Reads checkpoints that are larger than memory. A thread reads tensors of a mapped file ahead, and
- * the forward pass drops their pages after use. About two layers are in memory at a time.
+ * Reads checkpoints larger than memory: a thread reads tensors ahead, and the forward pass drops
+ * pages after use.
  */
 #ifndef KVD_MODEL_CHECKPOINT_STREAMING_H
 #define KVD_MODEL_CHECKPOINT_STREAMING_H
@@ -11,12 +11,9 @@
 
 #include "model/checkpoint/weights.h"
 
-/*
- * Lets the kernel drop the tensor's memory pages if it is in a mapped file. The tensor can still be
- * read.
- */
+/* Lets the kernel drop a mapped tensor's pages; the tensor stays readable. */
 void kvd_tensor_drop(const kvd_tensor *t);
-/* Lets the kernel drop the memory pages of `data`, which must be in a mapped file. */
+/* Lets the kernel drop the pages of `data`, which must be in a mapped file. */
 void kvd_mapped_drop(const void *data, size_t bytes);
 
 typedef struct {
@@ -27,13 +24,11 @@ typedef struct {
 } kvd_prefetch;
 
 /*
- * Starts a thread that reads the pages of weights part[0] .. part[n - 1] into memory. Before the
- * call, *p must be all zeros, or kvd_prefetch_wait must have been called for it. `part` must stay
- * valid until the next kvd_prefetch_wait. If the system cannot start a thread, nothing is read
- * ahead.
+ * Starts a thread that reads part[0] .. part[n - 1] into memory. *p must be zeroed or waited for;
+ * `part` must stay valid until kvd_prefetch_wait. Without a thread, reads nothing.
  */
 void kvd_prefetch_start(kvd_prefetch *p, const kvd_weight *part, size_t n);
-/* Waits until all tensors are read. Returns at once if no thread was started. */
+/* Waits until all tensors are read, if a thread was started. */
 void kvd_prefetch_wait(kvd_prefetch *p);
 
 #endif

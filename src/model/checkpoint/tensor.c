@@ -7,11 +7,7 @@
 
 #include "common/half.h"
 
-/*
- * Number of elements of a quantised block: SMALL in the small formats (such as Q8_0), LARGE in the
- * K formats (such as Q4_K). HALF is half a small block. GROUPS is the number of groups of 16
- * elements in a large block.
- */
+/* Elements of small (Q8_0) and large (Q4_K) blocks; groups of 16 in a large block. */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
 static const kvd_block_layout layouts[] = {
@@ -41,19 +37,13 @@ static int as_signed(unsigned char byte)
     return byte < 128 ? byte : byte - 256;
 }
 
-/*
- * Returns the 4-bit code of element i of a block of 32. The low 4 bits of the 16 bytes at q hold
- * elements 0 to 15, the high 4 bits elements 16 to 31.
- */
+/* Returns code i of 32: low 4 bits of q[16] are codes 0 to 15, high bits 16 to 31. */
 static int nibble(const unsigned char *q, size_t i)
 {
     return i < HALF ? q[i] & 15 : q[i - HALF] >> 4;
 }
 
-/*
- * Returns the highest bit of element i's 5-bit code in a Q5_0 or Q5_1 block, as 0 or 16. `high`
- * holds one bit per element, in little-endian order.
- */
+/* Returns the top bit of 5-bit code i (Q5_0, Q5_1) as 0 or 16; `high` is little-endian. */
 static int fifth(const unsigned char *high, size_t i)
 {
     return (high[i / 8] >> (i % 8) & 1) << 4;
@@ -80,11 +70,11 @@ static float small_value(kvd_packing packing, const unsigned char *b, float d, s
     }
 }
 
-/* Values of the 4-bit float E2M1: a sign, two bits of exponent, one of mantissa. */
+/* 4-bit float E2M1: a sign, two bits of exponent, one of mantissa. */
 static const float e2m1[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
-/* Returns the value of a scale of format E8M0: 2^(scale - 127), or NaN for 255. */
+/* Returns the E8M0 scale 2^(scale - 127), or NaN for 255. */
 static float power(unsigned char scale)
 {
     return scale == 255 ? NAN : ldexpf(1.0f, scale - 127);
@@ -99,9 +89,8 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
 }
 
 /*
- * Dequantises a Q2_K block. Its bytes are: 16 bytes, each with a 4-bit scale and a 4-bit minimum
- * for 16 weights; 64 bytes of 2-bit codes; the float16 factor d, which multiplies the scales, and
- * the float16 factor m, which multiplies the minima.
+ * Q2_K block: 16 bytes of 4-bit scale and minimum per 16 weights; 64 bytes of 2-bit codes; float16
+ * factors d (scales) and m (minima).
  */
 static void read_q2_k(const unsigned char *b, float *out)
 {
@@ -114,9 +103,8 @@ static void read_q2_k(const unsigned char *b, float *out)
 }
 
 /*
- * Dequantises a Q3_K block. Its bytes are: 32 bytes with the highest bit of each 3-bit code; 64
- * bytes with the two lower bits of each code; 12 bytes of 6-bit scales; the float16 factor d, which
- * multiplies the scales.
+ * Q3_K block: 32 bytes of top bits of 3-bit codes; 64 bytes of lower bits; 12 bytes of 6-bit
+ * scales; float16 factor d.
  */
 static void read_q3_k(const unsigned char *b, float *out)
 {
@@ -135,7 +123,7 @@ static void read_q3_k(const unsigned char *b, float *out)
     }
 }
 
-/* Unpacks the 6-bit scale and minimum of group g (32 weights) from the 12 bytes of scales at p. */
+/* Unpacks the 6-bit scale and minimum of group g (32 weights) from 12 bytes at p. */
 static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int *minimum)
 {
     if (g < 4) {
@@ -148,9 +136,8 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
 }
 
 /*
- * Dequantises a Q4_K or Q5_K block. A Q4_K block has the float16 factors d and m, scales (12 bytes)
- * and 4-bit codes (128 bytes). In Q5_K, codes have 5 bits: bit 4 of all codes (32 bytes) precedes
- * the bytes of bits 0 to 3.
+ * Q4_K block: float16 factors d and m; 12 bytes of scales; 128 bytes of 4-bit codes. Q5_K: 32 bytes
+ * of bit 4 before the codes.
  */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
@@ -170,8 +157,8 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 }
 
 /*
- * Dequantises a Q6_K block. Its bytes are: bits 0 to 3 of the 6-bit codes (128 bytes), bits 4 and 5
- * of the codes (64 bytes), signed scales (16 bytes), the float16 factor d of the scales.
+ * Q6_K block: 128 bytes of bits 0 to 3, 64 bytes of bits 4 and 5; 16 signed scales; float16 factor
+ * d.
  */
 static void read_q6_k(const unsigned char *b, float *out)
 {

@@ -1,4 +1,4 @@
-/* A tensor in a memory-mapped file, or of random weights, whose elements can be read as float32. */
+/* A tensor in a memory-mapped file, or of random weights, with elements read as float32. */
 #ifndef KVD_MODEL_CHECKPOINT_TENSOR_H
 #define KVD_MODEL_CHECKPOINT_TENSOR_H
 
@@ -10,20 +10,17 @@
 #include "model/checkpoint/random.h"
 
 /*
- * Tensors of model files and their quantised elements. Quantised weights are stored in blocks:
- * consecutive elements of a row that share scales. The block layouts and the order of
- * floating-point operations are those of ggml
- * (https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), so the float32 values have the
- * same bits.
+ * Quantised blocks are consecutive elements of a row that share scales. Layouts and floating-point
+ * order are those of ggml
+ * (https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), for equal bits.
  */
 
 /*
- * Formats in which a file stores the elements of a tensor.
+ * Element formats, named as in ggml. q: code; d, m, s, s': scales of the block or of a group of 16
+ * or 32.
  *
- * KVD_PLAIN has no blocks: one number after another. KVD_RANDOM takes no bytes: its elements are
- * computed (random.h). The other names are those of ggml. In the formulas, q is an element's code;
- * d, m, s and s' are float16 or integer scales of the block or of a group of 16 or 32 elements.
- *
+ *   PLAIN               no blocks
+ *   RANDOM              no bytes: computed (random.h)
  *   Q4_0, Q5_0, Q8_0    blocks of 32: d (q - 8), d (q - 16), d q
  *   Q4_1, Q5_1          blocks of 32: d q + m
  *   IQ4_NL              blocks of 32: d table[q], a fixed table of 16 integers
@@ -61,14 +58,13 @@ typedef struct {
 /* Returns the block layout of a quantised format, or NULL for KVD_PLAIN and KVD_RANDOM. */
 const kvd_block_layout *kvd_block_layout_of(kvd_packing packing);
 
-/* Dequantises elements first .. first+n-1 of the block at `block`, which may be unaligned. */
+/* Dequantises elements first .. first+n-1 of a block, which may be unaligned. */
 void kvd_block_read(kvd_packing packing, const unsigned char *block, size_t first, size_t n,
                     float *out);
 
 /*
- * Dequantises n 4-bit codes of an MXFP4 block, beginning with code `first`: writes the E2M1 values
- * times 2^(scale - 127) to `out`. `codes` holds two codes per byte, the first in the low 4 bits. A
- * scale of 255 means NaN, as in the OCP Microscaling Formats specification, version 1.0.
+ * Writes n E2M1 values times 2^(scale - 127) from code `first`; two codes per byte, the first in
+ * the low bits. Scale 255: NaN (OCP Microscaling Formats 1.0).
  */
 void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t first, size_t n,
                     float *out);
@@ -76,14 +72,11 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
 enum { KVD_TENSOR_RANK = 4 };
 
 /*
- * Order of a matrix's rows in the file, if it differs from the order of Hugging Face's tensor,
- * which kvd_tensor_read returns.
+ * Row order in the file, if not that of Hugging Face, which kvd_tensor_read returns.
  *
- *   KVD_ROWS_IN_PAIRS   rows i and i + d_head / 2 of every head (i < d_head / 2) are rows 2i and
- *                       2i + 1 of the head in the file
- *   KVD_ROWS_IN_STACKS  the file has all query heads, then all key heads, then all value heads;
- *                       kvd_tensor_read returns, for each KV head, `group` query heads, a key head
- *                       and a value head
+ *   KVD_ROWS_IN_PAIRS   rows i and i + d_head / 2 of a head are rows 2i and 2i + 1 in the file
+ *   KVD_ROWS_IN_STACKS  file: all query, then key, then value heads; returned: for each KV head
+ *                       `group` query heads, a key head and a value head
  *   KVD_ROWS_AS_COLUMNS the file has the transposed matrix
  */
 typedef enum {
@@ -94,43 +87,34 @@ typedef enum {
 } kvd_row_order;
 
 typedef struct {
-    const char *name; /* name of the tensor, valid as long as `data` */
-    kvd_dtype dtype;  /* KVD_F32 if the elements are quantised */
+    const char *name; /* valid as long as `data` */
+    kvd_dtype dtype;  /* KVD_F32 if quantised */
     kvd_packing packing;
     int rank;
     size_t dims[KVD_TENSOR_RANK];
     size_t n;
-    /*
-     * Elements in the mapped file, maybe unaligned, valid until the file is closed; NULL for random
-     * weights.
-     */
+    /* Elements in the open file, maybe unaligned; NULL for random weights. */
     const void *data;
-    /* For KVD_MXFP4_APART: scales of the blocks, one byte each, in the mapped file. */
+    /* KVD_MXFP4_APART: block scales in the mapped file, one byte each. */
     const unsigned char *scales;
     bool mapped;
     kvd_random_tensor random;
     const char *file;
     kvd_row_order order;
-    /* Sizes that the reordering of rows needs; unused with KVD_ROWS_IN_ORDER. */
+    /* Sizes for reordering rows; unused with KVD_ROWS_IN_ORDER. */
     size_t d_head, group, n_kv_heads;
 } kvd_tensor;
 
-/* Returns "f32", "f16", "bf16", "random", or the name of a quantised format such as "q4_k". */
+/* Returns "f32", "f16", "bf16", "random", or a quantised format such as "q4_k". */
 const char *kvd_tensor_type_name(const kvd_tensor *t);
 
-/*
- * Returns the number of bytes that n elements take in the file; for random weights it is 0. For a
- * quantised tensor, n must be a multiple of the block size.
- */
+/* Returns the bytes of n elements in the file, whole blocks if quantised; 0 for random weights. */
 size_t kvd_tensor_bytes(const kvd_tensor *t, size_t n);
 
-/*
- * Turns *t, a tensor of shape [n][...], into its slice number `at` along the first dimension.
- * Returns 0, or -1 with *err if the first dimension is not n or is the only one.
- */
+/* Turns *t [n][...] into its slice `at`. Returns -1 with *err for another or a single dimension. */
 int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err);
 
-/* Writes elements first .. first+n-1 to out, in the order of Hugging Face's tensor. */
+/* Writes elements first .. first+n-1 to out, in Hugging Face's order. */
 void kvd_tensor_read(const kvd_tensor *t, size_t first, size_t n, float *out);
 
 #endif

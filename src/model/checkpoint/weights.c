@@ -16,9 +16,7 @@ static bool is_matrix_of_layers(kvd_part part)
            part == KVD_PART_LATENT_UP || part >= KVD_PART_EXPERT_GATE;
 }
 
-/*
- * Returns true if `part` is the gain g of a norm that the family, such as Gemma, stores as g - 1.
- */
+/* Returns true if `part` is a norm's gain g stored as g - 1 (Gemma). */
 static bool is_plus_one(const kvd_config *c, kvd_part part)
 {
     switch (part) {
@@ -35,7 +33,7 @@ static bool is_plus_one(const kvd_config *c, kvd_part part)
     }
 }
 
-/* Returns the factor on a weight or bias with which the model's output is scaled, or 0. */
+/* Returns the factor that scales a weight or bias, or 0. */
 static float factor_of(const kvd_config *c, kvd_part part)
 {
     if (part == KVD_PART_NORM_FINAL)
@@ -63,7 +61,7 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
-    /* Families such as Gemma store a norm's gain g as g - 1. Random weights are already g. */
+    /* Stored gains are g - 1, random ones g. */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
     w->times = factor_of(kvd_checkpoint_config(c), part);
@@ -92,10 +90,7 @@ const float *kvd_weight_in_place(const kvd_weight *w)
     return (uintptr_t)p % sizeof(float) == 0 ? p : NULL;
 }
 
-/*
- * Reads n elements of a weight. Its rows may be scattered over the tensor, so each run of
- * consecutive rows is read separately.
- */
+/* Reads n elements of a weight, each run of consecutive rows separately. */
 static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     while (n > 0) {
@@ -118,10 +113,7 @@ static void read_group(const kvd_weight *w, size_t first, size_t n, float *out)
     kvd_quantise_group(out, n, 1, w->bits, out);
 }
 
-/*
- * Reads elements from `first` on to `out`. It reads whole quantisation groups, even if they begin
- * or end outside the requested range.
- */
+/* Reads elements from `first`, in whole quantisation groups. */
 static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     float group[KVD_WEIGHT_GROUP];

@@ -1,10 +1,9 @@
 /*
- * Makes random weights (model/checkpoint/random.h) on the device, with the same bits as
- * kvd_random_read makes on the host. `type` is KVD_F32 or KVD_BF16; both represent every weight
- * exactly.
+ * Makes random weights on the device, with the bits of kvd_random_read on the host. `type`: KVD_F32
+ * or KVD_BF16, both exact.
  *
- * The functions return cudaErrorInvalidValue for another type or for sizes beyond the stated
- * limits. The functions launch kernels on the stream and never synchronise, allocate or print.
+ * Other types and sizes beyond the limits return cudaErrorInvalidValue. Functions only launch
+ * kernels.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
@@ -19,13 +18,13 @@
 extern "C" {
 #endif
 
-/* Fills the device array out [n] with elements first .. first+n-1; n is below 2^40. */
+/* Fills the device array out [n] with elements first .. first+n-1; n < 2^40. */
 cudaError_t kvd_gpu_random_fill(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t n,
                                 void *out, cudaStream_t stream);
 
 /*
- * Fills a rectangle out [rows][cols], whose rows are out_stride elements apart. Row r holds `cols`
- * elements of the tensor, beginning with element first + r * stride. rows * cols is below 2^40.
+ * Fills out [rows][cols], rows out_stride elements apart; row r begins with element first + r *
+ * stride. rows * cols < 2^40.
  */
 cudaError_t kvd_gpu_random_fill_rows(kvd_dtype type, const kvd_random_tensor *t, size_t first,
                                      size_t stride, size_t rows, size_t cols, void *out,

@@ -37,10 +37,7 @@ static const char *no_gradients(const kvd_config *c)
                                                           : NULL;
 }
 
-/*
- * Returns the name of the first feature of the model that the GPU code for `use` does not support,
- * or NULL. `use` says what the weights are loaded for, such as gradients or serving.
- */
+/* Returns the first feature that the GPU code for `use` does not support, or NULL. */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
     if (use == KVD_GPU_GRADIENTS)
@@ -103,7 +100,7 @@ typedef struct {
     void *pinned[BUFFERS];
     cudaEvent_t copied[BUFFERS];
     int turn;
-    /* Buffers for conversions to the element type: [threads][CHUNK]. */
+    /* Buffers for conversions, [threads][CHUNK]. */
     float *scratch;
 } loader;
 
@@ -138,23 +135,16 @@ static int loader_close(loader *l, kvd_err *err)
     return kvd_cuda_check(e, "loading weights", err);
 }
 
-/*
- * Rectangle of a weight matrix: columns first_col .. first_col + cols - 1 of consecutive rows,
- * beginning with row first_row. The number of rows is not stored here.
- */
+/* Columns first_col .. first_col + cols - 1 of a weight matrix, from row first_row on. */
 typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
     kvd_dtype type;
-    /* Elements of the matrix in the mapped file if they need no conversion, else NULL. */
+    /* The matrix in the mapped file, or NULL if elements need conversion. */
     const char *stored;
 } cut;
 
-/*
- * Reads elements first .. first + n - 1 of the weight and converts them to the element type of the
- * device array. Elements are counted from the beginning of the whole matrix, not of the rectangle.
- * `scratch` has room for n floats.
- */
+/* Converts elements first .. first + n - 1 of the whole matrix; `scratch` holds n floats. */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type);
@@ -169,8 +159,8 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
 }
 
 /*
- * Converts elements first .. first+n-1, counted row by row within the rectangle `c`. n is at most
- * CHUNK, and `scratch` has room for n floats.
+ * Converts elements first .. first+n-1 of the rectangle `c`, row by row; n <= CHUNK, `scratch`
+ * holds n floats.
  */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
@@ -206,10 +196,7 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/*
- * Copies n elements of the rectangle `c` to the device address `to`. Random weights are generated
- * on the device instead.
- */
+/* Copies n elements of `c` to the device address `to`, or generates random ones there. */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;
@@ -233,9 +220,8 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 }
 
 /*
- * State while all weights of a model are visited in a fixed order. Each array gets an address in
- * the arena, one device allocation at `base`. If base is NULL, the weights are not loaded, and only
- * their bytes are counted in `used`.
+ * Walk over all weights in a fixed order, which places them at `base`; if NULL, only counts bytes
+ * in `used`.
  */
 typedef struct {
     const kvd_config *c;
@@ -256,9 +242,8 @@ typedef struct {
 } piece;
 
 /*
- * Reserves one array in the arena (the device memory of all weights) for n pieces of weight
- * matrices, one after another. Stores the array's address in *to, or NULL if the model has none of
- * the n matrices.
+ * Places n pieces of weights one after another and stores the address in *to, or NULL if the model
+ * has none.
  */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
@@ -306,8 +291,8 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
 }
 
 /*
- * Loads hidden units first .. first + n - 1 of a routed expert. `part` is the expert's gate matrix;
- * part + 1 and part + 2 are its up and down matrices (enum kvd_part).
+ * Loads hidden units first .. first + n - 1 of an expert, whose gate, up and down are `part`, part
+ * + 1, part + 2.
  */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
@@ -472,13 +457,10 @@ struct kvd_gpu_expert_stream {
     kvd_config config;
     kvd_gpu_share share;
     loader load;
-    /* State with which an expert is loaded into a slot, the device buffer at place.base. */
+    /* Places an expert in a slot, the device buffer at place.base. */
     walk place;
     char *slot[SLOTS];
-    /*
-     * For each slot (device buffer of one expert): event recorded after the latest work that reads
-     * the slot.
-     */
+    /* Event after the latest work that reads each slot. */
     cudaEvent_t used[SLOTS];
     cudaEvent_t copied;
     int turn;
@@ -498,10 +480,7 @@ static void stream_close(kvd_gpu_expert_stream *s)
     free(s);
 }
 
-/*
- * Prepares streaming of experts. The two slots (device buffers for one expert each) start at
- * `slots`, the end of the arena.
- */
+/* Prepares streaming of experts through two device buffers at `slots`, the end of the arena. */
 static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots, kvd_err *err)
 {
     const size_t bytes = expert_bytes(&w->config, w->type, &w->share);

@@ -1,7 +1,6 @@
 /*
- * Reads configurations of DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437),
- * and GLM-4.5. Latent attention of DeepSeek caches one latent and one rotated key per token. V2
- * chooses experts by softmax probabilities, V3 and GLM-4.5 by sigmoids and a learned bias.
+ * Configurations of DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437), and
+ * GLM-4.5.
  */
 #include <math.h>
 #include <string.h>
@@ -9,7 +8,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Fails if the key is present and its value is not the string `only`. */
+/* Fails if the key is present and not the string `only`. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
 {
     const json_t *const value = kvd_cfg_member(root, key);
@@ -21,9 +20,8 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
 }
 
 /*
- * Reads the sizes of latent attention. The model then has one KV head, whose key is the latent
- * together with the rotated key. The key num_key_value_heads, which is the number of heads to which
- * the latent is expanded, is only checked.
+ * Reads latent attention: one KV head of latent and rotated key; num_key_value_heads is only
+ * checked.
  */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -59,10 +57,7 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets the factor on attention scores: 1 / sqrt(dimensions of a query head), times the square of
- * YaRN's factor.
- */
+/* Sets the score factor: 1 / sqrt(query dimensions), times the square of YaRN's factor. */
 static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *rope = kvd_cfg_member(root, "rope_parameters");
@@ -76,9 +71,8 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads the grouped routing of experts. If config.json does not give the numbers of groups and of
- * chosen groups (n_group, topk_group), they are `groups` and `chosen`. Fails if a group has fewer
- * than `least` experts.
+ * Reads grouped routing; n_group and topk_group default to `groups` and `chosen`. Groups have at
+ * least `least` experts.
  */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
@@ -101,9 +95,8 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
 }
 
 /*
- * Reads the routed and shared experts. An absent key gets its default, as in the Hugging Face
- * library: `shared` for n_shared_experts, `dense` for first_k_dense_replace, `scale` for
- * routed_scaling_factor.
+ * Reads experts. Defaults: `shared` of n_shared_experts, `dense` of first_k_dense_replace, `scale`
+ * of routed_scaling_factor.
  */
 static int read_experts(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                         double scale, kvd_config *c, kvd_err *err)
@@ -129,7 +122,7 @@ static int read_experts(const json_t *root, const kvd_routed_keys *keys, int sha
     return 0;
 }
 
-/* Reads the keys that V2 and V3 share; the defaults are those of read_experts. */
+/* Reads the keys that V2 and V3 share, with the defaults of read_experts. */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)
 {
@@ -170,7 +163,7 @@ static int read_v2(const json_t *root, kvd_config *c, kvd_err *err)
     return read_groups(root, 1, 1, 1, c, err);
 }
 
-/* Reads the routing by sigmoids and the number of layers for the prediction of more tokens. */
+/* Reads sigmoid routing and the number of multi-token prediction layers. */
 static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const next = kvd_cfg_member(root, "num_nextn_predict_layers");
@@ -197,10 +190,7 @@ static int read_v3(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads GLM-4.5 and GLM-4.6, which route as DeepSeek-V3 does but have ordinary keys and values.
- * RoPE rotates the first half of a head.
- */
+/* Reads GLM-4.5 and 4.6: routing of DeepSeek-V3, ordinary keys and values, RoPE on half a head. */
 static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
@@ -303,7 +293,7 @@ static bool factored(const kvd_config *c)
     return c->q_rank > 0;
 }
 
-/* Rows of a list of stored tensors: the second norm and the feed-forward blocks. */
+/* Stored tensors of the second norm and the feed-forward blocks. */
 #define FEED_FORWARD                                                                               \
     {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL}, KVD_LLAMA_MLP,            \
         {KVD_PART_ROUTER, "mlp.gate", KVD_ROWS_ALL, NULL},                                         \

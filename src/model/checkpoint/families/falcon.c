@@ -1,7 +1,6 @@
 /*
- * Reads configurations of Falcon. In the 7B, with one KV head, and in the 11B, attention and
- * feed-forward block read the output of one norm. In the 40B and 180B each block has its own norm.
- * One tensor holds Q, K and V, ordered by KV head.
+ * Configurations of Falcon. One tensor holds Q, K and V, ordered by KV head. 7B and 11B have one
+ * norm per layer, 40B and 180B two.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -13,10 +12,7 @@ static int read_kv_heads(const json_t *root, bool grouped, kvd_config *c, kvd_er
         return -1;
     c->n_kv_heads = c->n_heads;
     if (!grouped && single)
-        /*
-         * In the config.json of Falcon 7B, num_kv_heads is the number of query heads and not that
-         * of KV heads, which is 1.
-         */
+        /* In Falcon 7B, num_kv_heads is the number of query heads; KV heads are 1. */
         c->n_kv_heads = 1;
     else if (grouped && kvd_cfg_size_or(root, "num_kv_heads", &c->n_kv_heads, err))
         return -1;

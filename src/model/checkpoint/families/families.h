@@ -49,23 +49,18 @@ extern const kvd_family kvd_family_solar_open;
 extern const kvd_family kvd_family_minimax_m2;
 
 /*
- * Prefixes of tensor names in multimodal files: those of the language model, as published
- * (Transformers up to 4.51) and as saved by Transformers 4.52 or later, and those of the other
- * models. NULL ends each list.
+ * Name prefixes in multimodal files: of the language model (before and since Transformers 4.52),
+ * and of other models. NULL ends each list.
  */
 extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
 
-/*
- * Numbers of tensors in kvd_llama_stored without and with Qwen3's norms of Q and K, which are the
- * last two.
- */
+/* Tensors in kvd_llama_stored, without and with Qwen3's norms of Q and K, its last two. */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
 extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];
 
 /*
- * Initialisers for the tables of other families that give some tensors the same names as Llama.
- * KVD_LLAMA_NAMES initialises members of a kvd_family. The other macros are rows of a family's list
- * of stored tensors.
+ * Initialisers for families with Llama's tensor names: members of kvd_family (KVD_LLAMA_NAMES) and
+ * rows of stored tensors.
  */
 #define KVD_LLAMA_NAMES                                                                            \
     .base = "model.", .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq", \

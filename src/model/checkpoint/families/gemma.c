@@ -1,7 +1,6 @@
 /*
- * Reads configurations of Gemma (2024, arXiv:2403.08295), Gemma 2 (2024, arXiv:2408.00118) and
- * Gemma 3 (2025, arXiv:2503.19786). `gemma3` is the multimodal model: its language model is in
- * text_config, and the tensors of its vision model are ignored.
+ * Configurations of Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118) and Gemma 3
+ * (arXiv:2503.19786), multimodal (`gemma3`) without its vision model.
  */
 #include <math.h>
 #include <string.h>
@@ -18,10 +17,7 @@ static int read_windows(const json_t *root, int window, int pattern, kvd_config 
     return kvd_cfg_window_pattern(c, window, pattern, err);
 }
 
-/*
- * Reads the bound c of a softcap c tanh(x / c). If the key is absent, the bound is `absent`; null
- * gives 0 (no softcap).
- */
+/* Reads the bound c of a softcap c tanh(x / c): `absent` by default, 0 (none) if null. */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
 {
@@ -29,10 +25,7 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
     return kvd_cfg_positive_or(root, key, out, err);
 }
 
-/*
- * Reads the keys that Gemma 2 and Gemma 3 share. `softcap` holds the default softcaps of attention
- * scores and of logits.
- */
+/* Reads the keys that Gemma 2 and 3 share; softcap: defaults for attention scores and logits. */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
 {
     double scalar = 256;
@@ -53,10 +46,7 @@ static int read_common(const json_t *root, const double softcap[2], kvd_config *
     return 0;
 }
 
-/*
- * Reads the name of the activation function. In Gemma's first published files, "gelu" in hidden_act
- * means gelu_pytorch_tanh.
- */
+/* Reads the activation; "gelu" in Gemma's first files means gelu_pytorch_tanh. */
 static int read_gemma_activation(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const old = kvd_cfg_member(root, "hidden_act");
@@ -93,10 +83,7 @@ static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err);
 }
 
-/*
- * Reads the sizes of Gemma 3. Published multimodal files omit sizes that equal the defaults of the
- * Hugging Face library.
- */
+/* Reads the sizes of Gemma 3; multimodal files omit those equal to Hugging Face's defaults. */
 static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->n_layers = 26;
@@ -146,10 +133,7 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "text_config: 'final_logit_softcapping' is %g, which the Hugging Face "
                         "library does not apply to this model",
                         c->logit_softcap);
-    /*
-     * In the multimodal model, the keys of the output head and of the tokens are at the top level
-     * of config.json.
-     */
+    /* Multimodal files have these keys at the top level. */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 

@@ -1,6 +1,6 @@
 /*
- * Reads configurations of GLM-4 (`glm4`: GLM-4-0414; `glm`: GLM-4-9B and GLM-Edge). RoPE rotates
- * only the first half of each head's dimensions, and dimension 2i together with 2i + 1.
+ * Configurations of GLM-4-0414 (`glm4`), and of GLM-4-9B and GLM-Edge (`glm`). RoPE rotates
+ * dimensions 2i and 2i + 1 of half a head.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -26,10 +26,7 @@ static int read_glm4(const json_t *root, kvd_config *c, kvd_err *err)
     return read_config(root, c, err);
 }
 
-/*
- * The last two tensors, norms of the outputs of attention and of the feed-forward block, exist in
- * GLM-4-0414 only.
- */
+/* The last two tensors, norms of block outputs, exist in GLM-4-0414 only. */
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
     KVD_LLAMA_QKV,

@@ -1,13 +1,11 @@
 /*
- * Reads configurations of gpt-oss (arXiv:2508.10925). One tensor holds a matrix, such as the down
- * matrix, of all experts of a layer: in MXFP4 as published, or transposed in another type.
+ * Configurations of gpt-oss (arXiv:2508.10925). One tensor holds a matrix of all experts: MXFP4, or
+ * transposed in other types.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/*
- * Reads the sliding window. If the key layer_types is absent, layers 0, 2, 4, ... have the window.
- */
+/* Reads the sliding window; without layer_types, layers 0, 2, 4, ... have one. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 128;

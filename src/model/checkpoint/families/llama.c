@@ -1,7 +1,6 @@
 /*
- * Reads configurations of Llama 2, 3 and 3.1, of models that use Llama's model_type, such as Yi,
- * and of models that differ little from it: Mistral, Ministral, Phi-3, StarCoder2, Mixtral,
- * Seed-OSS, ERNIE 4.5, InternLM3, SmolLM3, Granite, MiniCPM and Cohere's Command models.
+ * Configurations of Llama and of models that differ little from it, such as Mistral, Phi-3, Granite
+ * and Cohere's Command.
  */
 #include <math.h>
 #include <string.h>
@@ -49,10 +48,7 @@ const kvd_family kvd_family_llama = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/*
- * Reads the sliding window in tokens from the key sliding_window; 0 or null means no window.
- * `absent` is the window if config.json has no such key.
- */
+/* Reads sliding_window in tokens: `absent` by default; 0 or null: none. */
 static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : absent;
@@ -62,9 +58,7 @@ static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *e
     return kvd_cfg_layer_types(root, window, false, c, err);
 }
 
-/*
- * Reads Mistral models. If the key sliding_window is absent, the window is that of Mistral 7B v0.1.
- */
+/* Mistral; without the key sliding_window, the window of Mistral 7B v0.1. */
 
 static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -88,7 +82,7 @@ const kvd_family kvd_family_mistral = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads Ministral 8B, whose key layer_types says which layers have the window. */
+/* Ministral 8B, in which layer_types selects the layers with a window. */
 
 static int read_ministral(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -115,7 +109,7 @@ const kvd_family kvd_family_ministral = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads Ministral 3, which multiplies queries beyond the original context by a factor. */
+/* Ministral 3, which multiplies queries beyond the original context by a factor. */
 
 static int read_ministral3(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -142,7 +136,7 @@ const kvd_family kvd_family_ministral3 = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads the multimodal models around Mistral (Mistral Small 3.1 and 3.2) and Ministral 3. */
+/* Multimodal models around Mistral (Small 3.1 and 3.2) and Ministral 3. */
 
 static int read_mistral3(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -178,14 +172,11 @@ const kvd_family kvd_family_mistral3 = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads Phi-3 and Phi-4. In Phi-4-mini, RoPE rotates only a part of each head. */
+/* Phi-3 and Phi-4. In Phi-4-mini, RoPE rotates only a part of each head. */
 
 static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    /*
-     * ORIGINAL: the Hugging Face library's default of original_max_position_embeddings. ROPE: the
-     * RoPE variants that Phi-3 models use, one bit each.
-     */
+    /* Default of original_max_position_embeddings, and bits of Phi-3's RoPE variants. */
     enum {
         ORIGINAL = 4096,
         ROPE = 1 << KVD_ROPE_DEFAULT | 1 << KVD_ROPE_LONGROPE | KVD_CFG_ROPE_PARTIAL
@@ -222,7 +213,7 @@ const kvd_family kvd_family_phi3 = {
     .n_stored = sizeof phi3_stored / sizeof phi3_stored[0],
 };
 
-/* Reads StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173). Every layer has the sliding window. */
+/* StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173), with a sliding window in every layer. */
 
 static int read_starcoder2(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -399,7 +390,7 @@ const kvd_family kvd_family_seed_oss = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads dense models of ERNIE 4.5. RoPE rotates dimension 2i together with 2i + 1. */
+/* Reads dense models of ERNIE 4.5, whose RoPE rotates dimension 2i with 2i + 1. */
 static int read_ernie(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool biases = false;
@@ -421,7 +412,7 @@ const kvd_family kvd_family_ernie4_5 = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads a bool that published files call `key`, and files of Transformers 5 `other`. */
+/* Reads a bool, `key` in published files and `other` in files of Transformers 5. */
 static int read_renamed(const json_t *root, const char *key, const char *other, bool *out,
                         kvd_err *err)
 {
@@ -453,8 +444,7 @@ const kvd_family kvd_family_internlm3 = {
 };
 
 /*
- * Reads SmolLM3, in which the layers with a 0 in no_rope_layers have no RoPE. Without that list it
- * is every no_rope_layer_interval-th layer.
+ * Reads SmolLM3. Zeros in no_rope_layers, or every no_rope_layer_interval-th layer, have no RoPE.
  */
 static int read_smollm3(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -514,8 +504,8 @@ const kvd_family kvd_family_granite = {
 };
 
 /*
- * Reads MiniCPM (Hu et al. 2024, arXiv:2404.06395): branches are multiplied by
- * scale_depth / sqrt(layers), logits by dim_model_base / hidden_size.
+ * Reads MiniCPM (Hu et al. 2024, arXiv:2404.06395): factors scale_depth / sqrt(layers) on branches,
+ * dim_model_base / hidden_size on logits.
  */
 static int read_minicpm(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -549,8 +539,8 @@ const kvd_family kvd_family_minicpm = {
 };
 
 /*
- * Reads Cohere's models: attention and feed-forward block read the output of one layer norm without
- * bias, RoPE rotates dimension 2i together with 2i + 1, and logits are multiplied by logit_scale.
+ * Reads Cohere's models: one layer norm without bias per layer, interleaved RoPE, logits times
+ * logit_scale.
  */
 static int read_cohere_common(const json_t *root, double theta, kvd_config *c, kvd_err *err)
 {

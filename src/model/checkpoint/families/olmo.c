@@ -1,8 +1,6 @@
 /*
- * Reads configurations of OLMo 2 (Team OLMo 2025, arXiv:2501.00656) and OLMo 3. Norms are applied
- * only to the outputs of attention and feed-forward block, and to all heads of Q and K at once.
- * OLMo 3 has a sliding window in three of four layers, and scales RoPE in the other layers only.
- * EXAONE 4 (LG AI Research 2025, arXiv:2507.11407) has the same order of norms.
+ * Configurations of OLMo 2 (arXiv:2501.00656), OLMo 3, and EXAONE 4 (arXiv:2507.11407), which
+ * normalise only block outputs, and Q and K.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -41,10 +39,7 @@ static int read_olmo3(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope_by_layer(root, 500000, 0, c, err);
 }
 
-/*
- * Reads EXAONE 4. Norms apply to each head of Q and K. In a model with a sliding window, the other
- * layers have no RoPE.
- */
+/* Reads EXAONE 4: norms per head of Q and K; in models with a window, other layers lack RoPE. */
 static int read_exaone4(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 4096, pattern = 4;

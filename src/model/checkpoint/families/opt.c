@@ -1,7 +1,6 @@
 /*
- * Reads configurations of OPT. Norms come before attention and feed-forward block, except in
- * OPT-350m, where they come after. If word_embed_proj_dim differs from hidden_size, two projections
- * convert between the two sizes.
+ * Configurations of OPT. Norms come before the blocks, in OPT-350m after them. If
+ * word_embed_proj_dim differs from hidden_size, two projections convert.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"

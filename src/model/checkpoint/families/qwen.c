@@ -1,14 +1,11 @@
 /*
- * Reads configurations of Qwen2 and Qwen2.5 (Llama with biases on Q, K and V) and of Qwen3 (Llama
- * with norms of Q and K).
+ * Configurations of Qwen2 and 2.5 (Llama with biases on Q, K, V) and Qwen3 (Llama with norms of Q
+ * and K).
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/*
- * Reads the sliding window. If the key layer_types is absent, layers with numbers from
- * max_window_layers on have the window.
- */
+/* Reads the sliding window; without layer_types, layers from max_window_layers on have one. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool used = false;
@@ -30,10 +27,7 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     return window && first < c->n_layers ? kvd_cfg_set_window(c, window, first, err) : 0;
 }
 
-/*
- * Reads the keys that Qwen2 and Qwen3 models share. `d_head` is the default of the key head_dim; 0
- * means hidden_size / num_attention_heads.
- */
+/* Reads the keys that Qwen2 and Qwen3 share; d_head = 0: hidden_size / num_attention_heads. */
 static int read_common(const json_t *root, int d_head, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
@@ -79,11 +73,7 @@ const kvd_family kvd_family_qwen3 = {
     .n_stored = KVD_QWEN3_STORED,
 };
 
-/*
- * Reads Qwen's mixture-of-experts models. Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B) has a gated
- * shared expert, which every token uses. Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B) has no shared
- * expert.
- */
+/* Qwen's mixture-of-experts models: Qwen2-MoE has a gated shared expert, Qwen3-MoE has none. */
 
 static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *keys, kvd_config *c,
                     kvd_err *err)
