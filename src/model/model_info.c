@@ -12,7 +12,7 @@ static void set_text(char *to, size_t size, const char *from)
     snprintf(to, size, "%s", from ? from : "");
 }
 
-/* Returns the last part of `path`, and its length in *n. Slashes at the end do not count. */
+/* Returns the last part of `path`, without trailing slashes, and its length *n. */
 static const char *last_part(const char *path, size_t *n)
 {
     size_t end = strlen(path);
@@ -35,11 +35,11 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
 {
     size_t n;
     const char *name = last_part(path, &n);
-    /* The paths "." and ".." do not contain the name of the folder; the full path does. */
+    /* Paths "." and ".." lack the folder's name; the full path has it. */
     char *const full = is_dots(name, n) ? realpath(path, NULL) : NULL;
     name = full ? last_part(full, &n) : name;
     memset(m, 0, sizeof *m);
-    /* A model name that is too long is shortened at the end of a UTF-8 character. */
+    /* A long name is cut between UTF-8 characters. */
     if (n >= sizeof m->name)
         n = kvd_utf8_first_bad(name, sizeof m->name - 1);
     memcpy(m->name, name, n);

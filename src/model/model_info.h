@@ -1,4 +1,7 @@
-/* Functions that describe the model of a program, and open its tokenizer and its texts. */
+/*
+ * Describes the model of a program, and opens its tokenizer and texts. Functions that return
+ * pointers return NULL and fill *err on failure.
+ */
 #ifndef KVD_MODEL_MODEL_INFO_H
 #define KVD_MODEL_MODEL_INFO_H
 
@@ -8,32 +11,26 @@
 #include "model/text/corpus.h"
 
 /*
- * Fills *m, the group /model of a result file. The model's name is the last part of `path` or, if
- * that part is "." or "..", the last part of the full path. A name that is too long is cut off.
+ * Fills *m, the group /model of a result file; the name is the last part of the full path.
  *
- * `hash` is the content hash of the checkpoint, `dtype` the type of its weights; NULL means an
- * empty string.
+ * `hash`: content hash of the checkpoint; `dtype`: type of its weights; NULL means "".
  */
 void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
                         const char *dtype);
 
 /*
- * Opens the tokenizer of the checkpoint. If the tokenizer seems to belong to another model, prints
- * a warning in the name of `program`, unless `program` is NULL. On failure returns NULL and fills
- * *err.
+ * Opens the checkpoint's tokenizer; warns as `program`, unless NULL, if the tokenizer seems to be
+ * another model's.
  */
 kvd_tokenizer *kvd_model_tokenizer(const kvd_checkpoint *c, const char *program, kvd_err *err);
 
-/*
- * Opens the corpus that `spec` describes; texts are encoded with the tokenizer of the checkpoint.
- * On failure returns NULL and fills *err.
- */
+/* Opens the corpus `spec`, encoded with the checkpoint's tokenizer. */
 kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spec,
                              const char *program, kvd_err *err);
 
 /*
- * If *seq_len is 0, sets it to the default: 512 tokens, or the model's longest sequence if that is
- * shorter. Fails if *seq_len exceeds the longest sequence.
+ * Replaces *seq_len 0 by 512 or the model's longest sequence. Fails if *seq_len exceeds the longest
+ * sequence.
  */
 int kvd_model_seq_len(const kvd_config *model, size_t *seq_len, kvd_err *err);
 

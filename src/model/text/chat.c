@@ -10,11 +10,11 @@
 #include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
 
-/* System message of Llama 3.1, with the default date of its chat template. */
+/* System message of Llama 3.1, with its template's default date. */
 #define LLAMA_31_SYSTEM                                                                            \
     "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"        \
     "Today Date: 26 Jul 2024\n\n<|eot_id|>"
-/* System message of gpt-oss, with the release day of the model as the date. */
+/* System message of gpt-oss, dated with the model's release. */
 #define GPT_OSS_SYSTEM                                                                             \
     "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"       \
     "Knowledge cutoff: 2024-06\nCurrent date: 2025-08-05\n\nReasoning: medium\n\n"                 \
@@ -244,8 +244,8 @@ const kvd_chat *kvd_chat_form(int word)
 }
 
 /*
- * Changes a chat template so that equal templates compare equal. The escape \n becomes a line feed.
- * Double quotes become single quotes. A sum of literals 'a' + 'b' becomes 'ab'.
+ * Normalises a template for comparison:
+ *  escapes, single quotes, and 'a' + 'b' as 'ab'.
  */
 static void normalise(char *s)
 {
@@ -309,10 +309,7 @@ static char *read_text(const char *path, kvd_err *err)
     return text;
 }
 
-/*
- * Returns the chat template in `root`, the JSON of tokenizer_config.json. On failure returns NULL
- * and fills *err.
- */
+/* Returns the template in tokenizer_config.json, or NULL with *err. */
 static const char *template_of(const json_t *root, const char *path, kvd_err *err)
 {
     const json_t *x = json_object_get(root, "chat_template"), *entry;
@@ -374,10 +371,7 @@ static json_t *load(const char *path, kvd_err *err)
     kvd_filemap map;
     if (kvd_filemap_load(&map, path, err))
         return NULL;
-    /*
-     * Integers are read as real numbers, because model_max_length is often 10^30, which no integer
-     * type holds.
-     */
+    /* model_max_length is often 10^30, so integers are read as reals. */
     json_t *const root =
         json_loadb(map.bytes, map.len, JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &where);
     kvd_filemap_release(&map);
@@ -428,10 +422,7 @@ const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err)
     return form;
 }
 
-/*
- * Returns true if s begins with white space that Python's str.strip removes; chat templates call
- * str.strip.
- */
+/* Returns true for white space that Python's str.strip removes, as templates do. */
 static bool is_space(const char *s)
 {
     unsigned width;

@@ -16,24 +16,18 @@
 #include "model/text/documents.h"
 
 struct kvd_corpus {
-    FILE *ids; /* temporary file with the ids of all tokens as uint32 */
+    FILE *ids; /* temporary file with all token ids as uint32 */
     FILE *starts;
-    /*
-     * Array mapped from the temporary file `starts`. It holds, for each sequence, the number of
-     * tokens in all earlier sequences, and at its end the number of all tokens.
-     */
+    /* Mapped array: tokens before each sequence, then all tokens. */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
-    /*
-     * n_texts + 1 numbers: element i is the number of sequences that come from texts before text i;
-     * the last one is the number of all sequences.
-     */
+    /* text_first[i]: sequences before text i; element n_texts: all sequences. */
     size_t n_texts, *text_first;
     char hash[40];
 };
 
-/* State while documents are cut into windows: sequences of at most seq_len tokens. */
+/* State while documents are cut into windows of at most seq_len tokens. */
 typedef struct {
     const kvd_corpus_spec *spec;
     const kvd_tokenizer *tok;
@@ -42,18 +36,12 @@ typedef struct {
     uint32_t *window;
     size_t n_window;
     kvd_ids ids;
-    /*
-     * Number of tokens that were left out because no window of at least 2 tokens can end exactly at
-     * max_tokens.
-     */
+    /* Tokens left out, as no window of 2 tokens can end at max_tokens. */
     size_t passed_over;
-    /*
-     * True if the last window was made one token shorter, and this token was left for the next
-     * window.
-     */
+    /* True if the last window left a token to the next window. */
     bool shortened;
     bool full;
-    /* Number of tokens of earlier texts if max_tokens is a limit for each text, else 0. */
+    /* Tokens of earlier texts if max_tokens limits each text, else 0. */
     size_t before;
 } cutter;
 
@@ -125,10 +113,7 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/*
- * Writes the current window as a sequence of at most as many tokens as max_tokens still allows. The
- * tokens that do not fit stay in the buffer and begin the next window.
- */
+/* Writes the window up to max_tokens; remaining tokens begin the next window. */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;
@@ -139,10 +124,7 @@ static int cut(cutter *k, kvd_err *err)
         if (take > left)
             take = left;
         if (left - take == 1) {
-            /*
-             * Writing this window of 2 tokens would leave 1 token for the last window, but a window
-             * has at least 2 tokens.
-             */
+            /* A last window of 1 token would remain, but windows have at least 2. */
             if (take == 2) {
                 k->passed_over += k->n_window;
                 k->n_window = 0;
@@ -196,9 +178,8 @@ static int push_document(cutter *k, kvd_err *err)
 }
 
 /*
- * Tokenizes `text` and appends the ids to the window. `text` is a document or, if `start` is true,
- * the beginning of a document. The first *pushed ids of the document are skipped, because earlier
- * calls have appended them.
+ * Appends the ids of a document or, if `start`, of its beginning, without the *pushed ids appended
+ * earlier.
  */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
@@ -211,10 +192,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /*
-     * The ids of the beginning of a document are also the first ids of a longer beginning, so there
-     * are at least *pushed.
-     */
+    /* Ids of a beginning are the first ids of any longer beginning. */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -222,10 +200,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
     return 0;
 }
 
-/*
- * Estimates how many bytes of text yield the tokens that are still missing to reach max_tokens.
- * Most tokens have 3 to 5 bytes; the estimate is larger.
- */
+/* Estimates the bytes of text for the tokens still missing; most tokens have 3 to 5 bytes. */
 static size_t likely_bytes(const cutter *k)
 {
     const size_t missing = k->spec->max_tokens - (k->c->n_tokens - k->before) + k->spec->seq_len;
@@ -274,10 +249,7 @@ static int end_text(cutter *k, const char *path, kvd_err *err)
     return 0;
 }
 
-/*
- * Refuses a field that no text has. If one field is given for several texts, the field is accepted
- * if one of these texts has fields.
- */
+/* Refuses a field if no text has fields. */
 static int check_fields(const kvd_corpus_spec *s, kvd_err *err)
 {
     bool used = !s->field || s->fields;
@@ -341,10 +313,7 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /*
-     * Returning -1 stops the CSV reader. The flag k->full tells the caller that this is not an
-     * error.
-     */
+    /* -1 stops the CSV reader; with k->full this is no error. */
     return k->full ? -1 : 0;
 }
 

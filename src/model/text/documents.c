@@ -27,7 +27,7 @@ typedef struct {
     void *ctx;
     size_t count;
     bool stopped;
-    /* For CSV files: column[i] is the column number of field number i, whose header is name[i]. */
+    /* CSV: column number of the field with header name[i]. */
     int column[MAX_FIELDS];
     size_t n_columns;
 } reader;
@@ -79,9 +79,8 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
 }
 
 /*
- * Passes one document to the callback. Returns 0, 1 to stop, or -1 with *err. Error messages name
- * the document by `unit` and `where`, such as "line 3". If `unit` is NULL, the message does not
- * name the document, and the caller adds its name.
+ * Passes a document to the callback. Returns 0, 1 to stop, or -1 with *err, which names `unit` and
+ * `where` ("line 3"), unless NULL.
  */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
@@ -173,7 +172,7 @@ static int read_jsonl(reader *r, FILE *f, kvd_err *err)
         status = json_row(r, row, "line", number, err);
         json_decref(row);
     }
-    /* getline also fails if memory runs out, without an error of the stream. */
+    /* getline also fails without memory, which is no stream error. */
     if (!status && !feof(f))
         status = kvd_fail_errno(err, "cannot read '%s'", r->path);
     free(line);
@@ -246,10 +245,7 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     size_t text_len;
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
-    /*
-     * Returning -1 ends the CSV reader. If r->stopped is true, the end was wanted and is not an
-     * error.
-     */
+    /* -1 ends the CSV reader; with r->stopped this is no error. */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }
 
@@ -260,7 +256,7 @@ static int read_csv(reader *r, kvd_err *err)
     return 0;
 }
 
-/* Reads a plain text file. The file is mapped, so that only the used part is read from disk. */
+/* Reads a plain text file, mapped so that only the used part is read. */
 static int read_plain(reader *r, kvd_err *err)
 {
     kvd_filemap map;
@@ -286,10 +282,7 @@ bool kvd_documents_have_fields(const char *path)
     return ends_with(path, ".jsonl") || ends_with(path, ".json") || ends_with(path, ".csv");
 }
 
-/*
- * Fails for files whose ending shows a format with fields or markup, which would be read as one
- * plain document, with the field names and markup in it.
- */
+/* Fails for endings of formats with fields or markup, which are no plain documents. */
 static int check_ending(const char *path, kvd_err *err)
 {
     static const struct {

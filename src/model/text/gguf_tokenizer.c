@@ -10,15 +10,10 @@
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
 enum { MAX_TOKENS = 1 << 24 };
 
-/*
- * Rule by which a BPE tokenizer splits text into words. The GGUF value tokenizer.ggml.pre selects
- * it.
- */
+/* Rule by which BPE splits text into words, from tokenizer.ggml.pre. */
 typedef struct {
     const char *name;
-    /*
-     * Regular expression that matches one word (piece of text for BPE); NULL means GPT-2's pattern.
-     */
+    /* Regular expression of one word; NULL: GPT-2's. */
     const char *pattern;
     bool nfc, whole_words, bos;
 } word_kind;
@@ -46,7 +41,7 @@ enum { N_WORD_KINDS = sizeof word_kinds / sizeof word_kinds[0] };
 typedef struct {
     const kvd_gguf *g;
     const word_kind *words; /* NULL for a SentencePiece tokenizer */
-    const char **token;     /* texts of the n tokens, not zero-terminated */
+    const char **token;     /* texts of n tokens, not zero-terminated */
     size_t *len;
     size_t n;
     kvd_vocab vocab;
@@ -81,10 +76,7 @@ static int read_tokens(source *s, kvd_err *err)
     return kvd_vocab_build(&s->vocab, err) ? kvd_in(err, "'tokenizer.ggml.tokens'") : 0;
 }
 
-/*
- * Fails if a list of the GGUF file does not have one entry per token. `status` is what the search
- * for the list returned; 1 (no such list) is accepted.
- */
+/* Fails unless the list has one entry per token; `status` 1 (no such list) is accepted. */
 static int check_length(const source *s, const char *key, int status, const kvd_gguf_list *list,
                         kvd_err *err)
 {
@@ -112,10 +104,7 @@ static json_t *token_text(const source *s, size_t i)
     return json_stringn(s->token[i], s->len[i]);
 }
 
-/*
- * A merge rule of BPE: the neighbouring tokens `left` and `right` are replaced by the token
- * `product`, whose text is their concatenation.
- */
+/* BPE merge: `left` and `right` become `product`, their concatenation. */
 typedef struct {
     double score;
     uint32_t left, right, product;
@@ -127,10 +116,7 @@ typedef struct {
     size_t n, capacity;
 } merges;
 
-/*
- * Order of merge rules: higher score of the product first, then the longer left token, the longer
- * right token, the smaller id.
- */
+/* Orders by the product's score (higher first), longer left, longer right, smaller id. */
 static int compare_merges(const void *a, const void *b)
 {
     const merge *x = a, *y = b;
@@ -175,7 +161,7 @@ static int add_merges_of(const source *s, size_t product, double score, merges *
 static json_t *merges_from_scores(const source *s, kvd_err *err)
 {
     static const char key[] = "tokenizer.ggml.scores";
-    enum { LONGEST = 1024 }; /* bytes; longer tokens would make the search for merge rules slow */
+    enum { LONGEST = 1024 }; /* bytes; limits the time of the search for merges */
     kvd_gguf_list scores;
     merges all = {0};
     json_t *list = NULL;
@@ -356,8 +342,8 @@ static json_t *build_decoder(const source *s, bool space)
 }
 
 /*
- * Appends the special token BOS or EOS to the JSON array `single` if the GGUF value `flag` is true.
- * If that value is missing, `absent` replaces it. The GGUF value `key` is the id of the token.
+ * Appends BOS or EOS (id in GGUF value `key`) to `single` if the GGUF value `flag`, default
+ * `absent`, is true.
  */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)

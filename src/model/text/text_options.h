@@ -1,6 +1,6 @@
 /*
- * Rows of option tables (common/options.h) for programs that read a model and texts. T is the
- * program's struct of option values, whose fields must have the names that the rows use.
+ * Option rows (common/options.h) for programs that read a model and texts; T is the program's
+ * options struct.
  */
 #ifndef KVD_MODEL_TEXT_TEXT_OPTIONS_H
 #define KVD_MODEL_TEXT_TEXT_OPTIONS_H
@@ -15,10 +15,7 @@ enum { KVD_LABEL_BYTES = 63 };
                  .help = "Local Hugging Face folder, NAME.safetensors, NAME.gguf or llama2.c's "   \
                          "NAME.bin"                                                                \
     }
-/*
- * Options for texts. `others` names the options that must not be used together with --text, because
- * they select other sources of tokens.
- */
+/* Options for texts; `others` names the options that exclude --text. */
 #define KVD_OPTIONS_TEXT(T, others)                                                                \
     {"text",                                                                                       \
      .type = KVD_OPT_TEXTS,                                                                        \

@@ -24,7 +24,7 @@ typedef struct {
 
 struct kvd_tokenizer {
     char *name;
-    /* Tokenizer of llama2.c, else NULL. If it is NULL, the members after it are used. */
+    /* If NULL, the following members are the tokenizer. */
     kvd_llama2c *llama2c;
     kvd_normalizer *normalizer;
     kvd_pretokenizer *pretokenizer;
@@ -33,7 +33,7 @@ struct kvd_tokenizer {
     kvd_template around;
     kvd_token_decoder *decoder;
     size_t size;
-    /* N_IDLE pointers to buffers of encode that no thread uses at present, or NULL. */
+    /* N_IDLE pointers to unused buffers of encode, or NULL. */
     _Atomic(encode_work *) *idle;
 };
 
@@ -87,7 +87,7 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
 
 static void work_give_back(const kvd_tokenizer *t, encode_work *w)
 {
-    /* Buffers that grew beyond 4 MiB for a long document are not kept. */
+    /* Buffers over 4 MiB are not kept. */
     if (w->pieces.text.capacity > (size_t)4 << 20) {
         work_free(w);
         return;
@@ -151,10 +151,7 @@ static bool is_gguf(const char *bytes, size_t len)
     return len >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-/*
- * Reads a tokenizer.json, and takes ownership of `root`. If `root` is NULL, *err is already filled,
- * and -1 is returned.
- */
+/* Reads a tokenizer.json and takes ownership of `root`; NULL means that *err is filled. */
 static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
 {
     if (!root)
@@ -185,7 +182,7 @@ static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_s
         return parse_gguf(t, bytes, len, vocab_size, err);
     while (i < len && (bytes[i] == ' ' || bytes[i] == '\t' || bytes[i] == '\n' || bytes[i] == '\r'))
         i++;
-    /* A llama2.c binary may begin with the byte '{' too, but zero bytes follow it. */
+    /* A llama2.c binary may begin with '{' too, but zero bytes follow. */
     const bool is_json = i < len && bytes[i] == '{' && !(len - i >= 4 && memchr(bytes + i, 0, 4));
     if (!is_json && !vocab_size)
         return kvd_fail(
@@ -328,10 +325,7 @@ static int encode(const kvd_tokenizer *t, const char *text, size_t len, bool ope
     const size_t bad = kvd_utf8_first_bad(text, len);
     int rc;
     if (open && bad < len && kvd_utf8_bad_width(text + bad, len - bad) == len - bad)
-        /*
-         * The incomplete character at the end of the text is ignored, because later text may
-         * contain the rest of its bytes.
-         */
+        /* Later text may complete the last character. */
         len = bad;
     if (bad < len)
         return kvd_fail(err, "text is not valid UTF-8 at byte %zu", bad);

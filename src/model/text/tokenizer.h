@@ -1,11 +1,10 @@
 /*
- * Converts text to token ids and back, with the same ids as Hugging Face `tokenizers`
- * (tokenizer.json, BPE models) and llama2.c (tokenizer.bin).
+ * Converts text to token ids and back, as Hugging Face `tokenizers` (tokenizer.json, BPE models)
+ * and llama2.c (tokenizer.bin) do.
  *
- * Supported in tokenizer.json:
- *   normalizers      Sequence, Prepend, Replace, Strip, NFC, NFD; Lowercase for characters below
- *                    U+0100, NFKC and NFKD for characters below U+00A0: another character is an
- *                    error that names the normalizer and the character
+ * Supported in tokenizer.json; anything else is an error:
+ *   normalizers      Sequence, Prepend, Replace, Strip, NFC, NFD; Lowercase below U+0100, NFKC and
+ *                    NFKD below U+00A0: other characters are an error
  *   pre-tokenizers   Sequence, ByteLevel (only Split and Digits may follow it), Split, Punctuation,
  *                    Metaspace, Digits, Whitespace, WhitespaceSplit; patterns as
  *                    model/text/tokenizer/regex.h describes
@@ -13,10 +12,8 @@
  *   added tokens     special, lstrip, rstrip, single_word, normalized
  *   post-processors  Sequence, ByteLevel, TemplateProcessing for one sequence
  *   decoders         Sequence, ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip
- * Anything else in a file is an error, whose message names it.
  *
- * As in Hugging Face tokenizers, a character outside the vocabulary of a model without byte
- * fallback and without unk_token gives no id.
+ * Without byte fallback and unk_token, a character outside the vocabulary gives no id.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_H
 #define KVD_MODEL_TEXT_TOKENIZER_H
@@ -29,7 +26,7 @@
 
 typedef struct kvd_tokenizer kvd_tokenizer;
 
-/* List of token ids. A zeroed list is empty. */
+/* List of token ids, empty if zeroed. */
 typedef struct {
     uint32_t *id;
     size_t n, capacity;
@@ -39,12 +36,11 @@ int kvd_ids_push(kvd_ids *ids, uint32_t id, kvd_err *err);
 void kvd_ids_release(kvd_ids *ids);
 
 /*
- * kvd_tokenizer_open reads the file `path`. kvd_tokenizer_parse reads `len` bytes in memory, and
- * messages call the file `name`. The contents decide the format: JSON, a GGUF file
- * (gguf_tokenizer.c), or the llama2.c binary. On failure returns NULL and fills *err.
+ * Opens a file, or (parse) bytes in memory called `name`: JSON, GGUF (gguf_tokenizer.c) or llama2.c
+ * binary. On failure returns NULL and fills *err.
  *
- * A llama2.c binary must hold exactly vocab_size tokens. For the other formats, ids at or above
- * vocab_size are an error; 0 means that the size is not known.
+ * A llama2.c binary must hold vocab_size tokens; in other formats larger ids are an error, unless
+ * vocab_size is 0.
  */
 kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *err);
 kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t len,
@@ -54,32 +50,27 @@ void kvd_tokenizer_free(kvd_tokenizer *t);
 /* Returns the largest token id + 1; some smaller ids may be unused. */
 size_t kvd_tokenizer_size(const kvd_tokenizer *t);
 
-/*
- * Returns true, and writes a warning into *note, if the tokenizer has less than 90 % as many ids as
- * the model. The tokenizer then probably belongs to another model.
- */
+/* Returns true with a warning in *note if there are less than 90 % as many ids as in the model. */
 bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *note);
 
 /*
- * Appends the token ids of one document to *ids. If add_special is true, includes the special
- * tokens of the post-processor (BOS, ...), or BOS for llama2.c. Invalid UTF-8 is an error that
- * states the byte offset; after an error *ids is unchanged. Several threads may use t at the same
- * time. Fails within a second after a request to stop (kvd_interrupted).
+ * Appends a document's ids, with special tokens (BOS, ...) if add_special. Invalid UTF-8 is an
+ * error with its byte offset; on errors *ids is unchanged. Threads may share t. Fails soon after
+ * kvd_interrupted.
  */
 int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, bool add_special,
                          kvd_ids *ids, kvd_err *err);
 
 /*
- * Tokenizes the beginning of a document, which may end inside a character. Appends only those ids
- * that do not depend on the text that follows; there may be none.
+ * Appends the ids of a document's beginning that no following text can change; the text may end
+ * inside a character.
  */
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);
 
 /*
- * Returns *len bytes, allocated with malloc and zero-terminated, with the text of special tokens.
- * With tokenizer.json, an incomplete character becomes U+FFFD; with llama2.c the bytes are
- * unchanged. If an id is not in the vocabulary, returns NULL and fills *err.
+ * Returns *len allocated, zero-terminated bytes, with special tokens. Incomplete characters become
+ * U+FFFD, except with llama2.c. For unknown ids returns NULL and fills *err.
  */
 char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, size_t *len,
                            kvd_err *err);

@@ -1,15 +1,13 @@
 /*
- * Computes the routed experts of a layer on the device, one after another in ascending order of
- * their index, or for few tokens all together. No two additions to one element run at the same
- * time, so equal batches give bitwise equal results. The router works in float32 even in a bf16
- * pass, because rounding could change the choice of experts.
+ * Computes the routed experts of a layer on the device, in ascending order or, for few tokens,
+ * together.
+ *
+ * No two additions to one element run at the same time, so equal batches give equal bits. The
+ * router is float32 in every pass.
  */
 #include "model/pass/cuda/layer.h"
 
-/*
- * Computes the router's logits: the products of n tokens with the router's matrix, which are scores
- * of the experts.
- */
+/* Computes the router's logits of n tokens. */
 static int score(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     kvd_gpu_expert_buffers *const e = &w->experts;
@@ -32,8 +30,8 @@ static int route(kvd_gpu_worker *w, kvd_err *err)
 }
 
 /*
- * Computes the output of expert x for the n token rows of `in`, in w->experts.out. The expert has
- * `width` hidden units on this GPU.
+ * Computes expert x, with `width` hidden units on this GPU, for n rows of `in`, into
+ * w->experts.out.
  */
 static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
                       size_t width, int clamped, kvd_err *err)
@@ -57,10 +55,7 @@ static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in
                : 0;
 }
 
-/*
- * Adds the outputs of the routed experts. If the experts' weights are streamed from the host, the
- * host reads the next expert while the device computes earlier ones.
- */
+/* Adds the outputs of the routed experts; the host reads the next streamed expert meanwhile. */
 static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
 {
     const kvd_gpu_expert_buffers *const e = &w->experts;
@@ -75,10 +70,7 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
         if (streamed && kvd_gpu_expert_fetch(streamed, (int)(l - w->weights.layer), (int)i,
                                              w->stream, &here, err))
             return -1;
-        /*
-         * Only the first GPU adds the bias of the down matrix, because outputs are summed over the
-         * GPUs.
-         */
+        /* Outputs are summed over the GPUs, so only the first adds the bias. */
         const float *const bias = w->weights.share.index == 0 ? here.bias_down : NULL;
         if (kvd_gpu_launched(w,
                              kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d,
@@ -122,8 +114,8 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
 }
 
 /*
- * Adds the outputs of the experts of n tokens. The tokens are processed in parts of w->most_few
- * tokens. Unless `add` is NULL, also adds the vector `add` to each row of the residual stream.
+ * Adds the experts of n tokens in parts of w->most_few, and the vector `add`, unless NULL, to each
+ * row.
  */
 static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
                    kvd_err *err)
@@ -154,10 +146,7 @@ static int add_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_
                                        w->stream),
                        "routed experts", err))
         return -1;
-    /*
-     * The other GPUs set the residual stream to 0, so that the sum over the GPUs contains the
-     * residual stream only once.
-     */
+    /* Only the first GPU contributes the residual stream to the sum over GPUs. */
     if (w->weights.share.index > 0 &&
         kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",
                        err))

@@ -1,13 +1,10 @@
 /*
- * Kernels for routed experts. One thread chooses the experts of a token. If the model has groups of
- * experts, or for few tokens, one warp chooses them. Sums and comparisons are made in the same
- * order as on the CPU. One block lists the tokens of an expert.
+ * Kernels for routed experts. A thread, with groups or few tokens a warp, chooses a token's experts
+ * in the CPU's order.
  *
- * For few tokens, few_kernel multiplies tiles of 16 rows of an expert's matrix W with up to 32
- * tokens. It is bound by reading W. The 8 warps of a CTA take blocks of 64 columns (slabs) in turn.
- * W is the A operand of mma.sync m16n8k16 and x the B operand, and both are loaded from global
- * memory into registers, not through shared memory: a lane loads 8 neighbouring columns of its row
- * at once. Both operands then permute the columns in the same way, which does not change the sum.
+ * few_kernel multiplies tiles of 16 rows of W with up to 32 tokens, bound by reading W. 8 warps
+ * take slabs of 64 columns in turn. mma.sync m16n8k16: W is operand A, x operand B, both loaded
+ * into registers, 8 neighbouring columns per lane; both operands permute columns equally.
  */
 #include "kernels/cuda/mma.cuh"
 #include "model/experts/cuda/experts.cuh"
@@ -20,12 +17,12 @@ enum { ROUTE_THREADS = 64, LIST_THREADS = 512, ROW_THREADS = 128 };
 enum {
     FEW_WARPS = 8,
     FEW_THREADS = 32 * FEW_WARPS,
-    FEW_CTAS = 3, /* number of CTAs for which one SM has room (registers are limited accordingly) */
+    FEW_CTAS = 3, /* CTAs per SM, which limits registers */
     FEW_BLOCKS = KVD_FEW_TOKENS / 8,
-    PAIRS = 8, /* number of (token, expert) pairs that a thread of few_plan_kernel loads together */
+    PAIRS = 8, /* (token, expert) pairs that a thread loads together */
     TILE = 16,
     SLAB = 64,
-    SUM_PITCH = 9 /* floats per row of partial sums in shared memory, one of them padding */
+    SUM_PITCH = 9 /* floats per row of partial sums, one of them padding */
 };
 
 __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_routes r)
@@ -49,7 +46,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* If fewer than n_chosen logits are numbers (not NaN), the remaining factors are NaN. */
+        /* With fewer than n_chosen logits that are no NaN, the other factors are NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -58,7 +55,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
             (float)(exp((double)logit[expert[j]] - (double)top) / (r.add_up ? of_chosen : sum));
 }
 
-/* An expert and the score by which it is ranked; `expert` is n_experts if there is none. */
+/* An expert and its score; `expert` is n_experts if there is none. */
 struct candidate {
     float value;
     uint32_t expert;
@@ -82,7 +79,7 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
     return mine;
 }
 
-/* Chooses the experts of a token by the rules of route_kernel, but with one warp. */
+/* Chooses the experts of a token as route_kernel does, with one warp. */
 __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token)
 {
     const uint32_t lane = threadIdx.x % 32, experts = (uint32_t)r.n_experts;
@@ -112,7 +109,7 @@ __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token
                 mine = {value, x};
         }
         last = best_of_warp(mine, experts);
-        /* If fewer than n_chosen logits are numbers (not NaN), the factors are NaN. */
+        /* With fewer than n_chosen logits that are no NaN, the factors are NaN. */
         const float value = last.expert < experts ? last.value : NAN;
         if (r.add_up)
             sum += exp((double)value - (double)top);
@@ -151,8 +148,8 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
 }
 
 /*
- * Chooses experts from the groups with the largest values (kvd_route_groups). A NaN is never
- * chosen. If fewer than n_chosen values are not NaN, the experts' factors are NaN.
+ * Chooses experts from the best groups (kvd_route_groups), never a NaN; with too few others,
+ * factors are NaN.
  */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
@@ -205,7 +202,7 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
             factor[j] = chosen;
         }
     }
-    /* 1e-20 makes a sum of zeros give factors of 0 instead of 0 / 0, as on the CPU. */
+    /* 1e-20 turns 0 / 0 into factors of 0, as on the CPU. */
     for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
         factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
@@ -313,7 +310,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* Loads the experts of (token, expert) pairs `first`, first + KVD_FEW_EXPERTS, ... at once. */
+/* Loads the experts of pairs `first`, first + KVD_FEW_EXPERTS, ... at once. */
 __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t first,
                                              uint32_t total, uint32_t (&x)[PAIRS])
 {
@@ -323,8 +320,8 @@ __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t f
 }
 
 /*
- * Lists the (token, expert) pairs by expert, in groups. If ROUTE, first chooses the experts of up
- * to 32 tokens. The order of an expert's tokens varies between runs, which changes no result.
+ * Lists (token, expert) pairs by expert, after choosing experts of up to 32 tokens if ROUTE. The
+ * order within an expert varies without effect.
  */
 template <bool ROUTE>
 __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
@@ -382,8 +379,8 @@ __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
 }
 
 /*
- * A lane's rows (lane / 4 and lane / 4 + 8) of a tile of W, from column 8 * (lane % 4) on. If UP, a
- * tile has 8 rows of the gate matrix and the matching 8 rows of the up matrix.
+ * A lane's rows (lane / 4, + 8) of a tile of W, from column 8 * (lane % 4). If UP: 8 gate rows,
+ * then 8 up rows.
  */
 template <bool UP> struct tile_rows {
     const uint16_t *low, *high;
@@ -402,8 +399,8 @@ template <bool UP> struct tile_rows {
     }
 
     /*
-     * Loads a lane's part of a slab of rows `low` and `high` of W: w[0] and w[1] from columns 0 ..
-     * 31 of the slab, w[2] and w[3] from columns 32 .. 63. Columns after the matrix are zeros.
+     * Loads rows `low` and `high` of a slab: w[0], w[1] from columns 0 .. 31, w[2], w[3] from 32 ..
+     * 63; zeros after the matrix.
      */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {
@@ -419,8 +416,7 @@ template <bool UP> struct tile_rows {
 };
 
 /*
- * Adds the products of a slab (64 columns) of W with n <= 32 tokens. The tokens are processed in
- * blocks of 8. In block b, the lane reads one token, which begins at element first[b] of x.
+ * Adds the products of a slab with n <= 32 tokens, in blocks of 8; block b reads from x + first[b].
  */
 __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint4 (&w)[4],
                                          const uint16_t *x, const uint32_t (&first)[FEW_BLOCKS],
@@ -448,7 +444,7 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
 
 typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
 
-/* Returns one element (token, row) of a tile's product, summed over the warps in a fixed order. */
+/* Returns one element of a tile's product, summed over the warps in a fixed order. */
 __device__ __forceinline__ float few_total(const few_sums &sums, uint32_t token, uint32_t row)
 {
     float s = 0;
@@ -480,10 +476,8 @@ __device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_
 }
 
 /*
- * If UP is true, computes the hidden units (`hidden`) of the experts from x, else their outputs
- * (`out`) from `hidden`. The tiles of all groups are numbered together, and a CTA computes every
- * gridDim.x-th of them. It loads the first slabs of its next tile before it adds up the sums of the
- * current tile.
+ * Computes `hidden` from x if UP, else `out` from `hidden`. A CTA takes every gridDim.x-th tile of
+ * all groups, and loads the next tile before adding up.
  */
 template <bool UP>
 __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
@@ -499,13 +493,13 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
                        (uint32_t)(UP ? (out + TILE / 2 - 1) / (TILE / 2) : (out + TILE - 1) / TILE),
                    items = __ldcg(a.n_groups) * tiles;
     uint32_t item = blockIdx.x;
-    /* Slabs of W that this warp uses next: loads alternate between `even` and `odd`. */
+    /* Next slabs of W; loads alternate between `even` and `odd`. */
     uint4 even[4], odd[4];
     kvd_gpu_expert_group g = load_group(a.group + (item < items ? item / tiles : 0));
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
-    /* Waits until `hidden` is complete. The groups and weights loaded above do not depend on it. */
+    /* `hidden` must be complete; the groups and weights above do not depend on it. */
     if (!UP)
         follow();
     if (item >= items)
@@ -546,10 +540,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     }
 }
 
-/*
- * Adds up the weighted outputs of each token's experts, best expert first. A thread adds four
- * neighbouring columns.
- */
+/* Adds up each token's weighted experts, best first, four columns per thread. */
 __global__ void __launch_bounds__(FEW_THREADS)
     few_add_kernel(const __grid_constant__ kvd_gpu_few_experts a)
 {
@@ -598,7 +589,7 @@ extern "C" cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t strea
     return cudaGetLastError();
 }
 
-/* Launches a kernel for few tokens per expert, unless `e` is already an error. */
+/* Launches a kernel for few tokens per expert, unless `e` is an error. */
 template <class K>
 static cudaError_t launch_few(cudaError_t e, K kernel, dim3 grid, unsigned threads,
                               const kvd_gpu_few_experts &a, cudaStream_t stream)
@@ -611,7 +602,7 @@ extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts
     return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
 }
 
-/* Queues the products of the experts' matrices with groups of up to KVD_FEW_TOKENS tokens. */
+/* Queues the experts' products with groups of up to KVD_FEW_TOKENS tokens. */
 static cudaError_t few_products(const kvd_gpu_few_experts &a, size_t groups, cudaStream_t stream)
 {
     const size_t up = smaller(groups * ceil_div(a.ffn, TILE / 2), (size_t)(FEW_CTAS * a.sms)),

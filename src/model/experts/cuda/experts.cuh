@@ -9,8 +9,8 @@ namespace
 {
 
 /*
- * Waits until the previous kernel has ended, then lets the next kernel start. On Hopper a kernel of
- * routed experts is launched before the previous one ends (programmatic dependent launch).
+ * Waits for the previous kernel, then lets the next start (programmatic dependent launch on
+ * Hopper).
  */
 __device__ __forceinline__ void follow(void)
 {
@@ -21,8 +21,8 @@ __device__ __forceinline__ void follow(void)
 }
 
 /*
- * Returns the sum of x over the threads with a lower number. part [32] is shared memory that has no
- * other use. The block has 1024 threads.
+ * Returns the sum of x over threads with lower numbers, in a block of 1024; part [32] is shared
+ * memory.
  */
 __device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t *part)
 {
@@ -46,18 +46,13 @@ __device__ __forceinline__ kvd_gpu_expert_group load_group(const kvd_gpu_expert_
 }
 
 /*
- * Returns hidden unit `unit` of an expert in bf16. `gate` and `up` are the products of a token with
- * the unit's rows of the gate and up matrix. `bias` holds the biases of both matrices, or is NULL.
- * Exponential and division are the fast ones, whose relative error of 2^-16 is small compared with
- * bf16's rounding.
+ * Returns a hidden unit in bf16 from a token's gate and up products; `bias` may be NULL. Fast
+ * exponential and division: relative error 2^-16, below bf16 rounding.
  */
 __device__ __forceinline__ uint16_t hidden_unit(const kvd_gpu_few_experts &a, const float *bias,
                                                 uint32_t unit, float gate, float up)
 {
-    /*
-     * gate and up are rounded to bf16, because the path that computes them in a separate product
-     * stores them in bf16.
-     */
+    /* gate and up are rounded to bf16, as separate products store them. */
     float g = rounded<bf16>(gate) + (bias ? bias[unit] : 0.0f),
           u = rounded<bf16>(up) + (bias ? bias[a.ffn + unit] : 0.0f), bend = 1;
     if (a.limit > 0) {

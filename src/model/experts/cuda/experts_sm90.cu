@@ -1,16 +1,11 @@
 /*
- * Products of routed experts with many tokens, by wgmma. One launch computes the gate and up
- * products of all experts and applies the activation, a second one the down products.
+ * Products of routed experts with many tokens, by wgmma: one launch for gate, up and activation,
+ * one for down.
  *
- * A tile has up to 128 tokens of an expert and 256 rows of its matrix W. Two warpgroups have 64
- * tokens each. A CTA takes every gridDim.x-th tile. Tokens (operand A) and W (operand B) are copied
- * through a ring buffer in shared memory. An entry of the ring, called a stage, holds 64 columns of
- * both. The ring continues across tiles, so the first stages of a tile are loaded while the results
- * of the preceding tile are stored. With 128 x 256 numbers per tile, a stage has 4.2 MFLOP per 48
- * KiB read from L2.
- *
- * In shared memory both operands are stored without swizzle, as core matrices of 8 rows x 16 bytes
- * (sm90.cuh).
+ * Tile: up to 128 tokens of an expert x 256 rows of W; two warpgroups of 64 tokens. A CTA takes
+ * every gridDim.x-th tile. Tokens (operand A) and W (operand B) pass through a ring of shared
+ * memory stages of 64 columns, continuing across tiles. Operands are unswizzled core matrices of 8
+ * rows x 16 bytes (sm90.cuh).
  */
 #include "kernels/cuda/sm90.cuh"
 #include "model/experts/cuda/experts.cuh"
@@ -20,16 +15,13 @@ namespace
 
 enum {
     THREADS = 256,
-    ROWS = 256, /* rows of W in a tile; for gate and up, 128 rows of each matrix */
+    ROWS = 256, /* rows of W in a tile; gate and up: 128 each */
     STEP = 64,  /* columns of a stage */
     STAGES = 4,
-    /* Number of stages (ring entries of 64 columns) that are loaded in advance */
+    /* Number of stages loaded in advance. */
     AHEAD = STAGES - 2,
     CORE = 128, /* bytes of a core matrix */
-    /*
-     * Number of bytes from a core matrix to the core matrix of the next 8 columns, padded against
-     * bank conflicts.
-     */
+    /* Bytes to the core matrix of the next 8 columns, padded against bank conflicts. */
     X_LEAD = KVD_MANY_TOKENS / 8 * CORE + 16,
     W_LEAD = ROWS / 8 * CORE + 16,
     X_BYTES = STEP / 8 * X_LEAD,
@@ -47,14 +39,12 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
 }
 
 /*
- * Position in the sequence of loads that this thread makes. They follow the order of the CTA's
- * tiles and, within a tile, of its steps (64 columns each). A warp loads 16 tokens and 32 rows of W
- * in each step, four rows at a time. 8 lanes read the 128 contiguous bytes of a row and write them
- * to 8 core matrices.
+ * Position in a thread's loads: the CTA's tiles, then steps of 64 columns. A warp loads 16 tokens
+ * and 32 rows of W per step; 8 lanes read 128 bytes of a row into 8 core matrices.
  */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
-    /* First elements of this lane's rows of x and w, and the number of the tile that is loaded. */
+    /* First elements of this lane's rows of x and w, and tile number. */
     uint32_t x_row[4], w_row[8], item;
     int step;
 
@@ -89,10 +79,7 @@ template <bool UP> struct loads {
             begin(a, tiles);
     }
 
-    /*
-     * Starts this thread's loads of the next step (64 columns) into `stage` of the ring, if any
-     * step is left.
-     */
+    /* Starts this thread's loads of the next step, if any, into `stage`. */
     __device__ __forceinline__ void start(const kvd_gpu_few_experts &a, uint32_t stage,
                                           uint32_t tiles, uint32_t items, int steps)
     {
@@ -119,7 +106,6 @@ template <bool UP> struct loads {
     }
 };
 
-/* Stores this thread's results of a tile. */
 template <bool UP>
 __device__ __forceinline__ void put(const kvd_gpu_few_experts &a, const float (&acc)[ROWS / 2],
                                     const kvd_gpu_expert_group &g, uint32_t tile)
@@ -171,9 +157,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
             fence_proxy_async();
             /*
-             * After the barrier, the stage has arrived for all threads. Both warpgroups have then
-             * also finished the products of the stage before the previous one, so the code below
-             * may load into its memory.
+             * The stage has arrived, and both warpgroups have finished the stage before the
+             * previous one, whose memory is loaded below.
              */
             __syncthreads();
             const uint32_t at = ring + stage * STAGE_BYTES;

@@ -86,7 +86,7 @@ const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len)
 {
     const kvd_vocab_entry key = {.id = id};
     const kvd_vocab_entry *e = NULL;
-    /* Usually every id is used, so that the entry of token `id` is entry[id]. */
+    /* Usually the entry of token `id` is entry[id]. */
     if (id < v->n && v->entry[id].id == id)
         e = &v->entry[id];
     else if (v->n)
@@ -102,10 +102,7 @@ size_t kvd_vocab_end(const kvd_vocab *v)
     return v->n ? (size_t)v->entry[v->n - 1].id + 1 : 0;
 }
 
-/*
- * Longest added token in bytes. The search for added tokens takes up to this number of steps per
- * byte.
- */
+/* Longest added token in bytes, and most search steps per byte. */
 #define LONGEST 4096
 
 typedef struct {
@@ -115,8 +112,8 @@ typedef struct {
 } token;
 
 typedef struct {
-    uint32_t child, sibling; /* indices of nodes; 0 means that there is none */
-    uint32_t token;          /* index of a token + 1; 0 means that no token ends at this node */
+    uint32_t child, sibling; /* indices of nodes; 0: none */
+    uint32_t token;          /* index + 1 of the token that ends here; 0: none */
     char byte;
 } node;
 
@@ -125,16 +122,13 @@ typedef struct {
     node *node;
     size_t n, capacity;
     bool starts[256];
-    bool lstrip; /* true if at least one token in the tree also removes the white space before it */
+    bool lstrip; /* true if a token removes white space before it */
 } tree;
 
 struct kvd_added_tokens {
     token *token;
     size_t n, capacity;
-    /*
-     * tree[0] has the tokens that are matched before the normalizer runs, tree[1] those matched
-     * after it.
-     */
+    /* Tokens matched before [0] and after [1] the normalizer. */
     tree tree[2];
     kvd_regex *word;
 };
@@ -167,7 +161,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
                : 0;
 }
 
-/* Fails if the id of an added token is not the one that Hugging Face tokenizers would assign. */
+/* Fails if an added token's id is not the one Hugging Face tokenizers would assign. */
 static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_err *err)
 {
     uint32_t id;
@@ -316,8 +310,8 @@ void kvd_added_tokens_free(kvd_added_tokens *a)
 }
 
 /*
- * Returns the longest added token that is a prefix of s, or NULL. If s ends inside a longer token,
- * so that more text could complete a longer match, sets *cut to true.
+ * Returns the longest added token that begins s, or NULL. *cut: more text could complete a longer
+ * one.
  */
 static const token *match_at(const kvd_added_tokens *a, const tree *t, const char *s, size_t len,
                              bool *cut)
@@ -380,7 +374,7 @@ static int split_piece(const kvd_added_tokens *a, const tree *t, kvd_scan *scan,
         const token *k =
             t->starts[(unsigned char)s[i]] ? match_at(a, t, s + i, piece.len - i, &cut) : NULL;
         if (piece.open && (cut || (k && k->single_word && i + k->text.n == piece.len)))
-            break; /* the text ends here for now; only further text decides if the token matches */
+            break; /* further text decides if the token matches */
         if (!k) {
             i++;
             continue;

@@ -13,12 +13,9 @@ typedef struct {
     uint64_t pair; /* ids left << 32 | right; EMPTY in a free slot */
     uint32_t rank, id;
 } rule_slot;
-#define EMPTY UINT64_MAX /* no possible `pair`, because ids are at most 2^31 - 1 */
+#define EMPTY UINT64_MAX /* ids are at most 2^31 - 1 */
 
-/*
- * Ways in which BPE divides a character into initial symbols: the token of the character (KNOWN),
- * one token for each of its bytes (BYTES), or the unknown token (UNKNOWN).
- */
+/* Initial symbols of a character: its token, one token per byte, or the unknown token. */
 typedef enum { KNOWN, BYTES, UNKNOWN } unit_kind;
 typedef struct {
     unit_kind kind;
@@ -34,16 +31,13 @@ struct kvd_bpe {
     uint32_t unk;
     bool byte_known[256];
     uint32_t byte_id[256];
-    /*
-     * Initial BPE symbols of single characters: of every byte in byte-level BPE, otherwise of every
-     * ASCII character.
-     */
+    /* Initial symbols of every byte (byte-level BPE) or ASCII character. */
     unit start[256];
     kvd_pair_set *pairs;
     kvd_merge_model merge;
 };
 
-/* Cache of the token ids of words. Words of more than 30 bytes or 24 ids are not cached. */
+/* Cache of token ids of words up to 30 bytes and 24 ids. */
 #define CACHE_SLOTS 16384
 typedef struct {
     uint8_t len, n;
@@ -101,7 +95,7 @@ static int parse_options(kvd_bpe *m, const json_t *model, const char **unk, size
                          kvd_err *err)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    /* The field "type" may be absent, as in older files. */
+    /* Older files lack the field "type". */
     if (kvd_json_known(
             model, "model",
             "type vocab merges dropout unk_token continuing_subword_prefix end_of_word_suffix "
@@ -156,10 +150,7 @@ static int parse_vocab(kvd_bpe *m, const json_t *model, kvd_err *err)
     return kvd_vocab_build(&m->vocab, err) ? kvd_in(err, "model vocabulary") : 0;
 }
 
-/*
- * Splits a merge rule into its two tokens. A rule is a string "a b" or, if `pairs`, an array ["a",
- * "b"] whose strings may contain spaces.
- */
+/* Splits a merge rule "a b" or, if `pairs`, ["a", "b"] with spaces allowed. */
 static int merge_parts(const json_t *merge, bool pairs, const char *part[2], size_t len[2],
                        kvd_err *err)
 {
@@ -337,9 +328,8 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
         return 0;
     }
     /*
-     * *pending means that an unk_token must be appended before the next character that is in the
-     * vocabulary. A character that becomes byte tokens does not append it, as in Hugging Face
-     * tokenizers.
+     * unk_token is appended before the next character of the vocabulary, not before byte tokens, as
+     * in Hugging Face.
      */
     if (u->kind == KNOWN && *pending) {
         *pending = false;
@@ -404,11 +394,7 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
     cached *slot = NULL;
     if (!len)
         return 0;
-    /*
-     * With ignore_merges, a word that is in the vocabulary becomes a single token. Therefore, if
-     * more characters may follow (open) and the longer word could be in the vocabulary, no id is
-     * certain yet.
-     */
+    /* With ignore_merges, a longer word could be in the vocabulary, so no id is certain. */
     if (open)
         return m->ignore_merges && len <= m->vocab.longest
                    ? 0

@@ -1,6 +1,6 @@
 /*
  * Reads typed fields of JSON objects; messages name the object (`what`) and the field. Unknown
- * fields are an error, because they may change the meaning of the file.
+ * fields are an error.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 #define KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
@@ -12,20 +12,15 @@
 
 #include "common/err.h"
 
-/*
- * Fails if `o` is not an object, or has a field that is not in `known`, a list separated by spaces.
- */
+/* Fails unless `o` is an object with fields from `known`, separated by spaces. */
 int kvd_json_known(const json_t *o, const char *what, const char *known, kvd_err *err);
 
-/*
- * Read an optional field: true or false, or a count. If the field is absent, *value does not
- * change.
- */
+/* Read an optional bool or count; if absent, *value is unchanged. */
 int kvd_json_bool(const json_t *o, const char *what, const char *field, bool *value, kvd_err *err);
 int kvd_json_count(const json_t *o, const char *what, const char *field, uint32_t *value,
                    kvd_err *err);
 
-/* Return the value of a required field, which the object owns, or NULL with *err. */
+/* Return a required field, which the object owns, or NULL with *err. */
 const char *kvd_json_text(const json_t *o, const char *what, const char *field, size_t *len,
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);
@@ -33,7 +28,7 @@ json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd
 /* Returns the string in the field "type", or NULL with *err. */
 const char *kvd_json_type(const json_t *o, const char *what, kvd_err *err);
 
-/* Reads a token id, which must be an integer from 0 to 2^31 - 1. */
+/* Reads a token id, an integer from 0 to 2^31 - 1. */
 int kvd_json_id(const json_t *v, const char *what, uint32_t *id, kvd_err *err);
 
 #endif

@@ -8,13 +8,10 @@
 
 #define NONE UINT32_MAX
 
-/*
- * If a word has more than PART symbols, kvd_merge_add merges the symbols before the last boundary
- * (a place across which no merge is possible), so that the list of symbols stays short.
- */
+/* Symbols of a word after which kvd_merge_add merges those before the last boundary. */
 #define PART 4096
 
-/* Number of merge steps between two checks for a request to stop: a few milliseconds. */
+/* Merge steps between two checks for interrupts, a few milliseconds. */
 #define STEPS 16384
 
 #define PAIR_BITS    ((size_t)1 << 21)
@@ -42,10 +39,7 @@ static bool continues(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/*
- * Returns the bytes of the first character of s. Tokens need not be valid UTF-8, so a character may
- * have any number of continuation bytes.
- */
+/* Returns the bytes of the first character of s, with any number of continuation bytes. */
 static size_t character(const char *s, size_t len)
 {
     size_t n = 1;
@@ -73,8 +67,8 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
 }
 
 /*
- * Returns true if no merge across the boundary of two symbols is possible: no merged token contains
- * the last character of `left` followed by the first character of `right`.
+ * Returns true if no merged token contains the last character of `left` before the first of
+ * `right`.
  */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
@@ -97,10 +91,7 @@ static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
     return !(m->pairs->bit[slot / 64] >> slot % 64 & 1);
 }
 
-/*
- * Restores the order of the heap below node i. Each node has four children, which share a cache
- * line.
- */
+/* Restores the heap below node i; a node's four children share a cache line. */
 static void sift_down(kvd_merge_work *w, size_t i)
 {
     const kvd_merge_candidate moving = w->heap[i];
@@ -183,9 +174,8 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
         /*
-         * The candidate is outdated if one of its two symbols has been merged since. An outdated
-         * candidate is dropped, unless the symbols that are now at its two positions also merge to
-         * its token, as in Hugging Face tokenizers.
+         * Outdated: a symbol was merged since. As in Hugging Face, the candidate still counts if
+         * the present symbols merge to its token.
          */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
@@ -222,10 +212,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the number of symbols before the last boundary: a position across which no merge is
- * possible. Returns 0 if there is none.
- */
+/* Returns the symbols before the last position that no merge can cross, or 0. */
 static size_t last_boundary(const kvd_merge_work *w)
 {
     for (size_t i = w->n; i-- > 1;)
@@ -248,11 +235,7 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /*
-         * When a word has w->full symbols, some of them are merged early. This limit doubles each
-         * time, so that the total time to search for boundaries is linear in the length of the
-         * word.
-         */
+        /* Doubling the limit keeps the total search time linear. */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

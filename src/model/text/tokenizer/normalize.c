@@ -10,14 +10,11 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-/*
- * This file computes normal forms of UTF-8 text (UAX #15) as of Unicode 9.0: NFC, NFD, NFKC and
- * NFKD.
- */
+/* Normal forms of UTF-8 text (UAX #15) as of Unicode 9.0: NFC, NFD, NFKC and NFKD. */
 
 /*
- * Characters that Unicode 10.0 to 15.0 gave a combining class or a decomposition. Hugging Face
- * tokenizers uses Unicode 9.0 and leaves them as they are.
+ * Characters with a class or decomposition since Unicode 10.0, unchanged by Hugging Face's Unicode
+ * 9.0.
  */
 static const struct {
     uint32_t first, last;
@@ -39,10 +36,7 @@ typedef struct {
     uint8_t combining;
 } mark;
 
-/*
- * Last characters of the text read so far, whose normal form may still change when more characters
- * follow.
- */
+/* Last characters read, whose normal form may still change. */
 typedef struct {
     mark *c;
     size_t n, capacity;
@@ -69,10 +63,7 @@ static int by_class(const void *a, const void *b)
     return x->combining - y->combining;
 }
 
-/*
- * Sorts the combining marks in the run (the latest characters) by combining class; marks of equal
- * class keep their order.
- */
+/* Sorts combining marks by class, stably. */
 static int order(run *r, kvd_err *err)
 {
     for (size_t i = 0; i < r->n;) {
@@ -170,18 +161,15 @@ static int add_decomposed(run *r, uint32_t code, bool compose, bool compatible, 
 }
 
 /*
- * Appends a normal form of s, which must be valid UTF-8, to *out. `compose` selects the composed
- * forms (NFC, NFKC), otherwise the decomposed ones (NFD, NFKD). `compatible` selects NFKC and NFKD.
+ * Appends a normal form of the valid UTF-8 s to *out: `compose` selects NFC or NFKC, `compatible`
+ * NFKC or NFKD.
  */
 static int kvd_normal_form(const char *s, size_t len, bool compose, bool compatible,
                            kvd_buffer *out, kvd_err *err)
 {
     run r = {0};
     int rc = -1;
-    /*
-     * Characters below `inert` do not change in the normal form, unless a combining mark (U+0300 or
-     * later) follows them.
-     */
+    /* Characters below `inert` only change before a combining mark (from U+0300). */
     const uint32_t inert = compatible ? 0xa0 : compose ? 0x300 : 0xc0;
     size_t i = 0, plain = 0;
     while (i < len) {
@@ -191,10 +179,7 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             i += width;
             continue;
         }
-        /*
-         * A character that is not below `inert` begins at byte i. Normalization begins one
-         * character earlier, because the two characters may combine.
-         */
+        /* The character before byte i may combine with it. */
         size_t from = i;
         if (from > plain)
             from = kvd_utf8_before(s, from);
@@ -222,20 +207,14 @@ done:
     return rc;
 }
 
-/*
- * Returns the offset of the last character that cannot combine with the characters before it, or 0
- * if there is none. The normal form of the text before that offset does not depend on later text.
- */
+/* Returns the offset of the last character that cannot combine with earlier ones, or 0. */
 static size_t kvd_normal_boundary(const char *s, size_t len)
 {
     while (len) {
         unsigned width;
         len = kvd_utf8_before(s, len);
         const uint32_t code = kvd_utf8_decode(s + len, &width);
-        /*
-         * Characters below U+0300, and Chinese characters, never combine with the character before
-         * them.
-         */
+        /* Characters below U+0300 and Chinese ones never combine with the preceding character. */
         if (code < 0x300 || (code >= 0x3400 && code <= 0x9fff))
             break;
     }
@@ -244,10 +223,7 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
 
 #define NESTING_MAX 32
 
-/*
- * A normalized text may have at most GROWTH * n + GROWTH_BASE bytes if the original has n.
- * Published normalizers at most triple the length.
- */
+/* Limit of normalized bytes: GROWTH * n + GROWTH_BASE; published normalizers at most triple n. */
 #define GROWTH      64
 #define GROWTH_BASE ((size_t)64 << 10)
 
@@ -259,12 +235,12 @@ typedef struct {
     kind kind;
     kvd_regex *pattern;
     kvd_buffer content;
-    /* For Strip: `left` and `right` are true if white space at that end is removed. */
+    /* Strip: ends at which white space is removed. */
     bool left, right;
 } step;
 
 struct kvd_normalizer {
-    /* Steps in the order of execution, including the steps of a Sequence. */
+    /* Steps in order of execution, those of a Sequence included. */
     step *step;
     size_t n, capacity;
 };
@@ -392,10 +368,7 @@ static int too_long(const step *s, size_t before, kvd_err *err)
         kind_names[s->kind], before, growth_limit(before), GROWTH, GROWTH_BASE >> 10);
 }
 
-/*
- * Replaces the matches of s->pattern by s->content. Fails if *out becomes longer than
- * growth_limit(before).
- */
+/* Replaces matches of s->pattern by s->content; fails beyond growth_limit(before). */
 static int replace(const step *s, const char *text, size_t len, bool open, size_t before,
                    kvd_buffer *out, size_t *first, kvd_err *err)
 {
@@ -407,10 +380,7 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
     kvd_scan_text(&scan, text, len, open);
     while ((rc = kvd_scan_next(&scan, &begin, &end, err)) > 0) {
         if (begin == end) {
-            /*
-             * Hugging Face tokenizers may crash if a pattern matches the empty text, so this is an
-             * error.
-             */
+            /* Hugging Face tokenizers may crash on an empty match. */
             rc = kvd_fail(err, "normalizer Replace: its pattern matches the empty text at byte %zu",
                           begin);
             break;
@@ -425,8 +395,8 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             break;
         }
         /*
-         * The document's first character is the first *first bytes of `text`. new_first counts the
-         * bytes of the result that come from this character.
+         * new_first counts result bytes from the document's first character, the first *first bytes
+         * of `text`.
          */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
@@ -459,10 +429,7 @@ static int strip(const step *s, const char *text, size_t len, kvd_buffer *out, s
     return kvd_buffer_add(out, text + begin, end - begin, err);
 }
 
-/*
- * Converts each character separately. A Greek sigma at the end of a word becomes an ordinary small
- * sigma.
- */
+/* Converts each character separately; a final Greek sigma becomes an ordinary small sigma. */
 static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *first, kvd_err *err)
 {
     const size_t limit = *first;
@@ -488,8 +455,7 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
 }
 
 /*
- * Writes normal form NFC, NFD, NFKC or NFKD of *in to *out. On entry and on return, *first leading
- * bytes of the text come from the document's first character.
+ * Writes a normal form of *in to *out. *first: bytes from the document's first character, updated.
  */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
@@ -511,11 +477,7 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
             break;
         same += width;
     }
-    /*
-     * `same` is the number of bytes at the beginning of the result that equal the normal form of
-     * the document's first character alone. If this character was composed with characters after
-     * it, `same` is 0.
-     */
+    /* `same` is 0 if the first character was composed with following ones. */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
     return rc;

@@ -112,8 +112,7 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
 }
 
 /*
- * A range is a match or the text between two matches. Returns true if the next range belongs to the
- * same piece as the preceding range, which has not been written yet.
+ * Returns true if the next range (a match, or text between matches) continues the unwritten piece.
  */
 static bool glued(const kvd_splitter *s, bool is_match)
 {

@@ -1,6 +1,6 @@
 /*
- * A text that is being tokenized: a growing buffer, and the list of pieces into which the text is
- * cut so far. A piece is a range of the buffer, or the id of an added token.
+ * A text being tokenized: a growing buffer, and pieces, each a range of the buffer or the id of an
+ * added token.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 #define KVD_MODEL_TEXT_TOKENIZER_PIECES_H
@@ -25,51 +25,37 @@ void kvd_buffer_release(kvd_buffer *b);
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
     /*
-     * Number of bytes at the beginning of the piece that come from the first character of the
-     * document, including bytes that normalizers inserted. The pre-tokenizer Metaspace with
-     * prepend_scheme "first" reads it.
+     * Leading bytes from the document's first character, for Metaspace with prepend_scheme "first".
      */
     size_t first;
     uint32_t id;
     bool is_id;
-    /*
-     * True if the text of this piece (the last of the list) may continue, because the text after
-     * the known bytes is not known yet.
-     */
+    /* True if unknown text may continue the last piece. */
     bool open;
 } kvd_piece;
 
 typedef struct {
     kvd_buffer text;
-    /*
-     * A step of the tokenizer reads piece[0 .. n) and writes next[0 .. n_next), which the next step
-     * reads.
-     */
+    /* A tokenizer step reads piece [n] and writes next [n_next]. */
     kvd_piece *piece, *next;
     size_t n, n_next, capacity, capacity_next;
 } kvd_pieces;
 
-/*
- * Makes `text` the only piece (no piece if it is empty). If `open`, it is the beginning of a longer
- * document. Memory is kept between documents.
- */
+/* Makes `text`, unless empty, the only piece; if `open`, the document continues. */
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
-/* Appends a piece to p->next. An empty piece is not appended. */
+/* Appends a piece, unless empty, to p->next. */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
-/*
- * Appends a piece to p->next: bytes [begin, end) of *whole. The new piece is open if *whole is open
- * and both end at the same byte.
- */
+/* Appends bytes [begin, end) of *whole to p->next, open if both are open-ended at the same byte. */
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 
 /* Ends a step of the tokenizer: p->next becomes the list p->piece. */
 void kvd_pieces_step(kvd_pieces *p);
 
-/* Treatment of the matches of a pattern, as the field "behavior" of tokenizer.json says. */
+/* Treatment of a pattern's matches, the field "behavior" of tokenizer.json. */
 typedef enum {
     KVD_SPLIT_REMOVED,
     KVD_SPLIT_ISOLATED,
@@ -79,18 +65,14 @@ typedef enum {
 } kvd_split_behavior;
 
 /*
- * State while the piece `whole` is cut at the matches of a pattern. kvd_splitter_feed receives the
- * matches and the text between matches in order.
+ * Cuts the piece `whole` at matches; kvd_splitter_feed receives matches and text between them in
+ * order.
  */
 typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
-    /*
-     * `waiting` is true if bytes `begin` to end - 1 are not yet written as a piece, because the
-     * next range of bytes may belong to the same piece. last_was_match is true if the last range
-     * that kvd_splitter_feed received was a match.
-     */
+    /* `waiting`: bytes begin .. end - 1 are not yet written, as the next range may join them. */
     bool waiting, last_was_match;
     size_t begin, end;
 } kvd_splitter;
@@ -101,12 +83,12 @@ int kvd_splitter_feed(kvd_splitter *s, size_t begin, size_t end, bool is_match, 
 int kvd_splitter_end(kvd_splitter *s, kvd_err *err);
 
 /*
- * Returns the printable character that represents a byte in the alphabet of byte-level BPE (GPT-2).
- * A printable byte is its own character; the others are numbered from U+0100 on.
+ * Returns the character for a byte in byte-level BPE (GPT-2): printable bytes themselves, others
+ * from U+0100.
  */
 uint32_t kvd_byte_to_char(unsigned char byte);
 
-/* Returns the byte that the character represents, or -1 if it represents no byte. */
+/* Returns the byte that the character represents, or -1 if none. */
 int kvd_char_to_byte(uint32_t code_point);
 
 #endif

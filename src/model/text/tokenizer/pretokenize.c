@@ -10,10 +10,7 @@
 
 #define NESTING_MAX 32
 
-/*
- * Pattern of GPT-2's pieces. A piece is a contraction, or a run of letters, digits or other
- * characters with an optional space before it, or a run of white space.
- */
+/* GPT-2's pieces: contractions; letters, digits or others after an optional space; white space. */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
@@ -22,14 +19,11 @@ typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend;
 
 typedef struct {
     kind kind;
-    /* For Split: pattern at whose matches the text is cut. */
+    /* Split: pattern at whose matches the text is cut. */
     kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;
-    /*
-     * True for steps after ByteLevel: the pattern is matched against text in ByteLevel's alphabet,
-     * which writes each byte as one printable character.
-     */
+    /* True after ByteLevel, whose alphabet writes each byte as a character. */
     bool spelled;
     char replacement[4];
     unsigned width;
@@ -37,7 +31,7 @@ typedef struct {
 } step;
 
 struct kvd_pretokenizer {
-    /* Steps in the order of execution, including the steps of a Sequence. */
+    /* Steps in order of execution, those of a Sequence included. */
     step *step;
     size_t n, capacity;
     bool byte_level;
@@ -203,10 +197,7 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
-    /*
-     * Only Sequence, Split and Digits are supported after ByteLevel, whose output is in its own
-     * alphabet.
-     */
+    /* ByteLevel's output is in its own alphabet, so only Sequence, Split and Digits may follow. */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))
@@ -215,7 +206,7 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_punctuation(p, spec, err);
     if (!strcmp(type, "Metaspace"))
         return parse_metaspace(p, spec, err);
-    /* The class \w of Hugging Face's library also matches the join controls U+200C and U+200D. */
+    /* Hugging Face's \w also matches the join controls U+200C and U+200D. */
     if (!strcmp(type, "Whitespace"))
         return kvd_json_known(spec, type, "type", err) ||
                        add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+",
@@ -259,10 +250,7 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
     return p->byte_level;
 }
 
-/*
- * A piece written in ByteLevel's alphabet. Byte i of the piece in this alphabet comes from byte
- * number byte[i] of the original piece.
- */
+/* A piece in ByteLevel's alphabet; its byte i is byte byte[i] of the original. */
 typedef struct {
     kvd_buffer text;
     size_t *byte;
@@ -320,10 +308,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             }
             done = end;
         }
-        /*
-         * If the text of the piece continues (open), the text after the last match is not cut yet,
-         * because further text may change where it must be cut.
-         */
+        /* Text after the last match of an open piece is not cut yet. */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
              kvd_splitter_end(&cut, err)))
@@ -337,10 +322,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
     return rc;
 }
 
-/*
- * Puts a space before each piece that does not begin with one, by copying the piece to the end of
- * p->text.
- */
+/* Puts a space before each piece without one, by copying the piece to the end of p->text. */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {
     for (size_t i = 0; i < p->n; i++) {

@@ -5,17 +5,14 @@
 
 #include "model/text/tokenizer/pieces.h"
 
-/* This file translates regular expressions from Oniguruma's syntax into PCRE2's, and runs them. */
+/* Translates regular expressions from Oniguruma's syntax into PCRE2's, and runs them. */
 
-/*
- * Unicode's White_Space, written as the contents of a character class [...]. (PCRE2's \s also has
- * U+180E.)
- */
+/* Unicode's White_Space inside [...]; PCRE2's \s also has U+180E. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
 /*
- * Characters that Oniguruma's \w matches (UTS #18 word), as the inside of a character class. If \w
- * is not in a class, Oniguruma also matches the superscripts and fractions below U+0100.
+ * Oniguruma's \w (UTS #18 word) inside [...]; outside classes also superscripts and fractions below
+ * U+0100.
  */
 #define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
@@ -61,9 +58,7 @@ static bool is_letter_or_digit(char c)
 }
 
 /*
- * Translates \p{...}. General categories have the same names in both syntaxes. Any other name must
- * be a Unicode script and is written as \p{sc:Name}, because PCRE2's \p{Name} means the script
- * extensions.
+ * Translates \p{...}: scripts become \p{sc:Name}, since PCRE2's \p{Name} means script extensions.
  */
 static int property(walk *w)
 {
@@ -115,7 +110,7 @@ static int hex_escape(walk *w, bool u)
     for (size_t k = 0; k < want; k++)
         if (!is_hex(w->p[w->i + 2 + k]))
             return refuse(w, "this hexadecimal escape");
-    /* For Oniguruma, an escape \x above 7f is a raw byte, not a character. */
+    /* For Oniguruma, \x above 7f is a raw byte, not a character. */
     if (!u && w->p[w->i + 2] > '7')
         return refuse(w, "a raw byte above 7f");
     if (puts_to(w, "\\x{") || put(w, w->p + w->i + 2, want) || puts_to(w, "}"))
@@ -214,10 +209,7 @@ static int open_group(walk *w)
             w->i += strlen(same[k]);
             return puts_to(w, same[k]);
         }
-    /*
-     * The option (?i) is accepted only at the beginning of a pattern. In other places Ruby and Perl
-     * differ on the part of the pattern to which it applies.
-     */
+    /* (?i) is accepted at the beginning only; elsewhere Ruby and Perl differ. */
     if (ahead(w, "(?i)") && !w->i) {
         w->caseless = true;
         w->i = 4;
@@ -225,7 +217,7 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /* Every group becomes a group without capture, because back references are not supported. */
+    /* Every group becomes one without capture; back references are not supported. */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -250,8 +242,8 @@ static int interval(walk *w)
 }
 
 /*
- * Fails if a pattern that ignores case contains letters that Oniguruma matches with text of another
- * length. For example, it matches U+00DF with ss.
+ * Fails on letters that Oniguruma, ignoring case, matches with text of another length (U+00DF and
+ * ss).
  */
 static int no_multiple_folds(walk *w)
 {
@@ -268,7 +260,7 @@ static int no_multiple_folds(walk *w)
     return 0;
 }
 
-/* Writes the pattern in PCRE2's syntax to *out. Fails if a construct has no equivalent in PCRE2. */
+/* Writes the pattern in PCRE2's syntax, or fails if there is no equivalent. */
 static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, kvd_err *err)
 {
     walk w = {.p = pattern, .n = len, .out = out, .err = err};
@@ -305,29 +297,24 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #include "common/utf8.h"
 #include "model/text/tokenizer/json_fields.h"
 
-/*
- * Limits of PCRE2 for one match, which stop patterns of exponential time within a second. HEAP_KIB
- * limits the memory of PCRE2's interpreter, which runs if the stack of PCRE2's compiled code
- * overflows.
- */
+/* PCRE2 limits per match, against exponential patterns; HEAP_KIB is for its interpreter. */
 #define MATCH_LIMIT 10000000
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
 /*
- * Smallest and largest number of positions in the text at which one call of PCRE2 tries to begin a
- * match. After a slow call the number is reduced, so that a request to stop takes effect within a
+ * Start positions per call of PCRE2, reduced after slow calls so that interrupts work within a
  * second.
  */
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 
-/* Number of matches between two checks of the speed and of a request to stop. */
+/* Matches between two checks of the speed and for interrupts. */
 #define SEARCHES 1024
 
 /*
- * Limit of the processor time for one text: SLOW_S seconds plus one second per SLOW_BYTES bytes.
- * Patterns of published tokenizers search more than 10 MB per second.
+ * Processor time limit of a text: SLOW_S seconds plus one per SLOW_BYTES bytes (usual: 10 MB per
+ * second).
  */
 #define SLOW_S     2.0
 #define SLOW_BYTES 100000.0
@@ -335,7 +322,7 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 struct kvd_regex {
     pcre2_code *code;
     pcre2_match_context *ctx;
-    /* The pattern as written; if it is a literal text, the bytes to search for. */
+    /* The pattern as written, or a literal's bytes. */
     char *pattern;
     size_t len;
 };
@@ -370,7 +357,7 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
                  text.s ? text.s : "");
         goto done;
     }
-    /* If the JIT compiler fails, pcre2_match interprets the pattern with the same matches. */
+    /* Without the JIT compiler, pcre2_match interprets the pattern. */
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
 done:
     pcre2_compile_context_free(ctx);
@@ -465,10 +452,7 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     const size_t left = s->len - s->at;
     const char *hit = memmem(s->text + s->at, left, r->pattern, r->len);
     if (!hit) {
-        /*
-         * If more text follows, a match may begin in the last r->len - 1 bytes: the pattern is a
-         * literal text of r->len bytes.
-         */
+        /* If more text follows, a literal match may begin in the last r->len - 1 bytes. */
         s->known = s->len - (left < r->len - 1 ? left : r->len - 1);
         while (s->known > s->at && s->known < s->len &&
                ((unsigned char)s->text[s->known] & 0xc0) == 0x80)
@@ -487,11 +471,7 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/*
- * Fails if the search of the text before byte `at` was too slow, or if the program was asked to
- * stop. Otherwise adapts s->window, the number of start positions that the next call of PCRE2
- * tries.
- */
+/* Fails if the search before byte `at` was too slow or interrupted, else adapts s->window. */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {
     const double now = processor_seconds();

@@ -1,8 +1,8 @@
 /*
- * Regular expressions of tokenizer.json, written for Oniguruma (Ruby syntax, UTF-8) and run by
- * PCRE2. A construct that the two libraries read differently is rewritten (\s \w \v \uHHHH, script
- * names) or refused (\h \b, back references, nested classes and && in a class, {,n}, ...).
- * Character classes follow the Unicode version of the installed PCRE2 (14.0 for PCRE2 10.42).
+ * Regular expressions of tokenizer.json, in Oniguruma's Ruby syntax (UTF-8), run by PCRE2.
+ * Constructs read differently are rewritten (\s \w \v \uHHHH, script names) or refused (\h \b, back
+ * references, nested classes, && in a class, {,n}, ...). Classes follow PCRE2's Unicode version
+ * (14.0 for PCRE2 10.42).
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_REGEX_H
 #define KVD_MODEL_TEXT_TOKENIZER_REGEX_H
@@ -15,15 +15,9 @@
 
 typedef struct kvd_regex kvd_regex;
 
-/*
- * Compiles a pattern. If `literal`, the pattern is a text that matches only itself. On failure
- * returns NULL and fills *err.
- */
+/* Compiles a pattern, or a text to match if `literal`. On failure returns NULL and fills *err. */
 kvd_regex *kvd_regex_new(const char *pattern, size_t len, bool literal, kvd_err *err);
-/*
- * Compiles the pattern of a JSON object. {"String": ...} is a literal text, {"Regex": ...} a
- * regular expression. On failure returns NULL and fills *err.
- */
+/* Compiles {"String": literal} or {"Regex": pattern}. On failure returns NULL and fills *err. */
 kvd_regex *kvd_regex_parse(const json_t *spec, kvd_err *err);
 void kvd_regex_free(kvd_regex *r);
 
@@ -34,31 +28,27 @@ typedef struct {
     const char *text;
     size_t len, at, last_end;
     bool matched_before, open;
-    /*
-     * If the text may continue after the known bytes and kvd_scan_next has returned 0, then no
-     * match begins in the bytes before `known`, whatever text follows.
-     */
+    /* After kvd_scan_next returned 0: no match begins before byte `known`. */
     size_t known;
     size_t window;
     size_t searches;
-    /* Processor time in seconds when the speed of the search was first checked; 0 before that. */
+    /* Processor time in seconds at the first speed check, or 0. */
     double clock;
-    /* Byte of the text that the search had reached when its speed was first checked. */
+    /* Byte reached at the first speed check. */
     size_t clock_at;
-    /* Processor time in seconds when the speed of the search was last checked. */
+    /* Processor time in seconds at the last speed check. */
     double checked;
 } kvd_scan;
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);
 /*
- * Starts a search in `text`, which must be valid UTF-8 and stay allocated. If `open`, the text
- * continues after `len` bytes, and only matches that do not depend on the continuation are found.
+ * Starts a search in valid UTF-8, which must stay allocated. If `open`, finds only matches
+ * independent of following text.
  */
 void kvd_scan_text(kvd_scan *s, const char *text, size_t len, bool open);
 /*
- * Finds the next match, bytes [*begin, *end). Returns 1 if there is one, 0 if none is left. Returns
- * -1 with *err if the program was asked to stop, or if the search is too slow. Matches do not
- * overlap; an empty match directly after the previous match is skipped.
+ * Finds the next match [*begin, *end): returns 1, 0 if none is left, -1 with *err if interrupted or
+ * too slow. An empty match directly after a match is skipped.
  */
 int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err);
 void kvd_scan_release(kvd_scan *s);

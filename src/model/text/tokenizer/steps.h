@@ -1,6 +1,8 @@
 /*
- * The steps of a tokenizer (tokenizer.json), in the order in which they process a text, and the
- * tokenizers of llama2.c and GGUF files.
+ * The steps of a tokenizer (tokenizer.json) in order, and tokenizers of llama2.c and GGUF.
+ * Functions that return pointers return NULL with *err on failure.
+ *
+ * `open`: unknown text follows, and only results independent of it are produced.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 #define KVD_MODEL_TEXT_TOKENIZER_STEPS_H
@@ -11,10 +13,7 @@
 #include "model/text/tokenizer.h"
 #include "model/text/tokenizer/pieces.h"
 
-/*
- * Vocabulary: pieces (the strings of tokens) and their ids. Ids may have gaps; memory is
- * proportional to the number of pieces.
- */
+/* Vocabulary: strings of tokens (pieces) and their ids, which may have gaps. */
 
 typedef struct {
     size_t begin;
@@ -25,45 +24,37 @@ typedef struct {
     kvd_buffer text;
     kvd_vocab_entry *entry; /* sorted by id after kvd_vocab_build */
     size_t n, capacity;
-    /* Hash table of pieces: index + 1 of an element of `entry`, or 0 if unused. */
+    /* Hash table: index + 1 of an `entry`, or 0 if unused. */
     uint32_t *slot;
     size_t n_slots;
     size_t longest;
 } kvd_vocab;
 
-/*
- * kvd_vocab_add adds a piece. kvd_vocab_build must be called after all calls of kvd_vocab_add; it
- * fails if a piece or an id occurs twice.
- */
+/* Adds a piece; kvd_vocab_build must follow all calls, and fails if a piece or id repeats. */
 int kvd_vocab_add(kvd_vocab *v, const char *piece, size_t len, uint32_t id, kvd_err *err);
 int kvd_vocab_build(kvd_vocab *v, kvd_err *err);
 void kvd_vocab_release(kvd_vocab *v);
 
 bool kvd_vocab_find(const kvd_vocab *v, const char *piece, size_t len, uint32_t *id);
-/*
- * Returns the piece of *len bytes, not zero-terminated, or NULL if the id is not in the vocabulary.
- */
+/* Returns a piece, not zero-terminated, or NULL for an unknown id. */
 const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len);
-/* Returns the largest id of the vocabulary + 1, or 0 if the vocabulary is empty. */
+/* Returns the largest id + 1, or 0 if the vocabulary is empty. */
 size_t kvd_vocab_end(const kvd_vocab *v);
 
 /*
- * The "normalizer" of tokenizer.json, applied to the text between added tokens. Normal forms are
- * those of Unicode 9.0, as in Hugging Face tokenizers. Lowercase fails on characters that the
- * Unicode version of utf8proc lacks.
+ * The "normalizer" of tokenizer.json, applied between added tokens, by Unicode 9.0. Lowercase fails
+ * on characters that utf8proc lacks.
  */
 
 typedef struct kvd_normalizer kvd_normalizer;
 
-/* Reads a normalizer; JSON null means no normalizer. On failure returns NULL and fills *err. */
+/* Reads a normalizer; JSON null means none. */
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
 /*
- * Normalizes *text in place; *scratch is overwritten. If `first` is not NULL, *first leading bytes
- * of *text come from the first character of the document, and *first is updated. If `open`, the
- * document continues after *text, and the result is the part that does not depend on the
- * continuation. Fails if the text grows to more than 64 times its size plus 64 KiB.
+ * Normalizes *text in place; *scratch is overwritten. *first, unless NULL: leading bytes from the
+ * document's first character, updated. Fails beyond 64 times the size plus 64 KiB.
  */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
@@ -71,67 +62,59 @@ int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *
 int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err *err);
 
 /*
- * The "added_tokens" of tokenizer.json: strings that become one id before the BPE model sees the
- * text. The leftmost match is used; of several matches at one position, the longest.
+ * The "added_tokens" of tokenizer.json: strings that become one id before BPE; leftmost, then
+ * longest match.
  */
 
 typedef struct kvd_added_tokens kvd_added_tokens;
 
 /*
- * Reads the added tokens; `spec` may be NULL. The id of a token in the file must be the one that
- * Hugging Face tokenizers would assign: the token's id in `vocab` or, if it is not there, the next
- * free id. On failure returns NULL and fills *err.
+ * Reads added tokens; `spec` may be NULL. Ids must be those of Hugging Face tokenizers: from
+ * `vocab`, else the next free id.
  */
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
 
 /*
- * Finds added tokens in the pieces of text and makes each a piece of its own. If `normalized` is
- * true, finds the tokens that are matched after the normalizer, else those matched before it.
+ * Makes added tokens pieces of their own: those matched after the normalizer if `normalized`, else
+ * before.
  */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
-/* Returns the text of *len bytes, or NULL if the id is not an added token. */
+/* Returns the text of an added token, or NULL. */
 const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len);
 
-/* Returns the largest id of an added token + 1, or 0 if there are no added tokens. */
+/* Returns the largest id of an added token + 1, or 0. */
 size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
 /*
- * The "pre_tokenizer" of tokenizer.json, which cuts text into the words that the BPE model encodes.
- * The steps Split and Digits after ByteLevel read ByteLevel's alphabet, and may cut inside a
- * character.
+ * The "pre_tokenizer" of tokenizer.json, which cuts text into words for BPE. After ByteLevel, Split
+ * and Digits may cut inside characters.
  */
 
 typedef struct kvd_pretokenizer kvd_pretokenizer;
 
-/*
- * Reads a pre-tokenizer; with JSON null, a whole document is one word. On failure returns NULL and
- * fills *err.
- */
+/* Reads a pre-tokenizer; with JSON null, a document is one word. */
 kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err);
 void kvd_pretokenizer_free(kvd_pretokenizer *p);
 
 /*
- * Returns true if ByteLevel is one of the steps, so that the BPE model works on bytes. Pieces of
- * text keep their bytes; only the vocabulary and merges of the model are in ByteLevel's alphabet.
+ * Returns true with a step ByteLevel: BPE works on bytes, with vocabulary and merges in ByteLevel's
+ * alphabet.
  */
 bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p);
 
 int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_err *err);
 
-/*
- * The "model" of tokenizer.json: byte-pair encoding (BPE) joins neighbouring symbols of a word in
- * the order of the list of merges.
- */
+/* The "model" of tokenizer.json: byte-pair encoding (BPE). */
 
 typedef struct kvd_bpe kvd_bpe;
-typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and a cache of words, for one thread */
+typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and word cache of one thread */
 
 /*
- * Reads a BPE model. If `byte_level`, words are given as bytes, which the vocabulary writes in the
- * alphabet of kvd_byte_to_char. On failure returns NULL and fills *err.
+ * Reads a BPE model; if `byte_level`, words are bytes, which the vocabulary writes by
+ * kvd_byte_to_char.
  */
 kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err);
 void kvd_bpe_free(kvd_bpe *m);
@@ -143,21 +126,16 @@ kvd_bpe_work *kvd_bpe_work_new(const kvd_bpe *m, kvd_err *err);
 void kvd_bpe_work_free(kvd_bpe_work *w);
 
 /*
- * Appends the ids of one word, which is valid UTF-8 unless the model is byte-level. A character
- * that is neither in the vocabulary nor covered by byte fallback becomes unk_token; without an
- * unk_token it is left out, as in Hugging Face tokenizers. If `open`, `word` is the beginning of a
- * longer word, and only ids that do not depend on its continuation are appended.
+ * Appends the ids of a word, valid UTF-8 unless byte-level. Unknown characters become unk_token or,
+ * without one, are left out.
  */
 int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                    kvd_ids *ids, kvd_err *err);
 
-/* The "post_processor" of tokenizer.json, which adds special tokens to the ids of a text. */
+/* The "post_processor" of tokenizer.json, which adds special tokens. */
 
 typedef struct {
-    /*
-     * If true, this element of the template is the ids of the text. If false, it is the special
-     * token `id`.
-     */
+    /* True: the ids of the text. False: the special token `id`. */
     bool is_text;
     uint32_t id;
 } kvd_template_part;
@@ -167,17 +145,13 @@ typedef struct {
     size_t n, capacity;
 } kvd_template;
 
-/*
- * Reads a post-processor; JSON null means the ids of the text alone. The caller must release t on
- * failure too.
- */
+/* Reads a post-processor; JSON null: the ids alone. The caller must release t on failure too. */
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
 /*
- * Appends the ids of a text to *ids, with special tokens around them if `add_special`. If `open`,
- * `text` holds only the first ids of a longer text, and the special tokens after the text are left
- * out.
+ * Appends the ids of a text, with special tokens if add_special; those after an `open` text are
+ * left out.
  */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
@@ -186,10 +160,7 @@ int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bo
 
 typedef struct kvd_token_decoder kvd_token_decoder;
 
-/*
- * A list of strings. String i is bytes end[i - 1] .. end[i] - 1 of text.s, where end[-1] counts as
- * 0.
- */
+/* List of strings: string i is text.s[end[i - 1]] .. text.s[end[i] - 1], from 0 for i = 0. */
 typedef struct {
     kvd_buffer text;
     size_t *end;
@@ -199,24 +170,20 @@ typedef struct {
 int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err);
 void kvd_strings_release(kvd_strings *l);
 
-/*
- * Reads a decoder; with JSON null, strings are joined with spaces. On failure returns NULL and
- * fills *err.
- */
+/* Reads a decoder; with JSON null, strings are joined with spaces. */
 kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err);
 void kvd_token_decoder_free(kvd_token_decoder *d);
 
-/* Appends the decoded text to *out. The contents of *strings are overwritten. */
+/* Appends the decoded text to *out. Overwrites *strings. */
 int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kvd_buffer *out,
                             kvd_err *err);
 
 /*
- * The file tokenizer.bin of llama2.c: uint32 length of the longest piece (string of a token), then
- * for each piece float32 score, int32 length and bytes (little-endian).
+ * tokenizer.bin of llama2.c, little-endian: uint32 longest piece, then per piece float32 score,
+ * int32 length, bytes.
  *
- * Neighbouring pieces whose concatenation is a piece are joined, highest score first, leftmost on
- * ties. Each byte of a character that is not a piece becomes the id 3 + byte, even if the
- * vocabulary has a piece other than this byte at that id.
+ * Neighbouring pieces are joined by highest score, leftmost on ties. An unknown character becomes
+ * ids 3 + byte.
  */
 
 typedef struct kvd_llama2c kvd_llama2c;
@@ -225,66 +192,51 @@ kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_s
 void kvd_llama2c_tok_free(kvd_llama2c *t);
 
 /*
- * Appends the ids of a text. A text that is not empty gets a leading space. If `bos`, id 1
- * (beginning of text) comes first; as in llama2.c, it may be joined with the next piece. If `open`,
- * `text` is the beginning of a longer text, and only ids that do not depend on its continuation are
- * appended.
+ * Appends the ids of a text, which gets a leading space unless empty. If `bos`, id 1 comes first
+ * and may be joined, as in llama2.c.
  */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool open, bool bos,
                            kvd_ids *ids, kvd_err *err);
 
-/*
- * Appends the text of n ids to *out. A space directly after id 1 (BOS) is dropped; a piece "<0xNN>"
- * becomes one byte.
- */
+/* Appends the text of n ids. Drops a space after id 1 (BOS); "<0xNN>" becomes one byte. */
 int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out,
                            kvd_err *err);
 
 struct json_t;
 
 /*
- * Returns a tokenizer.json built from the values of a GGUF file; the caller owns it. Supports
- * tokenizer.ggml.model `llama` (SentencePiece BPE with byte fallback) and `gpt2` (byte-level BPE).
- * On failure returns NULL and fills *err.
+ * Returns a tokenizer.json, owned by the caller, from GGUF values tokenizer.ggml.model `llama`
+ * (SentencePiece BPE) or `gpt2` (byte-level BPE).
  *
- * A SentencePiece vocabulary has scores instead of merges. As in Transformers, the merges are then
- * all pairs of tokens whose concatenation is a token, ordered by its score. If the GGUF file does
- * not tell whether BOS and EOS are added, the defaults of llama.cpp apply.
+ * SentencePiece merges: all pairs that concatenate to a token, by its score, as in Transformers.
+ * Unstated BOS and EOS follow llama.cpp.
  */
 struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
 /*
- * Description of a byte-pair encoding for the merge loop, for tokenizer.json and for llama2.c. With
- * a heap of candidates, a word of n symbols takes O(n log n) steps.
+ * Byte-pair encoding for tokenizer.json and llama2.c, O(n log n) for n symbols.
  *
- * A word may be a whole document. Between two characters that are not neighbours in any merged
- * token there is a boundary: merges before and after it do not depend on each other. The memory is
- * proportional to the distance between boundaries.
+ * Boundary: two adjacent characters that no merged token contains. Merges on its two sides are
+ * independent; memory grows with the distance of boundaries.
  */
 
 typedef struct {
     uint32_t id;
-    uint32_t before, after; /* indices of the neighbouring symbols; UINT32_MAX: none */
+    uint32_t before, after; /* indices of neighbouring symbols; UINT32_MAX: none */
     bool gone;
 } kvd_symbol;
 
-/* Candidate in the heap of merges: two neighbouring symbols that may be joined. */
+/* Heap entry: two neighbouring symbols that may be joined. */
 typedef struct {
-    uint64_t order; /* merge priority in the high bits, position in the word in the low bits */
+    uint64_t order; /* priority (high bits), position in the word (low bits) */
     uint32_t id;
 } kvd_merge_candidate;
 
-/*
- * Returns true if two symbols may be joined, and fills *id with the joined symbol and *priority
- * (the smallest is joined first).
- */
+/* Returns true if two symbols may be joined, with the joined *id and *priority (smallest first). */
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 
-/*
- * Set of pairs of neighbouring characters that occur in merged tokens. Only hash values are stored,
- * so the set may report a pair as a member that is not one.
- */
+/* Set of hashed pairs of neighbouring characters in merged tokens; may have false positives. */
 typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);
@@ -295,15 +247,9 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len);
 typedef struct {
     kvd_merge_rule rule;
     const void *context;
-    /*
-     * Strings of the symbols. The string of a joined symbol is the concatenation of the strings of
-     * its two parts.
-     */
+    /* Strings of the symbols, joined ones included. */
     const kvd_vocab *vocab;
-    /*
-     * Set that contains the pairs of neighbouring characters in all joined symbols; it may contain
-     * more.
-     */
+    /* At least all pairs of neighbouring characters in joined symbols. */
     const kvd_pair_set *pairs;
 } kvd_merge_model;
 
@@ -312,28 +258,23 @@ typedef struct {
     kvd_ids *ids;
     kvd_symbol *symbol;
     size_t n, capacity;
-    /*
-     * Largest number of symbols. When it is reached, kvd_merge_add merges symbols, which shortens
-     * the list.
-     */
+    /* Number of symbols at which kvd_merge_add merges early. */
     size_t full;
     kvd_merge_candidate *heap;
     size_t n_heap, heap_capacity;
 } kvd_merge_work;
 
-/* Starts a word, whose ids will be appended to *ids. Buffers are kept between words. */
+/* Starts a word with ids in *ids; keeps buffers between words. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
 /*
- * Appends a symbol to the word. If the word has too many symbols, merges the symbols before the
- * last boundary and appends their ids to w->ids.
+ * Appends a symbol. In a long word, first merges the symbols before the last boundary into w->ids.
  */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
 /*
- * Joins neighbouring symbols until no two can be joined, and appends the remaining ids. The
- * smallest priority is joined first, leftmost on ties. If `open`, unknown text follows, and the
- * symbols after the last boundary (a place across which no merge is possible) are dropped.
+ * Joins symbols, smallest priority first, leftmost on ties, and appends the ids. If `open`, drops
+ * symbols after the last boundary.
  */
 int kvd_merge_end(kvd_merge_work *w, bool open, kvd_err *err);
 

@@ -16,16 +16,10 @@ typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind
 typedef struct {
     kind kind;
     kvd_regex *pattern;
-    /*
-     * For Replace: the new text. For Strip: the character that is removed. For Metaspace: the sign
-     * for a space in tokens.
-     */
+    /* Replace: new text. Strip: removed character. Metaspace: sign for a space. */
     kvd_buffer content;
     uint32_t start, stop;
-    /*
-     * For Metaspace: the character that represents a space is removed from the beginning of the
-     * first token. In other tokens it becomes a space.
-     */
+    /* Metaspace: the first token's leading sign is removed, others become spaces. */
     bool drop_first;
 } step;
 
@@ -204,7 +198,7 @@ void kvd_token_decoder_free(kvd_token_decoder *d)
     free(d);
 }
 
-/* Appends the text s to *out. Each ill-formed UTF-8 sequence becomes U+FFFD. */
+/* Appends s to *out; each ill-formed UTF-8 sequence becomes U+FFFD. */
 static int add_lossy(kvd_buffer *out, const char *s, size_t len, kvd_err *err)
 {
     while (len) {
@@ -234,10 +228,7 @@ static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
             unsigned width;
             const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
             const char c = (char)b;
-            /*
-             * A character outside ByteLevel's alphabet means that the string is an added token,
-             * whose text is written unchanged.
-             */
+            /* Characters outside ByteLevel's alphabet mark an added token, written unchanged. */
             if (b < 0) {
                 bytes.n = before;
                 if (kvd_buffer_add(&bytes, s, len, err))
@@ -301,10 +292,7 @@ static int hex(char c)
                                   : -1;
 }
 
-/*
- * Replaces consecutive strings "<0xNN>" by the bytes that they name, or by one U+FFFD per string if
- * these bytes are not valid UTF-8.
- */
+/* Replaces consecutive "<0xNN>" by their bytes, or by one U+FFFD each if invalid UTF-8. */
 static int byte_fallback(const kvd_strings *in, kvd_strings *out, kvd_err *err)
 {
     kvd_buffer bytes = {0};

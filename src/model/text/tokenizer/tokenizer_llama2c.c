@@ -7,18 +7,18 @@
 
 #define BOS        1
 #define FIRST_BYTE 3
-/* Two pieces are joined only if the score of the result is above this number. */
+/* Pieces are joined only if the result's score is higher. */
 #define WORST_SCORE (-1e10f)
 
 struct kvd_llama2c {
     kvd_vocab vocab;
-    /* Merge priority of each id: the smallest is joined first; UINT32_MAX: never joined. */
+    /* Merge priority of each id, smallest first; UINT32_MAX: never joined. */
     uint32_t *priority;
     uint32_t space;
     kvd_pair_set *pairs;
 };
 
-/* Returns the bits of the score, changed so that a higher score gives a smaller unsigned number. */
+/* Returns the score as an unsigned number that falls as the score rises. */
 static uint32_t priority_of(float score)
 {
     uint32_t bits;
@@ -66,10 +66,7 @@ static int parse_pieces(kvd_llama2c *t, const unsigned char *p, size_t len, size
 
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
-    /*
-     * Every piece takes at least nine bytes of the file, so a vocabulary that is too large for the
-     * file is rejected before memory is allocated.
-     */
+    /* A piece takes at least nine bytes of the file. */
     if (vocab_size <= BOS || vocab_size > len / 9) {
         kvd_fail(err, "%zu bytes cannot hold a llama2.c tokenizer of %zu pieces", len, vocab_size);
         return NULL;
@@ -105,7 +102,7 @@ void kvd_llama2c_tok_free(kvd_llama2c *t)
 
 typedef struct {
     const kvd_llama2c *t;
-    /* Scratch for the concatenated strings of two symbols, as long as the longest token. */
+    /* Scratch for two concatenated symbols, as long as the longest token. */
     char *both;
 } pair_room;
 
