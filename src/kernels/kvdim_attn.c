@@ -1,7 +1,6 @@
 /*
- * kvdim-attn: measures the time of attention on heads with different numbers of kept dimensions,
- * checks the outputs, and compares the times with the peak rates of the machine. Reads kept
- * dimensions from files of format kvdim/rates or CSV. Writes a file of format kvdim/kernels.
+ * kvdim-attn: times and checks attention on heads of different widths, and compares with the
+ * machine's peak rates.
  */
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +30,7 @@ typedef struct {
     size_t n_lengths, lengths_size;
     kvd_attn_entry entry[KVD_ATTN_ENTRIES];
     int n_entries;
-    kvd_rate_ceilings ceilings[2]; /* ceilings[0] is for the CPU, ceilings[1] for the GPU */
+    kvd_rate_ceilings ceilings[2]; /* [0]: CPU, [1]: GPU */
     bool measured[2];
     kvd_bench *bench;
     kvd_rows *out;
@@ -267,9 +266,7 @@ static void on_skipped(void *ctx, const char *line)
     if (s->progress.terminal && !s->progress.quiet)
         fputc('\n', stderr);
     fprintf(stderr, "%s: %s\n", program, line);
-    /*
-     * If memory runs out, the line is missing in the result file, but it has already been printed.
-     */
+    /* Without memory the line is missing in the result file, but it was printed. */
     if (strlen(s->skipped ? s->skipped : "") < 16000 &&
         asprintf(&grown, "%s%s%s", s->skipped ? s->skipped : "", s->skipped ? "\n" : "", line) >=
             0) {
@@ -335,10 +332,7 @@ static int run_case(sweep *s, kvd_attn_phase phase, kvd_dtype dtype, const kvd_a
     return status;
 }
 
-/*
- * Runs all cases. The result file is complete after every case, so an interruption loses at most
- * one case.
- */
+/* The result file is complete after every case. */
 static int run_cases(sweep *s, kvd_err *err)
 {
     const kvd_attn_options *const cfg = s->cfg;
@@ -351,10 +345,7 @@ static int run_cases(sweep *s, kvd_err *err)
                         return -1;
                     s->done++;
                     if (write(s, err)) {
-                        /*
-                         * The case was counted in `done` before it was written; writing it to the
-                         * file on disk failed.
-                         */
+                        /* Writing failed: the case was counted before the write. */
                         s->done--;
                         return -1;
                     }

@@ -8,9 +8,8 @@
 #include "kernels/cpu/attention_cpu_task.h"
 
 /*
- * The attention of a KV head is split over its keys into pieces, about PIECES for each thread. A
- * piece has at least MIN_BLOCKS blocks of keys. In decode it has at most MAX_BLOCKS blocks, because
- * the rounding error of float32 sums grows with their length.
+ * Limits of splitting a KV head's keys: PIECES per thread, blocks per piece. MAX_BLOCKS bounds
+ * float32 rounding in decode.
  */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
@@ -53,14 +52,11 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
     return &kvd_cpu_kernel_portable;
 }
 
-/*
- * Part of a task that one thread computes: all keys of the task or a range of them. A task is some
- * query rows of one KV head.
- */
+/* Keys of a task (query rows of one KV head) that one thread computes. */
 typedef struct {
     kvd_cpu_task task;
     double cost;
-    /* If this is the first piece of a task, the number of the task's pieces; otherwise 0. */
+    /* In a task's first piece, the number of its pieces; otherwise 0. */
     size_t n_pieces;
 } piece;
 
@@ -72,17 +68,14 @@ typedef struct {
     const float *q, *k, *v;
     float *out;
     size_t n_threads;
-    piece *pieces; /* pieces in the order of requests, heads, rows and keys */
+    piece *pieces; /* in the order of requests, heads, rows and keys */
     size_t n_pieces;
-    const piece **order; /* the same pieces by decreasing cost */
+    const piece **order; /* [pieces] sorted by decreasing cost */
     float *partials, *scratch;
-    size_t scratch_floats; /* scratch memory of a thread in floats */
+    size_t scratch_floats; /* floats of scratch memory per thread */
 } plan;
 
-/*
- * Returns the task that holds all keys of KV head g of request b, from query row `row` of the
- * request on. The request begins at row q_first of Q and row kv_first of K and V.
- */
+/* Returns the task for KV head g of request b from query row `row` on, with all keys. */
 static piece whole_task(const plan *x, int b, int g, size_t row, size_t q_first, size_t kv_first)
 {
     const size_t group = (size_t)x->plain.group, q_len = (size_t)x->batch->q_len[b];
@@ -118,8 +111,8 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
 }
 
 /*
- * Stores the pieces of all tasks in x->pieces and returns the tasks' total cost. If `wanted` is
- * above 0, tasks are split into pieces that each cost about `wanted`.
+ * Stores the pieces of all tasks in x->pieces and returns their total cost. `wanted`: cost per
+ * piece; 0: no splitting.
  */
 static double walk(plan *x, double wanted)
 {
@@ -212,7 +205,7 @@ static int make_plan(plan *x, kvd_err *err)
     return x->scratch ? 0 : kvd_no_memory(err, "panels of Q and O", bytes);
 }
 
-/* Merges the partial results of the n pieces of a task, in the order of their keys. */
+/* Merges the partial results of n pieces of a task in key order. */
 static void merge(const piece *p, size_t n)
 {
     const kvd_cpu_task *t = &p->task;
@@ -248,7 +241,7 @@ int kvd_attention_cpu(const kvd_attn_heads *heads, const kvd_attn_batch *batch, 
         return -1;
     if (make_plan(&x, err))
         goto done;
-    /* The scale of the scores includes log2(e), because softmax is computed by powers of 2. */
+    /* The scale includes log2(e): softmax uses powers of 2. */
     const float scale = (float)(1.4426950408889634 / sqrt((double)heads->d_head));
 #pragma omp parallel
     {

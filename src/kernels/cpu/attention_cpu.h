@@ -1,6 +1,6 @@
 /*
- * Attention on the CPU in float32: blocked, vectorised (AVX2, AVX-512 or portable C, chosen at run
- * time) and parallel. Arguments and layouts are those of kernels/attention_ref.h.
+ * Attention on the CPU in float32, with AVX2, AVX-512 or portable C and threads; layouts of
+ * kernels/attention_ref.h.
  */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_H
@@ -15,8 +15,7 @@ const char *kvd_cpu_isa_name(kvd_cpu_isa isa); /* Returns "portable", "avx2" or 
 
 /*
  * Computes prefill or decode attention; `out` is PLAIN O, float32. The result depends on the number
- * of threads but not on timing. Returns -1 and fills *err if the processor does not support `isa`,
- * a shape is out of range, or memory runs out.
+ * of threads. On failure (unsupported `isa`, shape, memory) returns -1 and fills *err.
  */
 int kvd_attention_cpu(const kvd_attn_heads *heads, const kvd_attn_batch *batch, kvd_cpu_isa isa,
                       const float *q, const float *k, const float *v, float *out, kvd_err *err);

@@ -33,8 +33,8 @@ static inline vf v_keep(vf x, vf key, vf limit)
 }
 
 /*
- * A minimax polynomial of degree 6 (relative error 2e-9) computes 2^f, where f is x minus the
- * largest integer up to x. Subnormal results become 0, because arithmetic on them is slow.
+ * Computes 2^x by a minimax polynomial of degree 6, relative error 2e-9. Subnormal results become
+ * 0.
  */
 static inline vf v_exp2(vf x)
 {

@@ -1,11 +1,10 @@
 /*
- * Computes v_exp2 (2^x) by a polynomial, for instruction sets without the AVX-512 instruction
- * scalef. The including file must define vf, vi, v_fma, v_max and v_set1.
+ * Computes v_exp2 (2^x) by a minimax polynomial of degree 6, relative error 2e-9, without AVX-512's
+ * scalef.
+ * The including file must define vf, vi, v_fma, v_max and v_set1.
  *
- * Adding 1.5 * 2^23 + 127 rounds x to the nearest integer n. The low bits of the sum are n + 127,
- * which is the exponent field of the float32 number 2^n. For x below -127 the exponent field is 0,
- * so the result is 0. NaN stays NaN. The minimax polynomial of degree 6 has the relative error
- * 2e-9.
+ * Adding 1.5 * 2^23 + 127 rounds x to the integer n and leaves n + 127, the exponent field of 2^n,
+ * in the low bits. For x < -127 the result is 0. NaN stays NaN.
  */
 static inline vf v_exp2(vf x)
 {

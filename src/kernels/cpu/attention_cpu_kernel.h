@@ -1,26 +1,19 @@
 /*
- * Attention kernel that computes one task: some query rows of one KV head (attention_cpu_task.h).
- * attention_cpu_*.c include it once per instruction set and must define:
+ * CPU attention kernel for one task (attention_cpu_task.h), included once per instruction set.
+ *
+ *   S [key][row] = K Q^T   P = 2^(S - max)   O [column][row] = 2^(old max - max) O + V^T P
+ *
+ * Lanes of a vector are query rows; Q is transposed into panels [d_qk][rows].
+ * The including file must define:
  *
  * - VL, NV: floats per vector, vectors of rows per panel.
- * - MR, MR_ONE: number of keys (of K) or columns (of V) whose sums a register tile holds. A tile
- *   has MR x nv accumulators, where nv <= NV is the number of vectors of the panel; MR_ONE is used
- *   when nv is 1.
+ * - MR, MR_ONE: keys (or columns of V) per register tile of MR x nv sums; MR_ONE for nv 1.
  * - PANELS: panels per task.
  * - KERNEL: name of the kvd_cpu_kernel.
  * - vf: the vector type, with v_load, v_store, v_set1 and v_fma.
  * - v_max(a, b): a > b ? a : b, hence b if either is NaN.
  * - v_exp2(x): 2^x for x <= 0 within 1 ulp, 0 below about -126; NaN stays NaN.
  * - v_keep(x, key, limit): key <= limit ? x : -inf.
- *
- * The lanes of a vector are query rows, and Q is transposed into panels [d_qk][rows]. K and V are
- * then read in storage order, and no operation goes across lanes.
- *
- *   S [key][row] = K Q^T   P = 2^(S - max)   O [column][row] = 2^(old max - max) O + V^T P
- *
- * Each block of KEYS keys is summed from zero, so the rounding error grows with the square root of
- * KEYS and of the number of blocks. In decode the kernel is memory-bound. Therefore K is prefetched
- * AHEAD bytes before it is read, and a block's V while the block's scores are computed.
  */
 #include <float.h>
 #include <math.h>
@@ -40,31 +33,21 @@ enum { AHEAD = 4096, LINE = 64 };
 #define INLINE   static inline __attribute__((always_inline))
 #define TILE(nv) ((nv) == 1 ? (size_t)MR_ONE : (size_t)MR)
 
-/*
- * A panel is nv vectors of query rows. If the last vector has unused lanes, they repeat the last
- * row.
- */
+/* A panel is nv vectors of query rows. Unused lanes of the last vector repeat the last row. */
 typedef struct {
-    /*
-     * `nv` is the number of vectors. The panel has `rows` rows; the first is row `from` of the
-     * task.
-     */
+    /* number of vectors, first row within the task, number of rows */
     size_t nv, from, rows;
-    /* Keys below `common` are seen by every row, keys from `end` on by no row. */
+    /* Every row attends to keys below `common`, no row to keys from `end` on. */
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
-    /* Queries multiplied by the scale of the scores, [d_qk][nv * VL]. */
+    /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
     float *q;
     /*
-     * Unnormalised outputs, [d_v][nv * VL]. TILE(nv) dimensions are written at a time, so TILE(nv)
-     * dimensions of padding follow the last one.
+     * [d_v][nv * VL] Unnormalised outputs, with TILE(nv) dimensions of padding after the last one.
      */
     float *o;
-    float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor by which older sums are rescaled */
-    /*
-     * [PANEL] Row i attends to the first `common` keys, which all rows see, and to the limit[i]
-     * keys after them.
-     */
+    float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
+    /* [PANEL] Row i attends to the first `common` keys and the limit[i] keys after them. */
     float *limit;
 } panel;
 
@@ -74,10 +57,7 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
         __builtin_prefetch((const void *)*line);
 }
 
-/*
- * Computes the scores of a tile of keys. If `masked` is true, the score of key m becomes -inf in
- * rows whose limit is below keys[m].
- */
+/* If `masked`, the score of key m becomes -inf in rows whose limit is below keys[m]. */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
                         const float *v, size_t v_step)
@@ -131,9 +111,8 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
 }
 
 /*
- * Computes the scores of a block of keys. Some rows do not attend to the last `beyond` keys of the
- * block. If the last tile has too few keys, it repeats the last key; the output `s` must have room
- * for the scores of the copies.
+ * Computes scores of a block of keys, the last `beyond` of them masked. `s` needs room for a whole
+ * last tile.
  */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
@@ -157,9 +136,8 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
 }
 
 /*
- * Replaces scores by softmax weights. Sets p->max to the new maximum of each row, and p->alpha to
- * the factor by which older sums are rescaled. If all scores of a row are -inf, -FLT_MAX replaces
- * the maximum, so that the row's sums are 0 and not NaN.
+ * Replaces scores by softmax weights; sets p->max and p->alpha. Rows with only -inf scores get
+ * maximum -FLT_MAX and sum 0.
  */
 INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, float *s, panel *p)
 {
@@ -222,8 +200,8 @@ INLINE void output_tile(const size_t nv, const float *s, const float *v, size_t 
 }
 
 /*
- * Adds the products of softmax weights and V to the output. If the last tile has too few columns,
- * it repeats the last column and writes the copies into the padding after O.
+ * Adds softmax weights times V to the output. The last tile writes repeated columns into the
+ * padding after O.
  */
 INLINE void output(const size_t nv, const float *s, const float *v, size_t d, size_t n_keys,
                    panel *p)
@@ -259,10 +237,7 @@ static int all_finite(const float *x, size_t n)
     return rest == 0;
 }
 
-/*
- * Adds V of keys `from` .. n_keys - 1 of a block only to rows that attend to them. A weight of 0
- * for other rows would not do, because V may be NaN and 0 times NaN is NaN.
- */
+/* Adds V of masked keys only to rows that attend to them: 0 * NaN would be NaN. */
 static void output_seen(const float *s, const float *v, size_t d, size_t key, size_t from,
                         size_t n_keys, panel *p)
 {
@@ -291,10 +266,7 @@ INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t 
     }
 }
 
-/*
- * Defines one function per number of vectors nv, because compilers optimise a single function with
- * variable nv badly.
- */
+/* One function per number of vectors: compilers optimise a variable nv badly. */
 #define BLOCK(nv)                                                                                  \
     __attribute__((noinline)) static void block_##nv(const kvd_cpu_task *task, size_t key,         \
                                                      size_t n_keys, float *s, panel *p)            \
@@ -323,7 +295,7 @@ INLINE void transpose(four x[4])
     x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-/* Copies the query rows of a panel, multiplied by `scale`, to p->q [d_qk][pitch]. */
+/* Copies a panel's query rows, multiplied by `scale`, to p->q [d_qk][pitch]. */
 static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
 {
     const size_t d = task->d_qk, pitch = p->nv * VL, first = (task->row + p->from) / task->group;
@@ -355,10 +327,7 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/*
- * Stores the outputs of a panel. A final output is divided by the sum of softmax weights, a partial
- * result is not.
- */
+/* Stores a panel's outputs. Only a final output is divided by the sum of softmax weights. */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;

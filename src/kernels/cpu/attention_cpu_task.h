@@ -1,10 +1,9 @@
 /*
- * Task of attention_cpu.c: some query rows and keys of one KV head.
+ * Task of attention_cpu.c: some query rows and keys of one KV head, with all query heads of that KV
+ * head.
  *
- * All query heads of a KV head read the same K and V, so a task takes rows from all of them. Row r
- * of KV head g belongs to new token r / group of the request and to query head g * group + r %
- * group. The row attends to the keys up to index position + r / group, where `position` is the
- * request's number of older tokens.
+ * Row r of KV head g is new token r / group and query head g * group + r % group.
+ * Row r attends to keys up to index position + r / group.
  */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
@@ -12,38 +11,32 @@
 #include <stddef.h>
 
 typedef struct {
-    const float *q; /* first query of the request in the first query head */
-    /* number of elements from one query head to the next */
+    const float *q;
+    /* elements from one query head to the next */
     size_t q_head, out_head;
     const float *k, *v; /* keys [kv_len][d_qk] and values [kv_len][d_v] of the request */
-    float *out;         /* output, addressed as `q` is; used if `partial` is NULL */
+    float *out;         /* used if `partial` is NULL */
     size_t d_qk, d_v, group;
     size_t position;  /* position of the request's first query: kv_len - q_len */
-    size_t row, rows; /* the task has rows row .. row + rows - 1 */
-    /* The task has keys key .. key_end - 1. A row ignores keys after its own position. */
+    size_t row, rows; /* rows row .. row + rows - 1 */
+    /* Keys key .. key_end - 1. A row ignores keys after its own position. */
     size_t key, key_end;
     /*
-     * Partial result, or NULL: [rows] maximum score (base-2 logarithm), [rows] sum of softmax
-     * weights, [rows][d_v] sum of weights times V.
+     * Partial result or NULL: [rows] maximum score (base-2 log), [rows] sum of weights, [rows][d_v]
+     * sum of weights times V.
      */
     float *partial;
 } kvd_cpu_task;
 
 typedef struct {
     size_t max_rows; /* largest number of rows of a task */
-    /*
-     * Number of query rows that take as long as one row: the kernel's time grows with the number of
-     * rows rounded up to a multiple of row_unit.
-     */
+    /* The time of a task grows with its rows rounded up to a multiple of row_unit. */
     size_t row_unit;
-    /* Number of keys per block, counted from kvd_cpu_task.key. */
+    /* Keys per block, counted from kvd_cpu_task.key. */
     size_t key_block;
-    /*
-     * Returns the number of floats of scratch memory that one thread needs. The caller aligns the
-     * memory to 64 bytes.
-     */
+    /* Returns the floats of scratch memory per thread. The caller aligns the memory to 64 bytes. */
     size_t (*scratch)(size_t d_qk, size_t d_v);
-    /* Computes a task. `scale` is log2(e) / sqrt(d_head). */
+    /* `scale` is log2(e) / sqrt(d_head). */
     void (*run)(const kvd_cpu_task *task, float scale, float *scratch);
 } kvd_cpu_kernel;
 

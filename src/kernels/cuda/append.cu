@@ -1,28 +1,20 @@
 /*
- * RoPE, rotation, truncation and store of Q, K and V of the new tokens, in one launch. cut() keeps
- * the first d_qk or d_v columns.
+ * RoPE, rotation, truncation and store of Q, K and V of the new tokens, in one launch.
+ * cut() keeps the first d_qk or d_v columns.
  *
  *   Q[t][h] = cut(rope(x_q[t][h]) R_qk[g])
  *   K[t][g] = cut(rope(x_k[t][g]) R_qk[g])
  *   V[t][g] = cut(x_v[t][g]), or cut(x_v[t][g] R_v[g]) if R_v is given
  *
- * The kernel is memory-bound. A warp processes 16 rows of one or two heads. A lane holds 8 adjacent
- * columns, so that RoPE works on registers. mma.sync expects 8 other columns of its operand x in
- * the lane. Because the product sums over these columns, it suffices that ldmatrix reads the rows
- * of R in the same permuted order.
+ * A warp processes 16 rows of one or two heads. A lane holds 8 adjacent columns, not the columns
+ * of an mma fragment; ldmatrix reads the rows of R in the same permuted order.
  *
- * Prefill: a persistent grid with two CTAs per SM. The number of CTAs of a KV head is in proportion
- * to its bytes. These CTAs keep R in shared memory. Rows of K and V are counted from the group of 8
- * tokens that contains the first new token, so only one warp writes each group. If d_head exceeds
- * KVD_WIDTH_NARROW, a CTA keeps only some columns of R, which blockIdx.y chooses, and has an SM
- * alone.
- *
- * Decode: the grid is (KV head, 16 requests, some columns of R). A row's sum has a fixed order, so
- * the bits of a token do not depend on the other tokens of the launch.
- *
- * Decode of up to 8 requests is bound by latency. Its grid is (KV head, some heads, 16 columns of
- * R). Each warp reads R, the RoPE angles and the lists of the batch while preceding kernels run,
- * and then only x.
+ * - Prefill: two persistent CTAs per SM with R in shared memory; CTAs per KV head in proportion to
+ *   its bytes. One warp writes each group of 8 tokens. Wider heads than KVD_WIDTH_NARROW: one CTA
+ *   per SM with some columns of R (blockIdx.y).
+ * - Decode: grid (KV head, 16 requests, some columns of R). Sums have a fixed order.
+ * - Decode of up to 8 requests: grid (KV head, some heads, 16 columns of R). A warp reads all but x
+ *   while preceding kernels run.
  */
 #include "kernels/cuda/append.h"
 
@@ -36,12 +28,11 @@ namespace
 {
 
 /*
- * A request of the batch. Its slots (blocks of 16 rows) are numbered from token_start[b] / 16 + 2
- * b. The two extra slots per request make room for a last slot that is not full and for up to 7
- * older tokens, which share a group of 8 with the first new token.
+ * Request b has slots (blocks of 16 rows) from token_start[b] / 16 + 2 b on, two of them spare for
+ * partly filled groups.
  */
 struct place {
-    int b, start, next; /* request, its first slot, and first slot of the next request */
+    int b, start, next; /* request, its first slot, first slot of the next request */
 };
 
 __device__ __forceinline__ int first_slot(const kvd_append_args &a, int b)
@@ -66,7 +57,7 @@ __device__ __forceinline__ void find(const kvd_append_args &a, int slot, place &
     }
 }
 
-/* Finds the addresses from which the lane's two rows are read and to which they are written. */
+/* Finds the addresses from which a lane's two rows are read and to which they are written. */
 __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head, int g, bool is_q,
                                              bool is_v, int slot, const place &at, int r)
 {
@@ -83,11 +74,7 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
         if (is_q && t - r < q_len)
             u.to[i] = static_cast<uint16_t *>(a.q) + (size_t)a.map.q_offset[head] * (size_t)a.n_q8 +
                       (size_t)(__ldg(a.q_start + at.b) + t - r) * (size_t)u.d + 8 * r;
-        /*
-         * Rows of K and V after the last new token become zero in the group of 8 tokens that holds
-         * the last new token. A group that begins with tokens of earlier calls has these zeros
-         * already.
-         */
+        /* Rows of K and V after the last new token become zero in its group of 8 tokens. */
         if (!is_q && t >= 0 && (t < q_len || (t - r >= 0 && t - r < q_len)))
             u.to[i] =
                 cache_row(a, at.b, old + t, g, is_v ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0, u.d);
@@ -99,10 +86,7 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
                                   ROPE == ROPE_GIVEN ? 1 : PREFILL_CTAS)
     append_prefill(const __grid_constant__ params p)
 {
-    /*
-     * Variants of RoPE that need more registers process one head at a time; the other variants
-     * process two heads.
-     */
+    /* RoPE variants that need more registers process one head at a time, others two. */
     constexpr int HEADS = ROPE == ROPE_GIVEN ? 1 : 2;
     constexpr bool WIDE = SLABS > NARROW_SLABS;
     extern __shared__ __align__(128) uint8_t smem[];
@@ -147,8 +131,7 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
             find(a, slot, at);
             const int head = choose_unit(p, u, g, kind, n_q, HEADS, r_smem);
             /*
-             * blockIdx.y chooses the columns of R of a CTA. CTAs that begin at column 0 do all work
-             * that needs no rotation matrix.
+             * blockIdx.y chooses the columns of R. CTAs with column 0 also do the work without R.
              */
             if (first == 0 || (u.applies_rope && first < u.d)) {
                 prefill_rows(p, u, head, g, kind < n_q, kind == n_q + 1, slot, at, r);
@@ -210,10 +193,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 min(d_v - first, p.columns),
                 r_smem + (uint32_t)(a.r_qk ? p.r_rows * p.r_pitch : 0));
 #if __CUDA_ARCH__ >= 900
-    /*
-     * The loads before this instruction do not wait for preceding kernels, because it reads only
-     * rotation matrices, which never change.
-     */
+    /* Loads before this instruction read only rotation matrices, which never change. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -229,10 +209,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
         if (mine) {
             const bool is_q = k < group;
             const int head = choose_unit(p, u, g, k, group, 1, r_smem);
-            /*
-             * With several CTAs per row, the CTA with column 0 does all work that needs no rotation
-             * matrix. The other CTAs only compute their columns of products with the matrix.
-             */
+            /* The CTA with column 0 does all work that needs no rotation matrix. */
             mine = first == 0 || (u.applies_rope && first < u.d);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
@@ -251,7 +228,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 const int b = (int)blockIdx.y * ROWS + r + 8 * i;
                 if (!u.x[i])
                     continue;
-                /* the index in the cache differs from the position if tokens were evicted */
+                /* differs from the position if tokens were evicted */
                 const int place = __ldg(a.kv_len + b) - 1;
                 u.zero[i] = !is_q && place % 8 == 0;
                 if (is_q)
@@ -284,8 +261,8 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
 }
 
 /*
- * Waits until preceding kernels have ended, and records the time. Code before the call reads only
- * memory that none of them writes.
+ * Waits for preceding kernels and records the time. Earlier code reads only memory that none of
+ * them writes.
  */
 __device__ __forceinline__ void few_wait(const kvd_append_args &a)
 {
@@ -310,7 +287,7 @@ __global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_consta
     unit u;
     const int head = choose_unit(p, u, g, min(k, units - 1), a.map.group, 1, r_smem);
     u.columns_8 = k < a.map.group ? 8 : 64;
-    /* The warp with column 0 does all work of its row that needs no rotation matrix. */
+    /* The warp with column 0 does all work that needs no rotation matrix. */
     const bool mine = k < units && (first == 0 || (u.applies_rope && first < u.d));
     if (mine && u.applies_rope)
         few_fetch_r(a, u, g, k == units - 1, first, lane, r_smem);
@@ -336,8 +313,8 @@ __global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_consta
                                b[s][j]);
     }
     /*
-     * Pass 0 runs before preceding kernels have ended, reads zeros and writes nothing. It brings
-     * the instructions of pass 1 into the instruction cache.
+     * Pass 0 reads zeros and writes nothing; it only loads the instructions of pass 1 into the
+     * cache.
      */
 #pragma unroll 1
     for (int pass = a.lists_ready ? 0 : 1; pass < 2; pass++) {
@@ -415,10 +392,7 @@ template <bool BF> append_kernel few_kernel(rope_kind rope)
                                 : append_few<BF, ROPE_HALF_128>;
 }
 
-/*
- * Returns true if the kernel append_few supports the launch and is faster than the decode kernel
- * for any number of requests. If lists_ready is 0, append_few is slower for 8 requests of 32 heads.
- */
+/* Returns true if append_few supports the launch and is faster than the decode kernel. */
 bool takes_few(const params *p)
 {
     const int most = p->a.lists_ready ? FEW_REQUESTS : FEW_REQUESTS / 2;
@@ -434,10 +408,7 @@ int widest(const kvd_append_args *a)
     return w;
 }
 
-/*
- * Launches a kernel by programmatic dependent launch: it may start before preceding kernels have
- * ended.
- */
+/* Uses programmatic dependent launch: the kernel may start before preceding kernels have ended. */
 cudaError_t launch_early(const params &p, append_kernel kernel, dim3 grid, unsigned threads,
                          size_t bytes, cudaStream_t stream)
 {
@@ -451,15 +422,9 @@ cudaError_t launch_decode(params *p, append_kernel kernel, int slabs, cudaStream
 {
     const kvd_append_args *a = &p->a;
     const int tiles = (a->batch + ROWS - 1) / ROWS, w = max(widest(a), (int)KVD_WIDTH_STEP);
-    /*
-     * With few requests, the columns of the rotation matrix are divided among several CTAs. With
-     * many requests, one CTA computes all columns.
-     */
+    /* With few requests, several CTAs divide the columns of the rotation matrix. */
     p->columns = tiles * a->map.n_kv_heads >= 96 ? 128 : tiles * a->map.n_kv_heads >= 48 ? 64 : 32;
-    /*
-     * Two rotation matrices (of K and V) of 256 x 128 elements would not fit into shared memory on
-     * every device.
-     */
+    /* Two rotation matrices of 256 x 128 elements exceed shared memory on some devices. */
     if (slabs > NARROW_SLABS && p->columns > 64)
         p->columns = 64;
     p->r_pitch = p->columns > 64 ? 256 : 128;
@@ -537,9 +502,7 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     const bool wide = slabs > NARROW_SLABS;
     const int matrices = (a->r_qk != NULL) + (a->r_v != NULL);
     const int ctas = wide ? 1 : (int)PREFILL_CTAS;
-    /*
-     * CUDA reserves 1024 bytes per CTA; 256 bytes are for the kernel's static variable next_item.
-     */
+    /* CUDA reserves 1024 bytes per CTA; 256 bytes hold the static variable next_item. */
     const int cta_room = room / ctas - 1024 - 256;
     p->columns = widest(a) > 64 ? 128 : 64;
     p->r_rows = 32 * slabs;
@@ -550,10 +513,7 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     int warps = (cta_room - r_bytes) / (2 * STAGE_BYTES);
     if (warps < 1)
         warps = 1;
-    /*
-     * Devices before sm_90 have at most 164 KB of shared memory per SM so their CTAs have fewer
-     * warps.
-     */
+    /* Devices before sm_90 have at most 164 KB of shared memory per SM. */
     const int most = wide                ? (int)WIDE_WARPS
                      : room > 164 * 1024 ? (int)PREFILL_WARPS
                                          : (int)PREFILL_WARPS - 2;

@@ -1,4 +1,4 @@
-/* Device functions of append.cu, which rotate, truncate and store rows of Q, K and V. */
+/* Device functions of append.cu that rotate, truncate and store rows of Q, K and V. */
 #ifndef KVD_KERNELS_CUDA_APPEND_ROWS_CUH
 #define KVD_KERNELS_CUDA_APPEND_ROWS_CUH
 
@@ -9,62 +9,47 @@ namespace
 {
 
 enum {
-    /* number of rows that a warp processes at a time */
+    /* rows that a warp processes at a time */
     ROWS = 16,
-    /*
-     * bytes of shared memory for 16 rows of two heads of KVD_WIDTH_NARROW dimensions or of one
-     * wider head
-     */
+    /* shared memory for 16 rows of two heads of KVD_WIDTH_NARROW dimensions or one wider head */
     STAGE_BYTES = 2 * ROWS * KVD_WIDTH_NARROW * 2,
-    /*
-     * Numbers of 32-column slabs of a head with up to KVD_WIDTH_NARROW dimensions (NARROW_SLABS)
-     * and with up to KVD_WIDTH_MAX (WIDE_SLABS).
-     */
+    /* Number of 32-column slabs of a head of up to KVD_WIDTH_NARROW or KVD_WIDTH_MAX dimensions. */
     NARROW_SLABS = KVD_WIDTH_NARROW / 32,
     WIDE_SLABS = KVD_WIDTH_MAX / 32,
     PREFILL_WARPS = 6, /* largest number of warps per CTA */
     PREFILL_CTAS = 2,
-    WIDE_WARPS = 8, /* warps per CTA in prefill of models with wide heads; a CTA has an SM alone */
+    WIDE_WARPS = 8, /* warps per CTA in prefill of wide heads, one CTA per SM */
     DECODE_WARPS = 8
 };
 
-/*
- * Devices before sm_90 have shared memory for only 4 warps per CTA, so their threads may use more
- * registers.
- */
+/* Devices before sm_90 have shared memory for only 4 warps per CTA. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 enum { BOUND_WARPS = PREFILL_WARPS - 2 };
 #else
 enum { BOUND_WARPS = PREFILL_WARPS };
 #endif
 
-/* Variants of RoPE, which differ in where a lane finds the other element of a rotated pair. */
+/* Variants of RoPE: where a lane finds the other element of a rotated pair. */
 enum rope_kind {
     ROPE_NONE,
-    ROPE_PAIRS, /* pairs (2i, 2i+1): both elements are in one register */
-    /*
-     * Pairs (i, i + 64) of heads of 128 dimensions: the second element is in another register of
-     * the same lane.
-     */
+    ROPE_PAIRS, /* pairs (2i, 2i+1): in one register */
+    /* Pairs (i, i + 64) of 128 dimensions: in another register of the lane. */
     ROPE_HALF_128,
-    /*
-     * Pairs (i, i + half), where half is a multiple of 8: the other element is loaded from x, in
-     * words of 16 bytes.
-     */
+    /* Pairs (i, i + half), half a multiple of 8: loaded from x, 16 bytes at a time. */
     ROPE_HALF,
-    ROPE_ANY,  /* any other pairs: the other element is loaded from x, one element at a time */
-    ROPE_GIVEN /* the variant is chosen at run time */
+    ROPE_ANY,  /* any other pairs: loaded from x, one element at a time */
+    ROPE_GIVEN /* chosen at run time */
 };
 
 struct params {
     kvd_append_args a;
     rope_kind rope;
-    uint32_t zero; /* always 0, but the compiler cannot know that (finish_rows uses it) */
+    uint32_t zero; /* always 0, which the compiler cannot know */
     int32_t x_pitch;
     int32_t r_pitch, r_rows; /* rotation matrix in shared memory: bytes per row, rows */
-    /* Decode and wide heads: columns of the rotation matrix that a CTA computes. */
+    /* Decode and wide heads: columns of the rotation matrix per CTA. */
     int32_t columns;
-    int32_t slots; /* prefill: blocks of 16 rows that are reserved for all requests together */
+    int32_t slots; /* prefill: reserved blocks of 16 rows of all requests */
     /* Prefill: KV head g has CTAs first_cta[g] .. first_cta[g + 1] - 1. */
     int16_t first_cta[KVD_HEADS_MAX + 1];
 };
@@ -74,29 +59,25 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
     return unpack<BF>(__ldg(x)).x;
 }
 
-/*
- * Two rows of one head that a lane processes: rows r and r + 8 of the warp's 16 rows, where r is
- * lane / 4.
- */
+/* A lane's two rows of one head: r and r + 8 of the warp's 16 rows, r = lane / 4. */
 struct unit {
     /* Address of the head in each row of x; NULL if the row has no token. */
     const uint16_t *x[2];
     uint16_t *to[2]; /* output address of each row; NULL if nothing is written */
     int pos[2];
     int d;
-    int columns_8; /* elements of the output from one block of 8 columns to the next */
+    int columns_8; /* output elements from one block of 8 columns to the next */
     bool two;      /* true if a second head is processed too */
     size_t second;
     bool rope;
-    bool applies_rope; /* true if the rows are multiplied by the rotation matrix */
-    uint32_t r;        /* address of the rotation matrix in shared memory */
-    bool zero[2]; /* decode: the token starts a group of 8 tokens, whose other rows become zero */
+    bool applies_rope; /* true if rows are multiplied by the rotation matrix */
+    uint32_t r;        /* rotation matrix in shared memory */
+    bool zero[2]; /* decode: the token starts a group of 8, whose other rows become zero */
 };
 
 /*
- * 16 rows of one or two heads in the registers of a warp. A row is divided into slabs of 32
- * columns. Lane 4 r + c holds, for i = 0 and 1, columns 32 s + 8 c .. 32 s + 8 c + 7 of row r + 8 i
- * in slab s.
+ * 16 rows of one or two heads in a warp's registers. Lane 4 r + c has columns 32 s + 8 c .. 32 s +
+ * 8 c + 7 of rows r and r + 8 in slab s.
  */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
@@ -106,17 +87,14 @@ template <int HEADS, int SLABS> struct rows {
     }
 };
 
-/*
- * Returns the number of columns of x to load. Products with the rotation matrix and ROPE_HALF_128
- * need all d_head columns.
- */
+/* Returns the columns of x to load: all d_head for rotations and ROPE_HALF_128. */
 template <int ROPE> __device__ __forceinline__ int columns_needed(const params &p, const unit &u)
 {
     const int kind = ROPE == ROPE_GIVEN ? (int)p.rope : ROPE;
     return u.applies_rope || (u.rope && kind == ROPE_HALF_128) ? p.a.d_head : u.d;
 }
 
-/* Starts the copy of a lane's two rows of x to shared memory. Rows without a token become zero. */
+/* Starts copying a lane's two rows of x to shared memory. Rows without a token become zero. */
 template <int HEADS, int SLABS, int ROPE>
 __device__ __forceinline__ void prefetch(const params &p, const unit &u, int lane, uint32_t stage)
 {
@@ -177,7 +155,7 @@ __device__ __forceinline__ void load(const params &p, const unit &u, int lane, r
         }
 }
 
-/* Returns x cos - y sin for two rotated pairs. x and y hold two numbers each. */
+/* Returns x cos - y sin for two pairs; x and y hold two numbers each. */
 template <bool BF>
 __device__ __forceinline__ uint32_t turn(uint32_t x, uint32_t y, float c0, float s0, float c1,
                                          float s1)
@@ -195,8 +173,8 @@ __device__ __forceinline__ void read8(const float *from, float (&v)[8])
 }
 
 /*
- * Applies RoPE to slabs s and s + 2 (32 columns each) of the lane's row i, which pairs column j
- * with j + 64. co [8] and si [8] are the cosines and sines of the lane's columns of slab s.
+ * Applies RoPE to slabs s and s + 2 (32 columns each) of row i, pairing columns j and j + 64. co,
+ * si [8]: cosines, sines.
  */
 template <bool BF, int HEADS>
 __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, const float *co,
@@ -214,8 +192,8 @@ __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, con
 }
 
 /*
- * Applies RoPE to slab s (32 columns) of the lane's row i, which pairs column 2j with 2j + 1. co
- * [4] and si [4] are the cosines and sines of the lane's pairs.
+ * Applies RoPE to slab s (32 columns) of row i, pairing columns 2j and 2j + 1. co, si [4]: cosines,
+ * sines.
  */
 template <bool BF, int HEADS, int SLABS>
 __device__ __forceinline__ void turn_pairs(rows<HEADS, SLABS> &a, int s, int i, const float *co,
@@ -316,9 +294,8 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
 }
 
 /*
- * mma requires the words of two rows in adjacent registers. The words are moved between registers
- * once here, not before each mma. The xor with params.zero, which is 0, keeps the compiler from
- * undoing the move.
+ * Moves the words of two rows into adjacent registers, as mma requires. The xor with params.zero
+ * stops the compiler from undoing the move.
  */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
@@ -335,8 +312,8 @@ __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> 
 }
 
 /*
- * Computes columns first .. first + n - 1 of the product of `a` and the rotation matrix for the
- * first COUNT heads. n is a multiple of 16. Shared memory holds these columns of the matrix.
+ * Computes columns first .. first + n - 1 of `a` times the rotation matrix in shared memory, for
+ * COUNT heads. n is a multiple of 16.
  */
 template <bool BF, bool DECODE, int COUNT, int HEADS, int SLABS>
 __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane, int first, int n,
@@ -415,8 +392,8 @@ __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
 }
 
 /*
- * Starts the copy of columns first .. first + n - 1 of the rotation matrix `r` to shared memory,
- * with zeros from row d_head on.
+ * Starts copying columns first .. first + n - 1 of rotation matrix `r` to shared memory, zeros from
+ * row d_head on.
  */
 __device__ __forceinline__ void fetch_r(const params &p, const void *r, int columns_before, int d,
                                         int first, int n, uint32_t to)
@@ -440,8 +417,8 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
 }
 
 /*
- * Returns the address of token `pos` of a request in K of KV head g, or in V if `v_after` is the
- * number of elements from K to V in a page. `page` is the page that holds the token.
+ * Returns the address of token `pos` in K of KV head g in `page`. v_after: elements from K to V, or
+ * 0 for K.
  */
 __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page, int pos, int g,
                                              int v_after, int d)
@@ -450,7 +427,7 @@ __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page,
            a.map.kv_offset[g] + v_after + (pos % KVD_PAGE_TOKENS) / 8 * 8 * d + pos % 8 * 8;
 }
 
-/* Returns the address of token `pos` of request b in K or V of KV head gof the paged cache. */
+/* Returns the address of token `pos` of request b in K or V of KV head g. */
 __device__ __forceinline__ uint16_t *cache_row(const kvd_append_args &a, int b, int pos, int g,
                                                int v_after, int d)
 {
@@ -466,9 +443,8 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
 }
 
 /*
- * Sets `u`, except for its rows, to the k-th unit (piece of work) of KV head g. For k < n_q the
- * unit is a query head, or two query heads if `heads` is 2. For k = n_q the unit is the K head, for
- * k = n_q + 1 the V head. Returns the index of the (first) head in a row of x.
+ * Fills `u` except its rows. k < n_q: query head (or `heads` of them); k = n_q: K head; n_q + 1: V
+ * head. Returns the head's index in a row of x.
  */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)
@@ -494,18 +470,15 @@ __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int 
 }
 
 enum {
-    /* largest number of requests; a warp processes one row per lane instead of two */
+    /* largest number of requests of append_few */
     FEW_REQUESTS = 8,
     FEW_WARPS = 2,
-    FEW_COLUMNS = 16, /* columns of the rotation matrix that a warp of append_few computes */
+    FEW_COLUMNS = 16, /* columns of the rotation matrix per warp of append_few */
     FEW_SLABS = 4,
     FEW_R_BYTES = 32 * FEW_SLABS * FEW_COLUMNS * 2
 };
 
-/*
- * Reads one word through L2 by a volatile read, which the compiler does not move across
- * griddepcontrol.wait.
- */
+/* Reads a word through L2; the compiler does not move volatile reads across griddepcontrol.wait. */
 __device__ __forceinline__ uint32_t read_word(const void *from)
 {
     uint32_t v;
@@ -524,8 +497,8 @@ __device__ __forceinline__ uint4 read_words(const void *from)
 }
 
 /*
- * Returns the offset in shared memory of the 8 elements from 8 * piece on in a row of the rotation
- * matrix, which has 16 columns. The xor avoids bank conflicts of ldmatrix.
+ * Returns the shared-memory offset of 8 elements of a 16-column matrix row. The xor avoids bank
+ * conflicts of ldmatrix.
  */
 __device__ __forceinline__ uint32_t few_r_offset(int row, int piece)
 {
@@ -533,8 +506,8 @@ __device__ __forceinline__ uint32_t few_r_offset(int row, int piece)
 }
 
 /*
- * Starts the copy of columns first .. first + 15 of the unit's rotation matrix to shared memory
- * `to`, with zeros from row d_head on.
+ * Starts copying columns first .. first + 15 of the rotation matrix to shared memory, zeros from
+ * row d_head on.
  */
 __device__ __forceinline__ void few_fetch_r(const kvd_append_args &a, const unit &u, int g,
                                             bool is_v, int first, int lane, uint32_t to)
@@ -552,10 +525,7 @@ __device__ __forceinline__ void few_fetch_r(const kvd_append_args &a, const unit
     }
 }
 
-/*
- * Reads the lists of request b. Sets the addresses from which the unit's row is read and to which
- * it is written, and reads the cosines and sines of the row's RoPE angles.
- */
+/* Finds the addresses of the unit's row of request b, and its RoPE cosines and sines. */
 template <int ROPE>
 __device__ __forceinline__ void few_find(const params &p, unit &u, int b, int head, int g, int k,
                                          int c, float4 (&cos)[4], float4 (&sin)[4])
@@ -611,10 +581,7 @@ __device__ __forceinline__ void few_load(const params &p, const unit &u, int c, 
     }
 }
 
-/*
- * Computes 16 columns of the product of `x` and the rotation matrix, of which `b` has the
- * fragments.
- */
+/* Computes 16 columns of `x` times the rotation matrix, whose fragments are in `b`. */
 template <bool BF>
 __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
                                            const rows<1, FEW_SLABS> &x,
@@ -641,8 +608,8 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
 }
 
 /*
- * Computes and writes the unit's rows. If the rows are multiplied by the rotation matrix, computes
- * only 16 columns, from column `first` on. If `there` is false, reads and writes no memory.
+ * Computes and writes the unit's rows; with a rotation, only 16 columns from `first` on. If `there`
+ * is false, touches no memory.
  */
 template <bool BF, int ROPE>
 __device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,

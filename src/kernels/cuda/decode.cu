@@ -3,20 +3,18 @@
  *
  *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g], g = h / group
  *
- * The kernel is bound by the bytes of K and V: 2 * sum_b ceil8(kv_len[b]) * sum_g (d_qk[g] +
- * d_v[g]).
+ * Bound by the bytes of K and V: 2 * sum_b ceil8(kv_len[b]) * sum_g (d_qk[g] + d_v[g]).
  *
- * Grid: one persistent CTA per SM. Its work is a list of segments (decode_work.h). The last warp
- * copies page after page into a ring buffer in shared memory. The other warps compute in turn; a
- * unit of their work is half a page. Each warp has a maximum, a sum and an O of its own. At the end
- * of a segment the warps' results are merged in the order of their first units. An interval (all
- * tokens of one request and KV head) that is split between CTAs is merged by the last of them to
- * finish, in the order of the CTAs. Results therefore depend only on the plan (the list of
- * segments).
+ * - One persistent CTA per SM computes a list of segments (decode_work.h).
+ * - The last warp copies pages into a ring buffer; the others take half pages in turn.
+ * - Each warp has its own maximum, sum and O. At a segment's end, warps are merged in the order of
+ *   their first half pages.
+ * - The last CTA to finish a KV head merges all its CTAs, in their order: results depend only on
+ *   the plan.
  *
- * For a unit, S = Q K^T is computed by mma.m16n8k16 with query heads as rows, then O^T = V^T P^T
- * with dims as rows. The accumulator of S, packed, is the B operand of the second product, so P
- * stays in registers. The 8 x 8 blocks of the cache are what ldmatrix reads without bank conflicts.
+ * Per half page: S = Q K^T by mma.m16n8k16 with query heads as rows, then O^T = V^T P^T with dims
+ * as
+ * rows. The packed accumulator of S is the B operand of the second product.
  */
 #include "common/cuda/launch.cuh"
 #include "common/half.h"
@@ -27,17 +25,16 @@
 
 enum {
     PAGES_IN_FLIGHT = 64, /* largest number of pages in the ring, a power of 2 */
-    /* Number of copies (of up to BATCH pages each) that must fit into the ring */
+    /* copies of up to BATCH pages that must fit into the ring */
     BATCHES = 5,
-    BATCH = 8, /* largest number of pages that are copied together */
+    BATCH = 8, /* largest number of pages copied together */
     SHORT = 4, /* largest number of pages of a KV head that one warp computes alone */
-    GROUPS = 4 /* number of groups of 8 tokens that a warp computes at a time */
+    GROUPS = 4 /* groups of 8 tokens that a warp computes at a time */
 };
 
 /*
- * Number of warps that compute. With more than 8 query heads per KV head (HALVES 2), a thread needs
- * more registers. A page of heads wider than KVD_WIDTH_NARROW has up to 64 KB, and the ring holds
- * only a few. Fewer warps then leave more memory to the ring.
+ * Number of computing warps. Fewer for wide heads, whose pages of up to 64 KB need the shared
+ * memory.
  */
 template <int HALVES, int WIDTH16>
 static constexpr int n_warps = WIDTH16 > KVD_WIDTH_NARROW / 16 ? 4
@@ -50,7 +47,7 @@ typedef struct {
 } pipes;
 
 /*
- * First segment of the producer (the warp that copies pages). It is loaded before the barriers are
+ * First segment of the producer (the warp that copies pages), loaded before the barriers are
  * initialised.
  */
 typedef struct {
@@ -75,10 +72,7 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/*
- * Returns entry `lane` of the page table from page `from` of segment s on, or 0 after the end of
- * the segment.
- */
+/* Returns entry `lane` of the page table from page `from` of segment s on; 0 after its end. */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -88,15 +82,15 @@ static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_
                                          : 0;
 }
 
-/* Returns true if pieces are so small that their tokens are copied one by one. */
+/* Returns true if tokens are copied one by one. */
 static __device__ __forceinline__ bool copies_tokens(const params &p)
 {
     return p.log2_pieces > 3;
 }
 
 /*
- * Sets token[i] to the place in the pool of token 8 i + lane % 8 of page `page` of segment s,
- * counted in tokens. After the end of the segment the place is -1.
+ * Sets token[i] to the pool index, in tokens, of token 8 i + lane % 8 of the page; -1 after the
+ * segment's end.
  */
 static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
                                                    int page, int lane,
@@ -115,10 +109,7 @@ static __device__ __forceinline__ void load_tokens(const params &p, const kvd_de
     }
 }
 
-/*
- * Returns the groups of piece number `piece` of the 1 << shift pieces of a page, of which `groups`
- * groups from number `group` on are copied. `entry` is its entry in the page table.
- */
+/* Returns the groups of 8 tokens of a piece that are copied. A page has 1 << shift pieces. */
 static __device__ __forceinline__ piece_groups groups_of(int32_t entry, int piece, int shift,
                                                          int group, int groups)
 {
@@ -150,8 +141,8 @@ static __device__ __forceinline__ first_work load_first(const params &p, int lan
 }
 
 /*
- * Waits until pages first .. first + n - 1 have been read. Every lane polls all of these pages. If
- * each lane polled one page, the tool racecheck would report races that do not exist.
+ * Waits until pages first .. first + n - 1 have been read. Every lane polls all of them, for
+ * racecheck's sake.
  */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
@@ -167,16 +158,15 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
 }
 
 /*
- * Pages that are copied together: first page, counted in the segment, their number, the number of
- * those that are stored from byte `head` of the ring on, and number of pages before them. The other
- * pages are stored from byte 0 on.
+ * Pages copied together: first page of the segment, number, number stored from byte `head` of the
+ * ring on (others from byte 0), pages before.
  */
 typedef struct {
     int first, count, fit, head;
     uint32_t before;
 } page_batch;
 
-/* Copies a batch of pages of segment s, of which the lanes hold the entries `pages`. */
+/* Copies a batch of pages of segment s; lanes hold the page numbers `pages`. */
 static __device__ __forceinline__ void copy_batch(const params &p, const pipes &pipe,
                                                   const kvd_decode_segment &s, const char *pool,
                                                   int32_t pages, const page_batch &batch,
@@ -192,10 +182,7 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
     const char *from = pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
     if (place < batch.count && piece == 0)
         pipe.offset[mine] = (uint32_t)at;
-    /*
-     * Half pages are copied whole, because K and V of masked tokens are read too and must be
-     * finite.
-     */
+    /* Copies whole half pages: masked tokens are multiplied too and must be finite. */
     const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
     const int groups = (tokens + 7) / 8 - group;
     if (shift == 0)
@@ -207,10 +194,7 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
                     policy, lane, 1 << shift, batch.count);
 }
 
-/*
- * Copies all pages of the CTA in batches. Each lane handles one page or piece, because the
- * bookkeeping of a page takes longer than the copy of a small page.
- */
+/* Copies all pages of the CTA. Each lane handles one page or piece. */
 static __device__ void produce(const params &p, const pipes &pipe, const first_work &first,
                                int lane)
 {
@@ -220,10 +204,10 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
         return;
     const kvd_decode_segment *list = p.work.list + first.next;
     const uint64_t policy = read_once_policy();
-    /* The lanes hold the numbers of 32 / pieces pages, unless tokens are copied alone. */
+    /* The lanes hold the numbers of 32 / pieces pages. */
     const int ring = p.ring_bytes, held = 32 >> p.log2_pieces;
     const bool tokens_alone = copies_tokens(p);
-    /* The ring holds pages oldest .. n - 1 of this CTA, from byte `tail` to byte `head`. */
+    /* The ring holds pages oldest .. n - 1, from byte `tail` to byte `head`. */
     uint32_t n = 0, oldest = 0;
     int head = 0, tail = 0;
     if (n_segments > 1)
@@ -232,10 +216,7 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
     if (lane == 0 && pages >= 0)
         stamp(p, AT_TABLE);
     for (int k = 0; k < n_segments; k++) {
-        /*
-         * A page number is read only after its segment is known, so the reads for the next segment
-         * start now.
-         */
+        /* Reads the page numbers of the next segment early. */
         const int32_t pages1 = k + 1 < n_segments ? load_pages(p, s1, 0, lane) : 0;
         kvd_decode_segment s2 = s1;
         if (k + 2 < n_segments)
@@ -273,7 +254,7 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
                 }
                 const int some = min(batch, (int)(n - oldest));
                 wait_for_room(pipe, oldest, some);
-                /* After this __syncwarp, all lanes see pipe.offset, which another lane wrote. */
+                /* Makes pipe.offset, which one lane wrote, visible to all lanes. */
                 __syncwarp();
                 oldest += (uint32_t)some;
                 if (oldest != n)
@@ -313,10 +294,7 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
                    q_stride(map, head), map.group, map.d_qk[head], lane);
 }
 
-/*
- * Returns one word of a segment. Each of 8 lanes gets a different word: if every lane held all
- * words, the page loop would spill registers.
- */
+/* Returns one word of a segment in each of 8 lanes: all words per lane would spill registers. */
 static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
 {
     return __ldg(reinterpret_cast<const int32_t *>(at) + lane % 8);
@@ -337,24 +315,24 @@ static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
 }
 
 /*
- * Computes all tokens of the CTA. `list` holds the number of segments left in the work list and the
- * index of the next segment; `word` is load_segment_word() of the first segment.
+ * Computes all tokens of the CTA. `list`: segments left, index of the next. `word`:
+ * load_segment_word() of the first.
  */
 template <typename T, int HALVES, bool WINDOW, int WIDTH16>
 static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp,
                                int lane, int2 list, int32_t word)
 {
     constexpr uint32_t WARPS = n_warps<HALVES, WIDTH16>;
-    constexpr uint32_t UNITS = 8 / GROUPS; /* half pages per page */
+    constexpr uint32_t UNITS = 8 / GROUPS;
     int32_t word1 = 0;
     if (!list.x)
         return;
     uint32_t q[WIDTH16][2 * HALVES];
-    /* Number of half pages of this CTA before this segment, and number including this segment. */
+    /* Number of half pages of this CTA before this segment, and including this segment. */
     uint32_t n0 = 0, n1;
     /*
-     * Bit 0 is the parity for waiting at the barrier area.free. The higher bits count the KV heads
-     * that a single warp computed.
+     * Bit 0: parity for the barrier area.free. Higher bits: number of KV heads that one warp
+     * computed.
      */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
@@ -365,15 +343,14 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const int d_qk = p.args.map.d_qk[head], d_v = p.args.map.d_v[head];
         const int skip = __shfl_sync(~0u, word, 7);
         n1 = n0 + UNITS * (uint32_t)pages_of(n_tokens);
-        /* Each warp computes short KV heads alone, in parallel with the other warps. */
+        /* Each warp computes short KV heads alone. */
         const bool is_short = n_tokens <= SHORT * KVD_PAGE_TOKENS &&
                               __shfl_sync(~0u, word, 6) == 1 &&
                               8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
         /*
-         * Index of the first half page of this warp within the segment. It is also the index of the
-         * warp's result in shared memory.
+         * Index of this warp's first half page in the segment, and of its result in shared memory.
          */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES, WIDTH16> st;
@@ -386,7 +363,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 stamp(p, AT_FIRST_PAGE);
             const int first = 8 * GROUPS * (int)(n - n0);
             const int tokens = n_tokens - first;
-            /* The first and last page may have half pages without any token of the segment. */
+            /* The first and last page may have half pages without a token of the segment. */
             if (tokens > 0 && (WINDOW ? first + 8 * GROUPS > skip : first >= skip)) {
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
@@ -395,20 +372,14 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                                                         v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
                                                         skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
-                /*
-                 * Makes the zeros that were stored to V precede the next bulk copy to the same
-                 * shared memory.
-                 */
+                /* Orders the zeros stored to V before the next bulk copy to the memory. */
                 if (tokens < 8 * GROUPS)
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
             }
             if (warp == 0 && lane == 0 && n == 0)
                 stamp(p, AT_FIRST_DONE);
-            /*
-             * Every lane arrives after its own reads, so that no copy to this memory starts before
-             * they have ended.
-             */
+            /* Every lane arrives after its own reads, before a new copy may start. */
             pipe_arrive(pipe.empty + 8 * at);
         }
         if (is_short) {
@@ -419,7 +390,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
             continue;
         }
-        /* After this wait, no warp still reads the results of the previous segment. */
+        /* After this wait, no warp reads results of the previous segment. */
         pipe_wait(area.free, turn & 1);
         turn ^= 1;
         if (warp == 0 && lane == 0)
@@ -463,8 +434,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
 }
 
 /*
- * Contents of shared memory: the ring buffer of pages, O of all warps, maxima and sums, barriers,
- * offsets, is_last, the start time, and sums of the parameters.
+ * Shared memory holds the ring, O of all warps, maxima and sums, barriers, offsets, is_last, start
+ * time, parameter sums.
  */
 enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
 
@@ -494,9 +465,8 @@ static __device__ __forceinline__ void prefetch(const params &p, int warp, int l
 }
 
 /*
- * Brings the parameters into the constant cache, in lines of 64 bytes. Each warp reads some of the
- * lines, because one warp would wait for one line after another. The returned sum keeps the
- * compiler from dropping the reads.
+ * Loads the parameters into the constant cache, each warp some lines of 64 bytes. The sum keeps the
+ * compiler from removing the reads.
  */
 template <int WARPS>
 static __device__ __forceinline__ uint32_t touch_parameters(const params &p, int warp)
@@ -535,19 +505,13 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     pipe.offset = reinterpret_cast<uint32_t *>(area.ml + WARPS * KVD_GROUP_MAX + N_BARRIERS + 1);
     area.is_last = pipe.offset + PAGES_IN_FLIGHT;
 #if __CUDA_ARCH__ >= 900
-    /*
-     * The code above runs before preceding kernels have ended. It reads no data that these kernels
-     * may still write. It only prefetches such data into L2, where the later writes update them.
-     */
+    /* The code above runs before preceding kernels end: it may only prefetch their data into L2. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     if (p.args.busy && threadIdx.x == 0)
         started(area) = now_ns();
-    /*
-     * Place in shared memory for `sum`, which touch_parameters computes. The write keeps the
-     * compiler from removing the reads of the parameters; nothing reads it.
-     */
+    /* Nothing reads this value; storing it keeps the parameter reads of touch_parameters. */
     uint32_t *const unused = area.is_last + 4 + warp;
     if (warp == WARPS) {
         const first_work first = load_first(p, lane);
@@ -557,15 +521,10 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
         produce(p, pipe, first, lane);
     } else {
         const int full_arrivals = copies_tokens(p) ? (int)TOKENS_ARRIVALS : (int)FULL_ARRIVALS;
-        /*
-         * The next loads take longer than the initialisation of the barriers, so they start first.
-         */
+        /* These loads take longer than initialising the barriers, so they start first. */
         const int4 count_next = load_now4(cta);
         const int32_t word = load_now((const int32_t *)&cta->first_segment + lane % 8);
-        /*
-         * The lanes of a warp initialise barriers one after another, so every warp initialises
-         * some.
-         */
+        /* Every warp initialises some barriers: lanes of one warp would do so one after another. */
         for (int i = lane * WARPS + warp; i < N_BARRIERS; i += 32 * WARPS)
             pipe_init(barrier + 8 * (uint32_t)i, i < PAGES_IN_FLIGHT       ? full_arrivals
                                                  : i < 2 * PAGES_IN_FLIGHT ? 32 * (8 / GROUPS)
@@ -575,10 +534,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
 #endif
         if (lane == 0)
             *unused = sum;
-        /*
-         * The producer warp waits for this barrier, the other warps only arrive at it. The other
-         * warps then wait for each other at a barrier of their own.
-         */
+        /* Only the producer warp waits at this barrier; the others arrive and meet at their own. */
         asm volatile("bar.arrive 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
         consumers_sync<WARPS>();
         consume<T, HALVES, WINDOW, WIDTH16>(p, pipe, area, warp, lane,
@@ -641,8 +597,7 @@ static cudaError_t launch(params *p, cudaStream_t stream)
     const int rest = (int)(merge_o_bytes(WARPS, map->group, p->o_pitch) + small_bytes(WARPS));
     p->ring_bytes = (most - rest) / 128 * 128;
     /*
-     * The ring must hold two pages, or one if heads have up to 256 dimensions: devices with 99 KB
-     * of shared memory per CTA have no room for two such pages.
+     * The ring must hold two pages, or one for wide heads on devices with 99 KB of shared memory.
      */
     if (p->ring_bytes < (WIDTH16 > KVD_WIDTH_NARROW / 16 ? 1 : 2) * page_bytes)
         return cudaErrorInvalidConfiguration;

@@ -1,7 +1,6 @@
 /*
- * Merges partial attention results of decode.cu: those of the warps of a CTA, and those of the CTAs
- * that share an interval (all tokens of one KV head of one request). decode_short_sm90.cu uses
- * put_state and put_output of this file.
+ * Merges partial attention results of decode.cu: of the warps of a CTA, and of the CTAs that share
+ * a KV head.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_MERGE_CUH
 #define KVD_KERNELS_CUDA_DECODE_MERGE_CUH
@@ -10,10 +9,7 @@
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
-/*
- * Number of partial results of a query head that a warp loads at a time, for heads of up to 128
- * dimensions.
- */
+/* Partial results of a query head that a warp loads at a time (up to 128 dimensions). */
 enum { SLOTS_AT_ONCE = 10 };
 
 typedef struct {
@@ -21,24 +17,25 @@ typedef struct {
     kvd_decode_work work;
     float scale_log2;
     int32_t d_v_max, o_pitch, ring_bytes;
-    int32_t log2_pieces; /* of the number of entries of the page table per page */
+    int32_t log2_pieces; /* log2 of the number of page table entries per page */
 } params;
 
 /*
- * Events of a CTA whose times it writes to args.stamps. The producer is the warp that copies pages.
+ * Events of a CTA whose times are written to args.stamps. The producer is the warp that copies
+ * pages.
  */
 enum {
     AT_ENTRY,
-    AT_WORK,       /* the producer knows which tokens it copies first */
-    AT_TABLE,      /* the producer has the first page numbers */
+    AT_WORK,       /* the producer knows its first tokens */
+    AT_TABLE,      /* the producer has its first page numbers */
     AT_FIRST_COPY, /* the producer has started the first copy */
-    AT_LAST_COPY,  /* the producer warp has started its last copy of pages */
+    AT_LAST_COPY,  /* the producer has started its last copy */
     AT_FIRST_PAGE, /* the first page is in shared memory */
     AT_FIRST_DONE, /* the first warp has computed its first half page */
     AT_LAST_DONE,  /* the first warp has computed its last half page */
     AT_WARPS_MERGED,
     AT_ARRIVED, /* the CTA's partial result is written */
-    /* The last CTA of a KV head has read the partial results of the head's other CTAs. */
+    /* The KV head's last CTA has read the partial results of the other CTAs. */
     AT_SLOTS_READ,
     AT_END,
 };
@@ -59,29 +56,25 @@ static __device__ __forceinline__ void stamp(const params &p, int i)
     stamp(p.args.stamps, i);
 }
 
-/*
- * Shared memory in which the warps of a CTA merge results. `o` holds O [group][o_pitch] per warp.
- */
+/* Shared memory for merging the warps of a CTA; `o` holds O [group][o_pitch] per warp. */
 typedef struct {
     float *o;
     float2 *ml; /* [warps][KVD_GROUP_MAX] maximum and sum */
-    /* Barrier at which every warp arrives when it has read the previous segment's results */
+    /* Barrier where every warp arrives after reading the previous segment's results */
     uint32_t free;
-    /* 1 if this CTA is the last one to finish among the CTAs that share a KV head. */
+    /* 1 if this CTA finishes last among the CTAs of a KV head. */
     uint32_t *is_last;
 } merge_area;
 
-/*
- * Returns the place of the CTA's start time in shared memory, which is 2 words after area.is_last.
- */
+/* The CTA's start time is 2 words after area.is_last. */
 static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
 {
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
 }
 
 /*
- * Writes a warp's state to shared memory: the unnormalised output o [group][o_pitch], and the
- * maximum and sum of each query head, ml [KVD_GROUP_MAX].
+ * Writes a warp's state to shared memory: unnormalised o [group][o_pitch]; maximum and sum per
+ * query head, ml [KVD_GROUP_MAX].
  */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &st, float *o,
@@ -113,28 +106,21 @@ static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &s
 }
 
 /*
- * Values at the end of a row: the factor by which its unnormalised output is multiplied, its
- * largest raw score, and its softmax denominator relative to that score. The softmax includes the
- * attention sink, so the values are valid only when all keys of the row have been merged.
+ * Values after all keys of a row: factor of its unnormalised output, largest raw score, softmax
+ * denominator relative to that score (with the sink).
  */
 typedef struct {
     float factor, max, sum;
 } row_end;
 
-/*
- * Returns the logits of the attention sinks of one request (kvd_decode_args), or NULL if there are
- * none.
- */
+/* Returns the attention sinks of one request (kvd_decode_args), or NULL. */
 static __device__ __forceinline__ const float *sinks_of(const float *sinks, int n_sinks,
                                                         int request, int n_heads)
 {
     return sinks && n_sinks ? sinks + request * n_heads % n_sinks : sinks;
 }
 
-/*
- * Returns the row_end of query head `head`. `sinks` [n_heads] are the request's sinks, and
- * `scale_log2` is `scale` times log2(e).
- */
+/* `sinks` [n_heads] of the request; `scale_log2` is `scale` times log2(e). */
 static __device__ __forceinline__ row_end end_row(const float *sinks, int head, float max,
                                                   float sum, float scale, float scale_log2)
 {
@@ -147,9 +133,8 @@ static __device__ __forceinline__ row_end end_row(const float *sinks, int head, 
 }
 
 /*
- * Writes dims 2 * pair and 2 * pair + 1 of one query head to its row of the output. If pair is 0
- * and `lse` is not NULL, also writes *lse. `scale` is the factor by which raw scores are
- * multiplied.
+ * Writes dims 2 * pair and 2 * pair + 1 of a query head to the output `row`; for pair 0 also *lse
+ * unless NULL.
  */
 template <typename T>
 static __device__ __forceinline__ void put_output(uint16_t *row, float *lse, float scale, int pair,
@@ -180,10 +165,7 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
                  : "memory");
 }
 
-/*
- * Merges the first `places` of the warps' results in shared memory. If `is_whole` is true, the CTA
- * has read all tokens of the KV head and writes the output; otherwise it writes a partial result.
- */
+/* Merges the first `places` warps' results. is_whole: writes the output, else a partial result. */
 template <typename T, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
                                                    const kvd_decode_segment &s, int places,
@@ -225,10 +207,9 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
 }
 
 /*
- * Merges the partial results of all CTAs that share a KV head into fewer results and returns their
- * number, called split. The last of these CTAs to finish calls this function. A warp merges partial
- * results i, i + split, i + 2 split, ... of one query head. Each of its lanes reads 4 of every 128
- * dims of the result.
+ * Merges the partial results of a KV head's CTAs into `split` results and returns split. Called by
+ * the last CTA to finish. A warp merges results i, i + split, ...; a lane reads 4 of every 128
+ * dims.
  */
 template <int WARPS, int WIDTH16>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
@@ -264,10 +245,7 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
             }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
-                /*
-                 * A CTA without work has stored max = -inf; the rest of its partial result is
-                 * undefined.
-                 */
+                /* A CTA without work has max = -inf and an otherwise undefined partial result. */
                 if (ml[i].x != -INFINITY) {
                     const float top = fmaxf(max, ml[i].x);
                     const float f = exp2_fast((max - top) * p.scale_log2);

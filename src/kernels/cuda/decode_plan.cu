@@ -1,22 +1,21 @@
 /*
- * Creates the work lists of decode attention on the device from kv_len, with one CTA per layer. A
- * captured graph therefore creates a new plan when the lengths change.
+ * Creates the work lists of decode attention on the device from kv_len, with one CTA per layer.
  *
  * NONE. Task t = (request, KV head) goes to CTA t mod n_ctas.
  *
- * PAPERS. Tasks have weight kv_len * (d_qk + d_v) and go, by decreasing weight, to the least loaded
- * CTA. Tasks are assigned in rounds of up to n_ctas tasks. In a round, CTAs are numbered by rising
- * load L_0 <= L_1 <= ..., and w_0, w_1, ... are the weights of the next tasks. Task k goes to CTA
- * k. The round ends before task k if a CTA j < k that has got its task has a smaller load than CTA
- * k: L_j + w_j < L_k.
+ * PAPERS. Tasks of weight kv_len * (d_qk + d_v) go, by decreasing weight, to the least loaded CTA,
+ * in rounds of up to n_ctas tasks. In a round with loads L_0 <= L_1 <= ... and weights w_0, w_1,
+ * ...
+ * task k goes to CTA k; the round ends before task k if L_j + w_j < L_k for some j < k.
  *
- * OURS. All intervals (tokens of one KV head of one request) are concatenated and cut into n_ctas
- * parts of equal cost. An interval of request b and KV head g costs
+ * OURS. Intervals (tokens of one KV head of one request) are concatenated and cut into n_ctas parts
+ * of
+ * equal cost, at half pages, and at interval ends if parts stay nearly equal. The cost in 16 bytes
+ * is
  *
  *   SEGMENT_COST + groups8(b) * (d_qk + d_v + GROUP_COST)
  *
- * in units of 16 bytes, where groups8 is the number of groups of 8 tokens that are read. Cuts are
- * rounded to half pages, and moved to the ends of intervals if the parts stay nearly equal.
+ * where groups8 is the number of groups of 8 tokens that are read.
  */
 #include <string.h>
 
@@ -31,19 +30,18 @@ enum {
     SMEM_KEYS = 16384, /* largest number of sort keys in shared memory */
     CTAS_MAX = 1024,
     /*
-     * Cost of a group of 8 tokens in units of 16 bytes. On an H200 most measured times are equal
-     * for values from 0 to 48, but heads of 16 dims next to wide ones need this value.
+     * Cost of a group of 8 tokens, in 16 bytes. Measured on an H200: heads of 16 dims need this
+     * value.
      */
     GROUP_COST = 16,
     /*
-     * Cost of a CTA's work on one KV head, in units of 16 bytes. On an H200, the value 2048 instead
-     * of 512 shortens the attention of a batch (10 requests of 1200 tokens, 22 of 16 tokens) from
-     * 37 to 28 us.
+     * Cost of a CTA's work on a KV head, in 16 bytes. Measured on an H200: 2048 beats 512 in
+     * batches of unequal lengths.
      */
     SEGMENT_COST = 2048,
-    /* The tokens of a KV head are cut at multiples of this number. */
+    /* A KV head's tokens are cut at multiples of this number. */
     CUT_TOKENS = KVD_PAGE_TOKENS / 2,
-    /* Cost of a merge in units of 16 bytes: what one SM of an H200 reads in about 2 us. */
+    /* Cost of a merge, in 16 bytes: what one SM of an H200 reads in about 2 us. */
     MERGE_COST = 4096
 };
 
@@ -51,13 +49,10 @@ typedef struct {
     kvd_decode_work work;
     const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
-    /*
-     * The first n_first KV heads have kv_len tokens, the others second_len tokens
-     * (kvd_decode_args.second_len).
-     */
+    /* KV heads below n_first have kv_len tokens, others second_len (kvd_decode_args.second_len). */
     int32_t n_first;
     int32_t window; /* number of newest tokens that are read, 0 for all */
-    /* [n_kv_heads + 1] Element g is the sum of d_qk + d_v + GROUP_COST over KV heads 0 .. g - 1. */
+    /* [n_kv_heads + 1] Element g: sum of d_qk + d_v + GROUP_COST over KV heads 0 .. g - 1. */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
 
@@ -72,8 +67,8 @@ static __device__ int pieces_of(const params &p, int tokens)
 }
 
 /*
- * Returns the number of pages of request b that precede the pages of the lower half of the KV
- * heads: they hold the upper half (kvd_decode_args.second_len).
+ * Returns the number of request b's pages that hold the upper half of the KV heads
+ * (kvd_decode_args.second_len).
  */
 static __device__ int pages_before(const params &p, int b)
 {
@@ -85,10 +80,7 @@ static __device__ int tokens_before(const params &p, int b)
     return p.window ? max(0, p.kv_len[b] - p.window) : 0;
 }
 
-/*
- * Returns the number of tokens of a KV head that are read. With a window, the first of them is at a
- * multiple of CUT_TOKENS.
- */
+/* Returns the number of tokens read; with a window, from a multiple of CUT_TOKENS on. */
 static __device__ int tokens_of(const params &p, int b, int head)
 {
     return head < p.n_first ? p.kv_len[b] - pages_before(p, b) * KVD_PAGE_TOKENS -
@@ -117,10 +109,7 @@ static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segm
     at[1] = make_int4(s.first_cta, s.span, s.live, s.skip);
 }
 
-/*
- * Writes segment k of CTA c. The first segment is part of work.cta[c], and the others are in
- * work.list from element next_of_cta on.
- */
+/* Writes segment k of CTA c: to work.cta[c] if k is 0, else to work.list from next_of_cta on. */
 static __device__ void put(const params &p, int c, int k, int next_of_cta,
                            const kvd_decode_segment &s)
 {
@@ -135,7 +124,7 @@ static __device__ void put_count(const params &p, int c, int count, int next)
 static __device__ __forceinline__ void plan_none(const params &p, int batch)
 {
     const int tasks = batch * p.n_kv_heads, n = p.n_ctas;
-    /* CTA c gets tasks / n tasks, plus one if c < tasks % n, where n is the number of CTAs. */
+    /* CTA c gets tasks / n tasks, plus one if c < tasks % n. */
     for (int c = (int)threadIdx.x; c < n; c += N_THREADS) {
         const int extra = tasks % n < c ? tasks % n : c;
         put_count(p, c, tasks / n + (c < tasks % n), c * (tasks / n) + extra);
@@ -147,7 +136,7 @@ static __device__ __forceinline__ void plan_none(const params &p, int batch)
     }
 }
 
-/* Sorts key [n] in decreasing order; n must be a power of 2. */
+/* Sorts key [n] in decreasing order; n is a power of 2. */
 static __device__ void sort_falling(u64 *key, int n)
 {
     for (int size = 2; size <= n; size *= 2)
@@ -192,7 +181,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     sort_falling(key, n_keys);
 
     for (int given = 0; given < tasks;) {
-        /* Finds the rank of each CTA's load by counting smaller loads, with 4 threads per CTA. */
+        /* Ranks each CTA's load by counting smaller loads, 4 threads per CTA. */
         for (int base = 0; base < n; base += N_THREADS / 4) {
             const int c = base + tid / 4;
             int rank = 0;
@@ -211,7 +200,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
         __syncthreads();
         const bool candidate = tid < n && given + tid < tasks;
         const u64 then = candidate ? sorted[tid] + (key[given + tid] >> 24) : ~0ull;
-        u64 least = then; /* minimum of `then` over this lane and all lanes with a lower number */
+        u64 least = then; /* minimum of `then` over lanes up to this one */
         for (int d = 1; d < 32; d *= 2) {
             const u64 other = __shfl_up_sync(~0u, least, d);
             if (tid % 32 >= d && other < least)
@@ -259,10 +248,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/*
- * Returns the cost of KV heads first .. end - 1 of request b, which must have equal numbers of
- * tokens.
- */
+/* Returns the cost of KV heads first .. end - 1 of request b, all with equal numbers of tokens. */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *
@@ -310,8 +296,8 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
 }
 
 /*
- * Returns where the work of CTA c starts. x is the KV head, counted over all requests. y is the
- * index of the piece in that head; a piece has CUT_TOKENS tokens.
+ * Returns the start of CTA c's work: x is the KV head over all requests, y the piece of CUT_TOKENS
+ * tokens.
  */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
@@ -319,7 +305,7 @@ static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
     if (c == p.n_ctas)
         return make_int2(batch * n_kv, 0);
     u64 at = sum[batch] * (u64)c / (u64)p.n_ctas;
-    int low = 0, high = batch; /* invariant of the binary search: sum[low] <= at < sum[high] */
+    int low = 0, high = batch; /* invariant: sum[low] <= at < sum[high] */
     while (high - low > 1) {
         const int mid = (low + high) / 2;
         if (sum[mid] <= at)
@@ -361,12 +347,11 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
 }
 
 /*
- * Tries to assign every CTA to one KV head only, because a KV head with one CTA needs no merge.
- * Returns 0 in all threads on failure.
+ * Tries to assign every CTA to one KV head, which saves merges. Returns 0 in all threads on
+ * failure.
  *
- * The first attempt gives each KV head one CTA. The second gives it a number of CTAs in proportion
- * to its cost. An attempt fails if the work of a CTA costs more than 17/16 of the mean. A CTA that
- * has a KV head alone may cost MERGE_COST more.
+ * First try: one CTA per KV head; second: CTAs in proportion to cost. Limit: 17/16 of the mean cost
+ * per CTA, plus MERGE_COST for a KV head with one CTA.
  */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
@@ -393,7 +378,7 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     if (!fits)
         return 0;
     for (int c = (int)threadIdx.x; c <= n; c += N_THREADS) {
-        /* invariant of the binary search: first_cta[t] <= c < first_cta[above] */
+        /* invariant: first_cta[t] <= c < first_cta[above] */
         int t = 0, above = tasks + 1;
         while (above - t > 1) {
             const int mid = (t + above) / 2;
@@ -411,10 +396,7 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     return 1;
 }
 
-/*
- * Returns the smallest i for which start[i], a pair (task, page), is equal to or after (task, page)
- * in the order of tasks, then pages. Returns n if there is none.
- */
+/* Returns the smallest i with start[i] >= (task, page) in lexicographic order, or n. */
 static __device__ int first_at(const int2 *start, int n, int task, int page)
 {
     int low = 0, high = n;
@@ -452,8 +434,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
                       start[c].x + c);
             p.work.arrived[c] = 0;
             /*
-             * If several CTAs share a KV head, an idle CTA may be numbered between them. Therefore
-             * its partial result is marked as empty.
+             * An idle CTA may be numbered between CTAs of a KV head: mark its partial result as
+             * empty.
              */
             if (!some)
                 for (int i = 0; i < p.group; i++)
@@ -464,11 +446,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     }
     __syncthreads();
 
-    /*
-     * KV heads are numbered over all requests. The work list has an element for every CTA c and
-     * each KV head that it may share: element e belongs to KV head number e - c. An element stays
-     * unused if CTA c has no tokens of that head.
-     */
+    /* Element e of the work list is for CTA c and KV head e - c, counted over all requests. */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
         int c = 0, above = n;
         while (above - c > 1) {
@@ -484,9 +462,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
             continue;
         kvd_decode_segment s = whole(p, task);
         /*
-         * The first s.skip tokens are older than the sliding window. `half` is the number of pieces
-         * of CUT_TOKENS tokens that hold only such tokens and are not read. The first piece that is
-         * read begins with `older` such tokens.
+         * The first s.skip tokens are older than the window: `half` pieces are not read, the next
+         * begins with `older` of them.
          */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
@@ -575,8 +552,8 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
 }
 
 /*
- * Launches the planner for the attention layer p or, if `layers` is not NULL, for the n_layers
- * layers that `layers` holds in device memory.
+ * Launches the planner for layer p, or for n_layers layers of the device array `layers` unless
+ * NULL.
  */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)

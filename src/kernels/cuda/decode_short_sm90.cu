@@ -1,15 +1,13 @@
 /*
- * Decode attention of few tokens on Hopper, without a plan.
+ * Decode attention of few tokens on Hopper, without a plan (docs/kernels.md).
  *
- * A task is one KV head of one request. The CTAs of one thread-block cluster compute it. Its tokens
- * are divided into units of 16 tokens; the CTAs take turns to get 4 adjacent units. Each warp
- * copies its own units to shared memory and computes them. Then the warps of a CTA merge their
- * results. Each CTA of the cluster merges some of the output dimensions: it receives them from all
- * CTAs and writes the merged values to the output. The merge order is fixed, so equal inputs and
- * equal numbers of CTAs give equal bits.
+ * A thread-block cluster computes one KV head of one request. Its CTAs take turns to get RUN
+ * adjacent
+ * units of 16 tokens. A warp copies and computes its own units; the warps of a CTA merge their
+ * results;
+ * then each CTA merges some output dimensions of all CTAs. The merge order is fixed.
  *
- * The kernel reads only the length, page numbers and Q before the first copy starts. There are few
- * parameters, because every 64 bytes of parameters cost a miss of the constant cache.
+ * Parameters are few: 64 bytes of them cost a miss of the constant cache.
  */
 #include <string.h>
 
@@ -21,53 +19,41 @@
 
 enum {
     SHORT_WARPS = 8,
-    /* a unit is the work that a warp does at a time: this number of groups of 8 tokens */
+    /* groups of 8 tokens in a unit, a warp's work at a time */
     SHORT_GROUPS = 2,
     UNIT = 8 * SHORT_GROUPS,
     PAGE_UNITS = KVD_PAGE_TOKENS / UNIT,
-    RUN = 4,                            /* number of consecutive units that a CTA computes */
-    RESIDENT = 2,                       /* number of CTAs per SM for which registers suffice */
+    RUN = 4,                            /* consecutive units (16 tokens) per CTA */
+    RESIDENT = 2,                       /* CTAs per SM for which registers suffice */
     SHORT_HEADS = 32,                   /* largest number of KV heads */
     SHORT_GROUP_MAX = 8,                /* largest number of query heads per KV head */
     SHORT_WIDTH_MAX = KVD_WIDTH_NARROW, /* largest width of a head */
     CLUSTER_MAX = 16,                   /* largest number of CTAs per task */
-    /* Largest number of units (16 tokens) of a warp in shared memory */
+    /* largest number of units (16 tokens) of a warp in shared memory */
     SLOTS_MAX = 16,
-    /*
-     * Number of pairs of dimensions that a merge processes for every query head. Pairs from d_v / 2
-     * on are unused.
-     */
+    /* Pairs of dimensions that a merge processes per query head; unused from d_v / 2 on. */
     ROW_PAIRS = SHORT_WIDTH_MAX / 2,
-    SHARE = 16, /* number of pairs of dimensions that a CTA of a task merges at a time */
+    SHARE = 16, /* pairs of dimensions that a CTA merges at a time */
     PAIRS_MAX = SHORT_GROUP_MAX * ROW_PAIRS
 };
 
-/*
- * Largest numbers of pages per CTA for which kvd_decode_ctas_per_task() chooses the kernel without
- * a plan. The measurements are in docs/kernels.md.
- */
+/* Limits in pages per CTA of kvd_decode_ctas_per_task(); measurements in docs/kernels.md. */
 enum {
-    /*
-     * Up to this number of pages, the kernel is chosen even if it leaves SMs idle, because a plan
-     * would cost more.
-     */
+    /* Up to this number, SMs may stay idle. */
     FEW_PAGES = 2,
-    SOME_PAGES = 16,  /* limit if RESIDENT CTAs of the kernel fit into the shared memory of an SM */
-    MANY_PAGES = 128, /* limit if a task has one CTA and the CTA has all shared memory of an SM */
-    /*
-     * A task has up to CLUSTER_MAX CTAs if the request has more than this number of pages,
-     * otherwise up to CLUSTER_MAX / 2.
-     */
+    SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into an SM's shared memory */
+    MANY_PAGES = 128, /* limit if a task's only CTA has all shared memory of an SM */
+    /* A request of more pages may have CLUSTER_MAX CTAs per KV head, others CLUSTER_MAX / 2. */
     SMALL_REQUEST = 16
 };
 
 typedef struct {
     int32_t kv; /* first element of K in a page */
-    /* column of the first query head in Q, number of columns to the next query head */
+    /* column of the first query head in Q, columns to the next head */
     int32_t q, q_stride;
     int32_t o; /* column of the first query head in O */
     int16_t d_qk, d_v;
-    int16_t slots; /* number of units (16 tokens) that fit into a warp's shared memory */
+    int16_t slots; /* units (16 tokens) that fit into a warp's shared memory */
     int16_t unused;
 } short_head;
 
@@ -81,16 +67,16 @@ typedef struct {
     const float *sinks;
     int32_t n_sinks;
     int32_t batch, max_pages, n_heads, group, q_pitch, o_pitch, page_elements;
-    /* n_ctas: length of `busy`; log2_ctas: log2 of the number of CTAs per task */
+    /* n_ctas: length of `busy`; log2_ctas: log2 of CTAs per task */
     int32_t n_ctas, log2_ctas;
-    int32_t warp_bytes; /* bytes of shared memory for the units (16 tokens each) of one warp */
+    int32_t warp_bytes; /* bytes of shared memory for one warp's units (16 tokens each) */
     float scale, scale_log2;
     short_head head[SHORT_HEADS];
 } short_params;
 
 /*
- * Sizes in bytes of the parts of shared memory that follow the units: barriers (two per unit and
- * one for merging), maxima and sums of the warps, partial results of all CTAs.
+ * Bytes of shared memory after the units: barriers, maxima and sums of the warps, partial results
+ * of all CTAs.
  */
 enum {
     SHORT_BARRIER_BYTES = SHORT_WARPS * SLOTS_MAX * 2 * 8 + 16,
@@ -99,19 +85,19 @@ enum {
     SHORT_REST_BYTES = SHORT_BARRIER_BYTES + SHORT_ML_BYTES + SHORT_PART_BYTES
 };
 
-/* Position of a warp: its number in the CTA, and the rank of the CTA among the CTAs of the task. */
+/* Position of a warp: number in its CTA, and rank of the CTA in the cluster. */
 typedef struct {
     int warp, rank, log2_ctas;
 } warp_place;
 
-/* Returns the index, among the request's units of 16 tokens, of the i-th unit of a warp. */
+/* Returns the index in the request of a warp's i-th unit of 16 tokens. */
 static __host__ __device__ __forceinline__ int unit_of(const warp_place &at, int i)
 {
     const unsigned mine = (unsigned)(at.warp + SHORT_WARPS * i);
     return (int)((((mine / RUN) << at.log2_ctas) + (unsigned)at.rank) * RUN + mine % RUN);
 }
 
-/* Returns how many of the request's first n_units units belong to this warp. */
+/* Returns how many of the request's n_units units belong to this warp. */
 static __host__ __device__ __forceinline__ int count_units(const warp_place &at, int n_units)
 {
     const int last = n_units - 1 - at.warp % RUN;
@@ -122,10 +108,7 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 
 #if __CUDA_ARCH__ >= 900
 
-/*
- * Returns the page number of the warp's unit with index first + lane. If the unit is after the last
- * page, the result is arbitrary.
- */
+/* Returns the page number of the warp's unit first + lane; arbitrary after the last page. */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
                                                           const int32_t *table, int first, int lane)
@@ -134,7 +117,7 @@ static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
     return load_now(table + min(page, p.max_pages - 1));
 }
 
-/* Starts the copy of a unit to shared memory. Groups after the last token are not copied. */
+/* Starts copying a unit to shared memory, without groups after the last token. */
 static __device__ __forceinline__ void copy_unit(const short_params &p, const short_head &h,
                                                  uint32_t to, uint32_t full, int32_t page, int unit,
                                                  int n_tokens, uint64_t policy)
@@ -152,8 +135,8 @@ static __device__ __forceinline__ void copy_unit(const short_params &p, const sh
 }
 
 /*
- * Initialises a barrier that completes when `bytes` bytes of parts (results for the merge) have
- * arrived from the CTAs of the cluster. Called by one thread, before cluster_arrive().
+ * Initialises a barrier for `bytes` bytes from the CTAs of the cluster. Call in one thread before
+ * cluster_arrive().
  */
 static __device__ __forceinline__ void expect_parts(uint32_t bar, int bytes)
 {
@@ -174,9 +157,8 @@ static __device__ __forceinline__ void cluster_wait()
 }
 
 /*
- * Writes 16 bytes to the shared memory of CTA `rank` of the cluster, and reports them to the
- * barrier of that CTA. `to` and `bar` are addresses in the calling CTA's shared memory. In CTA
- * `rank` the data and the barrier have the same offsets.
+ * Writes 16 bytes to the shared memory of CTA `rank` of the cluster and counts them at its barrier.
+ * `to`, `bar`: addresses of the calling CTA.
  */
 static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int rank, float4 x)
 {
@@ -188,28 +170,19 @@ static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int
                  : "memory");
 }
 
-/*
- * Returns the number of shares that each CTA of a task merges. A share is SHARE pairs of dimensions
- * of one query head.
- */
+/* Returns the number of shares (SHARE pairs of dimensions of a query head) per CTA. */
 static __device__ __forceinline__ int shares_of(int group, int log2_ctas)
 {
     return (group * (ROW_PAIRS / SHARE) + (1 << log2_ctas) - 1) >> log2_ctas;
 }
 
-/*
- * Returns the factor by which a partial result with maximum `part` is multiplied when it is merged
- * into a result with maximum `max`.
- */
+/* Returns the factor that rescales a partial result with maximum `part` to maximum `max`. */
 static __device__ __forceinline__ float share_of(float part, float max, float scale_log2)
 {
     return part == -INFINITY ? 0 : exp2_fast((part - max) * scale_log2);
 }
 
-/*
- * Merges the warps' results for pair `pair` of row `row`: two dimensions of O, the maximum and the
- * sum.
- */
+/* Merges the warps' results for two dimensions of O of row `row`, its maximum and its sum. */
 static __device__ __forceinline__ float4 merge_pair(const char *units, const float2 *ml,
                                                     int warp_bytes, int row, int o_pitch, int pair,
                                                     float scale_log2)
@@ -236,8 +209,8 @@ static __device__ __forceinline__ float4 merge_pair(const char *units, const flo
 }
 
 /*
- * Returns pair lane % 16 of a share, merged over all CTAs. `parts` holds the partial result of
- * every CTA for this pair, `pitch` elements apart. Each half of the warp reads every second CTA.
+ * Returns pair lane % 16 of a share, merged over all CTAs; `parts` elements are `pitch` apart. Half
+ * warps read alternate CTAs.
  */
 static __device__ __forceinline__ float4 merge_ctas(const float4 *parts, int pitch, int n_ctas,
                                                     float scale_log2, int lane)
@@ -279,9 +252,8 @@ static __device__ __forceinline__ void put_short_pair(const short_params &p, con
 }
 
 /*
- * Copies and computes the units of a warp. `ring` is the warp's shared memory. `full` and `empty`
- * are the addresses of the warp's barriers; the barriers at `empty` are not yet initialised. In
- * lane i, `page` is the number of the page that holds the warp's unit i.
+ * Copies and computes a warp's units. `ring`: its shared memory; `full`, `empty`: its barriers
+ * (`empty` uninitialised); `page` of lane i: page of unit i.
  */
 template <typename T>
 static __device__ __forceinline__ void
@@ -298,10 +270,7 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
                   unit_of(at, lane), n_tokens, policy);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_FIRST_COPY);
-    /*
-     * Lanes initialise barriers one after another, which takes time. Therefore the barriers are
-     * initialised only after the copies have started.
-     */
+    /* Initialises these barriers after the copies have started, because lanes take turns. */
     if (mine > slots) {
         if (lane < slots)
             pipe_init(empty + 8 * (uint32_t)lane, 32);
@@ -338,9 +307,8 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
 }
 
 /*
- * Merges the results of the CTA's warps, then those of the cluster's CTAs, and writes the output.
- * `arrived` is the barrier that counts the bytes of `parts`, the partial results from other CTAs.
- * The caller must have waited until all CTAs of the cluster have started.
+ * Merges the CTA's warps, then the cluster's CTAs, and writes the output. Requires that all CTAs
+ * have started. `arrived` counts the bytes of `parts`.
  */
 template <typename T>
 static __device__ __forceinline__ void
@@ -366,10 +334,7 @@ merge_task(const short_params &p, const short_head &h, const warp_place &at, con
         stamp(p.stamps, AT_WARPS_MERGED);
     if (n_ctas == 1)
         return;
-    /*
-     * Every warp waits, because the CTA may not end before all partial results that other CTAs send
-     * to it have arrived.
-     */
+    /* Every warp waits: the CTA may not end before other CTAs' results have arrived. */
     pipe_wait(arrived, 0);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_SLOTS_READ);
@@ -402,10 +367,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
     const int32_t *table = p.page_table + (size_t)request * (size_t)p.max_pages;
-    /*
-     * These loads are issued before the barriers are initialised, because they take longer than the
-     * initialisation.
-     */
+    /* These loads start before the barriers are initialised, because they take longer. */
     const int32_t page = load_unit_pages(p, at, table, 0, lane);
     const int n_tokens = load_now(p.kv_len + request);
     const int live = p.live ? load_now(p.live) : p.batch;
@@ -437,7 +399,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
                          smem_address(smem + warp * p.warp_bytes), full, empty, lane);
         if (threadIdx.x == 0)
             stamp(p.stamps, AT_LAST_DONE);
-        /* The next call overwrites tokens in shared memory that other lanes have read */
+        /* The next call overwrites tokens that other lanes have read */
         __syncwarp();
         put_state(st, reinterpret_cast<float *>(smem + warp * p.warp_bytes),
                   ml + warp * KVD_GROUP_MAX, p.group, h.d_v + 4, h.d_v, lane);
@@ -457,14 +419,11 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
 #endif
 }
 
-/*
- * A launch of short_kernel. `config` points to `attribute`, so this struct must not move before the
- * launch.
- */
+/* `config` points to `attribute`: the struct must not move before the launch. */
 typedef struct {
     cudaLaunchConfig_t config;
     cudaLaunchAttribute attribute[2];
-    int warp_bytes; /* bytes of shared memory for the units of one warp */
+    int warp_bytes; /* bytes of shared memory for one warp's units */
 } short_launch;
 
 static int pages_per_cta(const kvd_decode_args *args, int ctas)
@@ -575,9 +534,7 @@ static cudaError_t launch_short(const kvd_decode_args *args, cudaStream_t stream
     return cudaLaunchKernelEx(&l.config, short_kernel<T>, p);
 }
 
-/*
- * Returns true if the kernel without a plan can compute this attention with `ctas` CTAs per task.
- */
+/* Returns true if the kernel without a plan supports `ctas` CTAs per task. */
 static bool short_can(const kvd_decode_args *args, int ctas)
 {
     const kvd_attn_map *map = &args->map;
@@ -590,16 +547,13 @@ static bool short_can(const kvd_decode_args *args, int ctas)
     return can;
 }
 
-/* Returns true if this launch is expected to be faster than one with a plan (kvd_decode_plan). */
+/* Returns true if a launch without a plan is expected to be faster than one with a plan. */
 static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
 {
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;
     if (each <= FEW_PAGES)
         return true;
-    /*
-     * A plan would divide the work among all SMs, so this kernel must occupy at least three
-     * quarters of them.
-     */
+    /* A plan would use all SMs, so this kernel must occupy three quarters of them. */
     if (4 * tasks * ctas < 3 * args->n_ctas)
         return false;
     if (!shortest)

@@ -1,7 +1,6 @@
 /*
- * Device functions of decode attention: barriers, copies of pages (bulk copies on sm_90, cp.async
- * on older devices), the products S = Q K^T and O^T += V^T P^T, and the softmax state of a warp.
- * Included by decode.cu and decode_short_sm90.cu.
+ * Device functions of decode attention: barriers, page copies, the products S = Q K^T and O^T +=
+ * V^T P^T, and softmax state.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_TILE_CUH
 #define KVD_KERNELS_CUDA_DECODE_TILE_CUH
@@ -18,10 +17,7 @@ static __device__ __forceinline__ uint32_t smem_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/*
- * Loads 16 bytes in program order. A non-coherent load would not do, because the assembler moves
- * such loads to before griddepcontrol.wait.
- */
+/* Loads 16 bytes in program order: non-coherent loads may move before griddepcontrol.wait. */
 static __device__ __forceinline__ int4 load_now4(const void *at)
 {
     int4 x;
@@ -32,7 +28,7 @@ static __device__ __forceinline__ int4 load_now4(const void *at)
     return x;
 }
 
-/* Loads a 32-bit number; the compiler may not move the load across other volatile statements. */
+/* Loads 32 bits; the compiler does not move volatile loads. */
 static __device__ __forceinline__ int32_t load_now(const int32_t *at)
 {
     int32_t x;
@@ -52,8 +48,8 @@ static __device__ __forceinline__ void pipe_arrive(uint32_t bar)
 }
 
 /*
- * Returns 1 if the barrier has completed its phase with this parity (0 or 1), else 0. On Hopper the
- * function waits for a short time before it returns 0.
+ * Returns 1 if the barrier has completed the phase with this parity, else 0, on Hopper after a
+ * short wait.
  */
 static __device__ __forceinline__ uint32_t pipe_try(uint32_t bar, uint32_t parity)
 {
@@ -81,20 +77,19 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
 }
 
 /*
- * Groups of 8 tokens of a piece of a page: number of the first one in the page that is copied and
- * in the copy, and number of groups, which may be below 1.
+ * Groups of 8 tokens to copy from a piece of a page: first group in the page, in the copy, and
+ * number (may be below 1).
  */
 typedef struct {
     int from, to, groups;
 } piece_groups;
 
-/* Number of arrivals that the barrier `full` of a page expects if copy_tokens copies the page. */
+/* arrivals at the barrier `full` of a page copied by copy_tokens */
 enum { TOKENS_ARRIVALS = 33 };
 
 /*
- * All lanes together copy a page token by token. Lane l passes the places token[i] in the pool of
- * tokens 8 i + l % 8 of the page, counted in tokens; -1 copies zeros. `from` is the KV head in page
- * 0 of the pool.
+ * Copies a page token by token with all lanes. Lane l passes the pool indices token[i] of tokens 8
+ * i + l % 8; -1 copies zeros. `from`: the KV head in page 0.
  */
 static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from,
                                                    const int32_t (&token)[KVD_PAGE_TOKENS / 8],
@@ -123,7 +118,7 @@ static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from
         pipe_arrive(full);
 }
 
-/* Arrivals that the barrier `full` of a page expects. The copy of the page completes on `full`. */
+/* arrivals at the barrier `full` of a page */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 
@@ -137,8 +132,8 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
 }
 
 /*
- * Lanes 0 .. pieces * now - 1 copy a piece of a page each, `pieces` adjacent lanes those of one
- * page. `all` groups of 8 tokens of the page are copied.
+ * Lanes 0 .. pieces * now - 1 copy one piece each, `pieces` adjacent lanes one page of `all` groups
+ * of 8 tokens.
  */
 static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int all,
@@ -159,10 +154,7 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
               v_each * groups, full, policy);
 }
 
-/*
- * Lanes 0 .. now - 1 copy one page each to shared memory. If a page is not full, only `groups` of
- * its groups of 8 tokens are copied, from group number `group` on.
- */
+/* Lanes 0 .. now - 1 copy one page each, `groups` groups of 8 tokens from number `group` on. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)
@@ -184,7 +176,7 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
 #else
 enum { FULL_ARRIVALS = 33 };
 
-/* All lanes together copy the K and V of `groups` groups of 8 tokens of a page. */
+/* Copies K and V of `groups` groups of 8 tokens of a page with all lanes. */
 static __device__ __forceinline__ void copy_groups(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int lane)
 {
@@ -199,7 +191,7 @@ static __device__ __forceinline__ void copy_groups(uint32_t to, const char *from
     }
 }
 
-/* All lanes together copy one piece after another. */
+/* Copies one piece after another with all lanes. */
 static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int,
                                                    uint32_t full, uint64_t, int lane, int pieces,
@@ -221,7 +213,7 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
     }
 }
 
-/* All lanes together copy one page after another. */
+/* Copies one page after another with all lanes. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t, int lane, int now)
@@ -240,9 +232,7 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
 }
 #endif
 
-/*
- * Returns a cache policy for data that are read only once, such as K and V: L2 evicts them first.
- */
+/* Returns a cache policy for data read once: L2 evicts them first. */
 static __device__ __forceinline__ uint64_t read_once_policy()
 {
     uint64_t policy = 0;
@@ -327,8 +317,8 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t *r, uint32_t addr
 }
 
 /*
- * Computes S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. If HALVES is 1, rows 8-15 of Q
- * are zero.
+ * Computes S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. HALVES 1: rows 8-15 of Q are
+ * zero.
  */
 template <typename T, int HALVES, int GROUPS, int STEPS, int WIDTH16>
 static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
@@ -374,10 +364,7 @@ values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint
         }
 }
 
-/*
- * Calls step(i) for i = 0 .. width / 16 - 1. Four steps are unrolled between branches, so that the
- * loads of a step overlap the products of the previous step.
- */
+/* Calls step(i) for i < width / 16, four per branch, so that loads overlap products. */
 template <int WIDTH16, class F>
 static __device__ __forceinline__ void each_step(int width, const F &step)
 {
@@ -396,11 +383,7 @@ static __device__ __forceinline__ void each_step(int width, const F &step)
     }
 }
 
-/*
- * Computes the scores, like the function scores(), for a d_qk that is known only at run time. One
- * variant of scores() for each width would make the kernels for wide heads take too long to
- * compile.
- */
+/* Computes S = Q K^T for a d_qk known at run time; a variant per width would compile too slowly. */
 template <typename T, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES],
                                                   const uint32_t (&q)[WIDTH16][2 * HALVES],
@@ -427,10 +410,7 @@ static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES]
             s[j][e] = c[j][e];
 }
 
-/*
- * Multiplies probabilities by V, like the function values(), for a d_v that is known only at run
- * time.
- */
+/* Computes O^T += V^T P^T for a d_v known at run time. */
 template <typename T, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4],
                                                   const uint32_t (&p)[HALVES][GROUPS], uint32_t v,
@@ -451,8 +431,8 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
 }
 
 /*
- * Evaluates CALL(width / 16) with a constant argument. A switch statement would become a table in
- * constant memory, whose first read is a cache miss.
+ * Calls CALL with the constant width / 16. A switch would read a table from constant memory, which
+ * misses the cache.
  */
 #define EACH_WIDTH(width, CALL)                                                                    \
     if ((width) <= 64) {                                                                           \
@@ -479,14 +459,13 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
             CALL(8);                                                                               \
     }
 
-/* O is rescaled only when a softmax weight, relative to the old maximum, would exceed 2^LAZY. */
+/* O is rescaled only when a softmax weight would exceed 2^LAZY. */
 enum { LAZY = 8 };
 
 /*
- * Softmax state of one warp. `max` holds the largest raw scores of query heads lane/4 and (if
- * HALVES is 2) lane/4 + 8. `sum` holds this lane's parts of their sums of exponentials. `o` is O^T:
- * this lane has dims 16 i + lane/4 and 16 i + lane/4 + 8 of query heads 2 (lane % 4) and 2 (lane %
- * 4) + 1. WIDTH16 is the largest width of the kernel divided by 16.
+ * Softmax state of a warp. Raw `max` and this lane's part of `sum`: query heads lane/4 and, if
+ * HALVES is 2, lane/4 + 8. `o`: O^T, dims 16 i + lane/4 and + 8 of query heads 2 (lane % 4) and +
+ * 1.
  */
 template <int HALVES, int WIDTH16> struct state {
     float max[HALVES], sum[HALVES], o[HALVES][WIDTH16][4];
@@ -508,8 +487,8 @@ static __device__ __forceinline__ void clear(state<HALVES, WIDTH16> &st)
 }
 
 /*
- * Returns the distance in elements of Q between two adjacent query heads of a KV head. It exceeds
- * d_qk if attention uses only the first dimensions of each row of Q.
+ * Returns the elements of Q from one query head to the next; more than d_qk if attention uses only
+ * the first dimensions.
  */
 static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map, int kv_head)
 {
@@ -518,8 +497,8 @@ static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map,
 }
 
 /*
- * Loads Q of `group` query heads as A operands of mma. q[i] has dims 16 i .. 16 i + 15 of query
- * heads lane/4 and, if HALVES is 2, lane/4 + 8. Query head h is at from + h * stride.
+ * Loads Q of `group` heads as mma A operands: q[i] has dims 16 i .. 16 i + 15 of heads lane/4 and
+ * (HALVES 2) lane/4 + 8.
  */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES],
@@ -540,8 +519,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
 }
 
 /*
- * Adds 8 * GROUPS tokens to the softmax state `st`. Tokens from n_tokens on are ignored and, if
- * WINDOW is true, so are the first `older` tokens. `k` and `v` are shared-memory addresses.
+ * Adds 8 * GROUPS tokens to `st`, except from n_tokens on and, if WINDOW, the first `older`. `k`,
+ * `v`: shared-memory addresses.
  */
 template <typename T, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
@@ -559,8 +538,7 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
     }
     if (n_tokens < 8 * GROUPS) {
         /*
-         * Zeros V after the last group of 8 tokens, because the ring buffer holds arbitrary data
-         * there, and 0 * NaN is not 0.
+         * Zeros V after the last group of 8 tokens: arbitrary data may be NaN, and 0 * NaN is NaN.
          */
         for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
@@ -602,8 +580,8 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
             st.max[h] = m;
             st.sum[h] *= shrink;
             /*
-             * Lane 4 h holds `shrink`, the factor that rescales the older sums of query head h.
-             * Each lane holds columns of O^T of two heads.
+             * Lane 4 h holds the factor `shrink` of query head h; a lane holds columns of two
+             * heads.
              */
             const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
                         f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);

@@ -10,25 +10,24 @@ extern "C" {
 
 /*
  * Tokens of one KV head of one request that one CTA reads. CTAs first_cta .. first_cta + span - 1
- * share this KV head. Only `live` of these CTAs have tokens of this KV head; the others are idle.
+ * share the KV head; `live` of them have tokens.
  */
 typedef struct {
     int32_t request, head;
-    int32_t page; /* index of the segment's first page among the request's pages */
-    /* Number of tokens from the start of the first page to the end of the segment. */
+    int32_t page; /* first page, counted in the request */
+    /* tokens from the first page's start to the segment's end */
     int32_t n_tokens;
     int32_t first_cta, span, live;
     /*
-     * Number of tokens of the first page that precede the segment: a multiple of 32, unless the
-     * segment begins with the oldest token of a sliding window. In that case, the tokens between
-     * the next lower multiple of 32 and `skip` are read and masked.
+     * Tokens of the first page before the segment: a multiple of 32, or masked tokens older than a
+     * sliding window.
      */
     int32_t skip;
 } kvd_decode_segment;
 
 /*
- * Work of one CTA: `count` segments. The first segment is first_segment, the others start at
- * element `next` of kvd_decode_work.list. The structure has 48 bytes.
+ * Work of one CTA, 48 bytes: `count` segments, first_segment, then kvd_decode_work.list from `next`
+ * on.
  */
 typedef struct {
     int32_t count, next, unused[2];
@@ -36,15 +35,13 @@ typedef struct {
 } kvd_decode_cta;
 
 /*
- * Parts of the workspace. Each CTA c has two slots for partial results. Slot 2 c is for a KV head
- * whose first tokens an earlier CTA reads. Slot 2 c + 1 is for a KV head whose first tokens CTA c
- * reads.
+ * Parts of the workspace. CTA c has partial results 2 c (KV head begun by an earlier CTA) and 2 c +
+ * 1 (begun by CTA c).
  */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
     /*
-     * [n_ctas] Number of CTAs that have finished a KV head, at the index of the first CTA that
-     * works on the head. All numbers are 0 between launches.
+     * [n_ctas] Finished CTAs of a KV head, indexed by the head's first CTA. All 0 between launches.
      */
     uint32_t *arrived;
     /* [batch * n_kv_heads + n_ctas] All segments except the first one of each CTA. */
@@ -52,12 +49,9 @@ typedef struct {
     /* [2 n_ctas][group][2] partial results: largest raw score, sum of exponentials */
     float *slot_ml;
     float *slot_o; /* [2 n_ctas][group][d_v_max] partial results: O before the division */
-    /* Scratch memory of the planner: sort keys or prefix sums. */
+    /* planner's sort keys or prefix sums */
     unsigned long long *scratch;
-    /*
-     * Scratch memory of the planner, [batch * n_kv_heads]: for every task, (CTA << 16) | (index of
-     * the task within that CTA).
-     */
+    /* [batch * n_kv_heads] Planner: (CTA << 16) | index of the task in that CTA. */
     uint32_t *assigned;
     size_t bytes;
 } kvd_decode_work;

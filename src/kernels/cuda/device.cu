@@ -17,9 +17,7 @@ int kvd_device_count(void)
     return n;
 }
 
-/*
- * These numbers are copied from NVML's documentation, so that NVML's header is not needed to build.
- */
+/* Copied from NVML's documentation: the build needs no nvml.h. */
 enum { NVML_SUCCESS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_TEMPERATURE_GPU = 0 };
 
 typedef struct nvmlDevice_st *nvml_device;
@@ -38,10 +36,7 @@ struct nvml_lib {
     int (*driver)(char *, unsigned);
 };
 
-/*
- * Returns the functions of NVML; those that it lacks are NULL. The first call loads the library,
- * without a lock.
- */
+/* Loads NVML on the first call, without a lock. Functions that NVML lacks are NULL. */
 static const nvml_lib *nvml(void)
 {
     static nvml_lib lib;
@@ -93,7 +88,7 @@ static double reading(int code, unsigned value, double unit, const char *what,
     return NAN;
 }
 
-/* Return code of NVML for a function that the installed driver lacks. */
+/* Return code of NVML for a function that the driver lacks. */
 enum { NVML_NO_FUNCTION = 13 };
 
 static double read_of(int (*entry)(nvml_device, int, unsigned *), nvml_device handle, int which,
@@ -226,10 +221,7 @@ static __device__ __forceinline__ unsigned sm_id()
     return id;
 }
 
-/*
- * Reads the clocks of an SM. The kernel waits until %globaltimer advances and then reads the cycle
- * counter, so the resolution of %globaltimer does not matter.
- */
+/* Waits until %globaltimer advances, then reads the cycle counter of each SM. */
 static __global__ void __launch_bounds__(1024) stamp_kernel(kvd_clock_stamp *stamp)
 {
     const unsigned id = sm_id();

@@ -1,6 +1,7 @@
 /*
- * Fills device memory with benchmark data from kernels/timing/values.h. A thread generates 8
- * adjacent dims of one token. Grid: x over (token, group of 8 dims), y over heads, z over requests.
+ * Fills device memory with benchmark data of kernels/timing/values.h.
+ *
+ * A thread writes 8 adjacent dims of one token; grid x: (token, 8 dims), y: heads, z: requests.
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -22,8 +23,7 @@ __device__ static uint32_t pack2(int dtype, float x, float y)
 }
 
 /*
- * Returns 8 adjacent dims of one token from dim `first` on. Dims from `width` on are zero. If
- * `there` is false, all dims are zero.
+ * Returns 8 adjacent dims of a token from dim `first` on; zeros from `width` on or if not `there`.
  */
 __device__ static uint4 eight(int dtype, uint64_t key, int tensor, int sharp, bool there,
                               uint32_t token, int first, int width)
@@ -76,7 +76,7 @@ __global__ static void fill_q_rows_kernel(const kvd_fill_args a, uint16_t *q)
                                            static_cast<uint32_t>(a.kv_len[b] - 1), first, d);
 }
 
-/* Fills K and V. blockIdx.y counts the KV heads of K, then those of V. */
+/* blockIdx.y counts the KV heads of K, then those of V. */
 __global__ static void fill_kv_kernel(const kvd_fill_args a, uint16_t *pool)
 {
     const int n_kv = a.map.n_kv_heads, b = static_cast<int>(blockIdx.z);
@@ -169,8 +169,7 @@ extern "C" cudaError_t kvd_fill_strided(const kvd_fill_strided_args *a, void *to
 }
 
 /*
- * Fills the latents, the compressed K and V that PALU stores for a group of heads. blockIdx.y is 2
- * g for the K latents of group g and 2 g + 1 for its V latents.
+ * Fills PALU's latents (compressed K and V of a head group g): blockIdx.y 2 g for K, 2 g + 1 for V.
  */
 __global__ static void fill_latents_kernel(const kvd_fill_args a, const kvd_palu_shape shape,
                                            uint16_t *pool)
@@ -217,7 +216,7 @@ __global__ static void read_all_kernel(const uint4 *from, size_t n, uint32_t *si
         const uint4 x = from[i];
         sum += x.x ^ x.y ^ x.z ^ x.w;
     }
-    /* The condition is never true, but keeps the compiler from removing the loads. */
+    /* Never true; keeps the compiler from removing the loads. */
     if (sum == 0x9e3779b9u)
         *sink = sum;
 }

@@ -1,6 +1,7 @@
 /*
- * Packing of two bf16 (if BF) or fp16 numbers, mma.sync m16n8k16 and ldmatrix, for sm_80 and later.
- * In an 8 x 8 fragment, lane l holds columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
+ * Packing of 16-bit pairs, mma.sync m16n8k16 and ldmatrix (sm_80 and later).
+ *
+ * In an 8 x 8 fragment, lane l has columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
  */
 #ifndef KVD_KERNELS_CUDA_MMA_CUH
 #define KVD_KERNELS_CUDA_MMA_CUH
@@ -52,7 +53,7 @@ __device__ inline void ldmatrix(uint32_t from, uint32_t (&r)[4])
                  : "memory");
 }
 
-/* Loads four 8 x 8 fragments like ldmatrix, but transposes each of them. */
+/* Loads four 8 x 8 fragments, each transposed. */
 __device__ inline void ldmatrix_trans(uint32_t from, uint32_t (&r)[4])
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -1,7 +1,8 @@
 /*
- * Prefill attention in CUDA on heads with different numbers of dimensions, in layout BLOCKED of
- * kernels/layout.h, bf16 or fp16. The functions launch on the caller's stream and never wait or
- * allocate.
+ * Prefill attention in CUDA on heads of different widths, layout BLOCKED of kernels/layout.h, bf16
+ * or fp16.
+ *
+ * Functions launch on the caller's stream and never wait or allocate.
  */
 #ifndef KVD_KERNELS_CUDA_PREFILL_H
 #define KVD_KERNELS_CUDA_PREFILL_H
@@ -15,14 +16,13 @@ extern "C" {
 #endif
 
 enum {
-    KVD_PREFILL_ROWS = 192, /* largest number of rows of a tile: 3 warpgroups of 64 */
-    /* Largest number of rows of a tile in a layer with a head wider than KVD_WIDTH_NARROW. */
+    KVD_PREFILL_ROWS = 192, /* rows of a tile at most: 3 warpgroups of 64 */
+    /* Limit for layers with a head wider than KVD_WIDTH_NARROW. */
     KVD_PREFILL_WIDE_ROWS = 128
 };
 
 /*
- * Query rows of one head of one request, which a CTA computes together. The structure has 16 bytes,
- * and arrays of it must be aligned to 16 bytes.
+ * Query rows of one head of one request that a CTA computes. 16 bytes; arrays are 16-byte aligned.
  */
 typedef struct {
     int32_t request, head; /* indices of the request and of the query head */
@@ -34,14 +34,11 @@ typedef struct {
     const kvd_prefill_tile *tile; /* device [n_tiles] */
     int32_t n_tiles;
     /*
-     * Device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1 in this order. NULL: every
-     * CTA takes the next tile by incrementing *next.
+     * Device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1. NULL: CTAs take tiles by
+     * incrementing *next.
      */
     const int32_t *first;
-    /*
-     * Device [1]: index of the next tile that a CTA takes, 0 at launch; used if the member `first`
-     * is NULL
-     */
+    /* Device [1]: next tile, 0 at launch; used if `first` is NULL */
     int32_t *next;
     int32_t n_ctas; /* one per SM */
 } kvd_prefill_work;
@@ -54,43 +51,34 @@ typedef struct {
     const int32_t *q_start, *q_len, *kv_len;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* blocked, on the device */
-    const void *pool;          /* pool of pages with K and V, on the device */
+    const void *pool;          /* pages of K and V on the device */
     /*
-     * Device [n_heads]: logits of the attention sinks. The exponential of a head's sink is added to
-     * the denominators of its softmax, once per row. NULL: no sinks.
+     * Device [n_heads]: attention sinks, whose exponentials are added to the softmax denominators.
+     * NULL: none.
      */
     const float *sinks;
     /* Output, device [n_q8][o_pitch]. */
     void *o;
-    /*
-     * Output, device [n_heads][n_q8], natural logarithms of the softmax denominators. May be NULL.
-     */
+    /* Output, device [n_heads][n_q8], natural logs of the softmax denominators. May be NULL. */
     float *lse;
-    /*
-     * Output, device [n_ctas]: nanoseconds from the start of a CTA's first tile to the end of its
-     * last. May be NULL.
-     */
+    /* Output, device [n_ctas]: nanoseconds from first to last tile of each CTA. May be NULL. */
     unsigned long long *busy;
     kvd_prefill_work work;
 } kvd_prefill_args;
 
 /*
- * Kernel for Hopper (sm_90a). Returns cudaErrorNotSupported on other devices. It has no variant for
- * heads wider than KVD_WIDTH_NARROW in KVD_F16, so it calls kvd_prefill_mma if a head is wider than
- * KVD_WIDTH_NARROW and the data type is KVD_F16.
+ * Kernel for sm_90a; elsewhere returns cudaErrorNotSupported. Calls kvd_prefill_mma for KVD_F16
+ * with a head wider than KVD_WIDTH_NARROW.
  */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/*
- * Computes layers with a sliding window. Called by kvd_prefill_sm90 after it has checked the
- * arguments.
- */
+/* Computes layers with a sliding window. Only kvd_prefill_sm90 calls it, after checking `args`. */
 cudaError_t kvd_prefill_window_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/* Computes bf16 layers with a head wider than KVD_WIDTH_NARROW. Called by kvd_prefill_sm90. */
+/* Computes bf16 layers with a head wider than KVD_WIDTH_NARROW. Only kvd_prefill_sm90 calls it. */
 cudaError_t kvd_prefill_wide_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/* Kernel for sm_80 and later, with the arguments of kvd_prefill_sm90. */
+/* Kernel for sm_80 and later. */
 cudaError_t kvd_prefill_mma(const kvd_prefill_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

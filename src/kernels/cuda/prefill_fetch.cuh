@@ -1,7 +1,4 @@
-/*
- * Shared memory of the prefill kernels on Hopper (prefill_sm90.cu), and the code of the warps that
- * announce tiles and fetch Q, K and V.
- */
+/* Shared memory of prefill_sm90.cu, and its warps that announce tiles and fetch Q, K and V. */
 #ifndef KVD_KERNELS_CUDA_PREFILL_FETCH_CUH
 #define KVD_KERNELS_CUDA_PREFILL_FETCH_CUH
 
@@ -22,47 +19,35 @@ constexpr bool WIDE = false;
 enum {
     WARPGROUPS = WIDE ? KVD_PREFILL_WIDE_ROWS / 64 : KVD_PREFILL_ROWS / 64,
     THREADS = 128 * (WARPGROUPS + 1),
-    /*
-     * Number of registers of a thread that computes. Threads of the last warpgroup, which copies,
-     * have PRODUCER_REGISTERS. Together all threads use nearly all 65536 registers of an SM.
-     */
+    /* Registers per computing and per copying thread; together nearly all 65536 of an SM. */
     REGISTERS = WIDE ? 232 : 160,
     PRODUCER_REGISTERS = WIDE ? 40 : 32,
     SLOTS = WIDE ? 4 : 5,
     SLOT_BYTES = WIDE ? 80 * KVD_WIDTH_MAX * 2 : 128 * KVD_WIDTH_NARROW * 2,
     Q_BYTES = 64 * (WIDE ? KVD_WIDTH_MAX : KVD_WIDTH_NARROW) * 2,
-    /* Number of tiles that the warp in take_tiles may announce before they are computed */
+    /* tiles that take_tiles may announce ahead */
     TILES = 3,
-    /*
-     * Numbers of the first of WARPGROUPS named barriers; each warpgroup waits at its own for its
-     * turn
-     */
+    /* first of WARPGROUPS named barriers at which warpgroups wait for their turn */
     BAR_TURN = 1,
     BAR_END = BAR_TURN + WARPGROUPS,
-    /*
-     * Named barrier with which the warp that fetches K and V synchronises its lanes. __syncwarp
-     * would do, but the tool racecheck does not follow it.
-     */
+    /* Named barrier of the warp that fetches K and V; racecheck does not follow __syncwarp. */
     BAR_FETCH
 };
 
-/* Largest softmax weight, or sum of weights, for which float16 is used. */
+/* Largest softmax weight, or sum of weights, for float16. */
 #define SUM_LIMIT 16384.0f
 
 struct tile_info {
-    int32_t d_qk, d_v; /* d_v is 0 if there are no more tiles */
-    int32_t n_blocks;  /* number of key blocks from key 0 to the position of the tile's last row */
-    /*
-     * With a window: first key block that the tile's first row attends to, and first key of the
-     * block that is read.
-     */
+    int32_t d_qk, d_v; /* 0 if there are no more tiles */
+    int32_t n_blocks;  /* key blocks from key 0 to the position of the tile's last row */
+    /* With a window: first key block of the tile's first row, and first key read in the block. */
     int32_t first_block, first_key;
     int32_t position; /* position of row 0 in its sequence */
     int32_t n_rows, kv_len8;
-    int32_t kv_offset; /* index of this KV head's first element in a page */
+    int32_t kv_offset; /* first element of the KV head in a page */
     const int32_t *pages;
-    long long q_first, o_first; /* index of the first element of row 0 in q and in o */
-    long long lse;              /* index of row 0 in lse */
+    long long q_first, o_first; /* index of row 0's first element in q and in o */
+    long long lse;
     float sink;                 /* logit of the head's attention sink, times log2(e) */
 };
 
@@ -72,23 +57,17 @@ struct shared {
     unsigned long long slot_full[SLOTS], slot_empty[SLOTS];
     unsigned long long q_full[WARPGROUPS], q_empty[WARPGROUPS];
     unsigned long long tile_full[TILES], tile_empty[TILES];
-    /* One barrier for the lanes of each warp that computes, in place of __syncwarp. */
+    /* One barrier per computing warp, in place of __syncwarp. */
     unsigned long long reread[4 * WARPGROUPS];
     unsigned long long begun;
     tile_info tile[TILES];
 };
 
 extern __shared__ __align__(1024) unsigned char memory[];
-/*
- * The shared memory is named by a macro, not by a pointer: the address of a symbol is a constant,
- * which takes no register.
- */
+/* A macro, not a pointer: a symbol's address takes no register. */
 #define SH (*(shared *)memory)
 
-/*
- * Returns the number of keys per block. The number is chosen such that S, P and O of a thread fit
- * in its registers.
- */
+/* Returns the keys per block, such that S, P and O fit in a thread's registers. */
 __host__ __device__ constexpr int block_keys(int d_v)
 {
     return WIDE ? 80 : d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
@@ -106,10 +85,7 @@ template <int N> __device__ __forceinline__ void step(ring &r)
     }
 }
 
-/*
- * Waits for the next tile. All lanes of a warp read the tile, so all must call tile_done() after
- * their last read.
- */
+/* All lanes of a warp read the tile and must call tile_done() after their last read. */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
     mbar_wait_asleep(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
@@ -119,16 +95,13 @@ __device__ __forceinline__ void tile_done(ring &tiles)
     mbar_arrive(kvd_smem(&SH.tile_empty[tiles.at]));
     step<TILES>(tiles);
 }
-/* Returns x, which must be equal in all lanes, and tells the compiler that they are equal. */
+/* Tells the compiler that x is equal in all lanes. */
 __device__ __forceinline__ int uniform(int x)
 {
     return __shfl_sync(~0u, x, 0);
 }
 
-/*
- * Gives tiles to the other warps: writes each tile to shared memory, up to TILES tiles before they
- * are computed. Runs in one thread.
- */
+/* Announces up to TILES tiles in shared memory before they are computed. Runs in one thread. */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
     const kvd_prefill_work &w = a.work;
@@ -176,8 +149,8 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
     /*
-     * Bit g is the parity for the next wait at the barrier q_empty of warpgroup g. The parities
-     * begin at 1, with which a wait does not block before the barrier's first phase ends.
+     * Bit g: parity for the barrier q_empty of warpgroup g. Starts at 1, with which the first wait
+     * passes.
      */
     uint32_t parities = 7;
     for (;;) {
@@ -204,9 +177,8 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 }
 
 /*
- * Copies K or V of keys first .. end - 1 of one head into a slot of shared memory. Lane i copies
- * the i-th page, whose number in the pool is `page`. The slot has n keys from key `begin` on; keys
- * before `first` are older than the window.
+ * Copies K or V of keys first .. end - 1 of a head into a slot of n keys from key `begin` on. Lane
+ * i copies page i, number `page` of the pool.
  */
 template <bool WINDOW>
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
@@ -216,10 +188,7 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - begin < n || (WINDOW && begin < first)) {
-        /*
-         * P is 0 for keys that are not fetched, but 0 times NaN is NaN, so V is set to 0 for these
-         * keys.
-         */
+        /* Sets V of keys that are not fetched to 0, because 0 times NaN is NaN. */
         if (WINDOW) {
             uint4 *zero = (uint4 *)SH.slot[slots.at];
 #pragma unroll 1
@@ -254,10 +223,7 @@ template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int l
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        /*
-         * Lane l keeps element held + l of the page table in `ids`. The initial value of `held`
-         * means that no element is held.
-         */
+        /* Lane l keeps element held + l of the page table in `ids`; 1 << 30: nothing is held. */
         int held = 1 << 30, ids = 0;
         for (int j = t.n_blocks - 1; j >= (WINDOW ? t.first_block : 0); j--) {
             const int begin = j * n, end = min(begin + n, t.kv_len8),

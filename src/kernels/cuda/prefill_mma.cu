@@ -1,24 +1,13 @@
 /*
- * Causal prefill attention for every GPU from sm_80 on: mma.sync, ldmatrix, cp.async.
+ * Causal prefill attention for sm_80 and later: mma.sync, ldmatrix, cp.async.
  *
- *   S = Q K^T / sqrt(d_head)  P = exp(S - m)  O = P V / sum(P)  lse = m + log(sum(P))
+ *   S = Q K^T / sqrt(d_head)   P = exp(S - m)   O = P V / sum(P)   lse = m + log(sum(P))
  *
- * The kernel is bound by latency: O and S of 32 rows take all registers, so a scheduler has two
- * warps to choose from. On an H200 it reaches 340 TFLOP/s at d = 128.
- *
- * A worker is 4 warps with their own shared memory, barrier and tiles. A CTA has two workers, so
- * that one computes while the other waits. A tile is computed in passes of 128 rows, 32 per warp:
- * each fragment of K and V then feeds two mma rows. Keys come page by page (64 keys), into two
- * stages where shared memory allows.
- *
- * The loop over d_qk has a number of steps that is known only at run time. d_v determines how many
- * registers O takes, so there are four variants, each for two values of d_v. With eight variants,
- * launches that mix all values took 1.3 times as long, because the instruction cache is too small.
- * Rows are rescaled only if their maximum grows by more than 2^8.
- *
- * Layers with a head wider than KVD_WIDTH_NARROW have an instance of their own (WIDE). It computes
- * passes of 64 rows, because O of 16 rows and 256 dims takes 128 registers, and its loop over d_v
- * also has a number of steps known only at run time.
+ * - A worker is 4 warps with own shared memory, barrier and tiles; a CTA has two workers.
+ * - A tile is computed in passes of 128 rows, 32 per warp, with pages of 64 keys in two stages.
+ * - Four variants by d_v, for two values each: more do not fit the instruction cache.
+ * - Rows are rescaled only if their maximum grows by more than 2^8.
+ * - WIDE (a head wider than KVD_WIDTH_NARROW): passes of 64 rows, d_v known only at run time.
  */
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill.h"
@@ -36,8 +25,8 @@ struct params {
     kvd_prefill_args a;
     float scale_log2; /* 1/sqrt(d_head) times log2(e) */
     /*
-     * Bytes of shared memory for Q (q_bytes) and for one buffer of K and V (stage_bytes). A worker,
-     * 4 warps that compute a tile, has `stages` such buffers.
+     * Bytes of shared memory for Q and for each of `stages` buffers of K and V of a worker (4
+     * warps).
      */
     int32_t stages, q_bytes, stage_bytes;
     int32_t worker_bytes;
@@ -50,7 +39,7 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-/* Copies 16 bytes to shared memory, or writes zeros if `there` is false. */
+/* Copies 16 bytes to shared memory, or zeros if `there` is false. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -75,10 +64,7 @@ __device__ __forceinline__ unsigned long long now_ns()
     return t;
 }
 
-/*
- * Returns threadIdx.x from its hardware register, because a copy that the compiler keeps would not
- * fit into the registers.
- */
+/* Reads threadIdx.x from its hardware register: a kept copy would not fit into registers. */
 __device__ __forceinline__ int thread_now()
 {
     int t;
@@ -89,14 +75,14 @@ __device__ __forceinline__ int thread_now()
 /* Tile that 4 warps compute, described in shared memory. */
 struct job {
     const uint16_t *q;    /* row 0 of the tile in Q */
-    const uint16_t *pool; /* address of K of the KV head in page 0 of the pool */
+    const uint16_t *pool; /* K of the KV head in page 0 of the pool */
     const int32_t *pages;
     uint16_t *o; /* output of row 0 of the tile, column 0 of the head */
     float *lse;  /* lse of row 0 of the tile, or NULL */
     int32_t d_qk, d_v, kv_len, n_rows;
     int32_t pos; /* position of row 0 of the tile in its sequence */
     int32_t page_elements, o_pitch, stages, stage_bytes;
-    int32_t window; /* size of the sliding window in tokens; set only if WINDOW is true */
+    int32_t window; /* sliding window in tokens; set only if WINDOW */
     uint32_t q_smem, kv_smem;
     float scale, scale_log2;
     const float *sink;             /* logit of the head's attention sink, or NULL */
@@ -104,7 +90,7 @@ struct job {
     unsigned long long begin, end; /* start and end of the tiles in ns; 0 if there were none */
 };
 
-/* Starts the copy of a page (64 keys). Groups of 8 keys after kv_len become zero. */
+/* Starts copying a page of 64 keys. Groups of 8 keys after kv_len become zero. */
 __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int block, uint32_t to)
 {
     const int d_qk = w.d_qk, d_v = w.d_v;
@@ -125,8 +111,8 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
 }
 
 /*
- * Adds P V of 64 keys and 16 * N16 dims to o. v_at is the shared-memory address of this lane's
- * first read of V.
+ * Adds P V of 64 keys and 16 * N16 dims to o. v_at: shared-memory address of this lane's first read
+ * of V.
  */
 template <bool BF, int ROWS16, int N16, int TILES>
 __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
@@ -155,10 +141,7 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
     }
 }
 
-/*
- * Adds P V of 64 keys to o, for a d_v that is known only at run time. There is one branch per 64
- * dimensions, so that the loads of a step overlap the products of the previous step.
- */
+/* Adds P V of 64 keys to o for a d_v known at run time, with one branch per 64 dims. */
 template <bool BF, int ROWS16, int TILES>
 __device__ __forceinline__ void
 add_values_any(uint32_t v_at, int d_v, const float (&s)[ROWS16][8][4], float (&o)[ROWS16][TILES][4])
@@ -193,7 +176,7 @@ add_values_any(uint32_t v_at, int d_v, const float (&s)[ROWS16][8][4], float (&o
         }
 }
 
-/* Computes the output of rows row0 .. row0 + 64 * ROWS16 - 1 of the tile. */
+/* Computes rows row0 .. row0 + 64 * ROWS16 - 1 of the tile. */
 template <bool BF, bool WINDOW, int ROWS16, int D_V>
 __device__ __forceinline__ void pass(const job &w, int row0)
 {
@@ -201,10 +184,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
-    /*
-     * FULL is true for the template variant in which O and S take nearly all registers. Rarely used
-     * values are then computed again instead of kept.
-     */
+    /* FULL: O and S take nearly all registers, so rarely used values are computed again. */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
     const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
     const float kept_scale = w.scale_log2;
@@ -212,7 +192,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const auto warp_row = [&] { return 16 * ROWS16 * (thread() % WORKER_THREADS / 32); };
     const auto pass_pos = [&] { return FULL ? w.pos + row0 : kept_pos; };
 
-    /* Waits until all warps have read the data of the previous rows in shared memory. */
+    /* Waits until all warps have read the previous rows from shared memory. */
     worker_barrier(thread() / WORKER_THREADS);
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
@@ -233,8 +213,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
             for (int e = 0; e < 4; e++)
                 o[t][n][e] = 0;
         /*
-         * With a window, all keys of a row's first block may be masked. m must be finite then,
-         * because -INFINITY minus -INFINITY is NaN.
+         * With a window, a row's first block may be all masked; m stays finite because inf - inf is
+         * NaN.
          */
         m[t][0] = m[t][1] = WINDOW ? -1e30f : -INFINITY;
         l[t][0] = l[t][1] = 0;
@@ -304,10 +284,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                             if (behind <= 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
-            /*
-             * The number subtracted from the scores may be up to 8 (in units of log2) below the
-             * row's maximum, so P is at most 2^8.
-             */
+            /* The subtracted number may be up to 8 (log2) below the row's maximum: P <= 2^8. */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
             bool grown = false;
@@ -448,10 +425,7 @@ __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
 
 template <bool BF, bool WINDOW> __device__ __forceinline__ void narrow_tile(const job &w)
 {
-    /*
-     * The function has only four variants (for d_v of up to 32, 64, 96 and 128), because more do
-     * not fit in the instruction cache at the same time.
-     */
+    /* Four variants, for d_v up to 32, 64, 96 and 128: more overflow the instruction cache. */
     switch ((w.d_v + 16) / 32) {
     case 1:
         tile_of_width<BF, WINDOW, 32>(w);
@@ -541,10 +515,7 @@ bool valid(const kvd_prefill_args *a)
            ((uintptr_t)a->q | (uintptr_t)a->pool | (uintptr_t)a->o) % 16 == 0;
 }
 
-/*
- * Launches the kernel. If the device has little shared memory, uses fewer workers (groups of 4
- * warps) per CTA or fewer buffers of K and V per worker.
- */
+/* On devices with little shared memory, uses fewer workers per CTA or fewer stages per worker. */
 cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t stream)
 {
     int device = 0, room = 0, qk = 0, both = 0;

@@ -1,19 +1,22 @@
 /*
- * Schedulers of prefill: they assign tiles (query rows of one head of one request) to CTAs. One CTA
- * of 1024 threads creates the whole list. kvd_prefill_cost models the cost of a tile.
+ * Schedulers of prefill: one CTA of 1024 threads assigns tiles (query rows of one head of one
+ * request) to CTAs.
  *
  * NONE. Tile i in the order (request, head, row) goes to CTA i mod n_ctas.
  *
- * PAPERS (ZACK section 5, FDC 4.3; readings Z-6, Z-20, Z-21 of docs/readings.md). Let d_sum = d_qk
- * + d_v + 1 of a head, d_sum_max the largest d_sum, and `rows` the rows of a tile. A task of head i
- * has B_r = rows d_sum_max / d_sum_i rows, rounded to a multiple of `rows`. Task i goes to CTA i
- * mod n_ctas. If the last n_ctas tasks at most do not occupy every CTA, they are cut again, into
- * tiles of wl / (d_sum s_kv) rows, rounded to a multiple of 64. Here wl is the mean load per CTA,
- * the sum of rows d_sum s_kv over all tasks divided by n_ctas, and s_kv the mean number of keys
- * that a row attends to. These smaller tiles go in order to the CTA with the least load.
+ * PAPERS (ZACK section 5, FDC 4.3; readings Z-6, Z-20, Z-21 of docs/readings.md).
  *
- * OURS. Tiles are sorted by decreasing cost, in sections of KV heads whose K and V fit in 32 MB of
- * L2, and CTAs take them dynamically.
+ * - d_sum = d_qk + d_v + 1 of a head. A task of head i has B_r = rows d_sum_max / d_sum_i rows,
+ * rounded
+ *   to a multiple of `rows`, and goes to CTA i mod n_ctas.
+ * - If the last n_ctas tasks at most do not occupy every CTA, they are cut into tiles of
+ *   wl / (d_sum s_kv) rows, rounded to a multiple of 64, each to the CTA with the least load.
+ * - wl: mean load per CTA, sum of rows d_sum s_kv over tasks / n_ctas. s_kv: mean number of keys
+ * per row.
+ *
+ * OURS. Tiles by decreasing cost, in sections of KV heads whose K and V fit in 32 MB of L2; CTAs
+ * take
+ * them dynamically.
  */
 #include "kernels/cuda/prefill_plan.h"
 
@@ -22,24 +25,18 @@
 enum {
     THREADS = 1024,
     WARPS = THREADS / 32,
-    KEYS = 128,           /* number of keys per block in the model of a tile's cost */
+    KEYS = 128,           /* keys per block in the model of a tile's cost */
     LENGTHS_SHARED = 512, /* most requests whose lengths fit into shared memory */
-    /* Largest number of (request, query head) pairs whose prefix sums fit into shared memory. */
+    /* Most (request, query head) pairs whose prefix sums fit into shared memory. */
     UNITS_SHARED = 2048,
-    /* Largest number of CTAs whose loads fit into shared memory. */
+    /* Most CTAs whose loads fit into shared memory. */
     CTAS_MAX = 1024,
-    BUCKETS = 2048, /* number of buckets of the counting sort that orders tiles by cost */
-    /*
-     * Tiles are sorted in sections, whose K and V should stay in L2. This is the largest number of
-     * bytes of K and V of one section.
-     */
+    BUCKETS = 2048, /* buckets of the counting sort by cost */
+    /* Largest number of bytes of K and V of a section of tiles, which should stay in L2. */
     L2_SECTION = 32 << 20
 };
 
-/*
- * Costs in SM clocks, fitted to 1 request x 16384 tokens at widths of 128, 64 and 32 on an H200
- * (docs/kernels.md).
- */
+/* SM clocks, fitted to 1 x 16384 tokens at widths 128, 64, 32 on an H200 (docs/kernels.md). */
 extern "C" const kvd_prefill_cost kvd_prefill_cost_sm90 = {KVD_PREFILL_ROWS, 1600.f, 8.4f, 3000.f};
 extern "C" const kvd_prefill_cost kvd_prefill_cost_mma = {128, 1700.f, 16.4f, 3000.f};
 
@@ -53,28 +50,19 @@ typedef struct {
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;
     int32_t *first, *next;
-    int32_t *before; /* [batch + 1] number of tiles of one head before request b */
-    /*
-     * Schedule PAPERS, [batch * n_heads + 1]: number of tasks (ranges of query rows) before each
-     * (request, query head) pair.
-     */
+    int32_t *before; /* [batch + 1] tiles of one head before request b */
+    /* PAPERS, [batch * n_heads + 1]: tasks before each (request, query head). */
     int32_t *prefix;
-    /*
-     * Schedule PAPERS, [max_pieces]: tiles into which the tasks that remain after the last full
-     * round of one task per CTA are cut.
-     */
+    /* PAPERS, [max_pieces]: tiles into which the tasks of the last round are cut. */
     kvd_prefill_tile *piece;
-    /* Schedule PAPERS, [max_pieces]: CTA of each tile in `piece`. */
+    /* PAPERS, [max_pieces]: CTA of each tile in `piece`. */
     int32_t *owner;
 } plan_args;
 
-/*
- * Query and key lengths of the requests. They are in shared memory if they fit, otherwise in device
- * memory.
- */
+/* Lengths of the requests, in shared memory if they fit. */
 typedef struct {
     const int32_t *q_len, *kv_len;
-    const int32_t *tiles_before; /* number of tiles of one head before request b */
+    const int32_t *tiles_before; /* tiles of one head before request b */
     int longest;
 } lengths;
 
@@ -100,8 +88,8 @@ __device__ int oldest_key(const plan_args &p, int position)
 }
 
 /*
- * Calls visit(tile, index, c) for every tile. `index` is the tile's number in the order (request,
- * head, row). c is the cost of one block of KEYS keys for the rows of the tile.
+ * Calls visit(tile, index, c) per tile in the order (request, head, row); c: cost of KEYS keys for
+ * its rows.
  */
 template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
@@ -124,17 +112,14 @@ template <class F> __device__ void each_tile(const plan_args &p, const lengths &
     }
 }
 
-/*
- * Stores a tile. One store of 16 bytes is faster than four stores of 4 bytes, because addresses are
- * scattered.
- */
+/* One store of 16 bytes: four scattered stores of 4 bytes are slower. */
 __device__ void put(kvd_prefill_tile *to, const kvd_prefill_tile &x)
 {
     static_assert(sizeof(kvd_prefill_tile) == sizeof(int4), "a tile is one 16-byte store");
     *reinterpret_cast<int4 *>(to) = make_int4(x.request, x.head, x.row, x.n_rows);
 }
 
-/* Writes prefix sums: out[i] = value(0) + ... + value(i - 1) for i = 0 .. n. */
+/* Writes out[i] = value(0) + ... + value(i - 1) for i = 0 .. n. */
 template <class F> __device__ void scan(int n, int32_t *out, const F &value)
 {
     __shared__ int32_t part[WARPS];
@@ -190,10 +175,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
     for (int i = (int)threadIdx.x; i <= BUCKETS; i += THREADS)
         bucket[i] = 0;
 
-    /*
-     * Tiles are sorted in sections, and the tiles of a section share K and V in L2. If the KV heads
-     * of a request do not fit into L2 together, the request has several sections.
-     */
+    /* A request has several sections if its KV heads do not fit into L2 together. */
     const float head_bytes = (float)len.longest * (float)p.map.page_elements / KVD_PAGE_TOKENS *
                              2.f / (float)p.map.n_kv_heads;
     const int section_heads = min(p.map.n_kv_heads, max(1, (int)((float)L2_SECTION / head_bytes)));
@@ -201,10 +183,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         section_heads == p.map.n_kv_heads ? 0 : ceil_div(p.map.n_kv_heads, section_heads);
     const int want = max(1, p.batch * per_request), sections = min(want, BUCKETS / 64),
               levels = BUCKETS / sections;
-    /*
-     * With a window, a tile reads the keys of the window before its first row, and the keys at the
-     * positions of its own rows.
-     */
+    /* With a window, a tile reads the window before its first row and the keys of its rows. */
     const int most_keys =
         p.map.window ? min(len.longest, p.map.window + p.cost.rows + KEYS) : len.longest;
     const float top = (float)ceil_div(most_keys, KEYS) * block_cost(p, p.widest) + p.cost.per_tile;
@@ -233,10 +212,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         *p.next = 0;
 }
 
-/*
- * Returns the (request, query head) pair u that contains task i of schedule PAPERS: prefix[u] <= i
- * < prefix[u + 1].
- */
+/* Returns the (request, query head) u with prefix[u] <= i < prefix[u + 1]. */
 __device__ int unit_of(const int32_t *prefix, int n_units, int i)
 {
     int lo = 0, hi = n_units;
@@ -256,18 +232,15 @@ __device__ int papers_rows(const plan_args &p, int head)
     return max(1, (int)(rows + 0.5f)) * p.cost.rows;
 }
 
-/*
- * Returns the load of a tile in schedule PAPERS: rows * (d_qk + d_v + 1) * s_kv, where s_kv is the
- * mean number of keys that a row attends to.
- */
+/* Returns rows * (d_qk + d_v + 1) * s_kv; s_kv: mean number of keys per row. */
 __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_prefill_tile &x)
 {
     const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);
     const float width = (float)(widths_of(p, x.head) + 1), rows = (float)x.n_rows;
     if (p.map.window) {
         /*
-         * The first `rising` rows attend to all keys up to their own position, because the window
-         * begins before key 0. Each later row attends to `window` keys.
+         * The first `rising` rows attend to all keys up to their position, later rows to `window`
+         * keys.
          */
         const float window = (float)p.map.window, rising = fminf(rows, fmaxf(0.f, window - before));
         return width * (rising * (before + 0.5f * (rising + 1)) + (rows - rising) * window);
@@ -277,10 +250,7 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
 
 __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)
 {
-    /*
-     * Tasks of the last round. A round gives one task to each CTA, but the last one has fewer tasks
-     * than there are CTAs.
-     */
+    /* Tasks of the last round, fewer than there are CTAs. */
     __shared__ kvd_prefill_tile tail[CTAS_MAX];
     __shared__ int32_t count[CTAS_MAX];
     __shared__ float load[CTAS_MAX];
@@ -324,10 +294,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     }
     __syncthreads();
 
-    /*
-     * The last round has too few tasks for all CTAs, so they are cut into smaller tiles. One warp
-     * assigns these tiles to CTAs.
-     */
+    /* Cuts the last round's tasks into smaller tiles, which one warp assigns to CTAs. */
     const int last = n_tasks - full;
     if (t < 32) {
         int made = 0;
@@ -435,10 +402,7 @@ size_t round256(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/*
- * Returns an upper bound on the number of tiles into which the tasks of the last round (one task
- * per CTA) are cut. A tile has at least 64 rows.
- */
+/* Upper bound on the tiles of the last round's tasks; a tile has at least 64 rows. */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {
     int lo = 1 << 30, hi = 0;

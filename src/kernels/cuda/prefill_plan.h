@@ -1,6 +1,6 @@
 /*
- * Schedulers of prefill: they cut the query rows of every head and request into tiles and assign
- * the tiles to CTAs. They run on the device, in one launch on the caller's stream.
+ * Schedulers of prefill, on the device: they cut query rows into tiles and assign the tiles to
+ * CTAs.
  */
 #ifndef KVD_KERNELS_CUDA_PREFILL_PLAN_H
 #define KVD_KERNELS_CUDA_PREFILL_PLAN_H
@@ -12,21 +12,17 @@ extern "C" {
 #endif
 
 typedef enum {
-    /* CTA c computes the tiles c, c + n_ctas, ... in the order request, head, row. */
+    /* CTA c computes tiles c, c + n_ctas, ... in the order request, head, row. */
     KVD_SCHEDULE_NONE,
-    KVD_SCHEDULE_PAPERS, /* schedule of the papers ZACK (section 5) and FDC (section 4.3) */
-    /*
-     * A CTA takes the next tile when it is free. Tiles are sorted by decreasing cost, within each
-     * section of KV heads whose K and V fit in L2 together.
-     */
+    KVD_SCHEDULE_PAPERS, /* schedule of ZACK (section 5) and FDC (section 4.3) */
+    /* CTAs take tiles when free, by decreasing cost in sections of KV heads that fit in L2. */
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 
 /*
- * Cost model of a prefill kernel, whose tiles have `rows` rows (a multiple of 64, at most
- * KVD_PREFILL_ROWS). In a layer with a head wider than KVD_WIDTH_NARROW, tiles have at most
- * KVD_PREFILL_WIDE_ROWS rows. A tile that reads `blocks` blocks of keys costs blocks * (per_block +
- * per_dim * (d_qk + d_v)) + per_tile SM clocks.
+ * Cost model of a prefill kernel with tiles of `rows` rows (a multiple of 64, at most
+ * KVD_PREFILL_ROWS, or KVD_PREFILL_WIDE_ROWS in wide layers). SM clocks per tile: blocks *
+ * (per_block + per_dim * (d_qk + d_v)) + per_tile.
  */
 typedef struct {
     int32_t rows;
@@ -37,13 +33,12 @@ extern const kvd_prefill_cost kvd_prefill_cost_sm90, kvd_prefill_cost_mma;
 
 /* Returns the largest number of tiles that any schedule creates for this batch. */
 size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batch);
-/* Returns the bytes of the device memory `scratch` of kvd_prefill_plan, per layer. */
+/* Returns the bytes of `scratch` of kvd_prefill_plan, per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
 /*
- * Reads map, lengths and n_ctas from *args. Fills tile [max_tiles], sets *next to zero, and fills
- * first [n_ctas + 1] unless the schedule is KVD_SCHEDULE_OURS. Fills args->work with the pointers
- * tile, next and first, and with n_tiles. The lengths in `batch` must equal those on the device.
+ * Fills tile [max_tiles], *next, first [n_ctas + 1] (not for KVD_SCHEDULE_OURS) and args->work,
+ * from the map, lengths and n_ctas of *args. `batch` has the device's lengths.
  */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,
@@ -51,11 +46,10 @@ cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch
                              cudaStream_t stream);
 
 /*
- * These three functions assign the tiles of many layers in one launch. The caller calls
- * kvd_prefill_plan_describe once per layer: `layer` is host memory of
- * kvd_prefill_plan_layer_bytes() bytes. The caller copies these descriptions to the device, one
- * after another, and then calls kvd_prefill_plan_layers before every iteration. n_tiles stays valid
- * as long as the lengths do not change.
+ * Assign the tiles of many layers in one launch. Call kvd_prefill_plan_describe per layer (`layer`:
+ * host, kvd_prefill_plan_layer_bytes() bytes), copy the descriptions to the device one after
+ * another, then call kvd_prefill_plan_layers before every iteration. n_tiles is valid while lengths
+ * do not change.
  */
 size_t kvd_prefill_plan_layer_bytes(void);
 cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,

@@ -1,39 +1,29 @@
 /*
- * Prefill attention on Hopper: O = softmax(scale Q K^T + causal mask) V, every head with its own
+ * Prefill attention on Hopper: O = softmax(scale Q K^T + causal mask) V, each head with its own
  * d_qk and d_v.
  *
- * A tile of 192 rows x 128 keys takes 12 (d_qk + d_v) clocks of the tensor cores and 1536 clocks of
- * the exponential units. The kernel is fast because it uses both units at the same time.
+ * A tile of 192 rows x 128 keys takes 12 (d_qk + d_v) clocks of the tensor cores and 1536 of the
+ * exponential units, which work at the same time.
  *
- * Grid: one CTA per SM with four warpgroups, which takes tiles of query rows from a list. Three
- * warpgroups compute 64 query rows each. The fourth has three working warps: `take_tiles` announces
- * tiles, `fetch_q` fetches Q, and `fetch_kv` fetches K and V through a ring of slots. The ring
- * continues across tiles, so the next tile's keys arrive while the current tile ends.
+ * - One CTA per SM takes tiles from a list. Three warpgroups compute 64 rows each; the fourth has
+ * the
+ *   warps take_tiles, fetch_q and fetch_kv (K and V through a ring of slots, across tiles).
+ * - Warpgroups take turns at the tensor cores. Key blocks go from the diagonal down to key 0.
+ * - Softmax subtracts m, set from the masked blocks, which come first. m changes, and S is computed
+ *   again, only if P exceeds the range of its 16-bit type.
  *
- * The three warpgroups take turns at the tensor cores. A warpgroup computes exponentials while the
- * other two have their turns. Key blocks are processed from the diagonal down to key 0.
- *
- * Softmax subtracts a number m from the scores of a row. m is set from the scores of the masked
- * blocks, which come first. Later m changes only if a sum of exponentials shows that P exceeds the
- * range of its 16-bit type. In that case S is computed again. Most blocks therefore need neither
- * maxima nor rescaling.
- *
- * prefill_window_sm90.cu includes this file with KVD_PREFILL_WINDOW defined, so that make compiles
- * both kinds of kernels at the same time.
- *
- * prefill_wide_sm90.cu includes it with KVD_PREFILL_WIDE defined, for layers with a head wider than
- * KVD_WIDTH_NARROW. Two warpgroups then compute tiles of 128 rows with blocks of 80 keys, because O
- * of 64 rows and 256 dims takes 128 registers per thread. O has 128, 192 or 256 columns; the
- * columns from d_v on hold results of arbitrary memory and are not stored.
+ * prefill_window_sm90.cu includes this file with KVD_PREFILL_WINDOW; prefill_wide_sm90.cu with
+ * KVD_PREFILL_WIDE, for heads wider than KVD_WIDTH_NARROW: two warpgroups, tiles of 128 rows,
+ * blocks of
+ * 80 keys, O of 128, 192 or 256 columns, those from d_v on arbitrary and not stored.
  */
 #include "kernels/cuda/prefill_fetch.cuh"
 
 namespace
 {
 /*
- * All state of a warpgroup is in one register, because S, O and P take nearly all others. Bits 0-3:
- * slot of K and V, 4: parity of the slot's barrier, 5-6: index of the tile in SH.tile, 7: parity of
- * the barrier of that element, 8: parity of Q's barrier, 9-10: number of the warpgroup.
+ * State of a warpgroup in one register. Bits 0-3: slot of K and V, 4: its barrier's parity, 5-6:
+ * index in SH.tile, 7: that barrier's parity, 8: parity of Q's barrier, 9-10: warpgroup.
  */
 struct worker {
     uint32_t bits;
@@ -66,10 +56,7 @@ __device__ __forceinline__ void wait_slot(const worker &w)
 {
     mbar_wait(kvd_smem(&SH.slot_full[slot_at(w)]), w.bits >> 4 & 1);
 }
-/*
- * Arrives at `bar` to release memory that only wgmma has read. If lanes read the memory themselves,
- * this function must not be used, because their reads may not have ended.
- */
+/* Releases memory that only wgmma has read; reads of the lanes may not have ended. */
 __device__ __forceinline__ void release(const unsigned long long *bar)
 {
     __syncwarp();
@@ -91,11 +78,9 @@ __device__ __forceinline__ void turn_end(const worker &w)
 }
 
 /*
- * If PV is true, computes O += P V. Then computes S = Q K^T over DQ dims. Rows of V have d_v
- * columns.
+ * Computes O += P V if PV, then S = Q K^T over DQ dims. Rows of V have d_v columns.
  *
- * There is no branch between the first wgmma and the wait for its result. With a branch or too few
- * registers, the compiler would make each wgmma wait for the one before it.
+ * A branch between the first wgmma and the wait would serialise the wgmmas.
  */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
@@ -199,16 +184,13 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
             mma_16816<BF16>(&S[8 * i + 4], x, y[2], y[3]);
         }
     }
-    /*
-     * Waits for the other lanes with an mbarrier instead of __syncwarp, which racecheck does not
-     * follow.
-     */
+    /* An mbarrier instead of __syncwarp, which racecheck does not follow. */
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
 /*
- * Replaces every score s of row r by exp2(s c - m[r]), where c is the scale of the scores times
- * log2(e). sums[r] becomes the sum of the new values in this thread's columns of row r.
+ * Replaces scores s of row r by exp2(s c - m[r]); sums[r]: sum of this thread's new values. c:
+ * scale times log2(e).
  */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
@@ -253,10 +235,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
         }
         const float inv = fall / l[r];
         uint16_t *o = (uint16_t *)a.o + t.o_first + (size_t)(row + 8 * r) * a.map.o_pitch;
-        /*
-         * Neighbouring lanes exchange half of their columns, so that stores fill whole sectors of
-         * memory.
-         */
+        /* Neighbouring lanes exchange half of their columns: stores fill whole sectors. */
         o += (thread & 1) * 8 + (thread & 2) * 2;
 #pragma unroll
         for (int i = 0; i < DV / 2; i += 8) {
@@ -273,10 +252,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
     }
 }
 
-/*
- * Skips key blocks j, j - 1, ..., end + 1, to which no row of this warpgroup attends. It still
- * waits for each block's slot of the ring, so that the parity of the ring's barriers stays correct.
- */
+/* Skips key blocks j .. end + 1; still waits for their ring slots, which keeps the parities. */
 __device__ __forceinline__ void pass_over(worker &w, int &j, int end)
 {
     for (; j > end; j--) {
@@ -296,17 +272,12 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const float c = a.map.scale * 1.44269504089f;
     const int position = uniform(tile_of(w).position) + 64 * group_of(w);
     const int d_qk = uniform(tile_of(w).d_qk), d_v = WIDE ? uniform(tile_of(w).d_v) : DV;
-    /*
-     * The causal mask hides no key of blocks 0 .. clear - 1 from any row; a window may hide some.
-     */
+    /* The causal mask hides no key of blocks 0 .. clear - 1. */
     const int clear = (int)((uint32_t)(position + 1) / N);
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
-    /*
-     * At least one row of this warpgroup does not see keys of blocks 0 .. too_old - 1, because they
-     * are older than its window.
-     */
+    /* In blocks 0 .. too_old - 1, some row does not see keys older than its window. */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
     const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))
@@ -459,10 +430,7 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
         SH.begun = 0;
         fence_mbar_init();
     }
-    /*
-     * The matrix products read whole tiles of Q, also after the last row, so shared memory must be
-     * initialised.
-     */
+    /* Matrix products read whole tiles of Q, so all of its shared memory must be initialised. */
     for (int i = threadIdx.x; i < WARPGROUPS * Q_BYTES / 16; i += THREADS)
         ((uint4 *)SH.q)[i] = make_uint4(0, 0, 0, 0);
     fence_proxy_async();

@@ -1,10 +1,10 @@
 /*
  * Wrappers of Hopper instructions: mbarriers, bulk copies, named barriers, register budgets, wgmma.
  *
- * Operands of wgmma are stored without swizzle, as core matrices of 8 x 16 bytes, 128 contiguous
- * bytes each. A descriptor gives the address of the first core matrix and two strides: `lead`,
- * along the summed dimension, and `stride`, along M or N. This holds for K (sum over dims) and for
- * the transposed V (sum over tokens).
+ * wgmma operands are stored without swizzle as core matrices of 8 x 16 bytes, 128 contiguous bytes
+ * each. A
+ * descriptor has the first core matrix's address and two strides: `lead` along the sum, `stride`
+ * along M or N.
  */
 #ifndef KVD_KERNELS_CUDA_SM90_CUH
 #define KVD_KERNELS_CUDA_SM90_CUH
@@ -43,10 +43,7 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-/*
- * Waits with __nanosleep, because a warp that polls all the time takes issue slots from the warps
- * that compute.
- */
+/* Sleeps between polls, which would take issue slots from computing warps. */
 __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
 {
     for (;;) {
@@ -63,7 +60,7 @@ __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
     }
 }
 
-/* Arrives at the barrier `bar` and waits for all other participants. */
+/* Arrives at `bar` and waits for all other participants. */
 __device__ __forceinline__ void mbar_meet(uint32_t bar)
 {
     asm volatile("{\n"
@@ -80,8 +77,8 @@ __device__ __forceinline__ void mbar_meet(uint32_t bar)
 }
 
 /*
- * Starts the copy of `bytes` bytes (a multiple of 16) to shared memory. The mbarrier `bar` counts
- * the bytes that have arrived.
+ * Starts copying `bytes` bytes (a multiple of 16) to shared memory; the mbarrier `bar` counts
+ * arrived bytes.
  */
 __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, uint32_t bytes,
                                           uint32_t bar)
@@ -116,7 +113,7 @@ __device__ __forceinline__ bool elect_one(void)
                  : "=r"(yes));
     return yes;
 }
-/* Reads threadIdx.x again at each call, so that no value derived from it stays in a register. */
+/* Reads threadIdx.x at each call, which frees registers. */
 __device__ __forceinline__ uint32_t thread_of_group(void)
 {
     uint32_t x;
@@ -144,10 +141,7 @@ __device__ __forceinline__ unsigned long long global_ns(void)
     return t;
 }
 
-/*
- * Returns a wgmma descriptor for operands at `smem`. `lead` and `stride` are in bytes, multiples of
- * 16.
- */
+/* Returns a wgmma descriptor; `lead` and `stride` are in bytes, multiples of 16. */
 __device__ __forceinline__ uint64_t wgmma_desc(uint32_t smem, uint32_t lead, uint32_t stride)
 {
     return (uint64_t)((smem & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 |
@@ -165,10 +159,7 @@ template <int N> __device__ __forceinline__ void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/*
- * Keeps the compiler from moving a use of x across this call. x holds operands or results of a
- * running wgmma.
- */
+/* Stops the compiler from moving uses of x, operands or results of a running wgmma. */
 template <int N> __device__ __forceinline__ void hold(float (&x)[N])
 {
 #pragma unroll
@@ -219,9 +210,8 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define F15 F14, F(15)
 
 /*
- * Computes x [64][N] = A [64][16] B [16][N], or x += A B if `more`. A and B are given by
- * descriptors. In both, the 8 elements of a 16-byte row of a core matrix differ in the index over
- * which the product sums.
+ * Computes x [64][N] = (or +=, if `more`) A [64][16] B [16][N]; descriptors A and B, both
+ * contiguous along the summed index.
  */
 #define WGMMA_SS(N, R, FS, A, B, P)                                                                \
     template <bool BF16>                                                                           \
@@ -248,8 +238,8 @@ WGMMA_SS(256, R15, F15, "%128", "%129", "%130")
 #undef WGMMA_SS
 
 /*
- * Computes x [64][N] += A [64][16] B [16][N]. A is in registers. B is given by a descriptor. The 8
- * elements of a 16-byte row of B's core matrices have the same index in the sum.
+ * Computes x [64][N] += A [64][16] B [16][N], A in registers, descriptor B contiguous along the
+ * summed index.
  */
 #define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
     template <bool BF16>                                                                           \
@@ -344,7 +334,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* Converts two numbers to bf16 if BF16, else to fp16. `lo` is in the low half of the result. */
+/* Converts two numbers to bf16 if BF16, else to fp16; `lo` goes into the low half. */
 template <bool BF16> __device__ __forceinline__ uint32_t pack2(float lo, float hi)
 {
     uint32_t r;

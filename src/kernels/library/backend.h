@@ -1,6 +1,6 @@
 /*
- * Interface between the public functions of include/kvdim/attention.h and their CPU and CUDA
- * implementations. library.c checks the arguments.
+ * Interface between include/kvdim/attention.h and its CPU and CUDA implementations; library.c
+ * checks arguments.
  */
 #ifndef KVD_KERNELS_LIBRARY_BACKEND_H
 #define KVD_KERNELS_LIBRARY_BACKEND_H
@@ -25,31 +25,25 @@ struct kvdim_plan {
     bool decode;
     int32_t max_pages, pool_pages;
     const int32_t *page_table; /* borrowed, in memory of the layer's device */
-    /* [n_requests] Lengths of each request and its first row in Q and O, in host memory. */
+    /* [n_requests] Lengths and first row in Q and O, in host memory. */
     int32_t *q_len, *kv_len, *row;
-    /*
-     * Batch in the form in which kernels take it: it holds the pointers q_len and kv_len of this
-     * struct.
-     */
+    /* holds the pointers q_len and kv_len of this struct */
     kvd_attn_batch batch;
-    int32_t n_rows;  /* number of rows of Q and O */
-    int32_t n_new;   /* number of new tokens */
+    int32_t n_rows;  /* rows of Q and O */
+    int32_t n_new;   /* new tokens */
     char *workspace; /* borrowed; NULL on the CPU */
     void *state;     /* private data of the backend, owned by the plan */
 };
 
 /*
- * Functions of a backend. All return KVDIM_OK, or another status with *err filled. `stream` is a
+ * Functions of a backend return KVDIM_OK, or another status with *err filled. `stream` is a
  * cudaStream_t.
  */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
-    /*
-     * Stores in *bytes the size of the device workspace that the plan needs. Called before p->state
-     * exists.
-     */
+    /* Stores the bytes of device workspace in *bytes. Called before p->state exists. */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
-    /* Creates p->state (the backend's own data) on first use, and divides the work among CTAs. */
+    /* Creates p->state on first use, and divides the work among CTAs. */
     kvdim_status (*plan)(kvdim_plan *p, void *stream, kvd_err *err);
     kvdim_status (*append)(const kvdim_plan *p, const kvdim_append_args *args, void *stream,
                            kvd_err *err);

@@ -11,7 +11,7 @@ _Static_assert((int)KVDIM_PAGE_TOKENS == (int)KVD_PAGE_TOKENS, "tokens of a page
 
 static _Thread_local kvd_err last;
 
-/* Sets the thread's last error message. The value of the expression is `status`. */
+/* Sets the thread's last error message; has the value `status`. */
 #define FAIL(status, ...) (kvd_fail(&last, __VA_ARGS__), (status))
 
 int kvdim_attention_abi(void)
@@ -29,10 +29,7 @@ const char *kvdim_last_error(void)
     return last.msg;
 }
 
-/*
- * Checks the struct_size that a caller has set. A wrong size means that the caller was compiled
- * with another version of the header.
- */
+/* A wrong struct_size means that the caller was compiled with another version of the header. */
 static bool known_size(const char *name, size_t given, size_t expected)
 {
     if (given == expected)
@@ -194,10 +191,7 @@ static void place_rows(kvdim_plan *p)
         p->row[i] = i;
 }
 
-/*
- * Creates a plan whose member `state` is still empty. On failure returns NULL and stores the error
- * in `last`, the thread's last error message.
- */
+/* Creates a plan with `state` NULL. On failure returns NULL and fills `last`. */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {
     const size_t n = (size_t)b->n_requests;
@@ -309,10 +303,7 @@ int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request)
     return plan && request >= 0 && request < plan->batch.batch ? plan->row[request] : -1;
 }
 
-/*
- * Returns the required alignment in bytes of arrays of 16-bit elements: `on_cuda` on a GPU, as
- * include/kvdim/attention.h says, and one element on the CPU.
- */
+/* Returns the alignment in bytes of 16-bit arrays: `on_cuda` on a GPU, one element on the CPU. */
 static size_t alignment(const kvdim_layer *layer, size_t on_cuda)
 {
     return layer->backend == &kvd_backend_cpu ? sizeof(uint16_t) : on_cuda;

@@ -1,6 +1,6 @@
 /*
- * CPU backend of include/kvdim/attention.h, in float32, for development without a GPU. Every call
- * first converts the whole cache of its requests to float32.
+ * CPU backend of include/kvdim/attention.h in float32, for development: every call converts the
+ * whole cache.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static kvdim_status plan(kvdim_plan *p, void *stream, kvd_err *err)
     return KVDIM_OK;
 }
 
-/* Allocates n floats, which the caller frees. If n is 0, returns NULL without an error. */
+/* Returns n floats, which the caller frees; NULL without an error if n is 0. */
 static float *floats(size_t n, kvd_err *err)
 {
     float *const p = n ? malloc(n * sizeof *p) : NULL;
@@ -54,10 +54,7 @@ static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t,
     return (uint16_t *)(uintptr_t)pool + (size_t)page * (size_t)p->layer->map.page_elements;
 }
 
-/*
- * Stores `row` as token t of a BLOCKED matrix. The other tokens after t in the same group of 8
- * become zero.
- */
+/* Stores `row` as token t of a BLOCKED matrix and zeros the later tokens of its group of 8. */
 static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *to)
 {
     uint16_t line[KVD_WIDTH_MAX];
@@ -140,9 +137,7 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
     return status;
 }
 
-/*
- * Converts Q from the layout that kvd_pack_q (prefill) or kvd_pack_q_decode wrote to PLAIN float32.
- */
+/* Converts Q of kvd_pack_q (prefill) or kvd_pack_q_decode to PLAIN float32. */
 static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
 {
     const kvd_attn_map *const map = &p->layer->map;
@@ -162,7 +157,7 @@ static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
     }
 }
 
-/* Converts K (`side` 0) or V (`side` 1) of all requests from the pages to PLAIN float32. */
+/* Converts K (`side` 0) or V (1) of all requests from pages to PLAIN float32. */
 static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, float *to,
                                kvd_err *err)
 {
@@ -186,8 +181,8 @@ static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, 
 }
 
 /*
- * Writes the outputs o and the logarithms lse [n_heads][n_new] to the caller's arrays. a->lse is
- * [n_heads][rows] in prefill and [rows][n_heads] in decode.
+ * Writes o and lse [n_heads][n_new]; a->lse is [n_heads][rows] in prefill, [rows][n_heads] in
+ * decode.
  */
 static void write_rows(const kvdim_plan *p, const float *o, const double *lse,
                        const kvdim_attend_args *a)
@@ -220,10 +215,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     const size_t n_lse = (size_t)l->heads.n_heads * plain.n_q;
     float *const q = floats(plain.q_elements, err), *const k = floats(plain.k_elements, err),
                  *const v = floats(plain.v_elements, err), *const o = floats(plain.o_elements, err);
-    /*
-     * Only the float64 reference computes lse, the logarithm of the sum of exponentials. Therefore
-     * the reference computes the attention if the caller wants lse.
-     */
+    /* Only the float64 reference computes lse, the log of the softmax denominators. */
     double *const exact = a->lse ? malloc((plain.o_elements + n_lse) * sizeof *exact) : NULL;
     kvdim_status status = KVDIM_ERROR_MEMORY;
     if (a->lse && !exact)

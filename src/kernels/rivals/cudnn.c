@@ -38,10 +38,7 @@ int kvd_cudnn_version(int *version, kvd_err *err)
 
 typedef struct {
     int form;
-    /*
-     * cuDNN descriptors of the engine configuration and of the execution plan; `plan` is NULL until
-     * it is created
-     */
+    /* cuDNN descriptors; `plan` is NULL until created */
     desc config, plan;
     int64_t workspace;
     int refused;
@@ -58,8 +55,8 @@ struct kvd_cudnn_plan {
     candidate *list;
     int n_list, chosen;
     /*
-     * Device [FORMS_MAX][batch]: for each form (graph) in which attention is described to cuDNN,
-     * the number of query rows of each request. Used for decode with unequal lengths.
+     * Device [FORMS_MAX][batch]: query rows of each request per graph, for decode with unequal
+     * lengths.
      */
     int32_t *rows_dev;
     float scale, minus_inf;
@@ -67,18 +64,15 @@ struct kvd_cudnn_plan {
     char name[256];
 };
 
-/*
- * Returns an empty list of cuDNN calls. The descriptors that these calls create will belong to plan
- * p.
- */
+/* Returns an empty list of cuDNN calls; their descriptors will belong to plan p. */
 static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
 {
     return (kvd_cudnn_steps){.heap = &p->heap, .status = CUDNN_STATUS_SUCCESS};
 }
 
 /*
- * Writes the candidate's name from the engine's number and its settings (cuDNN's knobs), such as
- * "composite heads engine 5 knobs 24=33".
+ * Writes the name from cuDNN's engine number and knobs, such as "composite heads engine 5 knobs
+ * 24=33".
  */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
@@ -115,10 +109,7 @@ static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *
     }
 }
 
-/*
- * Adds the configurations (engine and knobs) that cuDNN's heuristics return for graph number fi,
- * each once. A heuristics mode that returns nothing is not an error.
- */
+/* Adds the configurations (engine and knobs) of cuDNN's heuristics for graph fi, each once. */
 static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B,
@@ -162,8 +153,8 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 }
 
 /*
- * Creates the candidate's execution plan unless it exists. This may take long, because cuDNN may
- * compile code; cuDNN may also refuse the shape.
+ * Creates the candidate's execution plan unless it exists. cuDNN may compile for long or refuse the
+ * shape.
  */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
@@ -237,10 +228,7 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Fills p->rows_dev with the number of query rows for which each graph was built. cuDNN reads these
- * numbers in place of q_len.
- */
+/* Fills p->rows_dev with the query rows of each graph, which replace q_len. */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
     const size_t batch = (size_t)p->shape.batch;
@@ -293,11 +281,7 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
         goto done;
     }
 
-    /*
-     * Attention is described to cuDNN by several graphs, called forms. Building the first, standard
-     * form must succeed. The other forms, such as the one that folds query heads into rows, may
-     * fail.
-     */
+    /* The first graph (form) of attention must build; other forms may fail. */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
     if (add_form(p, 0, 0, err))
@@ -418,7 +402,7 @@ typedef struct {
     size_t scratch_bytes;
 } stopwatch;
 
-/* Times one run. Memory of twice the L2 size is overwritten before it, so caches are cold. */
+/* Times one run with cold caches. */
 static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const stopwatch *w,
                      double *us, kvd_err *err)
 {
@@ -442,10 +426,7 @@ static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const sto
     return 0;
 }
 
-/*
- * Allocates one workspace for all candidates. If memory is short, excludes the candidates that need
- * the most.
- */
+/* Allocates one workspace for all candidates; short of memory, excludes the largest. */
 static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
 {
     for (int i = 0; i < p->n_list; i++)
@@ -469,10 +450,7 @@ static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
     }
 }
 
-/*
- * Measures the candidates (engine configurations) one after another in each round, so that a GPU
- * that becomes slower affects all of them.
- */
+/* Measures the candidates in turn in each round: a GPU that slows down affects all. */
 static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *w, kvd_err *err)
 {
     double least = INFINITY, us, rounds[CANDIDATES_MAX][TIMED];
@@ -511,10 +489,7 @@ static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *
         if (best < 0 || c->us < p->list[best].us)
             best = i;
     }
-    /*
-     * list[first] is the candidate that cuDNN itself prefers. The best one replaces it only if it
-     * is more than 2 % faster, because smaller differences are noise.
-     */
+    /* Keeps cuDNN's first choice unless another candidate is over 2 % faster; less is noise. */
     return kvd_cudnn_choose(p, p->list[best].us < 0.98 * p->list[first].us ? best : first, err);
 }
 
@@ -542,7 +517,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* This call cannot fail, because the candidate with index `was` has been chosen before. */
+        /* Cannot fail: candidate `was` has been chosen before. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)
@@ -575,7 +550,7 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err 
     return kvd_fail(err, "%s", WHY);
 }
 
-/* Does nothing, since without cuDNN no plan can exist. */
+/* Without cuDNN no plan can exist. */
 void kvd_cudnn_close(kvd_cudnn_plan *plan)
 {
     (void)plan;

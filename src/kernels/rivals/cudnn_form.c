@@ -1,6 +1,6 @@
 /*
- * Builds attention as cuDNN graphs. cuDNN's engines recognise attention by the operations, their
- * order and their types, so the graphs are those that cudnn-frontend builds.
+ * Builds attention as the cuDNN graphs of cudnn-frontend: cuDNN's engines recognise attention by
+ * operations, order and types.
  */
 #include "kernels/rivals/cudnn_form.h"
 
@@ -21,10 +21,7 @@ int kvd_cudnn_load(kvd_err *err)
         return kvd_fail(err, "cuDNN: libcudnn.so.9 is not there (%s)", dlerror());
     const struct {
         const char *name;
-        /*
-         * Address of a variable that holds a function pointer. `void *` can point to such a
-         * variable, but C does not convert it to a function pointer.
-         */
+        /* address of a variable that holds a function pointer */
         void *to;
     } want[] = {
         {"cudnnGetVersion", &kvd_cudnn_lib.version},
@@ -77,10 +74,7 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap)
 
 #include "common/half.h"
 
-/*
- * Ids of intermediate tensors start at UID_INNER. Graph i has the 100 ids from UID_INNER + 100 * i
- * on.
- */
+/* Graph i has the 100 tensor ids from UID_INNER + 100 * i on. */
 enum { OPS_MAX = 24, UID_INNER = 100 };
 
 typedef struct {
@@ -115,10 +109,7 @@ static desc tensor(builder *b, int64_t uid, cudnnDataType_t type, const int64_t 
     return d;
 }
 
-/*
- * Adds an intermediate tensor to the graph. If `per_row`, the tensor has one element per row of the
- * score matrix, else one element per score.
- */
+/* Adds an intermediate tensor: one element per row of scores if `per_row`, else per score. */
 static desc inner(builder *b, cudnnDataType_t type, int per_row)
 {
     return tensor(b, b->uid++, type, per_row ? b->row : b->score,
@@ -145,8 +136,8 @@ static void add_op(builder *b, desc op, const char *what)
 }
 
 /*
- * Adds an operation that computes y from x, `other` and `select` as `mode` says, and returns y.
- * `other` and `select` may be NULL. Only GEN_INDEX uses `axis`.
+ * Adds an operation y = mode(x, other, select) and returns y; `other`, `select` may be NULL. Only
+ * GEN_INDEX uses `axis`.
  */
 static desc pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
                       desc x, desc other, desc select, desc y)
@@ -192,8 +183,7 @@ static desc reduce(builder *b, cudnnReduceTensorOp_t how, desc x)
 }
 
 /*
- * Adds the matrix product c = a b to the graph. If requests have unequal lengths, m, n and k are
- * tensors with the sizes of each request's product; otherwise they are NULL.
+ * Adds c = a b to the graph. m, n, k: tensors with each request's sizes, or NULL for equal lengths.
  */
 static void matmul(builder *b, desc a, desc bb, desc c, desc m, desc n, desc k)
 {
@@ -243,10 +233,7 @@ static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc
                     number(b, f, UID_NO_PADDING, CUDNN_DATA_FLOAT), in_both);
 }
 
-/*
- * Sets the scores of later keys to -inf: a score is kept if row + kv_len - q_len >= col. If kv_len
- * is NULL, kv_len - q_len is taken as 0.
- */
+/* Keeps a score if row + kv_len - q_len >= col, else sets -inf. Without kv_len: row >= col. */
 static desc mask_future(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
     desc row = index_of(b, 2, CUDNN_DATA_FLOAT, s), col = index_of(b, 3, CUDNN_DATA_FLOAT, s);
@@ -285,10 +272,7 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
                   o_row = folded ? s->o.head : s->o.token;
     desc q = tensor(&b, UID_Q, io, (int64_t[]){batch, heads, rows, s->d_qk},
                     (int64_t[]){s->q.batch, q_head, q_row, 1}, REAL);
-    /*
-     * The form of attention that is one cuDNN operation takes K as [kv_len][d_qk]; the forms of
-     * several operations take the transpose.
-     */
+    /* The one-operation form takes K as [kv_len][d_qk]; others take the transpose. */
     desc k = whole ? tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->kv_len, s->d_qk},
                             (int64_t[]){s->k.batch, s->k.head, s->k.token, 1}, REAL)
                    : tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->d_qk, s->kv_len},
@@ -344,10 +328,7 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
         desc e = float_op(&b, CUDNN_POINTWISE_SUB, x, top, NULL);
         e = float_op(&b, CUDNN_POINTWISE_EXP, e, NULL, NULL);
         desc sum = reduce(&b, CUDNN_REDUCE_TENSOR_ADD, e);
-        /*
-         * No later operation uses the logarithm of the sum, but cuDNN's engines recognise the
-         * softmax by this logarithm.
-         */
+        /* cuDNN's engines recognise softmax by this logarithm, which nothing uses. */
         desc log_sum = pointwise(&b, CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, 0, sum, NULL, NULL,
                                  inner(&b, CUDNN_DATA_FLOAT, 1));
         pointwise(&b, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, 0, top, log_sum, NULL,

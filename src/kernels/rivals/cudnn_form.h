@@ -3,10 +3,7 @@
 
 #include "kernels/rivals/cudnn.h"
 
-/*
- * Access to cuDNN's backend API for cudnn.c and cudnn_form.c. It declares nothing if kvdim is built
- * without CUDA or cuDNN's headers.
- */
+/* Access to cuDNN's backend API; empty without CUDA or cuDNN's headers. */
 
 #if defined(KVD_CUDA) && defined(__has_include)
 #if __has_include(<cudnn_graph.h>)
@@ -43,15 +40,12 @@ typedef struct {
 /* Functions of libcudnn, filled by kvd_cudnn_load. */
 extern kvd_cudnn_library kvd_cudnn_lib;
 
-/*
- * Loads libcudnn.so.9 once and keeps it loaded. Returns 0, or -1 with *err filled if the library or
- * a function is missing.
- */
+/* Loads libcudnn.so.9 once. Returns 0, or -1 with *err filled. */
 int kvd_cudnn_load(kvd_err *err);
 
 enum { KVD_CUDNN_DESCS_MAX = 4096 };
 
-/* All cuDNN descriptors of a plan. They exist until kvd_cudnn_heap_release. */
+/* All cuDNN descriptors of a plan, until kvd_cudnn_heap_release. */
 typedef struct {
     desc *made; /* [KVD_CUDNN_DESCS_MAX] */
     size_t n;
@@ -60,10 +54,7 @@ typedef struct {
 int kvd_cudnn_heap_init(kvd_cudnn_heap *heap, kvd_err *err);
 void kvd_cudnn_heap_release(kvd_cudnn_heap *heap);
 
-/*
- * State of a sequence of cuDNN calls. After a failure the later calls do nothing, so one check at
- * the end is enough.
- */
+/* State of a sequence of cuDNN calls. After a failure, later calls do nothing. */
 typedef struct {
     kvd_cudnn_heap *heap;
     cudnnStatus_t status;
@@ -141,29 +132,26 @@ enum {
     UID_SCALE,
     UID_Q_LEN,
     UID_KV_LEN,
-    UID_NO_PADDING, /* constant -inf that replaces the scores of padding keys */
-    UID_NO_FUTURE,  /* constant -inf that replaces scores of later keys */
+    UID_NO_PADDING, /* -inf, which replaces the scores of padding keys */
+    UID_NO_FUTURE,  /* -inf, which replaces scores of later keys */
     UID_LAST
 };
 
 typedef struct {
     const char *name;
     desc graph;
-    /*
-     * Number of query rows per head: q_len, or the number of query heads per KV head if `folded` is
-     * 1.
-     */
+    /* Query rows per head: q_len, or query heads per KV head if `folded`. */
     int64_t rows;
     int uids[UID_LAST], n_uids;
 } kvd_cudnn_form;
 
 /*
- * Builds one graph of attention for a checked shape. Adds its descriptors to `heap`. Returns 0, or
- * -1 with *err filled.
+ * Builds one graph of attention for a checked shape and adds its descriptors to `heap`. Returns 0,
+ * or -1 with *err filled.
  *
  * - `number`: index of the graph in the plan.
- * - `folded`: 1 makes the query heads of a KV head the rows of one head (requires q_len 1).
- * - `whole`: 1 selects the one-operation form (requires q_len 1 or causal 0).
+ * - `folded` 1: query heads of a KV head are rows of one head (requires q_len 1).
+ * - `whole` 1: the one-operation form (requires q_len 1 or causal 0).
  */
 int kvd_cudnn_form_build(const kvd_cudnn_shape *shape, cudnnHandle_t handle, int number, int folded,
                          int whole, kvd_cudnn_heap *heap, kvd_cudnn_form *form, kvd_err *err);

@@ -1,30 +1,25 @@
 /*
- * Palu's decode attention on Hopper: s = q . RoPE(L U_h), o = softmax(s) V, with latents L and V
- * that 4 KV heads share.
+ * Palu's decode attention on Hopper: s = q . RoPE(L U_h), o = softmax(s) V, latents L and V shared
+ * by 4 KV heads.
  *
- * A cluster of two CTAs processes a run of pages (64 tokens each) of one latent group. Each CTA
- * computes two of the group's four KV heads and keeps their U (rank_k x 256) in shared memory.
- * Latents arrive in pieces of 64 ranks through a ring buffer.
+ * A cluster of two CTAs processes a run of pages (64 tokens) of one latent group; each CTA has two
+ * of the
+ * KV heads and their U (rank_k x 256) in shared memory. Latents arrive in pieces of 64 ranks
+ * through a
+ * ring. Two warpgroups take pages in turn. Per page:
  *
- * Two warpgroups take pages in turn. The steps for one page:
+ * - K [64 tokens][2 heads x 128] = L U by wgmma m64n256k16.
+ * - RoPE at position 64 j + t: q is rotated back by 64 j, the accumulators by t.
+ * - S [64][8 queries] = K q by mma.sync, K rounded to 16 bits; columns 0 .. 3 first head, 4 .. 7
+ * second.
+ * - Online softmax, then O^T [rank_v][8] += V^T P by mma.sync.
  *
- * - K [64 tokens][2 heads x 128] = L U, by wgmma m64n256k16. While one warpgroup does this step,
- *   the other one does the other steps of its page.
- * - RoPE at position 64 j + t of token t of page j is a rotation by 64 j and one by t. The first is
- *   applied to q instead, in reverse; the second is applied to the accumulators. The angles for t =
- *   0 .. 63 are the same for every page.
- * - S [64][8 queries] = K q, by mma.sync, with K rounded to 16 bits as A operand. Queries of the
- *   first head are columns 0 .. 3, of the second head columns 4 .. 7.
- * - Online softmax, then O^T [rank_v][8] += V^T P, by mma.sync.
+ * Time is bound by tokens * n_groups * (rank_k + rank_v) * 2 bytes and by the rebuild of K,
+ * tokens * n_kv_heads * rank_k * 128 * 2 FLOP (results/h200/rivals/palu_decode.csv).
  *
- * The time is at least the larger of two times: the time to read tokens * n_groups * (rank_k +
- * rank_v) * 2 bytes, and the time to rebuild K with tokens * n_kv_heads * rank_k * 128 * 2 FLOP. On
- * an H200 the kernel reaches 0.68 of that bound at 64 requests x 8192 tokens
- * (results/h200/rivals/palu_decode.csv).
- *
- * Grid: clusters of 2 CTAs of 384 threads (2 x 128 compute, 1 thread copies). The pages of all
- * (group, request) are cut into equal runs. A second launch merges the unnormalised sums of the
- * runs.
+ * Grid: clusters of 2 CTAs of 384 threads (2 x 128 compute, 1 thread copies). A second launch
+ * merges
+ * the unnormalised sums of the runs.
  */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_CUH
 #define KVD_KERNELS_RIVALS_PALU_DECODE_CUH
@@ -44,40 +39,31 @@ enum {
     D = KVD_PALU_D_HEAD,
     TOKENS = KVD_PALU_PAGE_TOKENS,
     PIECE_RANKS = 64,
-    /* bytes of one piece: 64 elements (ranks) of the latents of each of 64 tokens */
+    /* bytes of 64 elements (ranks) of the latents of 64 tokens */
     PIECE_BYTES = PIECE_RANKS * TOKENS * 2,
     PLACES_MAX = 24,
-    QUERIES = 8, /* number of columns of S: 2 KV heads x 4 query heads */
+    QUERIES = 8, /* columns of S: 2 KV heads x 4 query heads */
     QUERY_PITCH = 2 * D + 16,
     THREADS = 384,
     SMEM_MAX = 232448,
-    /* byte offset in shared memory of the queries of 2 warpgroups, 8 x QUERY_PITCH bytes each */
+    /* shared memory: queries of 2 warpgroups, 8 x QUERY_PITCH bytes each */
     OFF_QUERY = 0,
-    /* byte offset of the softmax weights of 2 warpgroups, 64 tokens x 8 x 2 bytes each */
+    /* shared memory: softmax weights of 2 warpgroups, 64 tokens x 8 x 2 bytes each */
     OFF_P = OFF_QUERY + 2 * QUERIES * QUERY_PITCH,
-    /* byte offset of the maxima, later of the sums, of 2 x 4 warps (8 floats each) */
+    /* shared memory: maxima, later sums, of 2 x 4 warps, 8 floats each */
     OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
-    /* byte offset of the barriers `full` and `free` of the matrices U, from which K is rebuilt */
+    /* shared memory: barriers `full` and `free` of the matrices U */
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
-    /*
-     * Byte offset of the cosines and sines of RoPE that are not in registers. A thread needs 8
-     * groups of cosines and sines (16 bytes each) and has TURNS_KEPT of them in registers.
-     */
+    /* shared memory: RoPE cosines and sines that are not in registers, 16 bytes each */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
-    /*
-     * A thread needs 8 groups of cosines and sines for RoPE. It keeps TURNS_KEPT groups in
-     * registers, the others in shared memory.
-     */
+    /* Groups of cosines and sines in registers, of 8 per thread. */
     TURNS_KEPT = 4,
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/*
- * Returns the number of pieces of latents (PIECE_BYTES each) that fit in shared memory next to the
- * matrices U.
- */
+/* Returns the pieces of latents (PIECE_BYTES each) that fit in shared memory next to U. */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
     return (SMEM_MAX - OFF_UP - rank_k * 512) / PIECE_BYTES < PLACES_MAX
@@ -91,12 +77,12 @@ struct params {
     const int32_t *kv_len, *page_table, *prefix;
     const float *cosine, *sine;
     /*
-     * Partial results [slot][CTA of cluster][warpgroup], where a slot is one request's share of a
-     * run of pages: unnormalised outputs part [8][rank_v], and part_ml [8][2].
+     * [slot][CTA of cluster][warpgroup]: unnormalised outputs part [8][rank_v], part_ml [8][2].
+     * Slot: a request's share of a run.
      */
     float *part, *part_ml;
     uint16_t *o;
-    int batch, max_pages, n_heads, n_groups, group; /* group: number of query heads per KV head */
+    int batch, max_pages, n_heads, n_groups, group; /* group: query heads per KV head */
     int rank_k, rank_v, places, n_clusters;
     long long page_elements;
 };
@@ -122,7 +108,7 @@ __device__ __forceinline__ uint32_t cluster_rank()
     return r;
 }
 
-/* Starts a copy to the address `to` of shared memory in both CTAs of the cluster. */
+/* Starts a copy to shared-memory address `to` in both CTAs of the cluster. */
 __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint32_t bytes,
                                              uint32_t bar, uint64_t policy)
 {
@@ -148,7 +134,7 @@ template <int dtype> __device__ __forceinline__ float half_of(uint32_t two, int 
                              : __half2float(__ushort_as_half(static_cast<uint16_t>(x)));
 }
 
-/* Index in a ring buffer, and parity for waiting at the barrier until the element is filled. */
+/* Index in a ring buffer, and parity for waiting until the element is filled. */
 struct place {
     uint32_t at, parity;
 };
@@ -178,10 +164,7 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /*
-     * The cluster's run has pages begin .. end - 1. Pages are numbered over all latent groups; each
-     * group has per_group pages.
-     */
+    /* The cluster's pages begin .. end - 1, numbered over latent groups of per_group pages. */
     int begin, end, per_group, cluster;
 };
 
@@ -210,8 +193,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
 }
 
 /*
- * Copies the matrices U (from which K is rebuilt) and the latents to shared memory. Runs in one
- * thread. To keep K ready, the K latents of page i + 1 are copied before the V latents of page i.
+ * Copies U and latents to shared memory in one thread, K latents of page i + 1 before V latents of
+ * page i.
  */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
@@ -296,9 +279,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     char *const weights = base + OFF_P + w * TOKENS * QUERIES * 2;
     float *const tops = reinterpret_cast<float *>(base + OFF_MAX) + w * 4 * QUERIES;
     const int my_query = tid >> 4,
-              /*
-               * This thread rotates the pairs (i, i + 64) of dims for i = my_pair .. my_pair + 3.
-               */
+              /* This thread rotates pairs (i, i + 64) of dims, i = my_pair .. my_pair + 3. */
         my_pair = (tid & 15) * 4;
 
     /* 16-bit cosines and sines of the rotations by 0 .. 63 positions. */
@@ -320,10 +301,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     bar_sync(5, 256);
 
     float d[128];
-    /*
-     * Number of pieces of latents copied before those of this latent group. From it follow each
-     * piece's index in the ring and the parity of the index's barrier.
-     */
+    /* Pieces of latents copied before this latent group; gives ring indices and parities. */
     uint32_t sequence = 0;
     int x = begin;
     for (int turn = 0; x < end; turn++) {
@@ -348,10 +326,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
             }
 
             float o[4][4] = {}, top[2] = {-CUDART_INF_F, -CUDART_INF_F}, total[2] = {0, 0};
-            /*
-             * The two warpgroups (w = 0, 1) compute alternate pages, counted from the beginning of
-             * the run.
-             */
+            /* The two warpgroups compute alternate pages of the run. */
             for (int i = (x - begin + w) & 1; i < n; i += 2) {
                 const uint32_t in_run = static_cast<uint32_t>(x - group_begin + i);
                 const int tile = first + i;
@@ -359,10 +334,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 float4 c4 = __ldg(reinterpret_cast<const float4 *>(p.cosine + turned));
                 float4 s4 = __ldg(reinterpret_cast<const float4 *>(p.sine + turned));
 
-                /*
-                 * Rebuilds K = L U. The warpgroups issue these products in turn, so that they do
-                 * not slow each other down.
-                 */
+                /* Rebuilds K = L U. The warpgroups issue these products in turn. */
                 place at = place_of(
                     sequence + in_run * (k_pieces + v_pieces) - (in_run ? v_pieces : 0), places);
                 uint32_t before = 0;
@@ -391,14 +363,11 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 if (x + i + 1 < end)
                     bar_arrive(2 - w, 256);
 
-                /*
-                 * Rotates the queries back by the page's first position, so that K need only be
-                 * rotated by the position within the page.
-                 */
+                /* Rotates the queries back by the page's first position. */
                 {
                     /*
-                     * Keeps the compiler from reading the angles c4 and s4 before the products
-                     * above are issued, because the loads of the angles may still be in progress.
+                     * Stops the compiler from reading c4 and s4 before the products above are
+                     * issued.
                      */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");
                     asm volatile("" : "+f"(s4.x), "+f"(s4.y), "+f"(s4.z), "+f"(s4.w)::"memory");
@@ -430,10 +399,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                     asm volatile("" : "+f"(d[e])::"memory");
                 bar_sync(3 + w, 128);
 
-                /*
-                 * Each head and each half of the dims has its own accumulators, so that four chains
-                 * of mma overlap.
-                 */
+                /* Own accumulators per head and half of the dims: four mma chains overlap. */
                 float s[4][4] = {};
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
@@ -493,7 +459,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                         s[0][2] = s[0][3] = -CUDART_INF_F;
                 }
 
-                /* Online softmax in base 2, for which q includes the factor log2 e. */
+                /* Online softmax in base 2; q includes the factor log2 e. */
                 float high[2] = {fmaxf(s[0][0], s[0][2]), fmaxf(s[0][1], s[0][3])};
 #pragma unroll
                 for (int far = 4; far < 32; far *= 2) {
@@ -525,7 +491,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 to[32] = pack2<dtype == KVD_BF16>(s[0][2], s[0][3]);
                 bar_sync(3 + w, 128);
 
-                /* Warp i computes, in every 64 output elements, elements 16 i .. 16 i + 15. */
+                /* In every 64 output elements, warp i computes 16 i .. 16 i + 15. */
                 uint32_t b0[4], b1[4];
                 load_transposed(b0, kvd_smem(weights) + static_cast<uint32_t>(lane) * 16);
                 load_transposed(b1, kvd_smem(weights) + static_cast<uint32_t>(lane + 32) * 16);
@@ -551,8 +517,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                         step(at, places);
                     }
                 /*
-                 * Uses four independent sums. In a single chain, each product would wait for its
-                 * predecessor, and products of the other warpgroup would delay the chain.
+                 * Four independent sums: in one chain each product would wait for the previous one.
                  */
                 float t[4][4][4] = {};
 #pragma unroll

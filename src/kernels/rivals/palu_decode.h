@@ -1,7 +1,9 @@
 /*
- * Palu's decode attention in CUDA for Hopper (sm_90a), bf16 or fp16, layout PAGED of
- * kernels/rivals/palu_layout.h. One kernel rebuilds K from latents, applies RoPE, and computes
- * attention. Partial results are merged in a fixed order, so the same lengths give the same bits.
+ * Palu's decode attention in CUDA (sm_90a), bf16 or fp16, layout PAGED of
+ * kernels/rivals/palu_layout.h.
+ *
+ * One kernel rebuilds K from latents, applies RoPE and computes attention. Equal lengths give equal
+ * bits.
  */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_H
 #define KVD_KERNELS_RIVALS_PALU_DECODE_H
@@ -18,38 +20,28 @@ typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     kvd_palu_shape shape;
     int32_t batch, max_pages;
-    const int32_t *kv_len;     /* device [batch], lengths in tokens, at least 1 */
+    const int32_t *kv_len;     /* device [batch], in tokens, at least 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
-    const void *q;             /* queries after RoPE, device [batch][n_heads * 128] */
+    const void *q;             /* after RoPE, device [batch][n_heads * 128] */
     const void *pool;          /* pages of latents, on the device */
     const void *up;            /* packed matrices U, on the device */
-    /*
-     * RoPE tables, device [max position][64], at least 64 rows. The angles must be linear in the
-     * position.
-     */
+    /* RoPE tables, device [max position][64], at least 64 rows, angles linear in the position. */
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
-    int32_t n_clusters; /* number from kvd_palu_decode_clusters() */
-    /*
-     * Device memory of kvd_palu_decode_workspace_bytes() bytes. Its contents must not change
-     * between kvd_palu_decode_plan and kvd_palu_decode.
-     */
+    int32_t n_clusters; /* from kvd_palu_decode_clusters() */
+    /* Device, kvd_palu_decode_workspace_bytes() bytes. Must not change between plan and decode. */
     void *workspace;
 } kvd_palu_decode_args;
 
-/*
- * Returns the number of clusters of two CTAs that the device runs at once, or -1 if it is not a
- * Hopper GPU.
- */
+/* Returns the clusters of two CTAs that the device runs at once, or -1 if it is no Hopper GPU. */
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
 /*
- * Fills args->workspace from kv_len on the device. One plan serves every layer with the same
- * kv_len.
+ * Fills args->workspace from kv_len on the device. One plan serves all layers with the same kv_len.
  */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
-/* Computes decode attention. Returns cudaErrorNotSupported if the device is not a Hopper GPU. */
+/* Computes decode attention. Returns cudaErrorNotSupported if the device is no Hopper GPU. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

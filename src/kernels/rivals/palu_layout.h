@@ -1,34 +1,29 @@
 /*
- * Layouts of Palu (Chang et al., ICLR 2025), with which kvdim is compared: the KV heads of a group
- * share one low-rank latent of K and one of V, and the cache holds the latents. Every decode step
- * rebuilds K from its latent, applies RoPE and computes the scores. V's latents are used directly,
- * because the up-projection of V is folded into W_O.
+ * Layouts of Palu (Chang et al., ICLR 2025): groups of KV heads share low-rank latents of K and V,
+ * which the cache holds.
  *
- * - K_h[t] = L_g[t] U_h, with L_g [tokens][rank_k], U_h [rank_k][128], and KV head h in group g = h
- *   / 4.
+ * Decode rebuilds K from latents; V's up-projection is folded into W_O.
+ *
+ * - K_h[t] = L_g[t] U_h, L_g [tokens][rank_k], U_h [rank_k][128], KV head h in group g = h / 4.
  * - s[t] = q . RoPE_t(K_h[t]) / sqrt(128).
- * - o = softmax(s) V_g, with V_g [tokens][rank_v]: the output of a query head has rank_v elements.
+ * - o = softmax(s) V_g, V_g [tokens][rank_v].
  *
- * PLAIN (reference): row-major float32, group after group (head after head for U). n_kv is the sum
- * of kv_len.
+ * PLAIN (reference): row-major float32, group after group (head after head for U); n_kv: sum of
+ * kv_len.
  *
  * - K latents [n_kv][rank_k], V latents [n_kv][rank_v], U [n_kv_heads][rank_k][128].
  * - Q [batch][n_heads * 128] after RoPE, O [batch][n_heads * rank_v].
  *
- * PAGED (kernel): 16-bit elements in blocks of 8 x 8. Each block is 128 contiguous bytes, which
- * wgmma and ldmatrix read without swizzle. A page holds 64 tokens of all groups. Page p of the pool
- * starts at element p * kvd_palu_page_elements(). It contains, group after group, the K latents and
- * then the V latents of the group. In the K latents and in the V latents of a group, element (t, r)
- * is at
+ * PAGED (kernel): 16-bit, blocks of 8 x 8, 128 contiguous bytes. Page p has 64 tokens and starts at
+ * element p * kvd_palu_page_elements(): per group, K latents, then V latents, element (t, r) at
  *
  *   (r/8) * 512 + (t/8) * 64 + (t%8) * 8 + r%8
  *
- * Therefore the elements of ranks 8 i .. 8 j - 1 of a page are contiguous and can be copied at
- * once. page_table is [batch][max_pages]. V rows of a request's last page at and after kv_len must
- * be finite. K rows there may hold anything.
+ * so ranks 8 i .. 8 j - 1 of a page are contiguous. page_table is [batch][max_pages]. V rows of a
+ * last
+ * page at and after kv_len must be finite; K rows may hold anything.
  *
- * U is packed per pair of KV heads, pair after pair: element (r, n), n = 128 * (head % 2) + dim, is
- * at
+ * U is packed per pair of KV heads: element (r, n), n = 128 * (head % 2) + dim, is at
  *
  *   (r/8) * 2048 + (n/8) * 64 + (n%8) * 8 + r%8
  */
@@ -46,14 +41,11 @@ extern "C" {
 
 enum {
     KVD_PALU_D_HEAD = 128,
-    KVD_PALU_GROUP = 4, /* number of KV heads that share one latent of K and one of V */
+    KVD_PALU_GROUP = 4, /* KV heads that share one latent of K and one of V */
     KVD_PALU_PAGE_TOKENS = 64,
     /* Ranks are multiples of this number. */
     KVD_PALU_RANK_STEP = 16,
-    /*
-     * Smallest rank of K. With smaller ranks, rebuilding K would not be the larger part of the
-     * work.
-     */
+    /* Smallest rank of K for which rebuilding K dominates the work. */
     KVD_PALU_RANK_K_MIN = 80,
     KVD_PALU_RANK_MAX = 256,
     KVD_PALU_QUERIES_MAX = 4 /* largest number of query heads per KV head */
@@ -67,17 +59,13 @@ typedef struct {
 /* Returns 0 if kvd_palu_decode supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
-/*
- * Each returns a number of 16-bit elements: of one page of the pool, and of the matrices U of one
- * layer.
- */
+/* In 16-bit elements: a page of the pool; the matrices U of a layer. */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 
 /*
- * Convert PLAIN float32 to PAGED 16-bit data on the host. `dtype` is KVD_F16 or KVD_BF16. Only
- * existing tokens are written, and zeros in the rows of V after the last token of a request's last
- * page.
+ * Convert PLAIN float32 to PAGED 16-bit data (KVD_F16 or KVD_BF16) on the host. Write existing
+ * tokens only, and zeros in V of a last page after the last token.
  */
 void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, int dtype,
                            const float *k_latent, const float *v_latent, const int32_t *page_table,
@@ -85,15 +73,14 @@ void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t
 void kvd_palu_pack_up(const kvd_palu_shape *shape, int dtype, const float *up, uint16_t *up_packed);
 
 /*
- * Reference implementation of Palu's decode attention: float64 sums, layout PLAIN, any rank of at
- * least 1. n_kv is the sum of kv_len. Returns 0, or -1 with *err filled.
+ * Reference of Palu's decode attention: float64 sums, layout PLAIN. Returns 0, or -1 with *err
+ * filled. n_kv: sum of kv_len.
  *
- * - `q`: input, [batch][n_heads * 128], after RoPE.
- * - `k_latent`: input, [n_groups][n_kv][rank_k].
- * - `v_latent`: input, [n_groups][n_kv][rank_v].
- * - `up`: input, [n_kv_heads][rank_k][128].
- * - `cos`, `sin`: inputs, [at least the largest kv_len][64], for pairs of dims (i, i + 64).
- * - `out`: output, [batch][n_heads * rank_v], float64.
+ * - `q` [batch][n_heads * 128]: input, after RoPE.
+ * - `k_latent` [n_groups][n_kv][rank_k], `v_latent` [n_groups][n_kv][rank_v]: inputs.
+ * - `up` [n_kv_heads][rank_k][128]: input.
+ * - `cos`, `sin` [at least the largest kv_len][64]: inputs, for dims (i, i + 64).
+ * - `out` [batch][n_heads * rank_v]: output, float64.
  */
 int kvd_palu_ref(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, const float *q,
                  const float *k_latent, const float *v_latent, const float *up, const float *cos,

@@ -9,7 +9,7 @@
 #include "common/args.h"
 #include "common/files/csv.h"
 
-/* Sets `name` to the file name at the end of `path`, without folder and suffix. */
+/* Sets `name` to the file name of `path` without folder and suffix. */
 static void base_name(const char *path, char *name, size_t size)
 {
     const char *const slash = strrchr(path, '/'), *const from = slash ? slash + 1 : path;
@@ -97,7 +97,7 @@ static bool are_numbers(const char *text)
     return text[0] && strspn(text, "0123456789:,") == strlen(text);
 }
 
-/* Returns NAME if `text` has the form "FILE.csv:NAME", else NULL. */
+/* Returns NAME if `text` is "FILE.csv:NAME", else NULL. */
 static const char *list_name(const char *text)
 {
     const char *const suffix = strstr(text, ".csv:");

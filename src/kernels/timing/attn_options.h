@@ -14,38 +14,30 @@ typedef struct {
 } kvd_width_list;
 
 /*
- * The functions below set the kept dimensions of each head in a kvd_width_list. The caller must
- * have set its numbers of heads and d_head. If there are fewer dimensions than KV heads, the list
- * is repeated; more dimensions are an error. Functions of type int return 0, or -1 with *err
- * filled.
+ * Set the kept dimensions of a kvd_width_list, whose numbers of heads and d_head are set. A shorter
+ * list is repeated; a longer one is an error. Return 0, or -1 with *err filled.
  */
 
 /*
- * Sets dimensions and name from `text`: "64" or "64:48" (d_qk:d_v), a comma-separated list of these
- * with one item per KV head, or a CSV file with the columns d_qk and d_v. "FILE.csv:NAME" is for a
- * file of three columns, of which only rows with NAME in the first column are read. Dimensions must
- * be within 1 .. d_head.
+ * Parses "64", "64:48" (d_qk:d_v), a comma-separated list with an item per KV head, or a CSV file
+ * with columns d_qk, d_v. "FILE.csv:NAME": rows with NAME in the first of three columns. Dimensions
+ * are 1 .. d_head.
  */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
-/*
- * Returns the path of the file that `text` names, which the caller frees, or NULL if `text` names
- * no file.
- */
+/* Returns the path that `text` names, which the caller frees, or NULL if it names no file. */
 char *kvd_width_list_path(const char *text);
 
 /*
- * Sets the dimensions to those of entry number `point` of a rates file, rounded up to multiples of
- * 16. Heads are taken from layer `layer` and, as far as needed, from the layers after it (after the
- * last layer, from the first). d_head must be that of the file.
+ * Takes the dimensions of entry `point` of a rates file, rounded up to 16, from layer `layer` on,
+ * wrapping after the last. d_head must be the file's.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
 /*
- * Sets *point to the number of the entry in a kvdim/rates file (kept dimensions per head) whose
- * overall p (fraction of removed dimensions) is nearest to `p`. Fails if the difference is above
- * 0.01.
+ * Finds the entry of a kvdim/rates file whose fraction of removed dimensions is nearest to `p`.
+ * Fails beyond 0.01.
  */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
@@ -59,20 +51,18 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    /*
-     * [n_overall_p] fractions of removed dimensions to time; NULL: all fractions in the rates file
-     */
+    /* [n_overall_p] fractions of removed dimensions; NULL: all of the rates file */
     double *overall_p;
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
     size_t n_dims;
     bool phase[KVD_N_ATTN_PHASES];
     const kvd_impl *impl[KVD_ATTN_IMPLS];
-    int n_impls; /* number of implementations; 0: the default ones of the CPU or GPU */
+    int n_impls; /* number of implementations; 0: the defaults of the CPU or GPU */
     bool scheduler[KVD_BY_ITSELF];
     bool dtype[3];
     bool dtype_given, scheduler_given;
-    /* Numbers of requests and lengths in tokens. Every combination is a benchmark case. */
+    /* Numbers of requests, lengths in tokens; every combination is timed. */
     size_t *batch, *seq_len;
     size_t n_batches, n_seq_lens;
     kvd_attn_size size[KVD_ATTN_SIZES];
@@ -85,17 +75,11 @@ typedef struct {
     bool sharp, cold, hot;
 } kvd_attn_options;
 
-/*
- * Parses the command line into *cfg, which must be zeroed. Wrong usage ends the program with status
- * 2.
- */
+/* Parses the command line into *cfg, which must be zeroed. Wrong usage exits with status 2. */
 void kvd_attn_parse(int argc, char **argv, kvd_attn_options *cfg);
 void kvd_attn_options_release(kvd_attn_options *cfg);
 
-/*
- * Measurements of one implementation in one benchmark case: a row of the result file (format
- * kvdim/kernels).
- */
+/* Measurements of one implementation in one case: a row of format kvdim/kernels. */
 
 typedef struct {
     int number; /* number of the benchmark case, from 0 */
@@ -108,17 +92,17 @@ typedef struct {
     const kvd_floors *floors;
     const kvd_row_error *error;
     const char *engine;
-    /* Median time per layer to assign the work to CTAs; NaN if nothing is assigned */
+    /* Median time per layer to assign work to CTAs; NaN if nothing is assigned */
     double plan_us;
-    int plan_layers; /* number of layers planned in one call */
-    /* Largest and mean busy time of the CTAs, and largest divided by mean; NaN if not measured */
+    int plan_layers; /* layers planned in one call */
+    /* Busy time of the CTAs: largest, mean, their ratio; NaN if not measured */
     double busy_max_us, busy_mean_us, imbalance;
-    /* Time of `cudnn` divided by the time of this implementation; NaN if `cudnn` was not timed. */
+    /* Time of `cudnn` divided by this time; NaN without `cudnn`. */
     double speedup;
     bool ok; /* true if the error is within the tolerance or was not checked */
 } kvd_kernels_row;
 
-/* Adds a copy of *row and of its time samples to the table. Returns 0, or -1 with *err filled. */
+/* Adds a copy of *row and its samples to the table. Returns 0, or -1 with *err filled. */
 int kvd_kernels_add(kvd_rows *r, const kvd_kernels_row *row, kvd_err *err);
 
 enum { KVD_KERNELS_LINE = 256 };
@@ -143,11 +127,9 @@ typedef struct {
 } kvd_attn_case;
 
 /*
- * Times one case and adds one row per implementation to *out. If an implementation cannot run,
- * `skipped` gets a line with the reason. Adds to *n_wrong the rows whose error is above the
+ * Times one case and adds a row per implementation to *out; none on failure or interruption.
+ * `skipped` gets a line per implementation that cannot run. Adds to *n_wrong the rows above the
  * tolerance.
- *
- * If a launch fails or the user interrupts, no row is added.
  */
 int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
                       void (*skipped)(void *ctx, const char *line), void *ctx, size_t *n_wrong,

@@ -210,10 +210,7 @@ static int elapsed(kvd_bench *b, const kvd_bench_rival *r, int i, double *us, kv
     return e ? cuda_fail(e, r->name, err) : 0;
 }
 
-/*
- * Captures a launch in a CUDA graph. A launch that cannot be captured is timed without a graph; if
- * the launch itself has an error, that run reports it.
- */
+/* Captures a launch in a CUDA graph; without one, the launch is timed directly. */
 static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 {
     kvd_err ignored = {""};
@@ -249,10 +246,7 @@ static reading read_card(const kvd_bench *b)
 {
     reading g = {NAN, NAN, NAN, false, false};
 #ifdef KVD_CUDA
-    /*
-     * Bits of NVML's throttle reasons. POWER_CAP: the power limit. SLOWED: a slowdown by hardware,
-     * heat or a power brake.
-     */
+    /* NVML's throttle reasons. POWER_CAP: power limit. SLOWED: hardware, heat or power brake. */
     enum { POWER_CAP = 0x4, SLOWED = 0x8 | 0x20 | 0x40 | 0x80 };
     kvd_device_state state;
     kvd_err ignored = {""};
@@ -289,10 +283,7 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
     return time_cpu(b, plan, r, 0, &r->first_us, err);
 }
 
-/*
- * Shuffles the order of launches. A fixed order would be unfair, because the GPU clock depends on
- * the power that the previous launch drew.
- */
+/* Shuffles launches: the GPU clock depends on the power of the previous launch. */
 static void shuffle(kvd_rng *rng, int *order, int n)
 {
     for (int i = n - 1; i > 0; i--) {
@@ -302,10 +293,7 @@ static void shuffle(kvd_rng *rng, int *order, int n)
     }
 }
 
-/*
- * Runs one round, in which every implementation runs once. `sample` is the index under which the
- * round's measurements are stored, or negative in a warm-up round.
- */
+/* Runs every implementation once. Stores under index `sample`; negative: warm-up. */
 static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                      const int *order, int round, int sample, readings *seen, kvd_err *err)
 {
@@ -395,9 +383,8 @@ static void warn(kvd_bench_stats *s, const char *word)
 int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd_err *err)
 {
     /*
-     * Limits for warnings. `far`: a sample is an outlier if it is more than 14.8 MADs (median
-     * absolute deviations) from the median, which is 10 standard deviations of a normal
-     * distribution. hyperfine uses a similar limit.
+     * `far`: an outlier is over 14.8 median absolute deviations (10 standard deviations of a normal
+     * distribution) from the median.
      */
     const double far = 14.8, noisy = 0.02, short_us = r->cuda ? 5 : 50;
     memset(s, 0, sizeof *s);

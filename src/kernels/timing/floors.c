@@ -29,8 +29,8 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
         const double q = p->q_len[b], kv = p->kv_len[b];
         const double window = heads->window ? heads->window : kv;
         /*
-         * The first `rising` queries attend to all keys up to their own position, because the
-         * window begins before key 0. Each later query attends to `window` keys.
+         * The first `rising` queries attend to all keys up to their position, later ones to
+         * `window` keys.
          */
         const double before = kv - q, room = larger(window - before, 0),
                      rising = room < q ? room : q;
@@ -58,7 +58,7 @@ void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kv
 }
 
 enum { REPEATS = 3, GEMM_N = 1536, LINE = 4096 };
-static const size_t floats = (size_t)32 << 20; /* number of floats of a buffer of 128 MiB */
+static const size_t floats = (size_t)32 << 20; /* floats of a buffer of 128 MiB */
 
 static void fill(float *x, size_t n)
 {
@@ -98,10 +98,7 @@ static double copy_rate(const float *from, float *to)
     return 2.0 * (double)(floats * sizeof *from) / best;
 }
 
-/*
- * Returns the sum of LINE floats. There are 16 partial sums, so that the compiler can vectorise
- * without reordering.
- */
+/* Sums LINE floats in 16 partial sums, so that the compiler can vectorise. */
 static double sum_line(const float *x)
 {
     float s[16] = {0};
@@ -129,10 +126,7 @@ static double read_rate(const float *x, double *sum)
     return (double)(floats * sizeof *x) / best;
 }
 
-/*
- * The rate of exponentials is measured on 2^x by a Taylor polynomial of degree 5, as in a
- * vectorised exp after range reduction. EXPS numbers fit in registers.
- */
+/* Times 2^x by a Taylor polynomial of degree 5, a vectorised exp. EXPS numbers fit in registers. */
 enum { EXPS = 64, EXP_ROUNDS = 200000 };
 
 static inline __attribute__((always_inline)) void exps_of(float x[EXPS])
@@ -203,7 +197,7 @@ int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err)
         c->read_bytes = read_rate(a, &sum[0]);
         c->flop = gemm_rate(a, b + floats / 2, b);
         c->exps = exp_rate(&sum[1]);
-        /* Uses the sums, because otherwise the compiler may remove the measured loops. */
+        /* Using the sums keeps the compiler from removing the loops. */
         if (!isfinite(sum[0]) || !isfinite(sum[1]))
             status = kvd_fail(err, "measuring this machine gave sums of %g and %g", sum[0], sum[1]);
     }

@@ -302,10 +302,7 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
         order[i] = order[j];
         order[j] = (int32_t)i;
     }
-    /*
-     * Entries after a request's last page must not be read. They are set to -1, so that a kernel
-     * that uses one as a page number fails.
-     */
+    /* Entries after a request's last page are -1: kernels must not read them. */
     memset(table, 0xff, size * sizeof *table);
     for (int b = 0; b < p->batch; b++)
         for (int j = 0; j < (p->kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS; j++)

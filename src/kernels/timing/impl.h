@@ -1,7 +1,7 @@
 /*
- * Interface between kvdim-attn and an implementation of attention. Each family of implementations
- * has one file impl_*.c, which converts a case into the family's layout. impl.c lists all
- * implementations. Functions of type int return 0, or -1 with *err or *why filled.
+ * Interface between kvdim-attn and implementations of attention (impl_*.c, listed in impl.c).
+ *
+ * Functions of type int return 0, or -1 with *err or *why filled.
  */
 #ifndef KVD_KERNELS_TIMING_IMPL_H
 #define KVD_KERNELS_TIMING_IMPL_H
@@ -14,8 +14,8 @@
 #include "kernels/timing/problem.h"
 
 /*
- * Selection of the query rows whose outputs are checked. KVD_CHECK_AUTO: all rows of a small case,
- * a sample of a large one. KVD_CHECK_ROWS: a sample. KVD_CHECK_ALL, KVD_CHECK_NONE: all or none.
+ * Query rows that are checked. AUTO: all rows of a small case, a sample of a large one. ROWS: a
+ * sample.
  */
 
 typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } kvd_check_mode;
@@ -23,35 +23,34 @@ typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } k
 typedef struct {
     int request, head; /* indices of request and query head */
     size_t t;          /* index of the query in the request */
-    /* Index in kvd_row_check.ref of the reference output of this query row. */
+    /* index of the row's reference output in kvd_row_check.ref */
     size_t at;
     int d_v;
 } kvd_checked_row;
 
 typedef struct {
-    size_t n; /* number of rows to check; 0: nothing is checked */
+    size_t n; /* rows to check; 0: none */
     kvd_checked_row *row;
     double *ref;
 } kvd_row_check;
 
 typedef struct {
     double rel_err; /* ||out - ref|| / ||ref|| over all rows; NaN if an output is not finite */
-    /* Largest relative error of a single row. A row of small norm has little weight in rel_err. */
+    /* Largest relative error of a single row. */
     double worst;
     size_t rows;
 } kvd_row_error;
 
-/* Generates rows of Q, K or V. The arguments are those of kvd_problem_rows. */
+/* Generates rows of Q, K or V, as kvd_problem_rows does. */
 typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_operand tensor, int request, int head,
                               size_t first, size_t n, int d, float *rows);
 
 /*
- * Chooses query rows to check and computes their reference outputs. Inputs are generated anew, not
- * read from the device; a head has at most 256 dimensions.
+ * Chooses query rows and computes their reference outputs from newly generated inputs; heads of up
+ * to 256 dimensions.
  *
- * KVD_CHECK_AUTO takes all rows of cases with at most 2^26 (query, key) combinations, and a sample
- * of larger ones: up to 8 requests (the shortest and the longest among them) with up to 8 KV heads
- * each.
+ * KVD_CHECK_AUTO: all rows of cases up to 2^26 (query, key) pairs, else up to 8 requests with up to
+ * 8 KV heads each.
  */
 int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                        kvd_row_maker make, kvd_check_mode mode, kvd_err *err);
@@ -62,78 +61,63 @@ typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t,
                                float *row);
 
 /*
- * Compares the outputs of the chosen rows with their references. If c->n is 0, the errors in *out
- * are NaN. Fails if a reference row is zero or not finite.
+ * Compares the chosen rows' outputs with their references. c->n 0: errors are NaN. Fails if a
+ * reference row is zero or not finite.
  */
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
 /*
- * Returns the largest rel_err that passes: 4e-3 for bf16, 1e-3 for fp16, 1e-5 for float32. The
- * limit for `worst` is three times as large.
+ * Returns the largest accepted rel_err: 4e-3 bf16, 1e-3 fp16, 1e-5 float32. Three times that for
+ * `worst`.
  */
 double kvd_row_tolerance(kvd_dtype dtype);
 
 /*
- * Lower bounds on the time of a case: bytes, floating-point operations and exponentials, divided by
- * the rates that the same machine reached in the same run.
+ * Lower bounds on a case's time: bytes, FLOP and exponentials divided by the machine's measured
+ * rates.
  *
- * - pairs: (query, key) combinations. Query t of a request counts min(kv_len - q_len + t + 1,
- *   window) keys; the sum is over requests, queries and query heads.
- * - flop: sum over query heads of 2 (d_qk + d_v) times the pairs of that head. Softmax is not
- *   counted.
+ * - pairs: sum over query heads and queries t of min(kv_len - q_len + t + 1, window).
+ * - flop: sum over query heads of 2 (d_qk + d_v) pairs, without softmax.
  * - exps: equal to pairs.
- * - bytes: Q, K and V read once and O written once. With a sliding window, keys before the window
- *   of a request's first query are not read.
+ * - bytes: Q, K and V read once, O written once, without keys older than the first query's window.
  */
 
 typedef struct {
     double bytes, flop, exps;
-    /* Times in microseconds at the machine's peak rates; NaN if a rate was not measured. */
+    /* Microseconds at the machine's peak rates; NaN if a rate was not measured. */
     double bytes_us, flop_us, exps_us;
     double us; /* largest of these times */
 } kvd_floors;
 
-/*
- * Sets bytes, flop and exps of *f. `heads` has the dimensions at which the implementation computes,
- * which may exceed those of the case.
- */
+/* Counts at the dimensions `heads`, which may exceed those of the case. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
-/*
- * Sets the times of *f from bytes, flop and exps, which must be set. In decode, memory time is
- * computed from the read rate if that is known, else from the copy rate.
- */
+/* Sets the times of *f from its counts. Decode uses the read rate if known, else the copy rate. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
 /*
- * Measures the rates of the CPU on all threads and stores the best of 3 measurements in *c.
- * Floating-point operations: sgemm of 1536^3. Bandwidth: memcpy of 128 MiB and a sum over 128 MiB.
- * Exponentials: a polynomial of degree 5.
+ * Measures CPU rates on all threads, the best of 3: sgemm of 1536^3, memcpy and sum of 128 MiB,
+ * exponentials by a polynomial of degree 5.
  */
 int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
 
-/*
- * Fills *c with measured peak rates of the GPU, which takes about a second. Always fails in a build
- * without CUDA.
- */
+/* Measures peak rates of the GPU, in about a second. Fails in a build without CUDA. */
 int kvd_ceilings_gpu(kvd_rate_ceilings *c, kvd_err *err);
 
 /*
- * Returns a page table [batch][max_pages] in host memory, which the caller frees. Its pages are
- * scattered over a pool of *n_pages pages, as on a server after many requests have come and gone.
- * All pages of the pool are used. On failure returns NULL and fills *err.
+ * Returns a page table [batch][max_pages] on the host, which the caller frees, over a scattered
+ * pool of *n_pages pages. On failure returns NULL and fills *err.
  */
 int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pages, kvd_err *err);
 
-/* Returns the largest q_len if `queries` is true, else the largest kv_len. */
+/* Returns the largest q_len if `queries`, else the largest kv_len. */
 int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 /* Returns true if the requests differ in kv_len. */
 bool kvd_problem_ragged(const kvd_problem *p);
 
 /*
- * Ways to divide work among CTAs. KVD_BY_NONE, KVD_BY_PAPERS and KVD_BY_OURS have the same values
- * as KVD_SCHEDULE_NONE, KVD_SCHEDULE_PAPERS and KVD_SCHEDULE_OURS. KVD_BY_ITSELF means that the
- * implementation offers no choice.
+ * Ways to divide work among CTAs, with the values of KVD_SCHEDULE_NONE .. OURS. KVD_BY_ITSELF: no
+ * choice.
  */
 typedef enum {
     KVD_BY_NONE,
@@ -144,19 +128,16 @@ typedef enum {
 } kvd_scheduler;
 extern const char *const kvd_scheduler_name[KVD_N_SCHEDULERS]; /* "none", "papers", "ours", "-" */
 
-/* Numbers of dimensions per head with which an implementation computes a benchmark case. */
+/* Dimensions per head with which an implementation computes a case. */
 typedef enum {
     KVD_WIDTH_USE_OWN, /* every head at its own d_qk and d_v */
-    /* Every head padded with zeros to the width of the widest head, which is more work */
+    /* every head padded with zeros to the widest head */
     KVD_WIDTH_USE_PADDED,
-    /*
-     * Every head has d_head dimensions; the inputs and the reference output are made for this
-     * width.
-     */
+    /* every head at d_head, inputs and reference too */
     KVD_WIDTH_USE_DENSE,
     /*
-     * Groups of KV heads share latents. Together the latents have as many elements as K and V with
-     * the case's dimensions. The reference output is computed from the latents.
+     * Groups of KV heads share latents with as many elements as K and V; the reference uses the
+     * latents.
      */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
@@ -164,7 +145,7 @@ typedef enum {
 extern const char *const kvd_width_use_name[KVD_N_RUNS]; /* "own", "padded", "dense", "latent" */
 
 typedef struct {
-    /* [n] Microseconds that each CTA was busy in one launch, owned by the implementation. */
+    /* [n] Microseconds that each CTA was busy, owned by the implementation. */
     const double *us;
     size_t n;
 } kvd_busy;
@@ -172,19 +153,15 @@ typedef struct {
 typedef struct {
     const char *name, *summary;
     bool cuda;
-    unsigned phases; /* supported phases, bits 1 << kvd_attn_phase */
-    unsigned dtypes; /* supported types, bits 1 << kvd_dtype */
-    /*
-     * Supported schedulers, bits 1 << kvd_scheduler. If the implementation offers no choice, only
-     * the bit 1 << KVD_BY_ITSELF is set.
-     */
+    unsigned phases; /* bits 1 << kvd_attn_phase */
+    unsigned dtypes; /* bits 1 << kvd_dtype */
+    /* Bits 1 << kvd_scheduler; without a choice only 1 << KVD_BY_ITSELF. */
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
     /*
-     * NULL unless `runs` is KVD_WIDTH_USE_LATENT. `stored` returns the dimensions stored per KV
-     * head. `answer` returns the dimensions of the reference output, and `make_rows` generates the
-     * inputs of the reference computation. `count` sets bytes, flop and exps of *f.
+     * For KVD_WIDTH_USE_LATENT, else NULL: dimensions stored per KV head, dimensions of the
+     * reference output, its inputs, and counts of *f.
      */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
@@ -192,44 +169,37 @@ typedef struct {
     void (*count)(const kvd_problem *p, kvd_floors *f);
 
     /*
-     * Fails with the reason in *why if the implementation cannot compute the case on this machine.
-     * The caller has already checked phase and element type.
+     * Fails with the reason in *why if the case is unsupported here. The caller has checked phase
+     * and type.
      */
     int (*can)(const kvd_problem *p, kvd_err *why);
     /*
-     * Creates the inputs and everything else that a launch needs, in *self. *p must outlive *self.
-     * All work runs on `stream`, a cudaStream_t (NULL on the CPU).
+     * Creates inputs and state in *self on `stream`, a cudaStream_t (NULL on the CPU). *p must
+     * outlive *self.
      */
     int (*open)(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
                 kvd_err *err);
     void (*close)(void *self);
     /*
-     * Assigns the work of plan_layers[phase] layers (1 layer if the number is 0), which have equal
-     * widths, to CTAs. The time of this call is measured separately. May be NULL.
+     * Assigns the work of plan_layers[phase] equal layers (0: 1) to CTAs; timed separately. May be
+     * NULL.
      */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
-    /*
-     * Restores the part of the plan that a launch consumes. Runs before each launch and is not
-     * timed. May be NULL.
-     */
+    /* Restores the part of the plan that a launch consumes; not timed. May be NULL. */
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Fills the output with NaN, so that elements that a launch does not write are found. */
+    /* Fills the output with NaN, which exposes elements that a launch does not write. */
     int (*poison)(void *self, void *stream, kvd_err *err);
     /* Copies the output to host memory. The caller must have waited for the stream. */
     int (*fetch)(void *self, kvd_err *err);
-    /* Copies one row [d_v] of the fetched output to `row`. May be called only after `fetch`. */
+    /* Copies one row [d_v] of the fetched output to `row`. */
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);
-    /*
-     * Computes attention once and measures how long each CTA is busy. Waits for the stream. May be
-     * NULL.
-     */
+    /* Computes attention once, measures each CTA's busy time, and waits. May be NULL. */
     int (*busy)(void *self, void *stream, kvd_busy *out, kvd_err *err);
     /*
-     * Describes the code that ran, such as "sm_90a", "cuDNN 9.19.0 ..." or "avx512, 16 threads".
-     * Valid until `close`.
+     * Describes the code that ran, such as "sm_90a" or "avx512, 16 threads". Valid until `close`.
      */
     const char *(*engine)(const void *self);
 } kvd_impl;
@@ -243,18 +213,18 @@ extern const kvd_impl kvd_impl_palu;
 
 int kvd_impl_count(void);
 const kvd_impl *kvd_impl_at(int i);
-/* Returns the implementation called `name`. If this build has none, returns NULL and fills *err. */
+/* If this build has no implementation `name`, returns NULL and fills *err. */
 const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 
 /* Returns 0 if the implementation supports the case, else -1 with the reason in *why. */
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
 /*
- * Returns the dimensions from which operations and bytes are counted. They exclude padding: d_head
- * for KVD_WIDTH_USE_DENSE, else the dimensions of the case.
+ * Returns the dimensions that count, without padding: d_head for KVD_WIDTH_USE_DENSE, else the
+ * case's.
  */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
-/* Sets bytes, flop and exps of *f to the work of the implementation in this case. */
+/* Sets bytes, flop and exps of *f to the implementation's work in this case. */
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
 /*
  * Computes the reference outputs of the rows to check. Implementations with the same output can

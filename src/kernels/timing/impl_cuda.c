@@ -1,7 +1,6 @@
 /*
- * Implementations `cuda`, `cuda-mma` and `cuda-dense`: kvdim's CUDA kernels in layout BLOCKED.
- * `cuda-mma` is the prefill kernel for GPUs before Hopper, and `cuda-dense` has every head at
- * d_head.
+ * Implementations `cuda`, `cuda-mma` (prefill before Hopper) and `cuda-dense` (every head at
+ * d_head), layout BLOCKED.
  */
 #ifdef KVD_CUDA
 
@@ -17,7 +16,7 @@
 #include "kernels/cuda/prefill_plan.h"
 #include "kernels/timing/impl.h"
 
-/* Number of layers that are planned in one launch, about as many as a model has. */
+/* Layers planned in one launch, about as many as a model has. */
 enum { LAYERS = 32 };
 
 typedef struct {
@@ -27,7 +26,7 @@ typedef struct {
     kvd_attn_map map;
     kvd_attn_batch batch;
     kvd_device_memory memory;
-    /* Number of rows of blocked Q, and host array [batch] of each request's first row. */
+    /* Rows of blocked Q; host [batch]: each request's first row. */
     int32_t n_q8, *q_start;
     uint16_t *o; /* output, device [n_q8 (prefill) or batch (decode)][o_pitch] */
     size_t o_bytes;
@@ -37,7 +36,7 @@ typedef struct {
     double *busy_us;
     int n_ctas;
     kvd_prefill_args prefill;
-    void *layers; /* work lists (plans) of LAYERS layers, on the device */
+    void *layers; /* plans of LAYERS layers, on the device */
     kvd_decode_args decode;
     char engine[64];
 } state;
@@ -137,10 +136,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
         !(*q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err)) ||
         !(*pool = kvd_device_new(&s->memory, pool_bytes, "K and V", err)))
         goto done;
-    /*
-     * The unused part of the pool stays NaN, so that a kernel that reads beyond its data has a NaN
-     * output.
-     */
+    /* Unused pool memory stays NaN, which exposes reads beyond the data. */
     if (kvd_cuda_check(cudaMemsetAsync(*pool, 0xff, pool_bytes, stream), "K and V", err))
         goto done;
     f->longest = kvd_problem_longest(p, true);
@@ -157,10 +153,7 @@ done:
     return status;
 }
 
-/*
- * Describes LAYERS equal layers, because planning is timed for all of them. Attention is computed
- * only for layer 0.
- */
+/* Describes LAYERS equal layers for timing; only layer 0 is computed. */
 static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);
@@ -357,7 +350,7 @@ static int plan(void *self, void *stream, kvd_err *err)
     return kvd_cuda_check(e, "scheduling", err);
 }
 
-/* Resets the counter from which CTAs take tiles, because a launch advances it. */
+/* Resets the counter from which CTAs take tiles. */
 static int prepare(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;

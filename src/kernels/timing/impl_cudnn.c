@@ -1,10 +1,9 @@
 /*
- * Implementations on cuDNN's fused attention, each with the cuDNN engine that is fastest on this
- * machine for the shape:
+ * Implementations on cuDNN's fused attention, each with the fastest engine for the shape.
  *
- * - cudnn: every head at d_head, as most servers run today; speed-ups are relative to it.
+ * - cudnn: every head at d_head; speed-ups are relative to it.
  * - cudnn-padded: one launch, every head padded with zeros to the widest.
- * - cudnn-grouped: one launch per distinct (d_qk, d_v), in parallel on separate streams.
+ * - cudnn-grouped: one launch per distinct (d_qk, d_v), on parallel streams.
  */
 #ifdef KVD_CUDA
 
@@ -23,7 +22,7 @@ enum { STREAMS = 8 };
 /* One launch of cuDNN, which computes some of the KV heads. */
 typedef struct {
     int n, head[KVD_HEADS_MAX]; /* KV heads of this launch */
-    int d_qk, d_v;              /* dimensions of this launch's heads, after padding */
+    int d_qk, d_v;              /* dimensions of the launch's heads, after padding */
     kvd_cudnn_shape shape;
     kvd_cudnn_io io;
     kvd_cudnn_plan *plan;
@@ -66,7 +65,7 @@ static int choose_engine(launch_group *g, void *stream, kvd_err *err)
         }
     if (kvd_cudnn_tune(g->plan, &g->io, stream, err))
         return -1;
-    /* `full` is the version of cuDNN, then a space, then the name of the engine. */
+    /* `full` is cuDNN's version, a space, and the engine's name. */
     const char *const full = kvd_cudnn_name(g->plan), *const blank = strchr(full, ' '),
                       *const name = blank ? blank + 1 : full;
     if (n_best < REMEMBERED && strlen(name) < sizeof best[0].name) {
@@ -170,7 +169,7 @@ static int open_group(state *s, launch_group *g, const int32_t *q_len, const int
                : 0;
 }
 
-/* Opens the streams on which small launches run at the same time. */
+/* Small launches run at the same time on these streams. */
 static int open_streams(state *s, kvd_err *err)
 {
     cudaError_t e = cudaEventCreateWithFlags(&s->begun, cudaEventDisableTiming);
@@ -216,10 +215,7 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool by_w
         goto fail;
     }
     collect_groups(s, by_width, padded);
-    /*
-     * Checks the number of device arrays: two arrays of lengths, and five arrays for each group of
-     * heads of equal width.
-     */
+    /* Two arrays of lengths, and five device arrays per group of heads of equal width. */
     if (2 + 5 * s->n_groups > KVD_DEVICE_ARRAYS) {
         kvd_fail(err, "%d distinct widths", s->n_groups);
         goto fail;

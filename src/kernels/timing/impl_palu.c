@@ -1,7 +1,8 @@
 /*
- * Implementation `palu`: Palu's decode attention, which rebuilds K at every step. Its cache holds
- * as many elements per token as the case: rank_k + rank_v is the mean of 4 (d_qk + d_v), rounded to
- * a multiple of 16. The output is compared with a reference on K rebuilt from the latents.
+ * Implementation `palu`: Palu's decode attention at equal cache size: rank_k + rank_v = mean of 4
+ * (d_qk + d_v), rounded to 16.
+ *
+ * The reference uses K rebuilt from the latents.
  */
 #ifdef KVD_CUDA
 
@@ -80,10 +81,7 @@ static kvd_attn_heads answer(const kvd_problem *p)
     return h;
 }
 
-/*
- * Counts the smallest number of operations and bytes that Palu's decode attention needs. K is
- * rebuilt once per KV head; scores and values are computed per query head.
- */
+/* Counts the least work: K rebuilt once per KV head, scores and values per query head. */
 static void count(const kvd_problem *p, kvd_floors *f)
 {
     const kvd_palu_shape s = shape_of(p);
@@ -97,8 +95,8 @@ static void count(const kvd_problem *p, kvd_floors *f)
 }
 
 /*
- * Generates the matrix U [rank][128] with which a KV head's K is rebuilt from the latent. The
- * factor 1 / sqrt(rank) makes the rebuilt K nearly standard normal.
+ * Generates U [rank][128], which rebuilds a KV head's K; 1 / sqrt(rank) keeps K nearly standard
+ * normal.
  */
 static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 {
@@ -114,10 +112,7 @@ static void up_rows(const kvd_problem *p, int head, int rank, float *up)
     }
 }
 
-/*
- * Returns the RoPE angle of dims i and i + 64 at position t, as in Hugging Face Llama with theta
- * 10000.
- */
+/* RoPE angle of dims i and i + 64 at position t, as in Hugging Face Llama, theta 10000. */
 static double angle(size_t t, int i)
 {
     return (double)t * pow(10000, -2.0 * i / D);

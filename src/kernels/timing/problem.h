@@ -1,7 +1,7 @@
 /*
- * One case of the attention benchmark. Its data are generated from a seed
- * (kernels/timing/values.h). Functions of type int with an argument `err` return 0, or -1 with *err
- * filled.
+ * One case of the attention benchmark, generated from a seed (kernels/timing/values.h).
+ *
+ * Functions with `err` return 0, or -1 with *err filled.
  */
 #ifndef KVD_KERNELS_TIMING_PROBLEM_H
 #define KVD_KERNELS_TIMING_PROBLEM_H
@@ -21,7 +21,7 @@ extern const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES]; /* "prefill", "
 typedef enum {
     KVD_LENGTHS_EQUAL,     /* every request has seq_len tokens */
     KVD_LENGTHS_LOGNORMAL, /* log-normal, sigma 0.8 and mean seq_len, at most 4 seq_len */
-    /* The first request has seq_len tokens, each other request has seq_len / 16 tokens. */
+    /* The first request has seq_len tokens, others seq_len / 16. */
     KVD_LENGTHS_ONE_LONG,
     KVD_LENGTHS_FILE,
     KVD_N_LENGTHS
@@ -39,37 +39,35 @@ typedef struct {
     kvd_attn_heads heads;
     char widths[KVD_WIDTHS_NAME]; /* name of this set of kept dimensions */
     kvd_lengths lengths;
-    /* length of a request in tokens, or the largest length if lengths are from a file */
+    /* tokens per request, or the largest length from a file */
     size_t seq_len;
     int batch;
-    /* [batch] In prefill q_len is kv_len, in decode it is 1. */
+    /* [batch] q_len is kv_len in prefill, 1 in decode. */
     int32_t *q_len, *kv_len;
 } kvd_problem;
 
 /*
- * Sets p->batch and the lengths. `given` is [batch] if `lengths` is KVD_LENGTHS_FILE, else NULL.
- * The caller sets the other fields of *p.
+ * Sets p->batch and lengths; other fields of *p are set. `given` [batch] for KVD_LENGTHS_FILE, else
+ * NULL.
  */
 int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t seq_len,
                         const int32_t *given, kvd_err *err);
 void kvd_problem_release(kvd_problem *p);
 
 kvd_attn_batch kvd_problem_batch(const kvd_problem *p);
-/* Returns the number of queries of all requests if `queries` is true, else the number of keys. */
+/* Returns the queries of all requests if `queries`, else the keys. */
 size_t kvd_problem_tokens(const kvd_problem *p, bool queries);
 
-/* Returns the fraction of K and V that is removed: 1 - sum(d_qk + d_v) / (2 d_head n_kv_heads). */
+/* Returns the removed fraction of K and V: 1 - sum(d_qk + d_v) / (2 d_head n_kv_heads). */
 double kvd_heads_p(const kvd_attn_heads *heads);
 double kvd_heads_mean(const int *width, int n);
-/* Returns the largest d_qk or d_v of all heads. */
 int kvd_heads_widest(const kvd_attn_heads *heads);
 /* Returns a copy of *heads with every d_qk and d_v set to d_head. */
 kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
 
 /*
- * Generates rows first .. first + n - 1 of one head, [n][d], rounded to p->dtype. For Q, `head` is
- * the query head. Rows are numbered by position in the request, also for Q: row 0 is the position
- * of the request's first key.
+ * Generates rows first .. first + n - 1 of one head, [n][d], rounded to p->dtype. Row numbers are
+ * positions, also for Q, whose `head` is a query head.
  */
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows);

@@ -39,10 +39,7 @@ static int add(choosing *c, int request, int head, size_t t, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the i-th position to check. The first positions are at the edges of blocks of 64, the
- * others are spread over the request.
- */
+/* Returns the i-th position to check: edges of blocks of 64 first, then spread over the request. */
 static size_t position(int i, size_t len)
 {
     static const size_t edge[] = {0, 1, 63, 64, 127, 128, 191, 192};
@@ -63,9 +60,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /*
-     * The query heads of the KV head are checked one after another, each at another query position.
-     */
+    /* Each query head of the KV head is checked at another position. */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);
@@ -76,10 +71,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the i-th of n requests to check: the shortest, the longest, or one of others that are
- * evenly spaced.
- */
+/* Returns the i-th of n requests: the shortest, the longest, or evenly spaced ones. */
 static int sampled_request(const kvd_problem *p, int i, int n)
 {
     int shortest = 0, longest = 0;
@@ -110,10 +102,7 @@ static int choose(choosing *c, bool all, kvd_err *err)
     return 0;
 }
 
-/*
- * Computes the reference outputs of rows first .. last - 1, which have the same request and KV
- * head. K and V are generated once.
- */
+/* Computes reference outputs of rows first .. last - 1, of one request and KV head. */
 static int compute(const kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                    kvd_row_maker make, size_t first, size_t last, kvd_err *err)
 {
@@ -220,7 +209,7 @@ int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const v
                             r->request, r->head, r->t, sqrt(row_norm));
         diff += row_diff;
         norm += row_norm;
-        /* The negated comparison also takes a NaN as the new `worst`; fmax would skip it. */
+        /* The negated comparison also takes a NaN. */
         if (!(sqrt(row_diff / row_norm) <= worst))
             worst = isnan(worst) ? worst : sqrt(row_diff / row_norm);
     }

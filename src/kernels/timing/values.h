@@ -1,14 +1,14 @@
 /*
- * Test and benchmark data from a counter-based generator. An element is a function of seed, tensor,
- * request, head, token and dim alone, so any row can be generated again elsewhere.
+ * Test data from a counter-based generator: an element depends on seed, tensor, request, head,
+ * token and dim alone.
  *
- * A value is the sum of the 8 bytes of a 64-bit hash, minus its mean and divided by its standard
- * deviation. All operations but the last, a product, are on integers, so host and device produce
- * the same bits. The distribution is nearly normal with mean 0 and variance 1.
+ * A value is the sum of the 8 bytes of a 64-bit hash, minus its mean, over its standard deviation:
+ * nearly
+ * normal, mean 0, variance 1, the same bits on host and device.
  *
- * `sharp` data have outliers as trained models have: every 16th dim of Q and K is 4 times as large,
- * and one K vector in 61 is 8 times as large. Scores then have a standard deviation of about 4, or
- * of about 33 for the keys that are 8 times as large.
+ * `sharp` data have outliers: every 16th dim of Q and K is 4 times as large, one K vector in 61 is
+ * 8 times
+ * as large. Scores then have a standard deviation of about 4, or 33 for those keys.
  */
 #ifndef KVD_KERNELS_TIMING_VALUES_H
 #define KVD_KERNELS_TIMING_VALUES_H
@@ -31,10 +31,7 @@ KVD_ANYWHERE static inline uint64_t kvd_value_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/*
- * Returns a hash that all elements of a matrix share. `head` is the query head for Q and the KV
- * head for K and V.
- */
+/* Returns a hash of a matrix; `head` is the query head for Q, the KV head for K and V. */
 KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uint32_t request,
                                                   uint32_t head)
 {
@@ -42,10 +39,7 @@ KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uin
     return kvd_value_mix(key ^ ((uint64_t)request << 32 | head));
 }
 
-/*
- * Returns one element of a matrix. `token` is the index of a key in the request or, for Q, the
- * position of the query. `dim` is below 256.
- */
+/* Returns one element. `token`: index of the key, or position of the query. `dim` < 256. */
 KVD_ANYWHERE static inline float kvd_value(uint64_t key, int tensor, int sharp, uint32_t token,
                                            uint32_t dim)
 {

@@ -1,7 +1,4 @@
-/*
- * CUDA backend of include/kvdim/attention.h: the kernels of kernels/cuda/, with work divided by the
- * schedule KVD_SCHEDULE_OURS.
- */
+/* CUDA backend of include/kvdim/attention.h: kernels of kernels/cuda/ with KVD_SCHEDULE_OURS. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +11,7 @@
 
 enum { Q_LEN, KV_LEN, ROW, FIRST_TOKEN, N_LENGTHS };
 
-/* Offsets in bytes of the parts of the workspace, each a multiple of 256. */
+/* Byte offsets of the workspace's parts, multiples of 256. */
 typedef struct {
     size_t lengths, plan, first, next, tiles, total;
 } parts;
@@ -236,10 +233,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     args.pool = a->pool;
     args.o = a->o;
     args.lse = a->lse;
-    /*
-     * CTAs take tiles by incrementing args.work.next. This counter must be zero at each launch, so
-     * it is cleared here unless CTAs have fixed lists of tiles.
-     */
+    /* CTAs take tiles by incrementing work.next, which must be zero at each launch. */
     e = args.work.first ? cudaSuccess
                         : cudaMemsetAsync(args.work.next, 0, sizeof *args.work.next, stream);
     if (!e)
