@@ -1,6 +1,6 @@
 /*
- * Reference causal attention in C with float64 sums, on layout PLAIN of kernels/layout.h.
- * Functions return 0, or -1 with *err filled.
+ * Reference causal attention in C with float64 sums, on layout PLAIN of kernels/layout.h. Functions
+ * return 0, or -1 with *err filled.
  */
 #ifndef KVD_KERNELS_ATTENTION_REF_H
 #define KVD_KERNELS_ATTENTION_REF_H

@@ -2,42 +2,35 @@
  * Memory layouts and limits of every attention kernel of kvdim.
  *
  * Heads. Query head h reads KV head g = h / (n_heads / n_kv_heads) and has its widths d_qk[g] (Q
- * and K)
- * and d_v[g] (V and O).
+ * and K) and d_v[g] (V and O).
  *
  * Requests. Request b has kv_len[b] tokens, the last q_len[b] of which are queries. Query t has
- * position
- * kv_len[b] - q_len[b] + t and attends to keys up to its position, with a window to the newest
- * `window`.
+ * position kv_len[b] - q_len[b] + t and attends to keys up to its position, with a window to the
+ * newest `window`.
  *
  * PLAIN (CPU code): row-major, head after head, request after request. n_q is the sum of q_len,
- * n_kv the
- * sum of kv_len.
+ * n_kv the sum of kv_len.
  *
  * - Q head h: [n_q][d_qk]. O head h: [n_q][d_v].
  * - K head g: [n_kv][d_qk]. V head g: [n_kv][d_v].
  *
  * BLOCKED (CUDA kernels): 16-bit elements; a matrix [tokens][d] is blocks of 8 tokens x 8 dims,
- * each 128
- * contiguous bytes. Element (t, i) has the index (t/8) * 8*d + (i/8) * 64 + (t%8) * 8 + i%8.
+ * each 128 contiguous bytes. Element (t, i) has the index (t/8) * 8*d + (i/8) * 64 + (t%8) * 8 +
+ * i%8.
  *
  * - Prefill, Q: head h is a blocked matrix [n_q8][d_qk] at element q_offset[h] * n_q8. Request b
- * starts at
- *   row q_start[b], a multiple of 8. n_q8 is the sum of q_len, each rounded up to 8.
+ *   starts at row q_start[b], a multiple of 8. n_q8 is the sum of q_len, each rounded up to 8.
  * - Prefill, O: row-major [n_q8][o_pitch]; head h has columns o_offset[h] .. o_offset[h] + d_v - 1.
- * Rows
- *   from q_start[b] + q_len[b] to the next request are not written.
+ *   Rows from q_start[b] + q_len[b] to the next request are not written.
  * - Decode, Q: row-major [batch][q_pitch], head h from column q_offset[h] on. O: row-major
- * [batch][o_pitch].
+ *   [batch][o_pitch].
  * - K and V: page p of a layer's pool has KVD_PAGE_TOKENS tokens and starts at element p *
- * page_elements.
- *   KV head g is at element kv_offset[g] of the page: K blocked [64][d_qk], then V blocked
- * [64][d_v].
- *   page_table [batch][max_pages] has the page of tokens 64 j .. 64 j + 63 of request b.
+ *   page_elements. KV head g is at element kv_offset[g] of the page: K blocked [64][d_qk], then V
+ *   blocked [64][d_v]. page_table [batch][max_pages] has the page of tokens 64 j .. 64 j + 63 of
+ *   request b.
  *
  * The group of 8 tokens that holds a request's last token is zero after that token. Nothing else at
- * or
- * after kv_len is read.
+ * or after kv_len is read.
  */
 #ifndef KVD_KERNELS_LAYOUT_H
 #define KVD_KERNELS_LAYOUT_H

@@ -1,7 +1,6 @@
 /*
  * Computes v_exp2 (2^x) by a minimax polynomial of degree 6, relative error 2e-9, without AVX-512's
- * scalef.
- * The including file must define vf, vi, v_fma, v_max and v_set1.
+ * scalef. The including file must define vf, vi, v_fma, v_max and v_set1.
  *
  * Adding 1.5 * 2^23 + 127 rounds x to the integer n and leaves n + 127, the exponent field of 2^n,
  * in the low bits. For x < -127 the result is 0. NaN stays NaN.

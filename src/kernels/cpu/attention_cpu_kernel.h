@@ -3,8 +3,8 @@
  *
  *   S [key][row] = K Q^T   P = 2^(S - max)   O [column][row] = 2^(old max - max) O + V^T P
  *
- * Lanes of a vector are query rows; Q is transposed into panels [d_qk][rows].
- * The including file must define:
+ * Lanes of a vector are query rows; Q is transposed into panels [d_qk][rows]. The including file
+ * must define:
  *
  * - VL, NV: floats per vector, vectors of rows per panel.
  * - MR, MR_ONE: keys (or columns of V) per register tile of MR x nv sums; MR_ONE for nv 1.

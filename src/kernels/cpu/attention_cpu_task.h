@@ -2,8 +2,8 @@
  * Task of attention_cpu.c: some query rows and keys of one KV head, with all query heads of that KV
  * head.
  *
- * Row r of KV head g is new token r / group and query head g * group + r % group.
- * Row r attends to keys up to index position + r / group.
+ * Row r of KV head g is new token r / group and query head g * group + r % group. Row r attends to
+ * keys up to index position + r / group.
  */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H

@@ -1,13 +1,13 @@
 /*
- * RoPE, rotation, truncation and store of Q, K and V of the new tokens, in one launch.
- * cut() keeps the first d_qk or d_v columns.
+ * RoPE, rotation, truncation and store of Q, K and V of the new tokens, in one launch. cut() keeps
+ * the first d_qk or d_v columns.
  *
  *   Q[t][h] = cut(rope(x_q[t][h]) R_qk[g])
  *   K[t][g] = cut(rope(x_k[t][g]) R_qk[g])
  *   V[t][g] = cut(x_v[t][g]), or cut(x_v[t][g] R_v[g]) if R_v is given
  *
- * A warp processes 16 rows of one or two heads. A lane holds 8 adjacent columns, not the columns
- * of an mma fragment; ldmatrix reads the rows of R in the same permuted order.
+ * A warp processes 16 rows of one or two heads. A lane holds 8 adjacent columns, not the columns of
+ * an mma fragment; ldmatrix reads the rows of R in the same permuted order.
  *
  * - Prefill: two persistent CTAs per SM with R in shared memory; CTAs per KV head in proportion to
  *   its bytes. One warp writes each group of 8 tokens. Wider heads than KVD_WIDTH_NARROW: one CTA

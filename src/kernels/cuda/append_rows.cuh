@@ -72,7 +72,7 @@ struct unit {
     bool rope;
     bool applies_rope; /* true if rows are multiplied by the rotation matrix */
     uint32_t r;        /* rotation matrix in shared memory */
-    bool zero[2]; /* decode: the token starts a group of 8, whose other rows become zero */
+    bool zero[2];      /* decode: the token starts a group of 8, whose other rows become zero */
 };
 
 /*

@@ -13,8 +13,7 @@
  *   the plan.
  *
  * Per half page: S = Q K^T by mma.m16n8k16 with query heads as rows, then O^T = V^T P^T with dims
- * as
- * rows. The packed accumulator of S is the B operand of the second product.
+ * as rows. The packed accumulator of S is the B operand of the second product.
  */
 #include "common/cuda/launch.cuh"
 #include "common/half.h"

@@ -5,13 +5,11 @@
  *
  * PAPERS. Tasks of weight kv_len * (d_qk + d_v) go, by decreasing weight, to the least loaded CTA,
  * in rounds of up to n_ctas tasks. In a round with loads L_0 <= L_1 <= ... and weights w_0, w_1,
- * ...
- * task k goes to CTA k; the round ends before task k if L_j + w_j < L_k for some j < k.
+ * ... task k goes to CTA k; the round ends before task k if L_j + w_j < L_k for some j < k.
  *
  * OURS. Intervals (tokens of one KV head of one request) are concatenated and cut into n_ctas parts
- * of
- * equal cost, at half pages, and at interval ends if parts stay nearly equal. The cost in 16 bytes
- * is
+ * of equal cost, at half pages, and at interval ends if parts stay nearly equal. The cost in 16
+ * bytes is
  *
  *   SEGMENT_COST + groups8(b) * (d_qk + d_v + GROUP_COST)
  *

@@ -2,10 +2,8 @@
  * Decode attention of few tokens on Hopper, without a plan (docs/kernels.md).
  *
  * A thread-block cluster computes one KV head of one request. Its CTAs take turns to get RUN
- * adjacent
- * units of 16 tokens. A warp copies and computes its own units; the warps of a CTA merge their
- * results;
- * then each CTA merges some output dimensions of all CTAs. The merge order is fixed.
+ * adjacent units of 16 tokens. A warp copies and computes its own units; the warps of a CTA merge
+ * their results; then each CTA merges some output dimensions of all CTAs. The merge order is fixed.
  *
  * Parameters are few: 64 bytes of them cost a miss of the constant cache.
  */

@@ -48,7 +48,7 @@ struct tile_info {
     const int32_t *pages;
     long long q_first, o_first; /* index of row 0's first element in q and in o */
     long long lse;
-    float sink;                 /* logit of the head's attention sink, times log2(e) */
+    float sink; /* logit of the head's attention sink, times log2(e) */
 };
 
 struct shared {

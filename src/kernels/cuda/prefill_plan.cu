@@ -7,16 +7,14 @@
  * PAPERS (ZACK section 5, FDC 4.3; readings Z-6, Z-20, Z-21 of docs/readings.md).
  *
  * - d_sum = d_qk + d_v + 1 of a head. A task of head i has B_r = rows d_sum_max / d_sum_i rows,
- * rounded
- *   to a multiple of `rows`, and goes to CTA i mod n_ctas.
- * - If the last n_ctas tasks at most do not occupy every CTA, they are cut into tiles of
- *   wl / (d_sum s_kv) rows, rounded to a multiple of 64, each to the CTA with the least load.
+ *   rounded to a multiple of `rows`, and goes to CTA i mod n_ctas.
+ * - If the last n_ctas tasks at most do not occupy every CTA, they are cut into tiles of wl /
+ *   (d_sum s_kv) rows, rounded to a multiple of 64, each to the CTA with the least load.
  * - wl: mean load per CTA, sum of rows d_sum s_kv over tasks / n_ctas. s_kv: mean number of keys
- * per row.
+ *   per row.
  *
  * OURS. Tiles by decreasing cost, in sections of KV heads whose K and V fit in 32 MB of L2; CTAs
- * take
- * them dynamically.
+ * take them dynamically.
  */
 #include "kernels/cuda/prefill_plan.h"
 

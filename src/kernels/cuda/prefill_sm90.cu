@@ -6,16 +6,14 @@
  * exponential units, which work at the same time.
  *
  * - One CTA per SM takes tiles from a list. Three warpgroups compute 64 rows each; the fourth has
- * the
- *   warps take_tiles, fetch_q and fetch_kv (K and V through a ring of slots, across tiles).
+ *   the warps take_tiles, fetch_q and fetch_kv (K and V through a ring of slots, across tiles).
  * - Warpgroups take turns at the tensor cores. Key blocks go from the diagonal down to key 0.
  * - Softmax subtracts m, set from the masked blocks, which come first. m changes, and S is computed
  *   again, only if P exceeds the range of its 16-bit type.
  *
  * prefill_window_sm90.cu includes this file with KVD_PREFILL_WINDOW; prefill_wide_sm90.cu with
  * KVD_PREFILL_WIDE, for heads wider than KVD_WIDTH_NARROW: two warpgroups, tiles of 128 rows,
- * blocks of
- * 80 keys, O of 128, 192 or 256 columns, those from d_v on arbitrary and not stored.
+ * blocks of 80 keys, O of 128, 192 or 256 columns, those from d_v on arbitrary and not stored.
  */
 #include "kernels/cuda/prefill_fetch.cuh"
 

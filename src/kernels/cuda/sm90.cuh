@@ -2,9 +2,8 @@
  * Wrappers of Hopper instructions: mbarriers, bulk copies, named barriers, register budgets, wgmma.
  *
  * wgmma operands are stored without swizzle as core matrices of 8 x 16 bytes, 128 contiguous bytes
- * each. A
- * descriptor has the first core matrix's address and two strides: `lead` along the sum, `stride`
- * along M or N.
+ * each. A descriptor has the first core matrix's address and two strides: `lead` along the sum,
+ * `stride` along M or N.
  */
 #ifndef KVD_KERNELS_CUDA_SM90_CUH
 #define KVD_KERNELS_CUDA_SM90_CUH

@@ -3,23 +3,20 @@
  * by 4 KV heads.
  *
  * A cluster of two CTAs processes a run of pages (64 tokens) of one latent group; each CTA has two
- * of the
- * KV heads and their U (rank_k x 256) in shared memory. Latents arrive in pieces of 64 ranks
- * through a
- * ring. Two warpgroups take pages in turn. Per page:
+ * of the KV heads and their U (rank_k x 256) in shared memory. Latents arrive in pieces of 64 ranks
+ * through a ring. Two warpgroups take pages in turn. Per page:
  *
  * - K [64 tokens][2 heads x 128] = L U by wgmma m64n256k16.
  * - RoPE at position 64 j + t: q is rotated back by 64 j, the accumulators by t.
  * - S [64][8 queries] = K q by mma.sync, K rounded to 16 bits; columns 0 .. 3 first head, 4 .. 7
- * second.
+ *   second.
  * - Online softmax, then O^T [rank_v][8] += V^T P by mma.sync.
  *
- * Time is bound by tokens * n_groups * (rank_k + rank_v) * 2 bytes and by the rebuild of K,
- * tokens * n_kv_heads * rank_k * 128 * 2 FLOP (results/h200/rivals/palu_decode.csv).
+ * Time is bound by tokens * n_groups * (rank_k + rank_v) * 2 bytes and by the rebuild of K, tokens
+ * * n_kv_heads * rank_k * 128 * 2 FLOP (results/h200/rivals/palu_decode.csv).
  *
  * Grid: clusters of 2 CTAs of 384 threads (2 x 128 compute, 1 thread copies). A second launch
- * merges
- * the unnormalised sums of the runs.
+ * merges the unnormalised sums of the runs.
  */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_CUH
 #define KVD_KERNELS_RIVALS_PALU_DECODE_CUH

@@ -20,8 +20,7 @@
  *   (r/8) * 512 + (t/8) * 64 + (t%8) * 8 + r%8
  *
  * so ranks 8 i .. 8 j - 1 of a page are contiguous. page_table is [batch][max_pages]. V rows of a
- * last
- * page at and after kv_len must be finite; K rows may hold anything.
+ * last page at and after kv_len must be finite; K rows may hold anything.
  *
  * U is packed per pair of KV heads: element (r, n), n = 128 * (head % 2) + dim, is at
  *

@@ -3,12 +3,10 @@
  * token and dim alone.
  *
  * A value is the sum of the 8 bytes of a 64-bit hash, minus its mean, over its standard deviation:
- * nearly
- * normal, mean 0, variance 1, the same bits on host and device.
+ * nearly normal, mean 0, variance 1, the same bits on host and device.
  *
  * `sharp` data have outliers: every 16th dim of Q and K is 4 times as large, one K vector in 61 is
- * 8 times
- * as large. Scores then have a standard deviation of about 4, or 33 for those keys.
+ * 8 times as large. Scores then have a standard deviation of about 4, or 33 for those keys.
  */
 #ifndef KVD_KERNELS_TIMING_VALUES_H
 #define KVD_KERNELS_TIMING_VALUES_H
