@@ -21,7 +21,7 @@ int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, siz
     return 0;
 }
 
-/* Prints a number with as many digits as it needs: 1048576 and not 1.04858e+06. */
+/* Prints 1048576 and not 1.04858e+06. */
 static void print_bound(double v, char text[40])
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -35,7 +35,7 @@ static void print_bound(double v, char text[40])
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out,
                    kvd_err *err)
 {
-    /* Rejects texts that strtod would accept: white space, hexadecimal numbers, inf and nan. */
+    /* strtod would accept white space, hexadecimal numbers, inf and nan. */
     const size_t n = strlen(text);
     char *end = NULL;
     const double v = n && strspn(text, "0123456789+-.eE") == n ? strtod(text, &end) : 0;
@@ -61,7 +61,7 @@ void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD])
         (void)snprintf(field, KVD_ARG_FIELD, "%.*s...", KVD_ARG_FIELD - 4, text);
 }
 
-/* Copies the next element of a list and advances *s. Returns false at the end of the list. */
+/* Copies the next element of a list and advances *s. Returns false at the end. */
 static bool next_field(const char **s, char sep, char field[KVD_ARG_FIELD])
 {
     if (!*s)
@@ -104,10 +104,7 @@ static size_t count_char(const char *s, char c)
     return n;
 }
 
-/*
- * Rounds v to 12 decimal digits, as a user would type it. The third value of the range 0.1:0.5:0.1
- * is then 0.3 and not 0.30000000000000004.
- */
+/* Rounds v to 12 decimal digits, so that 0.1:0.5:0.1 contains 0.3 and not 0.30000000000000004. */
 static double typed(double v)
 {
     char text[40];
@@ -182,7 +179,7 @@ int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, si
     if (count > MAX_LIST)
         return kvd_fail(err, "%s: more than %d values", option, MAX_LIST);
     size_t *x = malloc(count * sizeof *x);
-    /* A double holds these whole numbers exactly, because they are at most 2^53. */
+    /* Exact: these whole numbers are at most 2^53. */
     double *value = malloc(count * sizeof *value);
     int rc = x && value ? 0 : kvd_no_memory(err, option, count * sizeof *x);
     char field[KVD_ARG_FIELD];

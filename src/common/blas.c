@@ -44,22 +44,17 @@ void kvd_blas_choose_core(char **argv)
         return;
     self[n] = '\0';
     execv(self, argv);
-    /*
-     * Restarting the program by execv has failed. The program continues with OpenBLAS's slower
-     * kernels, which give the same results.
-     */
+    /* execv failed. The program goes on with OpenBLAS's slower kernels. */
     unsetenv("OPENBLAS_CORETYPE");
 #else
     (void)argv;
 #endif
 }
 
-/*
- * Bytes of OpenBLAS's buffer for one thread on x86-64. On other processors the buffers are smaller.
- */
+/* OpenBLAS's buffer for one thread on x86-64; elsewhere it is smaller. */
 enum { BUFFER_BYTES = 128 << 20 };
 
-/* OpenBLAS's allocator of thread buffers. It keeps a freed buffer mapped and reuses it. */
+/* OpenBLAS's allocator of thread buffers, which keeps freed buffers mapped. */
 extern void *blas_memory_alloc(int unused) __attribute__((weak));
 extern void blas_memory_free(void *buffer) __attribute__((weak));
 
@@ -70,8 +65,8 @@ static bool fits(size_t bytes)
 }
 
 /*
- * Returns true if this version of OpenBLAS maps its first buffer when it is loaded. If memory for
- * the buffer is missing, such a version retries for ever. 0.3.29 is such a version, 0.3.26 is not.
+ * Returns true for OpenBLAS 0.3.29, which maps a buffer when it is loaded and retries for ever
+ * without memory.
  */
 static bool maps_buffer_when_loaded(void)
 {
@@ -93,9 +88,8 @@ static void refuse_without_buffer(const char *program)
 }
 
 /*
- * Restarts the program with OPENBLAS_NUM_THREADS=1 if its memory is limited, because OpenBLAS maps
- * a buffer for each processor when it is loaded. Runs from .preinit_array, before the C library and
- * sanitisers are ready.
+ * Restarts with OPENBLAS_NUM_THREADS=1 under a memory limit. Runs from .preinit_array, before the C
+ * library and sanitisers are ready.
  */
 __attribute__((no_sanitize("address", "undefined"))) static void
 start_without_pool(int argc, char **argv, char **envp)
@@ -107,7 +101,7 @@ start_without_pool(int argc, char **argv, char **envp)
     if (getrlimit(RLIMIT_AS, &space) || getrlimit(RLIMIT_DATA, &data) ||
         (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY))
         return;
-    /* The libraries that are loaded before OpenBLAS need some MB, for which 16 MB are added. */
+    /* 16 MB are for the libraries that are loaded before OpenBLAS. */
     if (maps_buffer_when_loaded() && !fits(BUFFER_BYTES + (16 << 20)))
         refuse_without_buffer(argc ? argv[0] : "kvdim");
     while (envp[n])
@@ -129,8 +123,8 @@ __attribute__((section(".preinit_array"), used)) static start_function *const be
     start_without_pool;
 
 /*
- * Returns the number of buffers that OpenBLAS may need: one for each of the `threads` OpenMP
- * threads, and one for each of the threads - 1 threads of OpenBLAS's own pool.
+ * Returns the number of buffers that `threads` OpenMP threads and threads - 1 OpenBLAS threads may
+ * need.
  */
 static size_t buffers(int threads)
 {
@@ -148,7 +142,7 @@ static size_t stack_bytes(void)
     return bytes;
 }
 
-/* Makes OpenBLAS map n buffers, which it keeps for later calls. */
+/* Makes OpenBLAS map n buffers, which it keeps. */
 static int map_buffers(size_t n, kvd_err *err)
 {
     void **const buffer = malloc(n * sizeof *buffer);
@@ -196,10 +190,7 @@ int kvd_blas_start(int threads, kvd_err *err)
 #endif
     openblas_set_num_threads(threads);
     if (limited) {
-        /*
-         * Starts OpenMP's threads now, so that their stacks are allocated before data fill the
-         * memory.
-         */
+        /* Starts OpenMP's threads while there is memory for their stacks. */
 #pragma omp parallel
         {
         }
@@ -209,10 +200,7 @@ int kvd_blas_start(int threads, kvd_err *err)
 
 int kvd_blas_serial(void)
 {
-    /*
-     * An OpenMP build of OpenBLAS is left alone: setting its number of threads would also set the
-     * number of threads of OpenMP.
-     */
+    /* In an OpenMP build of OpenBLAS, setting the number of threads would change OpenMP's too. */
     if (openblas_get_parallel() != OPENBLAS_THREAD)
         return 0;
 #ifdef _OPENMP

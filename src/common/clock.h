@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-/* Seconds since an arbitrary moment. Unlike the time of day, this clock is never set back. */
+/* Returns seconds of a clock that is never set back. */
 static inline double kvd_clock_s(void)
 {
     struct timespec t;

@@ -6,10 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/*
- * Replaces control characters, because names from files of unknown origin must not control the
- * terminal.
- */
+/* Replaces control characters, which could control the terminal. */
 static void make_printable(char *s)
 {
     for (; *s; s++)

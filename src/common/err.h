@@ -1,9 +1,9 @@
 /*
- * Error messages. Library code never prints and never exits: it returns 0, or -1 with a message in
- * a kvd_err owned by the caller.
+ * Error messages: library code never prints or exits, but returns 0, or -1 with a message in the
+ * caller's kvd_err.
  *
- * A message is one line in lower case without a full stop. It begins with what failed; names are in
- * single quotes.
+ * A message is one line in lower case without a full stop, begins with what failed, and has names
+ * in single quotes.
  */
 #ifndef KVD_COMMON_ERR_H
 #define KVD_COMMON_ERR_H
@@ -17,7 +17,7 @@ extern "C" {
 enum { KVD_MEMORY_LIMIT_TEXT = 80 };
 
 typedef struct {
-    /* Text with a final zero byte. A longer message is cut and ends in "...". */
+    /* ends with a zero byte; a longer message is cut and ends in "..." */
     char msg[512];
 } kvd_err;
 
@@ -27,30 +27,27 @@ typedef struct {
 #define KVD_PRINTF(format_index, first_arg)
 #endif
 
-/*
- * Stores a formatted message and returns -1. Control characters in arguments become '?', because
- * names may come from files of unknown origin.
- */
+/* Stores a formatted message and returns -1. Control characters become '?'. */
 int kvd_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Puts a formatted context ("layer 3: ...") in front of the message and returns -1. */
+/* Puts a formatted context ("layer 3: ...") before the message and returns -1. */
 int kvd_in(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*
- * Stores a message with the text of errno at the end, such as "cannot open 'x': No such file or
- * directory". Returns -1.
+ * Stores a message with the text of errno, such as "cannot open 'x': No such file or directory".
+ * Returns -1.
  */
 int kvd_fail_errno(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*
- * Stores the message for a failed allocation and returns -1. If the user has set a memory limit
- * (ulimit -v or -d), the message names it.
+ * Stores the message for a failed allocation, with the memory limit (ulimit -v or -d) if there is
+ * one. Returns -1.
  */
 int kvd_no_memory(kvd_err *err, const char *what, unsigned long long bytes);
 
 /*
- * Returns true if the memory of this process is limited (RLIMIT_AS or RLIMIT_DATA). `text` then
- * receives the lower of the two limits: "the limit of 307200 KB on memory (ulimit -v)".
+ * Returns true if RLIMIT_AS or RLIMIT_DATA limits memory. `text`: the lower limit, "the limit of
+ * 307200 KB on memory (ulimit -v)".
  */
 bool kvd_memory_limit(char text[KVD_MEMORY_LIMIT_TEXT]);
 

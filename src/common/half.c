@@ -40,7 +40,7 @@ static float f16_to_f32(uint16_t h)
     if (exponent == 0x1f)
         return float_of(sign | 0x7f800000u | mantissa << 13 | (mantissa ? 0x400000u : 0));
     if (exponent == 0) {
-        /* A subnormal float16 is mantissa * 2^-24, which float32 represents exactly. */
+        /* A subnormal float16 is mantissa * 2^-24, exact in float32. */
         const float magnitude = (float)mantissa * 0x1p-24f;
         return float_of(sign | bits_of(magnitude));
     }
@@ -52,13 +52,13 @@ static uint16_t f32_to_f16(float x)
     const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (a >> 13 & 0x1ffu));
-    /* 65520 is halfway between the largest finite float16 and 2^16, and rounds to infinity. */
+    /* 65520, halfway between the largest float16 and 2^16, rounds to infinity. */
     if (a >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00u);
     if (a < 0x38800000u) {
         /*
-         * In float32 numbers near 0.5 are multiples of 2^-24, which is the unit of float16's
-         * subnormals. So adding 0.5 rounds to such a multiple, ties to even.
+         * Near 0.5, float32 numbers are multiples of 2^-24, float16's subnormal unit: the sum
+         * rounds, ties to even.
          */
         const float shifted = float_of(a) + 0.5f;
         return (uint16_t)(sign | (bits_of(shifted) - 0x3f000000u));
@@ -105,10 +105,7 @@ static void f32_to_bf16_plain(const float *src, uint16_t *dst, size_t n)
 
 #if defined(__x86_64__)
 
-/*
- * Returns all bits 1 in elements that are NaN. Intrinsics are used because compilers do not
- * vectorise this test.
- */
+/* All bits 1 where an element is NaN; compilers do not vectorise this test. */
 __attribute__((target("avx2"))) static __m256i is_nan(__m256i u)
 {
     return _mm256_cmpgt_epi32(_mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff)),
@@ -143,10 +140,7 @@ __attribute__((target("avx2"))) static void f32_to_bf16_avx2(const float *src, u
     for (; i + 16 <= n; i += 16) {
         const __m256i low = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i)));
         const __m256i high = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i + 8)));
-        /*
-         * The pack instruction works on each 128-bit half separately, so a permutation restores the
-         * order of the 16 numbers.
-         */
+        /* Packing works on 128-bit halves; the permutation restores the order. */
         const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
         _mm256_storeu_si256((__m256i *)(dst + i), packed);
     }
@@ -175,9 +169,8 @@ __attribute__((target("avx2,f16c"))) static void f32_to_f16_f16c(const float *sr
 static int have_f16c;
 
 /*
- * Finds out whether the processor has F16C. Does so only once, because cpuid is slow on a virtual
- * machine. Uses cpuid because __builtin_cpu_supports of clang 14 does not know "f16c". Tests AVX2
- * too, because it implies that the system saves the ymm registers that F16C uses.
+ * Asks cpuid once (slow on virtual machines). AVX2 implies that the system saves the ymm registers
+ * of F16C.
  */
 __attribute__((constructor)) static void ask_f16c(void)
 {
@@ -249,10 +242,7 @@ void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n)
     assert(0 && "unknown dtype");
 }
 
-/*
- * Define functions that find a NaN or infinity. The exponent bits of these are all ones, which
- * `mask` selects. Compilers vectorise the loops of these functions.
- */
+/* Define functions that find a NaN or infinity: all exponent bits, selected by `mask`, are one. */
 #define SPECIAL_LOOPS(name, attribute)                                                             \
     attribute static int special16_##name(const uint16_t *v, size_t n, uint16_t mask)              \
     {                                                                                              \

@@ -1,6 +1,6 @@
 /*
- * Converts between float32 and float16 or bfloat16. Rounding is to nearest, ties to even. NaN stays
- * NaN, overflow becomes infinity, subnormals are kept.
+ * Converts between float32 and float16 or bfloat16: ties to even, overflow to infinity, subnormals
+ * kept, NaN stays NaN.
  */
 #ifndef KVD_COMMON_HALF_H
 #define KVD_COMMON_HALF_H
@@ -10,7 +10,7 @@
 
 typedef enum { KVD_F32, KVD_F16, KVD_BF16 } kvd_dtype;
 
-/* Return the name ("f32", "f16", "bf16") and the bytes per element of a number type. */
+/* Return the name ("f32", "f16", "bf16") and the bytes per element. */
 const char *kvd_dtype_name(kvd_dtype t);
 size_t kvd_dtype_bytes(kvd_dtype t);
 

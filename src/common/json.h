@@ -7,8 +7,8 @@
 #include "common/err.h"
 
 /*
- * Prints `summary`, the results of a program for --json, and releases it. Fails if `summary` is
- * NULL, which jansson returns when memory has run out, or if stdout cannot be written.
+ * Prints `summary` for --json and releases it. Fails if `summary` is NULL (no memory) or stdout
+ * cannot be written.
  */
 static inline int kvd_json_print(json_t *summary, kvd_err *err)
 {

@@ -12,8 +12,8 @@
 #include <string.h>
 
 /*
- * The functions of this file pass row-major arrays to LAPACK, which is column-major and reads a
- * row-major X [n][d] as X^T. LAPACK's left singular vectors are therefore the right ones of X.
+ * LAPACK is column-major: it reads a row-major X [n][d] as X^T, so its left singular vectors are
+ * X's right ones.
  */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
@@ -48,7 +48,7 @@ static int refuse_nonfinite(const char *name, const double *x, size_t rows, size
     return 0;
 }
 
-/* Writes the transpose of src [d][d] to dst, which must not be src. */
+/* Writes the transpose of src [d][d] to dst; src must differ from dst. */
 static void transpose(const double *src, size_t d, double *dst)
 {
     for (size_t i = 0; i < d; i++)
@@ -56,10 +56,7 @@ static void transpose(const double *src, size_t d, double *dst)
             dst[i * d + j] = src[j * d + i];
 }
 
-/*
- * Returns the sign, -1 or 1, of the entry of largest magnitude in column j; of the first one if
- * there are several.
- */
+/* Returns the sign of the first entry of largest magnitude in column j. */
 static double column_sign(const double *R, size_t d, size_t j)
 {
     double largest = 0;
@@ -131,10 +128,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     int status = -1;
     if (n == 0)
         return kvd_fail(err, "no rows to decompose");
-    /*
-     * LAPACK stores the size of its workspace, a little more than n * d, in a 32-bit integer, which
-     * limits n and d.
-     */
+    /* LAPACK stores its workspace size, a little more than n * d, in 32 bits. */
     if (d > 16384 || n > (size_t)INT32_MAX / d - 4 * d - 64)
         return kvd_fail(err, "%zu rows of %zu are too many for one dgesdd: use tsqr or gram", n, d);
     if (refuse_nonfinite("X", X, n, d, err))
@@ -147,10 +141,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /*
-     * If n > d, job 'O' writes the singular vectors of length n over A, which saves an array of n *
-     * d doubles.
-     */
+    /* If n > d, job 'O' writes the vectors of length n over A, which saves n * d doubles. */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,
@@ -182,10 +173,7 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
     if (!A || !left)
         goto done;
     memcpy(A, M, d * d * sizeof *A);
-    /*
-     * dgesdd reads the row-major M as its transpose, M^T = V S U^T. It writes U^T column by column,
-     * so the array U holds U row by row.
-     */
+    /* dgesdd reads the row-major M as M^T = V S U^T and writes U^T by columns: U by rows. */
     const lapack_int n = (lapack_int)d;
     const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'A', n, n, A, n, s, left, n, U, n);
     if (info) {
@@ -202,17 +190,16 @@ done:
 }
 
 /*
- * Number of rows and panel width of a call of dtpqrt: the fastest values of those tried. dtpqrt is
- * 2 to 3 times faster than dgeqrf at d = 64 and 128, because dtpqrt skips the zeros of the
- * triangular factor.
+ * Fastest rows and panel width of dtpqrt, which is 2 to 3 times faster than dgeqrf at d = 64 and
+ * 128.
  */
 enum { TSQR_ROWS = 512, TSQR_PANEL = 8 };
 
 struct kvd_tsqr {
     size_t d, filled, panel;
-    /* Triangular factor R of all rows reduced so far: [d][d], column-major. */
+    /* [d][d], column-major: triangular factor of all rows reduced so far. */
     double *r;
-    /* Rows that are not yet reduced into R: [d][TSQR_ROWS], column-major. */
+    /* [d][TSQR_ROWS], column-major: rows not yet reduced into `r`. */
     double *block;
     double *t, *work;
 };
@@ -263,10 +250,7 @@ static int reduce(kvd_tsqr *q, kvd_err *err)
     return 0;
 }
 
-/*
- * Copies 8 rows of X at a time into the column-major block, so that writes to a column share a
- * cache line.
- */
+/* Copies 8 rows at a time, so that writes to a column share a cache line. */
 static void put_rows(kvd_tsqr *q, const double *X, size_t n)
 {
     const size_t d = q->d;
@@ -318,10 +302,7 @@ static int refuse_negative(const double *lambda, size_t d, kvd_err *err)
     return 0;
 }
 
-/*
- * Computes the eigenvalues lambda of G, falling, and its eigenvectors, the columns of the row-major
- * Z.
- */
+/* Computes the eigenvalues lambda of G, falling, and eigenvectors, columns of row-major Z. */
 static int eigen(const double *G, size_t d, double *lambda, double *Z, kvd_err *err)
 {
     assert(d >= 1);
@@ -366,7 +347,7 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
     return 0;
 }
 
-/* Rows of X per call of dsyrk. A block of them with 128 columns stays in the L2 cache. */
+/* Rows of X per call of dsyrk; with 128 columns they stay in the L2 cache. */
 enum { GRAM_ROWS = 1024 };
 
 size_t kvd_gram_scratch(size_t d)
@@ -374,7 +355,7 @@ size_t kvd_gram_scratch(size_t d)
     return GRAM_ROWS * d;
 }
 
-/* Fails with a message that names the first element of X that is not finite. */
+/* The message names the first element of X that is not finite. */
 static int blame_row(const float *X, size_t n, size_t d, size_t ld, kvd_err *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -397,14 +378,11 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
             for (size_t j = 0; j < d; j++)
                 to[j] = from[j];
         }
-        /*
-         * dsyrk reads the row-major X as X^T. It updates the elements (i, j) with i <= j of X^T X,
-         * and stores them at G[j * d + i].
-         */
+        /* dsyrk reads row-major X as X^T and updates (i, j), i <= j, of X^T X at G[j * d + i]. */
         cblas_dsyrk(CblasColMajor, CblasUpper, CblasNoTrans, (int)d, (int)m, 1.0, scratch, (int)d,
                     1.0, G, (int)d);
     }
-    /* A NaN or infinity in X makes the sum of squares of its column not finite. */
+    /* A NaN or infinity in X makes its column's sum of squares not finite. */
     for (size_t j = 0; j < d; j++)
         if (!isfinite(G[j * d + j]))
             return blame_row(X, n, d, ld, err);
@@ -428,11 +406,7 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /*
-     * With the eigenvectors Z and eigenvalues lambda of G, computes S as W W^T with W = Z
-     * diag(lambda^{1/4}), and P likewise with lambda^{-1/4}. Such a product is symmetric to the
-     * last bit.
-     */
+    /* S = W W^T with W = Z diag(lambda^{1/4}), P with lambda^{-1/4}: symmetric to the last bit. */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;
@@ -475,10 +449,7 @@ int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size
                                               (lapack_int)m, a, (lapack_int)k, y, (lapack_int)m);
         memcpy(C, y, k * m * sizeof *C);
         status = info ? kvd_fail(err, "least squares: dgels failed, info %d", (int)info) : 0;
-        /*
-         * Fails if columns of A depend on each other: dgels itself reports this only if a pivot is
-         * exactly 0.
-         */
+        /* dgels reports dependent columns only if a pivot is exactly 0. */
         for (size_t j = 0; !status && j < k; j++)
             if (!(fabs(a[j * k + j]) > 1e-12 * fabs(a[0])))
                 status = kvd_fail(err, "least squares: column %zu depends on those before it", j);

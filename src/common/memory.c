@@ -9,7 +9,7 @@
 
 static const double share = 0.9, gib = 1073741824.;
 
-/* Returns the number after `key` in the first line that starts with `key`; NAN if no line does. */
+/* Returns the number after `key` in the first line that starts with `key`, or NaN. */
 static double field(const char *path, const char *key)
 {
     const size_t n = strlen(key);
@@ -49,7 +49,7 @@ bool kvd_memory_was_short(void)
            kilobytes * 1024 + close_to >= (double)limit.rlim_cur;
 }
 
-/* Names of the files of a memory control group (cgroup), in versions 1 and 2. */
+/* Files of a memory control group (cgroup), versions 1 and 2. */
 static const struct {
     const char *folder, *limit, *usage, *inactive, *active;
 } version[2] = {{"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
@@ -67,8 +67,8 @@ static double group_field(const char *folder, const char *file, const char *key)
 }
 
 /*
- * Returns the bytes left under the memory limit of a control group. If there is no limit, version 1
- * of cgroups reports a number near 2^63, and version 2 the word "max".
+ * Returns the bytes left in a control group. No limit: version 1 has a number near 2^63, version 2
+ * "max".
  */
 static double group_left(const char *folder, int v)
 {
@@ -83,9 +83,8 @@ static double group_left(const char *folder, int v)
 }
 
 /*
- * Returns the least of the bytes left in a control group and in its parents. In a container, `path`
- * may be a path of the host that is not mounted. Then only the top group can be read; it is the
- * group of the container.
+ * Returns the least bytes left in a control group and its parents. In a container, `path` may be a
+ * host path that is not mounted.
  */
 static double groups_left(const char *root, const char *path, int v)
 {

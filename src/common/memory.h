@@ -9,27 +9,24 @@
 
 typedef struct {
     double bytes;
-    /* Name of the limit that decides, for messages: "free memory of the machine". */
+    /* limit that decides, for messages: "free memory of the machine" */
     const char *limit;
 } kvd_memory_left;
 
-/*
- * Returns nine tenths of the memory that this process may still allocate. This memory is the least
- * of MemAvailable and what is left under RLIMIT_AS and under the limits of control groups.
- */
+/* Returns nine tenths of the least of MemAvailable and what RLIMIT_AS and control groups leave. */
 kvd_memory_left kvd_memory_available(void);
 
 /* Returns true if the peak use of address space was within 32 MB of RLIMIT_AS. */
 bool kvd_memory_was_short(void);
 
 /*
- * Returns the bytes left under the limits of the process's control groups; INFINITY without a
- * limit. `list` is a file like /proc/self/cgroup, `root` a folder like /sys/fs/cgroup.
+ * Returns the bytes left in the process's control groups, or INFINITY. `list`: like
+ * /proc/self/cgroup; `root`: like /sys/fs/cgroup.
  */
 double kvd_memory_cgroup_left(const char *list, const char *root);
 
 typedef struct {
-    const char *what; /* purpose of the memory, such as "weights" */
+    const char *what; /* such as "weights" */
     double bytes;
 } kvd_memory_part;
 

@@ -18,12 +18,12 @@ const char *const kvd_switch_words[3] = {"off", "on", NULL};
 
 enum { MOST_OPTIONS = 128, LABEL = 64 };
 
-/* State of the parser. value[i] is the text given for row i of the table of options, or NULL. */
+/* State of the parser; value[i]: the text given for row i of the options, or NULL. */
 typedef struct {
     const kvd_program *program;
     char *config;
     const char *value[MOST_OPTIONS];
-    bool early; /* parse only the options that are marked `early` */
+    bool early; /* parse only options marked `early` */
 } reader;
 
 static const kvd_program *current;
@@ -48,7 +48,7 @@ static const char *label_of(const kvd_option *o, char text[LABEL])
     return text;
 }
 
-/* Returns the edit distance: the number of single-byte insertions, deletions and substitutions. */
+/* Returns the edit distance in bytes: insertions, deletions and substitutions. */
 static size_t edits(const char *a, const char *b)
 {
     size_t row[LABEL], n = strlen(b);
@@ -75,10 +75,7 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     const size_t length = strlen(text);
     size_t n = edits(text, candidate);
     if (length > 2 && n > 1 && strstr(candidate, text))
-        /*
-         * If the typed text is a part of an option's name, as --rate is of --request-rate, counts
-         * this as a distance of one edit.
-         */
+        /* A part of an option's name, such as --rate of --request-rate, counts as one edit. */
         n = 1;
     if (n <= (length < 4 ? 1 : (length + 2) / 3) && (!*nearest || n < *distance)) {
         *nearest = candidate;
@@ -86,10 +83,7 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     }
 }
 
-/*
- * Returns the number of accepted words of an option. The list ends with NULL. For KVD_OPT_WORDS it
- * also ends after as many words as the array of bool has elements.
- */
+/* Returns the number of accepted words; for KVD_OPT_WORDS at most the length of the bool array. */
 static size_t count_words(const kvd_option *o)
 {
     size_t n = 0;
@@ -98,7 +92,7 @@ static size_t count_words(const kvd_option *o)
     return n;
 }
 
-/* Copies the next of several names separated by blanks. Returns false at the end of the list. */
+/* Copies the next of several names separated by blanks. Returns false at the end. */
 static bool next_name(const char **list, char word[LABEL])
 {
     *list += strspn(*list, " ");
@@ -125,7 +119,7 @@ static const kvd_option *row_of(const kvd_program *p, const char *name)
     return o;
 }
 
-/* Writes a list of option names as alternatives, such as "--text, --ids or --random". */
+/* Writes names as alternatives, such as "--text, --ids or --random". */
 static const char *alternatives(const kvd_program *p, const char *names, char *text, size_t size)
 {
     char word[LABEL], label[LABEL];
@@ -224,7 +218,7 @@ static int put_number(const char *label, const kvd_option *o, const char *text, 
     return 0;
 }
 
-/* Parses a list of numbers into *list. On entry *list is the allocated default or NULL. */
+/* Parses numbers into *list, which is the allocated default or NULL on entry. */
 static int put_list(const char *label, const kvd_option *o, const char *text, void **list,
                     size_t *count, kvd_err *err)
 {
@@ -358,10 +352,7 @@ static int unknown(const kvd_program *p, const char *text, size_t n, kvd_err *er
                     nearest ? ", nearest: --" : "", nearest ? nearest : "", p->name);
 }
 
-/*
- * Returns the argument after option *o, which is the option's value. If there is none, returns NULL
- * and fills *err.
- */
+/* Returns the argument after option *o. If there is none, returns NULL and fills *err. */
 static const char *next_value(const reader *r, const kvd_option *o, int *i, int argc, char **argv,
                               kvd_err *err)
 {
@@ -406,7 +397,7 @@ static const kvd_option *row_with(const kvd_option *rows, char letter)
     return NULL;
 }
 
-/* Parses an argument with one-letter options: -q, -qV, -oFILE or -o FILE. */
+/* Parses one-letter options: -q, -qV, -oFILE or -o FILE. */
 static int read_letters(reader *r, int *i, int argc, char **argv, kvd_err *err)
 {
     for (const char *at = argv[*i] + 1; *at; at++) {
@@ -438,7 +429,7 @@ static bool any_given(const reader *r, const char *names)
     return found;
 }
 
-/* Checks `requires`, `excludes` and `any_of`, and calls the program's function `check`. */
+/* Checks `requires`, `excludes`, `any_of` and the program's `check`. */
 static int check_together(const reader *r, kvd_err *err)
 {
     const kvd_program *const p = r->program;
@@ -503,9 +494,8 @@ int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, 
 }
 
 /*
- * Opens standard streams that were closed when the program started, because the next opened file
- * would otherwise take their place and receive messages. Output streams are opened for reading and
- * the input stream for writing, so that every use of them still fails.
+ * Opens closed standard streams, whose place the next file would take; in the wrong direction, so
+ * that their use still fails.
  */
 static void fill_standard_streams(void)
 {
@@ -548,8 +538,8 @@ void kvd_options_release(const kvd_program *p, void *config)
 enum { HELP_COLUMN = 26, RIGHT = 80 };
 
 /*
- * Prints a text with line breaks at column RIGHT. `at` is the current column; new lines begin at
- * `column`.
+ * Prints a text with line breaks at column RIGHT. `at`: current column; `column`: start of new
+ * lines.
  */
 static void print_wrapped(const char *text, int column, int at)
 {
@@ -599,10 +589,7 @@ static void put_arg(const kvd_option *o, FILE *f)
     fputs(o->optional ? "]" : "", f);
 }
 
-/*
- * Prints what separates facts about an option in --help: " (" before the first, "; " before later
- * ones.
- */
+/* Prints " (" before the first fact about an option, "; " before later ones. */
 static FILE *next_fact(FILE *f, bool *open)
 {
     fputs(*open ? "; " : " (", f);
@@ -610,9 +597,7 @@ static FILE *next_fact(FILE *f, bool *open)
     return f;
 }
 
-/*
- * Writes facts about an option in parentheses, such as "(2 .. 8; default 4 bits; may be repeated)".
- */
+/* Writes facts about an option, such as "(2 .. 8; default 4 bits; may be repeated)". */
 static void put_facts(const kvd_option *o, FILE *f)
 {
     char all[400];

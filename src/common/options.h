@@ -1,17 +1,16 @@
 /*
- * Parses command lines that are described by tables of options, as in the example below. The
- * parser, the checks, the messages, --help and the man page come from one table of kvd_option rows.
+ * Parses command lines described by tables of kvd_option rows, which also give checks, messages,
+ * --help and the man page.
  *
- * If a number or word is given twice, the last value counts. A text or list that is given twice is
- * an error.
+ * The last number or word counts; a text or list given twice is an error.
  *
- * static const kvd_option options[] = {
- *    {.help = "Input"},
- *    {"MODEL", .positional = true, .type = KVD_OPT_TEXT, KVD_INTO(config, model)},
- *    {"tokens", .type = KVD_OPT_WHOLE, KVD_INTO(config, tokens), .low = 2, .otherwise = "all",
- *     .help = "Number of tokens to read"},
- *    KVD_OPTIONS_COMMON(config, "FILE", "Write the result to FILE, whole or not at all"),
- *    {0}};
+ *     static const kvd_option options[] = {
+ *         {.help = "Input"},
+ *         {"MODEL", .positional = true, .type = KVD_OPT_TEXT, KVD_INTO(config, model)},
+ *         {"tokens", .type = KVD_OPT_WHOLE, KVD_INTO(config, tokens), .low = 2,
+ *          .otherwise = "all", .help = "Number of tokens to read"},
+ *         KVD_OPTIONS_COMMON(config, "FILE", "Write the result to FILE, whole or not at all"),
+ *         {0}};
  */
 #ifndef KVD_COMMON_OPTIONS_H
 #define KVD_COMMON_OPTIONS_H
@@ -24,7 +23,7 @@
 #include "common/err.h"
 
 typedef enum {
-    /* A heading of --help, not an option; its text is `help`. */
+    /* heading of --help with text `help`, not an option */
     KVD_OPT_GROUP,
     KVD_OPT_FLAG, /* without a value; sets a bool to true */
     /* Whole number in `low` .. `high`, stored in an integer of 4 or 8 bytes. */
@@ -32,18 +31,18 @@ typedef enum {
     /* Number in `low` .. `high`, stored in a double; NaN if not given. */
     KVD_OPT_NUMBER,
     KVD_OPT_TEXT, /* text of at least one byte, stored in a const char * */
-    /* Text that may be repeated; appended to an array of const char *. */
+    /* Repeatable text, appended to an array of const char *. */
     KVD_OPT_TEXTS,
-    /* One word of `words`, stored as its index in a bool, an int or an enumeration. */
+    /* One word of `words`, stored as its index in a bool, int or enumeration. */
     KVD_OPT_WORD,
-    /* Words of `words`, separated by commas. Word i sets element i of an array of bool. */
+    /* Comma-separated words of `words`; word i sets element i of an array of bool. */
     KVD_OPT_WORDS,
-    /* Whole numbers separated by commas, in an allocated array of size_t. */
+    /* Comma-separated whole numbers, in an allocated array of size_t. */
     KVD_OPT_WHOLES,
-    /* Numbers separated by commas, or FIRST:LAST:STEP, in an allocated array of double. */
+    /* Comma-separated numbers or FIRST:LAST:STEP, in an allocated array of double. */
     KVD_OPT_NUMBERS,
     KVD_OPT_CALL, /* any value; the function `call` parses it */
-    /* Option without a value; the function `print` writes to stdout and the program ends. */
+    /* Without a value; the function `print` writes to stdout and the program ends. */
     KVD_OPT_PRINT
 } kvd_option_type;
 
@@ -52,46 +51,40 @@ typedef struct {
     char letter;      /* one-letter name; 0 means none */
     kvd_option_type type;
     const char *arg; /* name of the value in --help; NULL: derived from the type */
-    /* Offset and size of the field that receives the value; KVD_INTO fills both. */
+    /* Offset and size of the field that receives the value (KVD_INTO). */
     size_t at, size;
     /* For a list: offset of the size_t that receives the number of elements. */
     size_t count;
-    /* Offset of a bool that is set to true if the option was given; 0 means none. */
+    /* Offset of a bool set to true if the option was given; 0 means none. */
     size_t given;
     /* Offset of a const char * that receives the value as typed; 0 means none. */
     size_t typed;
     /*
-     * Range of allowed numbers; if both are 0, any number is allowed. For an option of type
-     * KVD_OPT_TEXT, `high` above 0 means that the text is a name: it may have at most `high` bytes
-     * and no control characters.
+     * Range of numbers; both 0: any. KVD_OPT_TEXT with high > 0: a name of at most `high` bytes
+     * without control characters.
      */
     double low, high;
     /* True if `low` or `high` itself is not allowed. */
     bool above_low, below_high;
-    /*
-     * True for an argument without a name. Such arguments are assigned in the order of the table.
-     */
+    /* True for an argument without a name; assigned in the order of the table. */
     bool positional;
     /* True if the value may be left out: --name or --name=VALUE, not --name VALUE. */
     bool optional;
     /* True if an option of type KVD_OPT_CALL may be repeated. */
     bool repeatable;
-    /* True if the option is parsed before all others, wherever it is on the command line. */
+    /* True if the option is parsed before all others. */
     bool early;
     /*
-     * Accepted words; NULL ends the list. For KVD_OPT_WORDS, at most as many words are used as the
-     * array of bool in the configuration has elements. An empty word is skipped.
+     * Accepted words, ended by NULL; for KVD_OPT_WORDS at most the length of the bool array. An
+     * empty word is skipped.
      */
     const char *const *words;
     const char *initial;   /* default value, parsed like a value on the command line */
     const char *otherwise; /* description of the default for --help */
     const char *unit;      /* unit of the default in --help: "tokens" */
-    /*
-     * Names of options, separated by spaces, at least one of which must be given if this option is
-     * given.
-     */
+    /* Options separated by spaces, one of which must be given with this option. */
     const char *requires;
-    /* Names of options that must not be given together with this option. */
+    /* Options that must not be given together with this option. */
     const char *excludes;
     int (*call)(void *config, const char *text, kvd_err *err);
     void (*print)(void);
@@ -99,9 +92,8 @@ typedef struct {
 } kvd_option;
 
 /*
- * Initialisers for a row of the table. KVD_INTO(T, f) stores the option's value in field `f` of the
- * configuration type `T`. KVD_INTO_LIST stores a list of values in field `f`, and their number in
- * field `n`.
+ * Initialisers of a row: KVD_INTO(T, f) stores the value in field `f` of configuration type `T`;
+ * KVD_INTO_LIST also a list's length in field `n`.
  */
 #define KVD_INTO(T, f)         .at = offsetof(T, f), .size = sizeof(((T *)0)->f)
 #define KVD_INTO_LIST(T, f, n) KVD_INTO(T, f), .count = offsetof(T, n)
@@ -115,38 +107,30 @@ typedef struct {
     const char *summary; /* first paragraph of --help */
     /* Forms of the command after the program's name, one per line. */
     const char *usage[4];
-    /* Lists of option names. The user must give at least one option of each list. */
+    /* Lists of option names; at least one option of each list must be given. */
     const char *any_of[KVD_OPTION_ANY_OF];
     /* Examples in --help: whole commands, one per line. */
     const char *examples[KVD_OPTION_EXAMPLES];
     const char *notes; /* last paragraphs of --help, or NULL */
-    /*
-     * Names of options that this program no longer has, but that the program `moved_to` has now;
-     * may be NULL.
-     */
+    /* Options that the program `moved_to` has instead of this one; may be NULL. */
     const char *moved;
     const char *moved_to;
     const kvd_option *options; /* ends with the row {0} */
-    /*
-     * Checks *config for what the table of options cannot express; may be NULL. May set fields of
-     * *config that follow from other fields.
-     */
+    /* Checks *config for what the table cannot express, and sets derived fields; may be NULL. */
     int (*check)(void *config, kvd_err *err);
 } kvd_program;
 
 /*
- * Parses argv into *config. The caller must zero all fields of *config that an option sets. Wrong
- * usage ends the program with status 2. --help, --version and options of type KVD_OPT_PRINT end the
- * program with status 0. Texts in *config point into argv.
- *
- * Starts OpenBLAS before parsing (common/blas.h).
+ * Parses argv into *config, whose option fields the caller zeroes; texts point into argv. Wrong
+ * usage exits with status 2; --help, --version and KVD_OPT_PRINT exit with status 0. Starts
+ * OpenBLAS first (common/blas.h).
  */
 void kvd_options_parse(const kvd_program *p, int argc, char **argv, void *config);
 
-/* Like kvd_options_parse, but on wrong usage returns -1 and fills *err, for tests. */
+/* Like kvd_options_parse, but on wrong usage returns -1 and fills *err. */
 int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, kvd_err *err);
 
-/* Frees the lists that KVD_OPT_WHOLES and KVD_OPT_NUMBERS allocated. */
+/* Frees the lists of KVD_OPT_WHOLES and KVD_OPT_NUMBERS. */
 void kvd_options_release(const kvd_program *p, void *config);
 
 typedef enum { KVD_DEVICE_AUTO, KVD_DEVICE_CPU, KVD_DEVICE_CUDA } kvd_device;
@@ -154,10 +138,7 @@ typedef enum { KVD_DEVICE_AUTO, KVD_DEVICE_CPU, KVD_DEVICE_CUDA } kvd_device;
 typedef struct {
     const char *output;
     uint64_t seed;
-    /*
-     * Value of --threads. If the option was not given, it is 0 until kvd_run_start replaces it by
-     * the number of cores that the process may use.
-     */
+    /* --threads; if not given, 0 until kvd_run_start sets the number of usable cores */
     int threads;
     kvd_device device;
     bool quiet; /* -q: no progress, no summary; errors are still printed */
@@ -165,9 +146,9 @@ typedef struct {
 } kvd_common_options;
 
 extern const char *const kvd_device_words[4]; /* words of --device: "auto", "cpu", "cuda" */
-/* Names of number types: "f32", "f16", "bf16". The index is a kvd_dtype. */
+/* Number types "f32", "f16", "bf16", indexed by kvd_dtype. */
 extern const char *const kvd_dtype_words[4];
-/* Names of the number types that a forward pass may compute in: "f32", "bf16". */
+/* Number types of a forward pass: "f32", "bf16". */
 extern const char *const kvd_compute_words[4];
 extern const char *const kvd_switch_words[3];
 
@@ -202,19 +183,14 @@ extern const char *const kvd_switch_words[3];
         "json", .type = KVD_OPT_FLAG, KVD_INTO(T, common.json),                                    \
                 .help = "Print one JSON object on stdout instead of the summary"                   \
     }
-/*
- * Rows of the table for all common options. The type T must have a field `common` of type
- * kvd_common_options.
- */
+/* Rows for all common options; type T has a field `common` of type kvd_common_options. */
 #define KVD_OPTIONS_COMMON(T, what, text)                                                          \
     {.help = "Common options"}, KVD_OPTION_OUTPUT(T, what, text), KVD_OPTION_SEED(T),              \
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)
 
 /*
- * Finds the word that is most similar to `text`. The caller must set *nearest to NULL and *distance
- * to 0, and then call the function once for each word, the `candidate`. The call stores `candidate`
- * in *nearest if it is more similar to `text` than the candidates of earlier calls. *nearest stays
- * NULL if no word is similar.
+ * Finds the word most similar to `text`: call once per `candidate`, with *nearest NULL and
+ * *distance 0 at first. *nearest stays NULL if no word is similar.
  */
 void kvd_option_nearest(const char *text, const char *candidate, const char **nearest,
                         size_t *distance);

@@ -1,4 +1,4 @@
-/* Prints progress on stderr: a bar on a terminal, a line every few seconds otherwise. */
+/* Prints progress on stderr: a bar on a terminal, otherwise a line every few seconds. */
 #ifndef KVD_COMMON_PROGRESS_H
 #define KVD_COMMON_PROGRESS_H
 
@@ -7,7 +7,7 @@
 typedef struct {
     const char *what; /* name of the work, such as "collect" */
     const char *unit; /* unit of the work, such as "tokens" */
-    /* Amounts of work in `unit`. `total` is 0 if unknown. */
+    /* Amounts of work in `unit`; `total` is 0 if unknown. */
     double total, done;
     double started, shown;
     bool quiet, terminal;
@@ -15,7 +15,7 @@ typedef struct {
 
 void kvd_progress_start(kvd_progress *p, const char *what, const char *unit, double total,
                         bool quiet);
-/* Reports progress. `done` is the amount of work so far, not an increment. */
+/* `done` is the amount of work so far, not an increment. */
 void kvd_progress_step(kvd_progress *p, double done);
 void kvd_progress_end(kvd_progress *p);
 

@@ -9,10 +9,7 @@ static u128 wide(uint64_t high, uint64_t low)
     return (u128)high << 64 | low;
 }
 
-/*
- * Returns the next number of the generator splitmix64 (Steele, Lea, Flood 2014) and advances its
- * state *x.
- */
+/* Generator splitmix64 (Steele, Lea, Flood 2014) with state *x. */
 static uint64_t splitmix(uint64_t *x)
 {
     uint64_t z = *x += 0x9e3779b97f4a7c15u;
@@ -30,10 +27,7 @@ void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream)
 {
     uint64_t s = seed;
     const uint64_t high = splitmix(&s), low = splitmix(&s);
-    /*
-     * Sets the increment of the generator, which must be odd. Each stream has an increment of its
-     * own.
-     */
+    /* The increment must be odd and differs between streams. */
     uint64_t t = stream;
     r->inc = wide(splitmix(&t), stream) << 1 | 1;
     r->state = 0;
@@ -51,8 +45,8 @@ uint64_t kvd_rng_u64(kvd_rng *r)
 }
 
 /*
- * Returns the high word of the product of n and a 64-bit random number (Lemire 2019). If a random
- * number would cause a bias, another one is drawn.
+ * High word of n times a random number (Lemire 2019); numbers that would cause a bias are drawn
+ * again.
  */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n)
 {
@@ -70,10 +64,7 @@ double kvd_rng_uniform(kvd_rng *r)
     return (double)(kvd_rng_u64(r) >> 11) * 0x1p-53;
 }
 
-/*
- * Draws a normal number by the polar method (Marsaglia & Bray 1964). The method gives two numbers;
- * the second is dropped.
- */
+/* Polar method (Marsaglia & Bray 1964); the second number is dropped. */
 double kvd_rng_normal(kvd_rng *r)
 {
     for (;;) {

@@ -28,10 +28,7 @@ static _Atomic double stop_asked_s;
 static volatile sig_atomic_t reader_gone;
 static atomic_int failing_status = 1;
 
-/*
- * Records the request to stop. Ignores a second signal within half a second, because `timeout`
- * sends one request twice.
- */
+/* Ignores a second signal within half a second: `timeout` sends one request twice. */
 static void on_stop(int sig)
 {
     const double now = kvd_clock_s();
@@ -57,10 +54,7 @@ static bool needs_quotes(const char *s)
     return !*s || s[strspn(s, plain)];
 }
 
-/*
- * Returns the command line in a form that a shell can read. In single quotes, a single quote is
- * written '\''.
- */
+/* In single quotes, a single quote is written '\''. */
 char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err)
 {
     size_t size = 1;
@@ -101,10 +95,8 @@ static int cores_allowed(void)
 }
 
 /*
- * Handles SIGINT, SIGTERM and SIGHUP; SIGHUP stays ignored under nohup. Ignores SIGXFSZ, so that a
- * write beyond `ulimit -f` fails with a message. Catches SIGPIPE, so that the result is written
- * although `| head` or `| tee` has ended. Programs that this program starts get the default action
- * of SIGPIPE.
+ * Handles SIGINT, SIGTERM, SIGHUP (ignored under nohup), SIGXFSZ (a write beyond ulimit -f then
+ * fails) and SIGPIPE (results survive `| head`). Child programs get SIGPIPE's default.
  */
 static int install_signals(kvd_err *err)
 {
@@ -126,9 +118,7 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
                   kvd_err *err)
 {
     *run = (kvd_run){.program = program, .seed = opt->seed, .started = kvd_clock_s()};
-    /*
-     * Disables HDF5's cleanup at exit, which would retry a failed flush (a full disk) without end.
-     */
+    /* HDF5's cleanup at exit would retry a failed flush without end. */
     (void)H5dont_atexit();
     if (H5open() < 0)
         return kvd_fail(err, "cannot start the HDF5 library");
@@ -193,9 +183,8 @@ int kvd_fail_interrupted(kvd_err *err)
 }
 
 /*
- * Adds the memory limit of the process to an error message, because libraries report a failed
- * allocation as some other error. If an allocation fails, jansson reports invalid JSON and HDF5 an
- * unreadable dataset.
+ * Adds the process's memory limit to a message: libraries report failed allocations as other
+ * errors.
  */
 static void name_the_limit(kvd_err *err)
 {
@@ -280,10 +269,7 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/*
- * Hashes the regular files of a folder in the order of names. The hash covers the name, a zero
- * byte, the size and the content of each file.
- */
+/* Hashes the regular files of a folder by name: name, zero byte, size and content of each. */
 static int hash_folder(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
 {
     struct dirent **entry = NULL;
@@ -370,7 +356,7 @@ static int add_path(kvd_run *run, const char *path, bool folders, kvd_err *err)
         kvd_fail(err, "'%s' is neither a file nor a folder", path);
         goto done;
     }
-    /* Skips a folder that is given in place of a file, because hashing it may take hours. */
+    /* Hashing a folder given as a file may take hours. */
     if (S_ISDIR(st.st_mode) && !folders) {
         input_release(&in);
         XXH3_freeState(state);

@@ -42,10 +42,7 @@ void kvd_sort(double *x, size_t n)
     qsort(x, n, sizeof *x, ascending);
 }
 
-/*
- * Returns a quantile of sorted numbers, interpolated at position (n - 1) q. This is R's type 7 and
- * NumPy's default.
- */
+/* Interpolates at position (n - 1) q: R's type 7 and NumPy's default. */
 static double sorted_quantile(const double *x, size_t n, double q)
 {
     const double at = (double)(n - 1) * q;
@@ -55,7 +52,7 @@ static double sorted_quantile(const double *x, size_t n, double q)
     return x[i] + (at - (double)i) * (x[i + 1] - x[i]);
 }
 
-/* Returns a quantile, or NaN if x holds a NaN, which cannot be ordered. */
+/* NaN cannot be ordered, so any NaN gives NaN. */
 static double unsorted_quantile(double *x, size_t n, double q)
 {
     for (size_t i = 0; i < n; i++)
@@ -92,8 +89,8 @@ double kvd_mad(const double *x, size_t n)
 }
 
 /*
- * Returns the mean over strata of the ratio sum(num) / sum(den), where sums are over the clusters
- * of a stratum. If r is not NULL, the clusters of each stratum are first resampled at random.
+ * Returns the mean over strata of sum(num) / sum(den) over a stratum's clusters, resampled first
+ * unless r is NULL.
  */
 static double mean_ratio(const double *num, const double *den, const size_t *first, size_t n_strata,
                          kvd_rng *r)

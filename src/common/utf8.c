@@ -9,8 +9,8 @@ unsigned kvd_utf8_width(char lead)
 }
 
 /*
- * Returns the number of bytes of the UTF-8 character at s. If the bytes are malformed, returns 0,
- * and *prefix receives the number of bytes at s that could begin a character.
+ * Returns the bytes of the UTF-8 character at s. Malformed: 0, and *prefix bytes could begin a
+ * character.
  */
 static size_t one_character(const unsigned char *s, size_t len, size_t *prefix)
 {

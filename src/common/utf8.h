@@ -9,34 +9,25 @@
 /* Returns the index of the first malformed byte of s [len], or len. */
 size_t kvd_utf8_first_bad(const char *s, size_t len);
 
-/* Returns 3 if s [len] begins with a byte order mark, which is not part of the text, else 0. */
+/* Returns 3 if s [len] begins with a byte order mark, else 0. */
 size_t kvd_utf8_mark(const char *s, size_t len);
 
-/* Returns the number of bytes of the character whose first byte is `lead`, in valid UTF-8. */
+/* Returns the bytes of the character that begins with `lead`, in valid UTF-8. */
 unsigned kvd_utf8_width(char lead);
 
-/*
- * Returns the code point of the first character of s, which must be valid UTF-8; *width receives
- * its number of bytes.
- */
+/* Returns the code point of the first character of valid UTF-8; *width: its bytes. */
 uint32_t kvd_utf8_decode(const char *s, unsigned *width);
 
 /* Writes a code point as 1 to 4 bytes and returns their number. */
 unsigned kvd_utf8_encode(uint32_t code_point, char out[4]);
 
-/*
- * Returns the index of the first byte of the character that ends before s[end]. `end` must be above
- * 0, and s valid UTF-8.
- */
+/* Returns the index of the character that ends before s[end], in valid UTF-8; end > 0. */
 size_t kvd_utf8_before(const char *s, size_t end);
 
 /* Returns true for the Unicode property White_Space. */
 bool kvd_utf8_is_space(uint32_t code_point);
 
-/*
- * Returns the number of bytes at s that form one malformed sequence, which a decoder replaces by
- * one U+FFFD. It is at least 1.
- */
+/* Returns the length, at least 1, of the malformed sequence at s that one U+FFFD replaces. */
 size_t kvd_utf8_bad_width(const char *s, size_t len);
 
 #endif

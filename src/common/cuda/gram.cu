@@ -1,11 +1,9 @@
 /*
- * Adds X^T X to G on the double-precision tensor cores (DMMA), for rows X of every head. Only the
- * lower triangle of G is computed.
+ * Adds X^T X to G on double-precision tensor cores (DMMA), for rows X of every head; lower triangle
+ * only.
  *
- * The kernel is bound by DMMA. Each warp computes one block of 32 x 32 entries of the lower
- * triangle. The rows of a head are divided into slices, one for each CTA. The number of slices is
- * chosen so that the CTAs fill the GPU. A second kernel adds the results of the slices in a fixed
- * order, without atomics.
+ * A warp computes a block of 32 x 32 entries. A head's rows are divided into slices, one per CTA,
+ * which fill the GPU. A second kernel adds the slices in a fixed order.
  */
 #include "common/cuda/gram.h"
 
@@ -19,9 +17,9 @@ enum {
     BLOCK = 32, /* rows and columns of the block of G that a warp computes */
     ENTRIES = BLOCK * BLOCK,
     ROWS = 16,       /* rows of X that a CTA converts to float64 at a time */
-    MAX_WARPS = 10,  /* most warps of a CTA; enough for all blocks at d = 128 */
-    MAX_CTAS = 1056, /* largest number of CTAs, which limits the number of slices */
-    /* CTAs that run at once on an H200, which has 132 multiprocessors. */
+    MAX_WARPS = 10,  /* warps per CTA at most; enough for all blocks at d = 128 */
+    MAX_CTAS = 1056, /* largest number of CTAs */
+    /* CTAs that run at once on an H200 with 132 multiprocessors. */
     CTAS = 2 * 132,
     ADD_THREADS = 256
 };
@@ -48,8 +46,8 @@ __device__ __forceinline__ double widen(__nv_bfloat16 x)
 }
 
 /*
- * Computes the block row `high` and the block column `low` of block p of the lower triangle, whose
- * blocks are numbered row by row.
+ * Computes block row `high` and block column `low` of block p of the lower triangle, numbered row
+ * by row.
  */
 __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 {
@@ -60,10 +58,8 @@ __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 }
 
 /*
- * D (16 x 8) += A (16 x 4) B (4 x 8) on the tensor cores. Lane number 4 g + c of the warp (g < 8, c
- * < 4) holds these elements: a[r] is row g + 8 r and column c of A; b is row c and column g of B;
- * d[2 r + s] is row g + 8 r and column 2 c + s of D. Longer steps (m16n8k8, m16n8k16) were not
- * faster, because their fragments do not fit into the registers.
+ * D (16 x 8) += A (16 x 4) B (4 x 8) on tensor cores. Lane 4 g + c holds a[r]: row g + 8 r, column
+ * c of A; b: row c, column g of B; d[2 r + s]: row g + 8 r, column 2 c + s of D.
  */
 __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], double b)
 {
@@ -82,9 +78,8 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 }
 
 /*
- * Adds the products of 16 rows of X to `acc`, the block (`high`, `low`) of X^T X. `tile` has the
- * rows in shared memory, PITCH doubles apart. PITCH is a multiple of 16 plus 4, which avoids bank
- * conflicts.
+ * Adds the products of 16 rows of X to block (`high`, `low`) of X^T X. `tile`: the rows in shared
+ * memory, PITCH (16 k + 4, no bank conflicts) doubles apart.
  */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
@@ -108,10 +103,7 @@ __device__ __forceinline__ void multiply(const double *tile, int high, int low, 
     }
 }
 
-/*
- * Computes X^T X for one slice of the rows of one head. Grid (slice, head, group of blocks of X^T
- * X).
- */
+/* Computes X^T X for a slice of one head's rows. Grid (slice, head, group of blocks). */
 template <typename T, int BLOCKS>
 __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS)
                                                                        : (int)MAX_WARPS),
@@ -120,13 +112,10 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
     constexpr int WARPS = pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS) : (int)MAX_WARPS;
     constexpr int WIDTH = BLOCKS * BLOCK, PITCH = WIDTH + 4;
     constexpr int STEP = 32 * WARPS / WIDTH,
-                  /*
-                   * number of values, in different rows of X, that each thread loads for a buffer
-                   * of ROWS rows
-                   */
+                  /* values, in different rows of X, that a thread loads for ROWS rows */
         EACH = ROWS / STEP;
     static_assert(STEP >= 1 && ROWS % STEP == 0, "");
-    /* Two buffers, each for ROWS rows of X, [2][ROWS][PITCH]. */
+    /* [2][ROWS][PITCH]: two buffers of rows of X. */
     extern __shared__ __align__(16) double tiles[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int row = (int)threadIdx.x / WIDTH, dim = (int)threadIdx.x % WIDTH;
@@ -166,10 +155,7 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
         double *tile = tiles + odd * (ROWS * PITCH);
         store(tile);
         fetch(at + ROWS);
-        /*
-         * Waits until all warps have stored their rows of this buffer and have finished reading the
-         * other of the two buffers.
-         */
+        /* Waits until all warps have stored their rows and have read the other buffer. */
         __syncthreads();
         if (mine)
             multiply<PITCH>(tile, high, low, lane, acc);
@@ -190,7 +176,7 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
                     make_double2(acc[m][c][2 * r], acc[m][c][2 * r + 1]);
 }
 
-/* Adds the results of all slices to G, in the order of the slices. Grid (block, head). */
+/* Adds all slices to G in order. Grid (block, head). */
 __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_constant__ params p)
 {
     int head = (int)blockIdx.y, part = 0, high, low;
@@ -243,8 +229,7 @@ int most_slices(int n_heads)
 }
 
 /*
- * Returns the number of slices with the lowest estimated time. The unit of time is the time of one
- * row, about 160 clocks. The estimate is the number of rows per CTA plus the time to write and read
+ * Returns the slices with the lowest time, in rows (160 clocks each): rows per CTA plus traffic of
  * partial sums at 5 TB/s.
  */
 int choose_slices(size_t n_rows, int n_heads, int blocks)

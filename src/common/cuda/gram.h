@@ -1,6 +1,5 @@
 /*
- * Computes G += X^T X in float64 for many heads at once, on the GPU. X is bf16 or float32 and may
- * have any strides.
+ * Computes G += X^T X in float64 for many heads on the GPU; X is bf16 or float32 with any strides.
  */
 #ifndef KVD_COMMON_CUDA_GRAM_H
 #define KVD_COMMON_CUDA_GRAM_H
@@ -14,15 +13,12 @@ extern "C" {
 
 enum { KVD_GRAM_PARTS = 5, KVD_GRAM_MAX_D = 256 };
 
-/*
- * Rows X of n_heads heads. Column i of row t of head h is x[h * head_stride + t * row_stride + i *
- * dim_stride].
- */
+/* Column i of row t of head h of X is x[h * head_stride + t * row_stride + i * dim_stride]. */
 typedef struct {
     const void *x;
     size_t head_stride, row_stride, dim_stride;
     int n_heads;
-    /* Sums of X^T X in device memory, [n_heads][d][d]. Only the lower triangles are defined. */
+    /* Device [n_heads][d][d]: sums of X^T X; only the lower triangles are defined. */
     double *G;
 } kvd_gram_part;
 
@@ -32,19 +28,16 @@ typedef struct {
     size_t n_rows;
     int n_parts;
     kvd_gram_part part[KVD_GRAM_PARTS];
-    /*
-     * Device memory of kvd_gram_scratch_bytes(n, d) bytes, where n is the number of heads of all
-     * elements of `part`.
-     */
+    /* Device, kvd_gram_scratch_bytes(n, d) bytes for n heads of all parts. */
     double *scratch;
 } kvd_gram_args;
 
-/* Returns the bytes of scratch memory that kvd_gram_add_rows needs, for any number of rows. */
+/* Returns the scratch bytes of kvd_gram_add_rows, for any number of rows. */
 size_t kvd_gram_scratch_bytes(int n_heads, int d);
 
 /*
- * Queues the addition of X^T X to G for every head of all tensors in args->part. The result is the
- * same to the last bit in every run and for all strides.
+ * Queues G += X^T X for every head in args->part. The bits are the same in every run and for all
+ * strides.
  */
 cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t stream);
 

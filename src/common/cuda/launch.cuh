@@ -5,9 +5,8 @@
 #include <cuda_runtime.h>
 
 /*
- * Launches kernel(args...) with programmatic dependent launch if `early` is true. In that case the
- * kernel must wait (griddepcontrol.wait) before it reads or writes what the preceding kernel
- * writes. GPUs before compute capability 9.0 need `early` false.
+ * Launches kernel(args...), with programmatic dependent launch if `early` (compute capability 9.0):
+ * the kernel must then execute griddepcontrol.wait before it touches the preceding kernel's data.
  */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
@@ -36,8 +35,8 @@ __device__ __forceinline__ unsigned long long kvd_now_ns(void)
 }
 
 /*
- * Lets the next kernel of the stream start, then waits for the end of the preceding kernel. The
- * first thread of the grid then writes the time to *began, unless `began` is NULL.
+ * Lets the next kernel start, then waits for the preceding one. Unless `began` is NULL, the grid's
+ * first thread writes the time to *began.
  */
 __device__ __forceinline__ void kvd_wait_preceding(unsigned long long *began)
 {

@@ -7,10 +7,10 @@
 #define STRING_(x) #x
 #define STRING(x)  STRING_(x)
 
-/* A CUDA library that is loaded at run time; its version must be that of the build. */
+/* A CUDA library loaded at run time, in the build's version. */
 typedef struct {
     const char *title, *file;
-    /* Names of the library functions, [n], in the order of the pointers in `table`. */
+    /* [n] names of the library functions, in the order of the pointers in `table` */
     const char *const *name;
     size_t n;
     void **table;

@@ -1,9 +1,8 @@
 /*
- * Loads cuBLAS, cuSOLVER and NCCL on first use. If they were linked, every run without a GPU would
- * take 0.2 s and 250 MB more.
+ * Loads cuBLAS, cuSOLVER and NCCL on first use; linking them would cost every run 0.2 s and 250 MB.
  *
- * Each kvd_..._load returns a table of the library functions that kvdim calls; every call returns
- * the same table. On failure it returns NULL and fills *err. Several threads may call it.
+ * kvd_..._load returns a table of library functions, the same in every call, or NULL with *err
+ * filled. Thread-safe.
  */
 #ifndef KVD_COMMON_CUDA_LIBRARIES_H
 #define KVD_COMMON_CUDA_LIBRARIES_H
@@ -17,7 +16,7 @@
 extern "C" {
 #endif
 
-#ifndef __cplusplus /* for C only: C++ overloads some of the functions listed below */
+#ifndef __cplusplus /* for C only: C++ overloads some of these functions */
 
 #define KVD_CUBLAS(X)                                                                              \
     X(cublasCreate_v2)                                                                             \
@@ -91,8 +90,8 @@ const kvd_nccl *kvd_nccl_load(kvd_err *err);
 int kvd_cublas_check(cublasStatus_t s, const char *what, kvd_err *err);
 
 /*
- * Wrappers of cuBLAS for C++ code. kvd_cublas_open returns NULL and fills *err on failure.
- * kvd_cublas_gemm multiplies 16-bit floats of the number type `type`; sums and scalars are float32.
+ * Wrappers of cuBLAS for C++ code. kvd_cublas_open returns NULL with *err filled on failure.
+ * kvd_cublas_gemm: `type` is a 16-bit float type; sums and scalars are float32.
  */
 cublasHandle_t kvd_cublas_open(const char *what, kvd_err *err);
 void kvd_cublas_close(cublasHandle_t h);

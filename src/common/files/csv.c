@@ -19,7 +19,6 @@ typedef struct {
     kvd_err *err;
     char *text; /* fields of the current row, each followed by a zero byte */
     size_t text_len, text_size;
-    /* Offset in `text` and length of each field. */
     size_t *start, *len;
     char **field;
     size_t n_fields, fields_size;
@@ -101,10 +100,7 @@ static int fail_parse(reader *r, struct csv_parser *p)
 static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
 {
     r->since_row_end += len;
-    /*
-     * libcsv enlarges its buffer by 128 bytes at a time, which is too slow for a field of
-     * megabytes.
-     */
+    /* libcsv grows its buffer by 128 bytes at a time: too slow for megabytes. */
     if (r->since_row_end > (size_t)1 << 20)
         csv_set_blk_size(p, (size_t)4 << 20);
     if (csv_parse(p, text, len, on_field, on_row, r) != len && !r->failed)
@@ -180,10 +176,7 @@ typedef struct {
     kvd_csv_row row;
     void *ctx;
     size_t n_rows; /* rows of the table */
-    /*
-     * rows of all tables so far; their number in the file's last row, SIZE_MAX until that row is
-     * read
-     */
+    /* rows of all tables so far; their number in the file's last row, or SIZE_MAX */
     size_t n_all, end;
 } table_reader;
 
@@ -233,10 +226,7 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
     return rc;
 }
 
-/*
- * Returns true if a field must be quoted. Blanks at its ends need quotes, because readers remove
- * blanks outside quotes.
- */
+/* Returns true for special characters, and blanks at the ends, which readers remove. */
 static bool needs_quotes(const char *s)
 {
     const size_t n = strlen(s);

@@ -8,23 +8,19 @@
 int kvd_field_text(kvd_h5 *f, const char *where, const char *name, char *to, size_t size,
                    kvd_err *err);
 
-/* Reads a text attribute of the root group. If it is missing, as in old files, the text is "". */
+/* Reads a text attribute of the root group; "" if missing, as in old files. */
 int kvd_field_text_or_none(kvd_h5 *f, const char *name, char *to, size_t size, kvd_err *err);
 
 /* Reads an integer attribute. Fails unless it is in [lo, hi]. */
 int kvd_field_int(kvd_h5 *f, const char *where, const char *name, int64_t lo, int64_t hi,
                   int64_t *out, kvd_err *err);
 
-/*
- * Writes a dataset of n texts as fixed-length UTF-8, padded with zero bytes, which every reader of
- * HDF5 supports.
- */
+/* Writes n texts as fixed-length UTF-8, padded with zero bytes. */
 int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
                           const char *const *text, size_t n, kvd_err *err);
 /*
- * Copies the texts of an open dataset to text [n], which must be NULL. Fails if they have no fixed
- * length or are not UTF-8. `file` and `path` are for messages. The caller must free every text,
- * also after a failure.
+ * Copies the texts of an open dataset to text [n] (NULL pointers), which the caller frees, also
+ * after a failure. Fails unless they are fixed-length UTF-8. `file`, `path`: for messages.
  */
 int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size_t n, char **text,
                          kvd_err *err);
@@ -33,13 +29,13 @@ int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
 /*
- * Combines the hash *sum of calibration texts with the hash `other`. The order of the texts has no
+ * Combines the hash *sum of calibration texts with the hash `other`; the order of texts has no
  * effect.
  */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);
 /*
- * Joins two labels of texts: "a" and "b" become "a+b". The result is cut to `size` bytes. If the
- * labels are equal, `sum` does not change.
+ * Joins two labels of texts: "a" and "b" become "a+b", cut to `size` bytes. Equal labels are not
+ * joined.
  */
 void kvd_field_add_label(char *sum, size_t size, const char *other);
 

@@ -22,20 +22,17 @@ hid_t kvd_h5_access(void)
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access < 0)
         return access;
-    /* If a file is closed, objects that are still open in it are closed too. */
+    /* Closing a file also closes objects that are open in it. */
     herr_t rc = H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    /*
-     * Aligns large data in the file, because copies to and from the page cache are twice as fast
-     * then.
-     */
+    /* Aligned data are copied to and from the page cache twice as fast. */
     rc = rc < 0 ? rc : H5Pset_alignment(access, 1 << 16, 4096);
-    /* Selects format version 1.10, in which HDF5 protects its own structures by checksums. */
+    /* Format version 1.10, in which HDF5 protects its own structures by checksums. */
     rc = rc < 0 ? rc : H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_LATEST);
     /* Lets HDF5 open a file whose writer was killed. */
     if (rc >= 0 && H5Pexist(access, "clear_status_flags") > 0)
         rc = H5Pset(access, "clear_status_flags", &(hbool_t){1});
 #if H5_VERSION_GE(1, 10, 7)
-    /* Disables HDF5's own file locks, which fail on read-only and network folders. */
+    /* Disables HDF5's file locks, which fail on read-only and network folders. */
     rc = rc < 0 ? rc : H5Pset_file_locking(access, 0, 1);
 #endif
     if (rc < 0) {
@@ -59,10 +56,7 @@ hid_t kvd_h5_creation(hid_t kind)
 int kvd_h5_room(const char *path, kvd_err *err)
 {
     const size_t bytes = 8 << 20;
-    /*
-     * Checks that 8 MB can be allocated. The pointer is volatile, because a compiler may remove an
-     * allocation that is not used.
-     */
+    /* volatile: a compiler may remove an unused allocation. */
     void *volatile room = malloc(bytes);
     if (!room) {
         errno = ENOMEM;
@@ -84,7 +78,7 @@ static hid_t open_file(const char *path, unsigned flags, kvd_err *err)
     return id;
 }
 
-/* Closes the HDF5 file. Never tries twice, because HDF5 would repeat a failed flush. */
+/* Never closes twice: HDF5 would repeat a failed flush. */
 static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 {
     const hid_t id = f->id;
@@ -95,10 +89,7 @@ static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 void kvd_h5_close(kvd_h5 *f, bool keep_partial)
 {
     kvd_err ignored;
-    /*
-     * Removes the name of the partial file before the file is closed, so that its data are not
-     * flushed to disk.
-     */
+    /* Unlinking before the close saves flushing the data. */
     if (f->writing && !keep_partial && f->output.path)
         (void)unlink(f->output.partial);
     if (f->id > 0)
@@ -109,7 +100,7 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial)
     *f = (kvd_h5){.id = H5I_INVALID_HID};
 }
 
-/* Shortens a long command line to HDF5's limit for an attribute and marks the gap. */
+/* Shortens a command line to HDF5's limit for an attribute and marks the gap. */
 static char *shorten(const char *text, kvd_err *err)
 {
     enum { MOST = 50000 };
@@ -131,7 +122,7 @@ static char *shorten(const char *text, kvd_err *err)
 
 static int put_history(kvd_h5 *f, kvd_err *err)
 {
-    /* Bytes reserved in the attribute `history` for the lines that later programs append. */
+    /* Bytes reserved in the attribute `history` for lines of later programs. */
     enum { ROOM = 4096 };
     char *old = NULL, *text = NULL, *command = NULL;
     int rc = -1;
@@ -155,7 +146,7 @@ done:
     return rc;
 }
 
-/* Writes those inputs and parameters of the run that are not in the file yet. */
+/* Writes inputs and parameters of the run that are not in the file yet. */
 static int put_run_lists(kvd_h5 *f, kvd_err *err)
 {
     static const char p[] = "/provenance";
@@ -285,7 +276,7 @@ int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const k
     return begin(f, path, run, err) ? -1 : kvd_h5_create_locked(f, schema, err);
 }
 
-/* Claims disk space for reserved datasets. Before this call they take no space on disk. */
+/* Claims disk space for reserved datasets. */
 static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
 {
     hsize_t size;
@@ -303,9 +294,7 @@ static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
     do
         rc = fallocate(fd, 0, 0, (off_t)size);
     while (rc && errno == EINTR);
-    /*
-     * If the file system cannot reserve space, only compares the space needed with the free space.
-     */
+    /* If the file system cannot reserve space, compares with the free space. */
     if (rc && errno == EOPNOTSUPP)
         rc = needed > available ? (errno = ENOSPC, -1) : 0;
     if (rc && errno == ENOSPC)
@@ -352,7 +341,7 @@ int kvd_h5_finish(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Reads the name of the schema, such as "moments" for "kvdim/moments". The caller frees *name. */
+/* Reads the schema, such as "moments" for "kvdim/moments". The caller frees *name. */
 static int get_schema(kvd_h5 *f, char **name, kvd_err *err)
 {
     kvd_err why;
@@ -477,8 +466,7 @@ static int resume(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
         kvd_h5_get_double(f, "/provenance", "elapsed_s", &f->elapsed_before, err))
         return -1;
     /*
-     * The inputs and parameters in the file count as written: the caller compares them with those
-     * of this run.
+     * The file's inputs and parameters count as written; the caller compares them with this run's.
      */
     f->n_inputs = f->run->n_inputs;
     f->n_parameters = f->run->n_parameters;

@@ -7,7 +7,7 @@
 #include "common/files/h5_internal.h"
 #include "common/utf8.h"
 
-/* Largest text attribute in bytes. HDF5 limits an object header message to 64 KiB. */
+/* Bytes of a text attribute; HDF5 limits an object header message to 64 KiB. */
 enum { MAX_TEXT = 60000 };
 
 static herr_t first_reason(unsigned n, const H5E_error2_t *e, void *ctx)
@@ -29,8 +29,8 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...)
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     /*
-     * Extracts the system's reason from HDF5's text "file write failed: ..., error message = 'No
-     * space left on device', ...".
+     * Extracts the system's reason from "file write failed: ..., error message = 'No space left on
+     * device', ...".
      */
     const char *system = desc ? strstr(desc, "error message = '") : NULL;
     if (system) {
@@ -55,10 +55,7 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     hid_t group = H5I_INVALID_HID;
     if (links >= 0 && creation >= 0 && H5Pset_create_intermediate_group(links, 1) >= 0)
         group = H5Gcreate2(f->id, where, links, creation, H5P_DEFAULT);
-    /*
-     * After a failure `creation` and `links` stay open, because closing them would overwrite HDF5's
-     * error message.
-     */
+    /* Closing `creation` and `links` after a failure would overwrite HDF5's error message. */
     if (group >= 0) {
         kvd_h5_drop(creation);
         kvd_h5_drop(links);
@@ -67,8 +64,8 @@ static hid_t object_made(kvd_h5 *f, const char *where)
 }
 
 /*
- * Writes an attribute. Replaces an existing value in place, so that the file stays readable if the
- * process is killed.
+ * Writes an attribute. A value is replaced in place: the file stays readable if the process is
+ * killed.
  */
 static int put_scalar(kvd_h5 *f, const char *where, const char *name, hid_t file_type,
                       hid_t mem_type, const void *value, kvd_err *err)
@@ -109,7 +106,7 @@ done:
     return rc;
 }
 
-/* Returns the bytes that an existing text attribute can hold; 0 if there is no such attribute. */
+/* Returns the bytes that an existing text attribute can hold, or 0. */
 static size_t room_there(kvd_h5 *f, const char *where, const char *name)
 {
     size_t size = 0;
@@ -178,8 +175,8 @@ int kvd_h5_put_double(kvd_h5 *f, const char *where, const char *name, double val
 }
 
 /*
- * Opens an attribute with a single value. The caller must close the returned id and *type. Returns
- * H5I_INVALID_HID on failure.
+ * Opens an attribute with one value. The caller closes the id and *type. On failure returns
+ * H5I_INVALID_HID.
  */
 static hid_t open_scalar(kvd_h5 *f, const char *where, const char *name, hid_t *type, kvd_err *err)
 {
@@ -257,7 +254,7 @@ done:
     return rc;
 }
 
-/* Opens an attribute that is a number, or an integer if `whole` is true. */
+/* Opens an attribute that is a number, or an integer if `whole`. */
 static hid_t open_number(kvd_h5 *f, const char *where, const char *name, bool whole, hid_t *type,
                          kvd_err *err)
 {
@@ -280,9 +277,7 @@ int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *valu
     const hid_t attr = open_number(f, where, name, true, &type, err);
     if (attr < 0)
         return -1;
-    /*
-     * Reads an unsigned value as unsigned, because HDF5 would silently cut it to the signed range.
-     */
+    /* HDF5 would silently cut an unsigned value to the signed range. */
     int rc = 0;
     uint64_t wide = 0;
     const bool is_unsigned = H5Tget_sign(type) == H5T_SGN_NONE;

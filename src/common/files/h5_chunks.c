@@ -1,4 +1,4 @@
-/* Writes large datasets in compressed chunks with all threads. HDF5 itself uses one thread. */
+/* Writes large datasets in compressed chunks with all threads; HDF5 itself uses one. */
 #include <assert.h>
 #include <hdf5_hl.h>
 #include <stdio.h>
@@ -10,13 +10,13 @@
 #include "common/threads.h"
 
 /*
- * Division of a dataset into chunks. Axis `cut` is divided into ranges of `piece` indices. On each
- * axis before `cut` a chunk has one index, on each axis after `cut` it has all indices.
+ * Division of a dataset into chunks: one index of each axis before `cut`, `piece` indices of axis
+ * `cut`, all of later axes.
  */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* Length of a chunk on axis `cut` (piece), and number of chunks along axis `cut` (per_row). */
+    /* Length of a chunk on axis `cut`, and chunks along axis `cut`. */
     size_t piece, per_row;
     /* Product of the lengths of the axes after `cut`. */
     size_t inner;
@@ -41,9 +41,8 @@ static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
 }
 
 /*
- * Computes where chunk i is in the dataset. Returns the index of the chunk's first element, and
- * writes the element's coordinates to `offset` [rank]. *valid is the number of the chunk's elements
- * that are inside the dataset.
+ * Returns the index of chunk i's first element, its coordinates `offset` [rank], and *valid, the
+ * chunk's elements inside the dataset.
  */
 static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
 {
@@ -60,7 +59,7 @@ static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
     return element;
 }
 
-/* Applies HDF5's shuffle filter, which stores byte 0 of all elements, then byte 1, and so on. */
+/* HDF5's shuffle filter: byte 0 of all elements, then byte 1, and so on. */
 static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, uint8_t *to)
 {
     for (size_t j = 0; j < size; j++) {
@@ -70,13 +69,10 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
     }
 }
 
-/*
- * Computes HDF5's Fletcher-32. It adds 16-bit words whose first byte is the high byte. If the
- * number of bytes is odd, the last byte is the high byte of a word whose low byte is 0.
- */
+/* HDF5's Fletcher-32 of 16-bit big-endian words. An odd last byte is the high byte of a word. */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
-    /* Number of words that can be added before a 32-bit sum could overflow. */
+    /* Words that can be added before a 32-bit sum could overflow. */
     enum { ROUND = 360 };
     uint32_t a = 0, b = 0;
     for (size_t words = bytes / 2; words;) {
@@ -101,8 +97,8 @@ static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 }
 
 /*
- * DEFLATE_SKIPPED: bit of a chunk's filter mask that is set if the chunk was stored without
- * deflate. SUM_BYTES: number of bytes of the Fletcher-32 checksum.
+ * DEFLATE_SKIPPED: filter mask bit of a chunk without deflate. SUM_BYTES: bytes of the Fletcher-32
+ * checksum.
  */
 enum { DEFLATE_SKIPPED = 1 << 1, SUM_BYTES = 4 };
 
@@ -112,10 +108,7 @@ typedef struct {
     uint32_t mask;
 } work;
 
-/*
- * Applies the filters to one chunk. If deflate would enlarge the chunk, it is stored without
- * deflate.
- */
+/* Applies the filters to one chunk, without deflate if that would enlarge it. */
 static void pack(const layout *l, const uint8_t *from, size_t valid, size_t room, work *w)
 {
     const size_t n = l->piece * l->inner, raw = n * l->size;
@@ -169,14 +162,13 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
 }
 
 /*
- * The axes of datasets are HDF5 dimension scales (H5DS), which xarray, netCDF and MATLAB read. The
- * scale of an axis is a dataset with the name of the axis. If another axis has the same name but a
- * different length, its scale has a name such as "token_512".
+ * Axes are HDF5 dimension scales (H5DS), datasets with the axis's name, or "token_512" if the name
+ * has another length already.
  */
 
 /*
- * Length of the longest axis whose scale holds the indices 0 .. n - 1; scales of longer axes hold
- * none. The indices must fit into an object header, which HDF5 limits to 64 KiB.
+ * Longest axis whose scale holds the indices 0 .. n - 1, which must fit into an object header (64
+ * KiB).
  */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
@@ -202,8 +194,7 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
     /*
-     * Attribute by which netCDF marks a dimension that has no coordinates. Its value is a fixed
-     * text, followed by the length of the dimension.
+     * Attribute by which netCDF marks a dimension without coordinates: a fixed text and the length.
      */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",
@@ -238,7 +229,7 @@ static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n
 
 int kvd_h5_put_axes(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *s)
 {
-    kvd_err ignored; /* not used: the caller makes an error message that names the dataset */
+    kvd_err ignored; /* not used: the caller's message names the dataset */
     for (unsigned i = 0; i < (unsigned)s->rank; i++) {
         char path[96];
         (void)snprintf(path, sizeof path, "/%s", s->axes[i]);

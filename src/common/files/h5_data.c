@@ -10,7 +10,7 @@
 static const size_t chunk_bytes = (size_t)4 << 20;
 /* Datasets with fewer bytes are stored in an object header, without filters. */
 static const size_t filter_bytes = 256;
-/* Datasets with at least this number of bytes are compressed by all threads. */
+/* Datasets of at least this size are compressed by all threads. */
 static const size_t large_bytes = (size_t)16 << 20;
 
 static hid_t float16(size_t exponent_bits, size_t mantissa_bits, size_t bias)
@@ -63,15 +63,12 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /*
-             * The slab is shorter than axis i. With `inner` at its limit, the slab gets length 1
-             * along all axes before i, which are slower.
-             */
+            /* Axis i exceeds the slab; axes before i get length 1. */
             inner = most;
     }
 }
 
-/* Fails if the description of the dataset is incomplete or its size overflows. */
+/* Fails if the description is incomplete or the size overflows. */
 static int spec_bytes(const kvd_h5_spec *s, size_t *bytes, kvd_err *err)
 {
     if (!s->path || s->path[0] != '/' || !s->long_name || !*s->long_name || !s->units || !*s->units)
@@ -117,10 +114,7 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
         rc = rc < 0 ? rc : H5Pset_deflate(made, 1);
         rc = rc < 0 ? rc : H5Pset_fletcher32(made);
     } else {
-        /*
-         * A small dataset is stored in the object header, whose checksum then protects the data
-         * too.
-         */
+        /* The object header's checksum then protects the data too. */
         rc = H5Pset_layout(made, H5D_COMPACT);
     }
     if (rc < 0) {
@@ -210,7 +204,7 @@ int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *e
 
 bool kvd_h5_exists(kvd_h5 *f, const char *path)
 {
-    /* Every part of the path is checked, because H5Lexists fails if a parent is missing. */
+    /* H5Lexists fails if a parent is missing, so every part of the path is checked. */
     char part[512];
     if (strlen(path) >= sizeof part)
         return false;
@@ -270,10 +264,7 @@ static void shape_text(int rank, const hsize_t *dims, char *text, size_t size)
         at += (size_t)snprintf(text + at, size - at, "[%llu]", (unsigned long long)dims[i]);
 }
 
-/*
- * Callback of a number conversion: fails if a number does not fit into the target type. Without
- * this callback HDF5 would store the nearest number that fits.
- */
+/* Conversion callback that fails if a number does not fit; HDF5 would store the nearest one. */
 static H5T_conv_ret_t refuse_range(H5T_conv_except_t what, hid_t from, hid_t to, void *src,
                                    void *dst, void *ctx)
 {

@@ -10,10 +10,7 @@ static inline void kvd_h5_drop(hid_t id)
         (void)H5Idec_ref(id);
 }
 
-/*
- * Stores a message with HDF5's reason at the end, and returns -1. Must be called right after the
- * failing HDF5 call.
- */
+/* Stores a message with HDF5's reason and returns -1. Call right after the failing HDF5 call. */
 int kvd_h5_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /* Returns the file access properties for every file; H5I_INVALID_HID on failure. */
@@ -21,51 +18,44 @@ hid_t kvd_h5_access(void);
 
 /*
  * Returns creation properties of class `kind` that keep all attributes in the object header, which
- * has a checksum. By default HDF5 moves many or long attributes out of the header. Returns
- * H5I_INVALID_HID on failure.
+ * has a checksum. On failure returns H5I_INVALID_HID.
  */
 hid_t kvd_h5_creation(hid_t kind);
 
 /*
- * Fails if too little memory is free to open `path`. Must be called before H5Fopen and H5Fcreate,
- * because HDF5 1.10 crashes if it cannot allocate its tables.
+ * Fails if too little memory is free to open `path`. Call before H5Fopen and H5Fcreate: HDF5 1.10
+ * crashes without memory.
  */
 int kvd_h5_room(const char *path, kvd_err *err);
 
 /*
- * Computes the shape of chunks of at most `limit` bytes. A chunk has the full length of the last
- * (fastest) axes as far as `limit` allows; it is cut along the first axes.
+ * Computes the shape of chunks of at most `limit` bytes: full length of the last (fastest) axes as
+ * far as possible.
  */
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab);
 
 /*
- * Returns creation properties of a dataset. A small dataset is stored in the object header. A
- * dataset whose space is to be reserved (`reserve`) is stored contiguously. Any other dataset is
- * stored in compressed chunks with checksums. Returns H5I_INVALID_HID on failure.
+ * Returns creation properties: small datasets in the object header, reserved ones contiguous,
+ * others in compressed chunks with checksums. On failure returns H5I_INVALID_HID.
  */
 hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve);
 
 /*
- * Writes a new dataset in chunks, through the filters shuffle, deflate (level 1) and Fletcher-32.
- * `data` is in the dataset's number type.
+ * Writes `data`, in the dataset's number type, in chunks: shuffle, deflate (level 1), Fletcher-32.
  */
 int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *chunk,
                         const void *data, kvd_err *err);
 
-/* Returns true for number types that kvdim files use, in either byte order. */
+/* Returns true for number types of kvdim files, in either byte order. */
 bool kvd_h5_known_number(hid_t type);
 
 /*
- * Reads the whole file in a child process and fails if the child fails. HDF5 may crash on a damaged
- * file; then only the child crashes. A file that has not changed is not read again. Not
- * thread-safe.
+ * Reads the whole file in a child process, which may crash on damaged files, and fails if the child
+ * fails. Unchanged files are read once. Not thread-safe.
  */
 int kvd_h5_probe(const char *path, kvd_err *err);
 
-/*
- * Writes a text attribute with space for `capacity` bytes, so that a longer text can replace it in
- * place later.
- */
+/* Writes a text attribute with space for `capacity` bytes, for a longer text later. */
 int kvd_h5_put_text_room(kvd_h5 *f, const char *where, const char *name, const char *value,
                          size_t capacity, kvd_err *err);
 

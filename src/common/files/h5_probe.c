@@ -1,6 +1,6 @@
 /*
- * Reads an HDF5 file in a child process before this process opens it, because HDF5 1.10 crashes,
- * loops or runs out of memory on some damaged files.
+ * Reads an HDF5 file in a child process first: HDF5 1.10 crashes, loops or runs out of memory on
+ * damaged files.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,9 +19,9 @@
 #include "common/files/h5_internal.h"
 
 enum { PROBE_SECONDS = 20 };
-/* Largest number of bytes of a dataset that the child process reads. */
+/* Bytes of a dataset that the child process reads at most. */
 static const size_t probe_bytes = (size_t)16 << 20;
-/* Bytes that the child process may allocate in addition to the memory in use. */
+/* Bytes that the child process may allocate in addition. */
 static const size_t probe_memory = (size_t)2 << 30;
 
 typedef struct {
@@ -30,9 +30,8 @@ typedef struct {
 } probe_context;
 
 /*
- * Computes the size and the number of elements of a dataset or attribute. Returns -1 for types that
- * kvdim files never have. *known is set to false for types whose values the test process does not
- * read.
+ * Computes size and number of elements. Returns -1 for types that kvdim never writes; *known: false
+ * if values are not read.
  */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
@@ -103,8 +102,8 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
 }
 
 /*
- * Reads the values of a dataset. If the dataset is large, reads only its first and last values;
- * doing so also reads the complete index of its chunks.
+ * Reads the values of a dataset, of a large one only the first and last, which reads its chunk
+ * index.
  */
 static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hssize_t n)
 {
@@ -199,8 +198,8 @@ static int probe_file(const char *path, kvd_err *err)
         return -1;
     const hid_t access = kvd_h5_access();
     /*
-     * If the parent process has this file open, HDF5's default driver would reuse the parent's
-     * descriptor, which is closed in this process. The stdio driver opens the file again.
+     * HDF5's default driver would reuse the parent's descriptor, which is closed here; stdio opens
+     * the file again.
      */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
@@ -243,16 +242,13 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF, SIGPIPE};
     enum { ANSWER = 3 };
-    /*
-     * Closes all other file descriptors. The child process must not keep the lock of an output
-     * file.
-     */
+    /* The child process must not keep the lock of an output file. */
     if (answer != ANSWER && dup2(answer, ANSWER) < 0)
         _exit(2);
     (void)close_range(ANSWER + 1, ~0U, 0);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         (void)signal(fatal[i], SIG_DFL);
-    /* Ignores Ctrl-C. If it ended the child process, the file would be reported as damaged. */
+    /* Ctrl-C in the child would report the file as damaged. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
@@ -266,10 +262,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     limit(RLIMIT_CORE, 0);
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
-    /*
-     * Limits the computing time and not the elapsed time, which would depend on the speed of the
-     * disk.
-     */
+    /* Computing time: elapsed time would depend on the disk. */
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
     kvd_err err = {""};
@@ -310,7 +303,7 @@ int kvd_h5_check_replaced(const char *path, kvd_err *err)
                           path);
 }
 
-/* Checks that the file exists, is an HDF5 file, and is not cut off at the end. */
+/* Fails unless the file is an HDF5 file that is not cut off. */
 static int check_start(const char *path, kvd_err *err)
 {
     unsigned char head[64] = {0};
@@ -339,10 +332,7 @@ static int check_start(const char *path, kvd_err *err)
     close(fd);
     if (rc)
         return rc;
-    /*
-     * `at` is the offset, in the HDF5 superblock, of the field that holds the size of the file: 40
-     * in version 0 of the superblock, 44 in version 1, 28 in later versions.
-     */
+    /* `at`: offset of the file size in the HDF5 superblock. */
     const int version = head[8];
     const size_t at = version == 0 ? 40 : version == 1 ? 44 : 28;
     const bool offsets_of_8 = (version <= 1 ? head[13] : head[9]) == 8;
@@ -355,16 +345,16 @@ static int check_start(const char *path, kvd_err *err)
     return 0;
 }
 
-/* A file and the result of reading it in a child process: "", or the reason to refuse the file. */
+/* A file and the child process's verdict: "", or the reason to refuse the file. */
 typedef struct {
     struct stat file;
     char reason[sizeof((kvd_err *)NULL)->msg];
 } verdict;
 
 enum { KEPT = 64 };
-/* Results for the latest files, so that each file is read by a child process only once. */
+/* latest verdicts */
 static verdict kept[KEPT];
-/* Number of files checked so far. Only the latest results are in `kept`. */
+/* files checked so far */
 static size_t n_kept;
 
 static bool same_moment(struct timespec a, struct timespec b)
@@ -387,8 +377,8 @@ static const verdict *find_verdict(const struct stat *file)
 }
 
 /*
- * Stores the verdict on a file, unless the file was changed in the last second. Time stamps advance
- * in steps of milliseconds, so another change to such a file may leave its time stamp unchanged.
+ * Keeps the verdict unless the file changed in the last second: another change may leave its time
+ * stamp.
  */
 static void keep_verdict(const char *path, const verdict *v)
 {
@@ -399,8 +389,8 @@ static void keep_verdict(const char *path, const verdict *v)
 }
 
 /*
- * Writes why the child process refused the file; "" if it did not. `status` is its exit status,
- * `said` the text that it wrote.
+ * Writes why the child process refused the file, or "". `status`: exit status; `said`: the child's
+ * text.
  */
 static void reason_of(int status, const char *said, char *reason, size_t size)
 {
@@ -415,7 +405,7 @@ static void reason_of(int status, const char *said, char *reason, size_t size)
         snprintf(reason, size, "%s", *said ? said : "it cannot be read");
 }
 
-/* Reads the file in a child process. `reason` receives why the file must be refused, or "". */
+/* Reads the file in a child process. `reason`: why to refuse the file, or "". */
 static int judge(const char *path, char *reason, size_t size, kvd_err *err)
 {
     int ends[2];

@@ -48,8 +48,7 @@ static int check_target(const char *path, kvd_err *err)
     else if (!stat(path, &st) && !S_ISREG(st.st_mode))
         rc = kvd_fail(err, "cannot write '%s': it is not a regular file", path);
     /*
-     * Tests write permission of the file itself, because the rename at the end would replace even a
-     * file of another user, or one that its owner protected.
+     * The final rename would replace even a write-protected file, so this tests write permission.
      */
     else if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) && errno == EACCES)
         rc = kvd_fail(err,
@@ -65,7 +64,7 @@ static bool is_plain(const struct stat *st)
     return S_ISREG(st->st_mode) && st->st_nlink <= 1;
 }
 
-/* Fails with a message that says what exists at `path`: a folder, a link, ... */
+/* The message says what exists at `path`: a folder, a link, ... */
 static int fail_not_plain(const char *path, const struct stat *st, kvd_err *err)
 {
     const char *const what = S_ISREG(st->st_mode)    ? "has other hard links"
@@ -112,13 +111,13 @@ static int fail_held(int fd, const char *path, kvd_err *err)
                     *pid ? pid : "unknown");
 }
 
-/* Opens or creates the lock file. Fails if it is not a regular file with a single hard link. */
+/* Opens or creates the lock file, a regular file with one hard link. */
 static int open_lock(const char *path, kvd_err *err)
 {
     struct stat st;
     if (kvd_output_check_derived(path, err))
         return -1;
-    /* O_NONBLOCK keeps open() from waiting if another program has just put a FIFO there. */
+    /* O_NONBLOCK: open() must not wait for a FIFO of another program. */
     const int fd =
         open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
     if (fd < 0)
@@ -152,10 +151,7 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
             close(fd);
             return -1;
         }
-        /*
-         * If the previous holder removed the lock file before this process locked it, the path now
-         * names another file or none, and the lock is useless. In that case the loop tries again.
-         */
+        /* The previous holder has removed the lock file before it was locked: tries again. */
         if (fstat(fd, &held) || lstat(out->lock, &named) || held.st_ino != named.st_ino ||
             held.st_dev != named.st_dev) {
             close(fd);
@@ -184,7 +180,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         return kvd_fail(err, "cannot write '%s': it is a folder", path);
     if (check_target(path, err))
         return -1;
-    /* If `path` is a symbolic link, replaces the file that it points to, not the link. */
+    /* Replaces the file that a symbolic link `path` points to. */
     struct stat st;
     if (!lstat(path, &st) && S_ISLNK(st.st_mode)) {
         out->path = realpath(path, NULL);
@@ -198,10 +194,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         kvd_output_forget(out);
         return kvd_no_memory(err, "a path", n);
     }
-    /*
-     * NAME.partial is the longest of the names that the output uses, so checking it also finds
-     * names that are too long.
-     */
+    /* NAME.partial is the longest name of the output. */
     if (kvd_output_check_derived(out->partial, err) || kvd_output_lock(out, err)) {
         kvd_output_forget(out);
         return -1;
@@ -209,10 +202,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the path, without symbolic links, of the file that an output replaces. The caller frees
- * it.
- */
+/* Returns the replaced file's path without symbolic links, which the caller frees. */
 static char *resolve(const char *path, kvd_err *err)
 {
     struct stat st;
@@ -222,10 +212,7 @@ static char *resolve(const char *path, kvd_err *err)
     char *name = link ? realpath(path, NULL) : NULL;
     char *const parent = name || errno == ENOMEM ? NULL : kvd_output_parent(path);
     char *const folder = parent ? realpath(parent, NULL) : NULL;
-    /*
-     * If the folder is missing, uses its path as given; kvd_output_begin reports the missing folder
-     * later.
-     */
+    /* kvd_output_begin reports a missing folder later. */
     if (parent &&
         ((!folder && errno == ENOMEM) ||
          asprintf(&name, "%s/%s", folder ? folder : parent, slash ? slash + 1 : path) < 0))
@@ -238,8 +225,8 @@ static char *resolve(const char *path, kvd_err *err)
 }
 
 /*
- * Returns the i-th ending of file names that an output uses: "", ".partial", ".lock", then the
- * further endings that kvd_output_name lists for it; NULL after the last.
+ * Returns the i-th file name ending of an output: "", ".partial", ".lock", further ones of
+ * kvd_output_name; NULL at the end.
  */
 static const char *ending(const kvd_output_name *name, size_t i)
 {
@@ -257,10 +244,7 @@ static bool same_joined(const char *a, const char *x, const char *b, const char 
     return same;
 }
 
-/*
- * Fails if two outputs use the same file name. `a_name` and `b_name` are the paths without symbolic
- * links.
- */
+/* Fails if two outputs, with paths a_name and b_name without links, use the same file name. */
 static int check_pair(const kvd_output_name *a, const char *a_name, const kvd_output_name *b,
                       const char *b_name, kvd_err *err)
 {
@@ -298,7 +282,7 @@ int kvd_output_sync(const char *path, int flags, kvd_err *err)
     if (fd < 0)
         return kvd_fail_errno(err, "cannot open '%s'", path);
     int rc = 0;
-    /* Some file systems cannot sync a folder and return EINVAL; a rename needs no sync on them. */
+    /* EINVAL: a file system on which folders need no sync. */
     if (fsync(fd) && errno != EINVAL)
         rc = kvd_fail_errno(err, "cannot flush '%s' to disk", path);
     if (close(fd) && !rc)

@@ -1,6 +1,6 @@
 /*
- * Writes result files atomically: a file NAME appears complete or not at all. NAME.partial is
- * written under a lock, flushed to disk and renamed to NAME.
+ * Writes result files atomically: NAME.partial is written under a lock, flushed and renamed to
+ * NAME.
  */
 #ifndef KVD_COMMON_FILES_OUTPUT_H
 #define KVD_COMMON_FILES_OUTPUT_H
@@ -20,42 +20,34 @@ typedef struct {
     char *lock;
     /* File descriptor of the lock file; -1 when the lock is not held. */
     int lock_fd;
-    /*
-     * Names that an output folder may contain; NULL ends the list. If the pointer itself is NULL,
-     * the folder may contain any files.
-     */
+    /* Names that an output folder may contain, ended by NULL; a NULL pointer allows any files. */
     const char *const *contents;
 } kvd_output;
 
 /*
- * Takes the lock of the output `path`. Fails if another process holds the lock, if the folder of
- * `path` is missing, or if `path` is "-", a folder or a file without write permission. Fails also
- * if kvd_output_check_derived refuses NAME.partial or NAME.lock because it is not a regular file
- * with a single hard link. Does not change NAME.partial.
+ * Takes the lock of the output `path`. Fails if another process holds the lock; if `path` is "-", a
+ * folder, or not writable; if the folder is missing; if kvd_output_check_derived refuses
+ * NAME.partial or NAME.lock. Does not change NAME.partial.
  */
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 
 /*
- * Fails if `path` exists and is not a regular file with a single hard link. Other users can guess
- * names such as NAME.partial and put a link there, through which a program would overwrite another
- * file.
+ * Fails if `path` exists and is not a regular file with one hard link: other users could put a link
+ * there.
  */
 int kvd_output_check_derived(const char *path, kvd_err *err);
 
 /*
- * kvd_output_clear removes a file that a killed program left at `path`. kvd_output_create also
- * removes such a file, and then creates an empty file. If another program creates a file at `path`
- * between these two steps, kvd_output_create does not open that file. Both fail if
- * kvd_output_check_derived refuses the name. On failure kvd_output_create returns NULL and fills
- * *err.
+ * kvd_output_clear removes a file that a killed program left at `path`; kvd_output_create also
+ * creates it anew, and never opens another program's file. Both fail if kvd_output_check_derived
+ * does. On failure kvd_output_create returns NULL and fills *err.
  */
 FILE *kvd_output_create(const char *path, kvd_err *err);
 int kvd_output_clear(const char *path, kvd_err *err);
 
 /*
- * Removes the file `path` of a finished run. Also removes NAME.partial and NAME.lock, which a
- * killed program may have left. Succeeds if there are none. Fails if another process holds the
- * lock.
+ * Removes the file `path`, NAME.partial and NAME.lock, if they exist. Fails if another process
+ * holds the lock.
  */
 int kvd_output_remove(const char *path, kvd_err *err);
 
@@ -66,8 +58,8 @@ int kvd_output_commit(kvd_output *out, kvd_err *err);
 void kvd_output_release(kvd_output *out, bool keep_partial);
 
 /*
- * One output of a run. The last field is a list of the endings of further files that the run writes
- * next to `path`. NULL ends the list; the field itself may be NULL.
+ * One output of a run. The last field lists the endings of further files, ended by NULL; it may be
+ * NULL.
  */
 typedef struct {
     const char *option; /* option that names this output, such as "--moments" */
@@ -76,15 +68,14 @@ typedef struct {
 } kvd_output_name;
 
 /*
- * Fails if two outputs would write to one file: `path`, path.partial, path.lock, or `path` with a
- * listed ending. Symbolic links are resolved before paths are compared.
+ * Fails if two outputs would write to one file, among `path`, path.partial, path.lock and `path`
+ * with a listed ending. Symbolic links are resolved.
  */
 int kvd_output_distinct(const kvd_output_name *name, size_t n, kvd_err *err);
 
 /* Writes a file atomically: after a failure an earlier file is unchanged. */
 int kvd_output_text(const char *path, const char *text, size_t len, kvd_err *err);
 
-/* Creates a folder and its parents, like mkdir -p. */
 int kvd_make_folder(const char *path, kvd_err *err);
 
 #endif

@@ -11,7 +11,7 @@
 
 #include "common/files/output_internal.h"
 
-/* Returns true if `contents` lists a name. Names of folders in the list end in '/'. */
+/* Returns true if `contents` lists the name; names of folders end in '/'. */
 static bool listed(const char *const *contents, const char *name, bool folder)
 {
     const size_t n = strlen(name);
@@ -22,9 +22,8 @@ static bool listed(const char *const *contents, const char *name, bool folder)
 }
 
 /*
- * Removes a folder if it contains only files and folders listed in `contents`. If `contents` is
- * NULL, the folder may contain any files but no subfolders, so that a whole folder tree of the user
- * is never removed. If `only_check` is true, only checks this and removes nothing.
+ * Removes a folder whose files and folders are listed in `contents` (NULL: any files, no
+ * subfolders). only_check: removes nothing.
  */
 static int remove_folder(const char *path, const char *const *contents, bool only_check,
                          kvd_err *err)
@@ -93,10 +92,7 @@ static int make_partial(const kvd_output *out, kvd_err *err)
     return mkdir(out->partial, 0777) ? kvd_fail_errno(err, "cannot create '%s'", out->partial) : 0;
 }
 
-/*
- * If `make` is true, creates the subfolders of NAME.partial. If `make` is false, flushes these
- * subfolders to disk.
- */
+/* Creates the subfolders of NAME.partial if `make`, else flushes them to disk. */
 static int each_inner(const kvd_output *out, bool make, kvd_err *err)
 {
     int rc = 0;
@@ -231,10 +227,7 @@ static int put_in_place(const kvd_output *out, bool replace, kvd_err *err)
                    : 0;
     if (!renameat2(AT_FDCWD, out->partial, AT_FDCWD, out->path, RENAME_EXCHANGE))
         return remove_folder(out->partial, out->contents, false, err);
-    /*
-     * Network file systems cannot exchange two names in one step. On them the names are changed in
-     * two steps.
-     */
+    /* Network file systems cannot exchange two names in one step. */
     if (errno == EINVAL || errno == ENOSYS)
         return step_aside(out, err);
     return kvd_fail_errno(err, "cannot exchange '%s' and '%s'", out->partial, out->path);
@@ -275,10 +268,7 @@ char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *e
     return NULL;
 }
 
-/*
- * Copies the rest of the file `from` or, if `from` is NULL, the text, to the file `to`. Closes
- * neither file.
- */
+/* Copies the rest of `from`, or the text if `from` is NULL, to `to`. Closes neither file. */
 static int write_all(FILE *to, const char *path, FILE *from, const char *text, size_t len,
                      kvd_err *err)
 {
