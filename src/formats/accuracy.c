@@ -122,7 +122,7 @@ static const kvd_column own_columns[] = {
 };
 enum { N_OWN_COLUMNS = sizeof own_columns / sizeof *own_columns };
 
-/* Columns that --seeds adds. */
+/* columns that --seeds adds */
 static const kvd_column seed_columns[] = {
     {"n_seeds", KVD_COL_INT, "1", "number of seeds of which the row is the mean; 1: a single seed"},
     {"seed", KVD_COL_INT, "1",
@@ -137,10 +137,7 @@ enum {
     N_COLUMNS = KVD_N_POINT_COLUMNS + N_OWN_COLUMNS + N_SEED_COLUMNS
 };
 
-/*
- * Returns the columns of the table. The columns that --seeds adds come last, so that tables without
- * --seeds use only the first columns.
- */
+/* The columns of --seeds come last. */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];
@@ -152,10 +149,7 @@ static const kvd_column *columns(void)
     return all;
 }
 
-/*
- * Arrays that a kvdim/accuracy file stores in addition to the table. Their first axis is the row of
- * the table.
- */
+/* Arrays in addition to the table. Their first axis is the table's row. */
 static const kvd_h5_spec samples[KVD_ACCURACY_SAMPLES] = {
     [KVD_ACCURACY_RELATIVE] = {.path = "/attention_error/relative",
                                .long_name = "||v - u|| / ||u|| of the attention output of a head",
@@ -249,10 +243,7 @@ void kvd_accuracy_result_release(kvd_accuracy_result *a)
     *a = (kvd_accuracy_result){0};
 }
 
-/*
- * Reads attention errors and stores their means over heads, [row][layer]; NaN for rows without a
- * measurement.
- */
+/* Reads attention errors as means over heads, [row][layer]; NaN without a measurement. */
 static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, double **out,
                        kvd_err *err)
 {
@@ -279,8 +270,8 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
 }
 
 /*
- * Computes the perplexity of a row divided by that of the uncompressed model. The confidence
- * interval is a bootstrap over whole sequences.
+ * Computes a row's perplexity over that of the uncompressed model, with a bootstrap interval over
+ * sequences.
  */
 static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences,
                         double *difference, kvd_interval *out, kvd_err *err)
@@ -294,9 +285,8 @@ static int ratio_of_row(const double *nll, const double *none, const double *n, 
 }
 
 /*
- * Reads the number of predictions of each of n sequences. Fails if a number is negative or not
- * whole, or if all are 0. Fails if the number of predictions of a row of the table is not the sum
- * over the sequences.
+ * Reads the predictions of each of n sequences. Fails on a negative, broken or all-zero count, or
+ * if the table has another sum.
  */
 static int read_counts(const kvd_rows *r, kvd_h5 *f, hsize_t n, double *counts, kvd_err *err)
 {
@@ -368,9 +358,8 @@ done:
 }
 
 /*
- * Reads the KL divergence of every sequence (from the uncompressed model), which the report
- * compares between methods. Fails on a sum that is below 0 by more than rounding, on a row in which
- * some but not all sequences are NaN, and on a row measured on another number of sequences.
+ * Reads each sequence's KL divergence. Fails if it is clearly negative, or NaN for only some
+ * sequences of a row.
  */
 static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
@@ -410,10 +399,7 @@ static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads the results of the needle test. Rows that were added by a search for a target accuracy have
- * NaN in place of these results.
- */
+/* Reads the needle test. Rows added by a search for a target accuracy have NaN. */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -451,7 +437,7 @@ typedef struct {
     kvd_err *err;
 } target_reader;
 
-/* Reads the four attributes NAME, NAME_misses, NAME_lo and NAME_hi of a search result. */
+/* Reads the attributes NAME, NAME_misses, NAME_lo and NAME_hi of a search result. */
 static int read_ends(target_reader *x, const char *where, const char *name, double *to,
                      kvd_err *err)
 {
@@ -466,10 +452,8 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
 }
 
 /*
- * Reads attributes of a search (--target) that old files may lack: `key` (the searched parameter),
- * `metric` (the score) and `own` (a field of kvd_target_result). If `key` is missing, uses "p" and
- * sets *has_key to false. If `metric` is missing, uses KVD_TARGET_TOP1. If `own` is missing, uses
- * false. An attribute that is present and damaged is an error.
+ * Reads attributes that old files lack: `key` (else "p" and *has_key false), `metric` (else
+ * KVD_TARGET_TOP1), `own` (else false).
  */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
@@ -531,7 +515,7 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
     return 0;
 }
 
-/* Fails if the table has no column `method`, or a known column of another type. */
+/* Fails without a column `method`, or if a known column has another type. */
 static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {
     static const char *const kinds[] = {
@@ -551,8 +535,8 @@ static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err 
 }
 
 /*
- * Fails on a number that is infinite, negative beyond rounding, or a fraction above 1. A perplexity
- * may be infinite, because exp of a large negative log-likelihood overflows.
+ * Fails on infinite or negative numbers and fractions above 1. A perplexity may be infinite: exp
+ * overflows.
  */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {

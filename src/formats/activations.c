@@ -99,11 +99,7 @@ void kvd_activations_release(kvd_activations *a)
         kvd_checksums_release(&a->checksums[i]);
 }
 
-/*
- * Finds the datasets of Q, K, V and other tensors whose bytes are contiguous in the file. Threads
- * read and write these datasets with pread and pwrite, because the HDF5 library serves one thread
- * at a time.
- */
+/* Threads use pread and pwrite on contiguous datasets, because HDF5 serves one thread at a time. */
 void kvd_activations_locate(kvd_activations *a)
 {
     void *handle = NULL;
@@ -129,10 +125,7 @@ off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int he
     return (off_t)(a->at[x] + row * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype));
 }
 
-/*
- * Reads n bytes at offset `at`. On failure returns -1 and sets errno; errno is 0 if the file is too
- * short.
- */
+/* Reads n bytes at offset `at`. On failure returns -1 with errno; 0: the file is too short. */
 static int pread_all(int fd, char *to, size_t n, off_t at)
 {
     while (n) {
@@ -165,10 +158,7 @@ int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_
     }
     const hsize_t start[4] = {(hsize_t)h->layer, (hsize_t)h->head, first, 0},
                   count[4] = {1, 1, n, s.dims[3]};
-    /*
-     * A dataset of rank 1 has no layer and head axes, so the first 2 elements of `start` and
-     * `count` are left out.
-     */
+    /* A dataset of rank 1 has no layer and head axes. */
     const int skip = s.rank == 1 ? 2 : 0;
     return kvd_h5_read_slab(h->dataset, s.path, s.rank, start + skip, count + skip, s.type, rows,
                             err)
@@ -186,10 +176,7 @@ static int read_checked(kvd_head_rows *h, size_t first, size_t n, void *rows, kv
                : 0;
 }
 
-/*
- * Opens dataset number `set` and checks its element type. If *dtype is -1, *dtype receives this
- * type; otherwise the types must agree.
- */
+/* Opens dataset `set`, whose type must be *dtype; if *dtype is -1, *dtype receives the type. */
 static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_err *err)
 {
     const char *const path = kvd_activations_path[set];
@@ -260,19 +247,14 @@ int kvd_activations_describe(kvd_activations *a, kvd_err *err)
     return 0;
 }
 
-/*
- * Checks that sequence numbers and positions count up from 0, and that token ids are in the
- * vocabulary.
- */
+/* Sequence numbers and positions must count up from 0, and token ids be in the vocabulary. */
 static int check_tokens(kvd_activations *a, kvd_err *err)
 {
     enum { BLOCK = 1 << 16 };
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /*
-     * Sequence number and position that the next token must have, unless it begins a new sequence.
-     */
+    /* Sequence number and position of the next token, unless it begins a sequence. */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {
@@ -345,10 +327,7 @@ void kvd_activations_close(kvd_activations *a)
     kvd_activations_abandon(a, false);
 }
 
-/*
- * Converts n values to float32. Returns the index of the first NaN or infinity, or n if all values
- * are finite.
- */
+/* Converts n values to float32. Returns the index of the first NaN or infinity, or n. */
 static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
 {
     enum { BLOCK = 4096 };
@@ -364,7 +343,7 @@ static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
     return n;
 }
 
-/* Reads n rows of one head, verifies their checksums and converts them to float32. */
+/* Reads n rows of one head, verifies checksums and converts to float32. */
 static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, float *rows,
                        void *scratch, kvd_err *err)
 {
@@ -383,20 +362,17 @@ static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, f
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err)
 {
-    /* Bytes that a thread reads and converts at a time, so that they stay in its cache. */
+    /* Bytes that a thread reads at a time; they stay in its cache. */
     enum { PIECE_BYTES = 1 << 16 };
     assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
     const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
-    /*
-     * Each checksum covers KVD_CHECKSUM_ROWS tokens, so a thread reads a multiple of them at a
-     * time.
-     */
+    /* A thread reads whole checksum blocks of KVD_CHECKSUM_ROWS tokens. */
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
-    /* Index of the first block with an error; `to` if there is none. Blocks have `piece` tokens. */
+    /* first block of `piece` tokens with an error, or `to` */
     size_t failed = to;
 #pragma omp parallel for schedule(static) if (a->at[x] != UINT64_MAX && to - from >= 8)
     for (size_t p = from; p < to; p++) {

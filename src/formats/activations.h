@@ -1,8 +1,8 @@
 /*
  * kvdim/activations files: Q, K and V of every token of a text, and W_O and W_V of every head.
  *
- * Each tensor is one contiguous dataset [layer][head][token][dim]. All datasets have checksums;
- * every function that reads rows verifies them.
+ * A tensor is one contiguous dataset [layer][head][token][dim] with checksums, which every read
+ * verifies.
  */
 #ifndef KVD_FORMATS_ACTIVATIONS_H
 #define KVD_FORMATS_ACTIVATIONS_H
@@ -16,10 +16,10 @@
 extern const kvd_schema kvd_schema_activations;
 
 typedef enum { KVD_X_Q, KVD_X_K, KVD_X_V, KVD_X_Q_PRE, KVD_X_K_PRE, KVD_N_X } kvd_x;
-/* Names of the HDF5 datasets: "q", "k", "v", "q_pre", "k_pre" (before RoPE). */
+/* HDF5 datasets "q", "k", "v", "q_pre", "k_pre" (before RoPE). */
 extern const char *const kvd_x_name[KVD_N_X];
 
-/* Indices of all datasets that have checksums. The tensors of Q, K and V have the first indices. */
+/* Indices of all datasets with checksums; Q, K and V come first. */
 enum { KVD_SET_W_O = KVD_N_X, KVD_SET_W_V, KVD_SET_TOKEN, KVD_N_SETS = KVD_SET_TOKEN + 3 };
 
 typedef struct {
@@ -28,15 +28,15 @@ typedef struct {
     char label[64];
     char corpus_hash[40];
     size_t n_tokens, n_sequences, seq_len;
-    /* Recorded layers. Index 0 of a dataset's layer axis is layer first_layer of the model. */
+    /* Index 0 of a dataset's layer axis is layer first_layer of the model. */
     int first_layer, n_layers;
     kvd_dtype dtype;
     bool has_pre;
-    /* Open HDF5 datasets; H5I_INVALID_HID for absent ones. */
+    /* Open HDF5 datasets; H5I_INVALID_HID if absent. */
     hid_t x[KVD_N_X];
     hid_t w_o, w_v;
     int fd; /* file descriptor of the open file; HDF5 closes it */
-    /* File offset in bytes of each tensor; UINT64_MAX if its dataset is chunked. */
+    /* File offset in bytes of each tensor; UINT64_MAX if chunked. */
     uint64_t at[KVD_N_X];
     kvd_checksums checksums[KVD_N_SETS];
 } kvd_activations;
@@ -46,72 +46,62 @@ int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err);
 /* Closes the file and frees the memory. Safe on a zeroed *a. */
 void kvd_activations_close(kvd_activations *a);
 
-/* Returns the number of heads of a tensor: n_heads for Q, n_kv_heads for K and V. */
+/* Returns n_heads for Q, n_kv_heads for K and V. */
 int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 
 /*
- * Reads tokens first .. first + n - 1 of one head as float32 into rows [n][d_head]. A NaN or
- * infinity is an error. `scratch` must have room for n * d_head * 4 bytes. If the file is float32,
- * `scratch` may be NULL.
+ * Reads tokens first .. first + n - 1 of one head as float32, rows [n][d_head]. NaN or infinity is
+ * an error. `scratch`: n * d_head * 4 bytes; NULL for a float32 file.
  */
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
 
 /*
- * Finds where each sequence begins among the first n_tokens tokens. (*start)[i] is the first token
- * of sequence i. (*start)[*n] is n_tokens, where the last sequence may be cut off. The caller frees
- * *start.
+ * Sets (*start)[i] to the first token of sequence i among n_tokens tokens, (*start)[*n] to
+ * n_tokens. The caller frees *start.
  */
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
                               kvd_err *err);
 
-/*
- * Read W_O of a query head, or W_V of a KV head. Both are float32 [d_head][d_model]; W_V is
- * transposed.
- */
+/* Read W_O of a query head, or transposed W_V of a KV head, as float32 [d_head][d_model]. */
 int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err);
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
 
 /*
- * kvd_activations_create creates PATH.partial with space for every dataset. The caller has set
- * model, label, corpus_hash, n_tokens, n_sequences, seq_len, first_layer, n_layers, dtype and
- * has_pre in *a.
+ * kvd_activations_create creates PATH.partial with space for every dataset, from model, label,
+ * corpus_hash, n_tokens, n_sequences, seq_len, first_layer, n_layers, dtype and has_pre of *a.
  *
- * kvd_activations_reopen fills *a from the PATH.partial of an interrupted run. If there is no such
- * file, it returns 0, sets a->file.id to H5I_INVALID_HID and leaves the file name locked. The
- * caller must then call kvd_activations_create with have_lock true.
+ * kvd_activations_reopen fills *a from the PATH.partial of an interrupted run. Without one it
+ * returns 0 with a->file.id H5I_INVALID_HID and the lock held; the caller then creates with
+ * have_lock true.
  */
 int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
                            kvd_err *err);
 int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *run, kvd_err *err);
 
-/*
- * Writes tokens first .. first + n - 1 of one head: [n][d_head] in the element type of the file.
- * Several threads may call it at the same time.
- */
+/* Writes tokens first .. first + n - 1 of one head, [n][d_head] in the file's type. Thread-safe. */
 int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first,
                              size_t n, const void *rows, kvd_err *err);
 int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const uint32_t *id,
                                const uint32_t *sequence, const uint32_t *position, kvd_err *err);
 /*
- * Writes the weights of a layer: w_o [n_heads][d_head][d_model] and w_v
- * [n_kv_heads][d_head][d_model]. A value beyond the range of the file's element type is an error.
+ * Writes a layer's w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model]. A value
+ * beyond the file's type is an error.
  */
 int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
                                 kvd_err *err);
 
 /*
- * Reads back the first n_tokens tokens of every tensor, after kvd_activations_reopen. *total
- * receives their checksum: the value that kvd_activations_checksum returned right after these
- * tokens were written.
+ * Reads back the first n_tokens tokens after kvd_activations_reopen. *total: their
+ * kvd_activations_checksum.
  */
 int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err);
-/* Returns one checksum of all tokens written so far. No other thread may write at the same time. */
+/* Returns one checksum of all tokens written so far. No other thread may write meanwhile. */
 uint64_t kvd_activations_checksum(const kvd_activations *a);
 
 /* Completes PATH.partial, renames it to PATH and closes it. On failure PATH.partial remains. */
 int kvd_activations_finish(kvd_activations *a, kvd_err *err);
-/* Stops writing, and removes PATH.partial unless keep_partial. Safe on a zeroed or finished *a. */
+/* Stops writing and removes PATH.partial unless keep_partial. Safe on a zeroed or finished *a. */
 void kvd_activations_abandon(kvd_activations *a, bool keep_partial);
 
 #endif

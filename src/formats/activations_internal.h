@@ -6,38 +6,38 @@
 
 #include "formats/activations.h"
 
-/* Datasets of the HDF5 group /tokens; the index of TOKEN_ID is KVD_SET_TOKEN. */
+/* Datasets of /tokens; the index of TOKEN_ID is KVD_SET_TOKEN. */
 enum { TOKEN_ID, TOKEN_SEQUENCE, TOKEN_POSITION, N_TOKEN };
 
 extern const char *const kvd_activations_path[KVD_N_SETS];
 
 hid_t kvd_activations_type(kvd_dtype t);
-/* Returns true if the file has this dataset. Q and K before RoPE exist only with --rope both. */
+/* Returns true if the file has dataset `set`. Q and K before RoPE require --rope both. */
 bool kvd_activations_has(const kvd_activations *a, int set);
-/* Returns the path, type and shape that dataset number `set` must have. */
+/* Returns the path, type and shape that dataset `set` must have. */
 kvd_h5_spec kvd_activations_spec(const kvd_activations *a, int set);
 
-/* Marks all datasets as closed and all checksums as absent, without freeing anything. */
+/* Marks datasets as closed and checksums as absent; frees nothing. */
 void kvd_activations_forget(kvd_activations *a);
 /* Closes the datasets and frees the checksums. The file stays open. */
 void kvd_activations_release(kvd_activations *a);
 void kvd_activations_drop(hid_t *id);
-/* Fills model, sizes and label from the attributes of the open file a->file. */
+/* Fills model, sizes and label from the attributes of a->file. */
 int kvd_activations_describe(kvd_activations *a, kvd_err *err);
 
-/* Finds the contiguous tensors. Sets the file descriptor a->fd and the file offsets a->at. */
+/* Finds the contiguous tensors: sets a->fd and a->at. */
 void kvd_activations_locate(kvd_activations *a);
 /* Returns the file offset in bytes of token `first` of one head. */
 off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first);
 
-/* A selection: one head of a tensor or of a weight matrix, or a whole dataset below /tokens. */
+/* One head of a tensor or weight matrix, or a whole dataset of /tokens. */
 typedef struct {
     kvd_activations *a;
     int set, layer, head;
-    hid_t dataset; /* open HDF5 dataset; unused if its file offset is known */
+    hid_t dataset; /* unused if the file offset is known */
 } kvd_head_rows;
 
-/* Reads n rows in the file's element type without verifying checksums. `ctx` is a kvd_head_rows. */
+/* Reads n rows in the file's type without verifying checksums. `ctx`: a kvd_head_rows. */
 int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
 #endif

@@ -77,7 +77,6 @@ typedef struct {
         __VA_ARGS__                                                                                \
     }
 
-/* Statistics of a file, in the order of enum kvd_a. */
 static const field fields[KVD_N_A] = {
     {"/window", "keys that a query sees, itself included; 0: all up to it", true, SAME, {LAYER}},
     {"/requests/at_position", "requests that have this position", true, SUM, {POSITION}},
@@ -170,10 +169,7 @@ static size_t length(const kvd_attention_stats *s, axis a)
     return 1;
 }
 
-/*
- * Computes the number of values of a statistic. Returns -1 if the product of the axis lengths,
- * which come from a file, overflows.
- */
+/* Returns -1 if the product of the axis lengths, which come from a file, overflows. */
 static int count_of(const kvd_attention_stats *s, kvd_a f, size_t *n)
 {
     *n = 1;
@@ -250,7 +246,7 @@ void kvd_attention_stats_release(kvd_attention_stats *s)
 
 typedef struct {
     double first, per_unit;
-    size_t n; /* number of bin edges */
+    size_t n;
     bool logarithmic;
 } scale;
 
@@ -272,7 +268,7 @@ static axis bins_of(kvd_a f)
     return END;
 }
 
-/* Returns the value at edge number x. A fractional x is between two edges. */
+/* Returns edge x; a fractional x is between two edges. */
 static double edge(scale s, double x)
 {
     const double at = s.first + x / s.per_unit;
@@ -466,7 +462,7 @@ static int check_levels(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Checks that the counts of every histogram of one statistic add up to `want`. */
+/* The counts of each of the statistic's histograms must add up to `want`. */
 static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a field_of,
                         uint64_t want, kvd_err *err)
 {
@@ -488,11 +484,7 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
     return 0;
 }
 
-/*
- * Checks a statistic of token counts, such as KVD_A_HEAD_COUNT. Its fields are the sum, sum of
- * squares, minimum and maximum of the counts of all requests. Fails if these fields contradict each
- * other.
- */
+/* Fails if sum, squares, minimum and maximum of token counts contradict each other. */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
     const size_t n = kvd_attention_stats_count(s, first);
@@ -534,10 +526,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
         if (at[i].n > before)
             return kvd_fail(err, "'%s': /requests/at_position rises at %zu", path, i);
         before = at[i].n;
-        /*
-         * at[i].n is the number of requests that have a token at position i, so the sum over
-         * positions is the number of tokens.
-         */
+        /* at[i].n counts requests with a token at position i: their sum is the number of tokens. */
         total += at[i].n;
     }
     if (at[0].n != s->n_requests || total != s->n_tokens)
@@ -553,7 +542,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
     return 0;
 }
 
-/* Returns the number of query-key pairs that the attention mask of a layer allows. */
+/* Returns the query-key pairs that a layer's attention mask allows. */
 static uint64_t pairs(const kvd_attention_stats *s, int layer)
 {
     const uint64_t window = s->word[s->at[KVD_A_WINDOW] + (size_t)layer].n;
@@ -578,8 +567,8 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
             /*
-             * Each layer is checked alone, in a copy of *s with one layer, because the number of
-             * scores differs between layers with different attention windows.
+             * Layers with different windows have different numbers of scores: checks each layer
+             * alone.
              */
             kvd_attention_stats one = *s;
             one.n_layers = 1;
@@ -600,7 +589,7 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
 static int read_fields(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
 {
     hsize_t dims[KVD_MAX_RANK];
-    /* A damaged file may announce any size, so shapes are checked before memory is allocated. */
+    /* Shapes first: a damaged file may announce any size. */
     for (int i = 0; i < KVD_N_A; i++)
         if (kvd_field_shape(f, fields[i].path, shape(s, (kvd_a)i, dims), dims, err))
             return -1;

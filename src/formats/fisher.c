@@ -52,7 +52,7 @@ static size_t heads_of(const kvd_fisher *f)
     return (size_t)f->n_layers * (size_t)f->model.n_kv_heads;
 }
 
-/* Returns the number of doubles in the products g^T g of the gradients g of all layers. */
+/* Returns the number of doubles in g^T g of the gradients g of all layers. */
 static size_t moments_of(const kvd_fisher *f)
 {
     const size_t wide = (size_t)f->model.n_kv_heads * (size_t)f->model.d_head;
@@ -167,7 +167,7 @@ static int describe(kvd_fisher *f, kvd_err *err)
                : 0;
 }
 
-/* Reads sums. Fails on a sum that is not finite, and on a negative sum of squares. */
+/* Fails on a sum that is not finite, and on a negative sum of squares. */
 static int read_sums(kvd_h5 *h, const char *path, int rank, const hsize_t *dims, double *to,
                      kvd_err *err)
 {

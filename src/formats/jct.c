@@ -108,7 +108,7 @@ static const char *const meaning[KVD_PHASES] = {"embedding",
                                                 "sums and exchanges between GPUs",
                                                 "the host alone"};
 
-/* Returns all columns; those with times of phases get their names from kvd_phase_column. */
+/* Columns with times of phases are named by kvd_phase_column. */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];
@@ -165,10 +165,7 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
                  const kvd_run *run, kvd_err *err)
 {
     kvd_h5 f;
-    /*
-     * Refuses a symbolic link, because kvd_h5_create would replace the file that the link points
-     * to.
-     */
+    /* kvd_h5_create would replace the target of a symbolic link. */
     if (kvd_output_check_derived(path, err) ||
         kvd_h5_create(&f, path, &kvd_schema_jct_rows, run, err))
         return -1;
@@ -215,8 +212,8 @@ done:
 }
 
 /*
- * Returns the largest rounding error, in seconds, of a measured time. CUDA events count in steps of
- * 0.5 us. If one measured step represents several steps, its error is multiplied by their number.
+ * Returns the largest rounding error in seconds: CUDA events count 0.5 us, times the steps that a
+ * measured step represents.
  */
 static double rounding(const kvd_rows *r, size_t row)
 {
@@ -278,17 +275,14 @@ static bool equal(double a, double b)
     return !(a < b) && !(b < a);
 }
 
-/* Returns the rule of admission of a row; "whole" if the file is older than the column. */
+/* Returns the rule of admission; "whole" in files without the column. */
 static const char *admission(const kvd_rows *r, size_t row)
 {
     const char *const text = kvd_row_text(r, row, "admission");
     return *text ? text : "whole";
 }
 
-/*
- * Returns true if rows a and b are jobs with equal settings, apart from the method and from the
- * column named `length`.
- */
+/* Returns true if jobs a and b differ only in the method and the column `length`. */
 static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
 {
     static const char *const same[] = {"batch", "input",  "output", "chunk",
@@ -313,8 +307,8 @@ size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)
 }
 
 /*
- * Returns the seconds by which the method of `row` finishes its job sooner than the uncompressed
- * cache (method `none`). Returns NaN if method `none` was not measured.
+ * Returns the seconds that the row's method saves against method `none`; NaN if that was not
+ * measured.
  */
 static double gain(const kvd_rows *r, size_t row)
 {
@@ -324,9 +318,8 @@ static double gain(const kvd_rows *r, size_t row)
 }
 
 /*
- * Considers the jobs that differ from `row` only in the column named `length`. Returns the row with
- * the smallest length above `from`, or, if `from` is NaN, with the smallest length of all. Skips
- * jobs without a measurement of the uncompressed cache. Returns SIZE_MAX if no row is left.
+ * Returns the job like `row` with the smallest `length` above `from` (NaN: of all), or SIZE_MAX.
+ * Skips jobs without method `none`.
  */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
@@ -346,10 +339,7 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
 {
     const char *const length = output ? "output" : "input";
     double from = (double)NAN, before = (double)NAN, answer = (double)NAN;
-    /*
-     * With growing length a method may become faster and then slower again. The answer is the last
-     * length at which it becomes faster.
-     */
+    /* The last length at which the method becomes faster. */
     for (size_t i; (i = next_length(r, row, length, from)) != SIZE_MAX;) {
         const double at = kvd_row_real(r, i, length), won = gain(r, i);
         if (!(won > 0))
@@ -362,10 +352,7 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     return answer;
 }
 
-/*
- * Returns the seconds between the fastest and the slowest repetition of a job; 0 if the file lacks
- * the times of these repetitions.
- */
+/* Returns the seconds between fastest and slowest repetition, 0 without such times. */
 static double spread(const kvd_rows *r, size_t row)
 {
     const double x = kvd_row_real(r, row, "jct_max_s") - kvd_row_real(r, row, "jct_min_s");
@@ -382,10 +369,7 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /*
-             * The method is not faster at the length `from`. So the break-even length is above
-             * `from`, and noise at shorter lengths does not affect it.
-             */
+            /* The method is not faster at length `from`: noise at shorter lengths has no effect. */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

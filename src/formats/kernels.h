@@ -6,45 +6,42 @@
 
 extern const kvd_schema kvd_schema_kernels;
 
-/* Measured peak rates of a CPU or GPU, in units per second; 0 if not measured. */
+/* Measured peak rates of a CPU or GPU, per second; 0 if not measured. */
 typedef struct {
-    double copy_bytes; /* bytes per second of a device copy, read plus written */
-    double read_bytes; /* bytes per second read by a kernel that writes nothing */
-    /* FLOP per second of a matrix product, in 16-bit on a GPU and in float32 on a CPU. */
+    double copy_bytes; /* device copy, read plus written */
+    double read_bytes; /* read by a kernel that writes nothing */
+    /* matrix product, 16-bit on a GPU, float32 on a CPU */
     double flop;
     double exps;
 } kvd_rate_ceilings;
 
 /*
- * Returns an empty table whose rows hold `samples` repeated times in microseconds. On failure
- * returns NULL and fills *err. The caller frees the table.
+ * Returns an empty table, which the caller frees, with `samples` times in microseconds per row. On
+ * failure returns NULL and fills *err.
  */
 kvd_rows *kvd_kernels_rows(int samples, kvd_err *err);
 
 typedef struct {
     const kvd_rate_ceilings *cpu, *gpu; /* measured peak rates; NULL if not measured */
     const char *gpu_name, *driver;      /* "" if there is no GPU */
-    /* Kernels and input shapes that were not measured: one text line each, with the reason. */
+    /* kernels and shapes that were not measured, a line with the reason each */
     const char *skipped;
     size_t cases, cases_done;
 } kvd_kernels_facts;
 
-/*
- * Writes the table, the repeated times, and the peak rates as attributes of the HDF5 group
- * /ceilings.
- */
+/* Writes the table, the repeated times, and the peak rates as attributes of /ceilings. */
 int kvd_kernels_write(const kvd_rows *rows, const char *path, const kvd_kernels_facts *facts,
                       const kvd_run *run, kvd_err *err);
 
 typedef struct {
-    /* Name of the CPU or GPU; "" if its peak rates were not measured. */
+    /* name of the CPU or GPU; "" if not measured */
     char device[200];
     kvd_rate_ceilings rate;
 } kvd_machine_rates;
 
 typedef struct {
     kvd_rows *rows;
-    kvd_machine_rates machine[2]; /* peak rates of the CPU, then of the GPU */
+    kvd_machine_rates machine[2]; /* CPU, then GPU */
 } kvd_kernels;
 
 /*

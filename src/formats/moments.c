@@ -45,10 +45,7 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
     return m->gram[g] + ((size_t)layer * heads + (size_t)head) * d * d;
 }
 
-/*
- * Computes the number of doubles of one tensor's matrices. Returns -1 if the product of the sizes,
- * which come from a file, overflows.
- */
+/* Returns -1 if the product of the sizes, which come from a file, overflows. */
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {
     size_t bytes;
@@ -189,10 +186,7 @@ static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
     return 0;
 }
 
-/*
- * Checks that each Gram matrix is symmetric, has no negative diagonal element, and satisfies the
- * Cauchy-Schwarz inequality.
- */
+/* Gram matrices must be symmetric, without negative diagonal, and satisfy Cauchy-Schwarz. */
 static int check_sums(kvd_h5 *f, const kvd_moments *m, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->model.d_head;
@@ -234,7 +228,7 @@ int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err)
         return -1;
     if (describe(&f, m, err))
         goto done;
-    /* A damaged file may announce any size, so shapes are checked before memory is allocated. */
+    /* Shapes first: a damaged file may announce any size. */
     for (int g = 0; g < KVD_N_G; g++) {
         char name[16];
         hsize_t want[4];

@@ -1,6 +1,6 @@
 /*
- * kvdim/moments files: Gram matrices X^T X in float64, one per tensor, layer and head. The rows of
- * X are the vectors of all tokens.
+ * kvdim/moments files: float64 Gram matrices X^T X per tensor, layer and head, with one row of X
+ * per token.
  */
 #ifndef KVD_FORMATS_MOMENTS_H
 #define KVD_FORMATS_MOMENTS_H
@@ -21,7 +21,7 @@ typedef enum {
     KVD_G_W_V,
     KVD_N_G
 } kvd_g;
-/* Names of the HDF5 datasets /gram/<name>: "q" ... "w_v". */
+/* Datasets /gram/<name>: "q" ... "w_v". */
 extern const char *const kvd_g_name[KVD_N_G];
 
 typedef struct {
@@ -32,10 +32,8 @@ typedef struct {
     int first_layer, n_layers;
     bool has_pre;
     /*
-     * Gram matrices [n_layers][n_heads or n_kv_heads][d_head][d_head]; NULL if not recorded. The
-     * Gram matrix of Q, K or V is X^T X, with one row of X per token. The Gram matrices of the
-     * weights of a head are W_O W_O^T, with W_O [d_head][d_model], and W_V^T W_V, with W_V
-     * [d_model][d_head].
+     * [n_layers][n_heads or n_kv_heads][d_head][d_head], NULL if absent: X^T X for Q, K, V; W_O
+     * W_O^T, W_O [d_head][d_model]; W_V^T W_V, W_V [d_model][d_head].
      */
     double *gram[KVD_N_G];
 } kvd_moments;
@@ -44,24 +42,20 @@ typedef struct {
 int kvd_moments_heads(const kvd_moments *m, kvd_g g);
 /* Returns the Gram matrix [d_head][d_head] of one head. */
 double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head);
-/*
- * Returns the number of doubles in the Gram matrices of all layers and heads; 0 if the tensor was
- * not recorded.
- */
+/* Returns the doubles of all Gram matrices of a tensor; 0 if not recorded. */
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g);
-/* Returns the bytes that kvd_moments_alloc would allocate for the sizes set in *m. */
+/* Returns the bytes that kvd_moments_alloc would allocate. */
 double kvd_moments_bytes(const kvd_moments *m);
 
-/* Allocates zeroed matrices for the model, layers and has_pre (Q and K before RoPE) set in *m. */
+/* Allocates zeroed matrices for the model, layers and has_pre (Q and K before RoPE) in *m. */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
-/* Reads a kvdim/moments file. Non-finite elements and a negative diagonal are errors. */
+/* Non-finite elements and a negative diagonal are errors. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
 /*
- * Adds the matrices and token counts of another text to *sum. Gram matrices of weights are not
- * added; they must agree to 1e-9 of the largest element. The label becomes "a+b", if the two labels
- * are a and b, and seq_len the larger of the two. The corpus hash is computed from the hashes of
- * both texts. Fails, naming both files, if the models, the layers or has_pre differ.
+ * Adds another text's matrices and token counts to *sum. Weights' matrices must agree to 1e-9 of
+ * the largest element. Label: "a+b"; seq_len: the larger; corpus hash: of both. Fails, naming both
+ * files, if models, layers or has_pre differ.
  */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);

@@ -1,6 +1,6 @@
 /*
- * Times of the phases of an inference step. Time between two steps belongs to the phase `host`. The
- * part of a step's time that belongs to no phase is called the residue.
+ * Times of the phases of an inference step. Phase `host`: time between steps. Residue: time of no
+ * phase.
  */
 #ifndef KVD_FORMATS_PHASES_H
 #define KVD_FORMATS_PHASES_H
@@ -9,21 +9,19 @@ typedef enum {
     KVD_PHASE_EMBED,
     KVD_PHASE_NORM,
     KVD_PHASE_QKV,
-    /* Bias, norms of Q and K, and RoPE. Empty if the kernel of another phase computes them. */
+    /* Bias, norms of Q and K, RoPE; empty if another phase's kernel computes them. */
     KVD_PHASE_ROPE,
-    /* Rotation of Q and K to the kept dimensions, if a separate kernel computes it. */
+    /* Rotation of Q and K to the kept dimensions, if in a kernel of its own. */
     KVD_PHASE_ROTATE,
     /* Decompositions, quantisation and choice of tokens. */
     KVD_PHASE_COMPRESS,
-    /* Storing new keys and values in the cache, maybe with RoPE and rotation in the same kernel. */
+    /* Storing new keys and values in the cache. */
     KVD_PHASE_APPEND,
-    /* Computing how the attention is divided among thread blocks. */
+    /* Dividing the attention among thread blocks. */
     KVD_PHASE_SCHEDULE,
     KVD_PHASE_PREFILL,
     KVD_PHASE_DECODE,
-    /*
-     * Decompression of cached values, or reconstruction of keys, if a separate kernel computes it.
-     */
+    /* Decompression of values or reconstruction of keys, if in a kernel of its own. */
     KVD_PHASE_RESTORE,
     KVD_PHASE_O,    /* output projection */
     KVD_PHASE_MLP,  /* feed-forward block */
@@ -33,7 +31,7 @@ typedef enum {
     KVD_PHASE_HOST, /* host work during which the GPU is idle */
     KVD_PHASES
 } kvd_phase;
-/* Returns the name of a phase, e.g. "qkv". The column of its seconds is "qkv_s". */
+/* Returns the phase's name, e.g. "qkv"; the column of seconds is "qkv_s". */
 const char *kvd_phase_column(kvd_phase p);
 
 typedef struct {
@@ -41,7 +39,7 @@ typedef struct {
     double total; /* seconds of the whole step, measured separately */
 } kvd_phase_times;
 
-/* Returns the time in seconds of the step that no phase accounts for. */
+/* Returns the seconds of the step that belong to no phase. */
 double kvd_phase_residue(const kvd_phase_times *t);
 void kvd_phase_add(kvd_phase_times *sum, const kvd_phase_times *t);
 

@@ -11,10 +11,7 @@ const kvd_schema kvd_schema_projections = {"projections", 1,
 
 static const char *const side_name[2] = {"k", "v"};
 
-/*
- * Checks one side (K or V): KV heads that are projected together must have the same rank and the
- * same matrix `down`.
- */
+/* KV heads that are projected together must have equal ranks and matrices `down`. */
 static int check_shared(const kvd_h5 *f, const kvd_projections *p, int side, kvd_err *err)
 {
     const kvd_projections_side *const x = &p->side[side];

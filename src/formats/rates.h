@@ -1,6 +1,6 @@
 /*
- * kvdim/rates files: numbers of kept dimensions of every layer and KV head, for Q and K and for V,
- * at several strengths of compression.
+ * kvdim/rates files: kept dimensions of every layer and KV head, for Q and K and for V, at several
+ * strengths.
  */
 #ifndef KVD_FORMATS_RATES_H
 #define KVD_FORMATS_RATES_H
@@ -11,25 +11,24 @@
 
 extern const kvd_schema kvd_schema_rates;
 
-/* Numbers of kept dimensions of all heads. Index 0 is for Q and K, index 1 for V. */
+/* Kept dimensions of all heads: index 0 for Q and K, index 1 for V. */
 typedef struct {
     int n_layers, n_kv_heads, d_head;
-    /* Kept dimensions of each KV head: kept[0] of Q and K, kept[1] of V, [n_layers][n_kv_heads]. */
+    /* [n_layers][n_kv_heads] */
     int32_t *kept[2];
 } kvd_widths;
 
-/* Allocates numbers of kept dimensions, all 0. On success the caller releases *w. */
+/* Allocates zeros, which the caller releases on success. */
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
 void kvd_widths_release(kvd_widths *w);
 /*
- * Returns the removed fraction of dimensions, p = 1 - sum(d_qk + d_v) / (2 d_head n), over all n =
- * n_layers * n_kv_heads KV heads. If `padded`, each d_qk and each d_v is first rounded up to a
- * multiple of 16, at most d_head.
+ * Returns the removed fraction p = 1 - sum(d_qk + d_v) / (2 d_head n), n = n_layers * n_kv_heads.
+ * `padded`: widths are first rounded up to 16, at most d_head.
  */
 double kvd_widths_p(const kvd_widths *w, int padded);
-/* Returns the removed fraction of the dimensions of Q and K (side 0) or of V (side 1). */
+/* Returns the removed fraction of Q and K (side 0) or of V (side 1). */
 double kvd_widths_side_p(const kvd_widths *w, int side);
-/* Rounds a number of dimensions up to a multiple of 16, at most d_head, as GPU kernels need it. */
+/* Rounds dimensions up to a multiple of 16, at most d_head. */
 int32_t kvd_pad16(int32_t kept, int d_head);
 
 typedef struct {
@@ -38,45 +37,36 @@ typedef struct {
     /*
      * Rule that chose the kept dimensions.
      *
-     *   eq6          sum of removed singular values <= r * sum of all of them (ZACK, Eq. 6)
-     *   eq6-energy   like eq6, with squared singular values
-     *   eq6-by-pair  like eq6, with one r for Q and K and another for V
-     *   error        by measured losses of prediction quality (kvdim/error-table)
-     *   loss         by losses predicted from gradients (kvdim-sensitivity)
+     * - eq6: sum of removed singular values <= r * sum of all (ZACK, Eq. 6)
+     * - eq6-energy: squared singular values
+     * - eq6-by-pair: one r for Q and K, another for V
+     * - error: measured losses (kvdim/error-table)
+     * - loss: losses predicted from gradients (kvdim-sensitivity)
      */
     char rule[16];
-    /*
-     * Kind of rotation used for Q and K (pair[0], e.g. KVD_PAIR_QK) and for V (pair[1], e.g.
-     * KVD_PAIR_VW).
-     */
+    /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
     kvd_pair pair[2];
-    /* Hash of the rotations for which the kept dimensions were chosen; "" if the file lacks it. */
+    /* hash of the rotations; "" if absent */
     char bases_hash[KVD_BASES_HASH];
     size_t n_points;
-    /*
-     * Fraction r of the sum of a head's singular values that may be removed, [n_points]. NaN if
-     * `rule` does not use one r for all of Q, K and V.
-     */
+    /* [n_points] removable fraction r of a head's singular values; NaN without one r */
     double *removal_rate;
     double *overall_p, *overall_p16;
-    /* Kept dimensions at each strength of compression, [n_points]. */
+    /* [n_points] kept dimensions at each strength */
     kvd_widths *widths;
-    /*
-     * Number of steps of the step function p(r): p is the fraction of dimensions removed if
-     * singular values up to the fraction r of their sum may be removed.
-     */
+    /* steps of p(r): removed dimensions p if the fraction r of singular values may go */
     size_t n_table;
     /*
-     * Steps of p(r), [n_table] each, rising: p(r) is table_p[i] if table_r[i] <= r < table_r[i +
-     * 1]. NULL if `rule` does not use one r for all of Q, K and V.
+     * [n_table] rising; p(r) is table_p[i] for table_r[i] <= r < table_r[i + 1]. NULL without one
+     * r.
      */
     double *table_r, *table_p;
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
 /*
- * Reads a kvdim/rates file. Fails on numbers of kept dimensions outside 1 .. d_head, and on removed
- * fractions that contradict these numbers. On success the caller releases *r.
+ * Fails on kept dimensions outside 1 .. d_head and on contradicting fractions. On success the
+ * caller releases *r.
  */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);
 void kvd_rates_release(kvd_rates *r);

@@ -14,21 +14,21 @@ enum { KVD_MAX_SAMPLES = 8 };
 
 struct kvd_rows {
     const kvd_column *columns;
-    /* Columns of a loaded table; NULL if the caller owns the columns. */
+    /* columns of a loaded table; NULL if the caller owns them */
     kvd_column *owned;
     int n_columns;
     size_t n, capacity;
-    kvd_cell_value **data; /* cells of each column: [n_columns][capacity] */
-    bool lost_text;        /* memory for a text ran out, so the table cannot be written */
+    kvd_cell_value **data; /* [n_columns][capacity] cells */
+    bool lost_text;        /* memory for a text ran out: the table cannot be written */
     int n_samples;
     struct {
         kvd_h5_spec spec;
-        size_t width;  /* number of samples per row */
-        double *value; /* samples of all rows: [capacity][width] */
+        size_t width;  /* samples per row */
+        double *value; /* [capacity][width] */
     } samples[KVD_MAX_SAMPLES];
 };
 
-/* Returns an empty table. Returns NULL if memory runs out. */
+/* Returns an empty table, or NULL without memory. */
 kvd_rows *kvd_rows_blank(const kvd_column *columns, int n_columns);
 
 #endif

@@ -1,4 +1,4 @@
-/* Reads tables from HDF5 files. Their columns are not known beforehand. */
+/* Reads tables of unknown columns from HDF5 files. */
 #include "formats/rows_internal.h"
 
 #include <stdio.h>
@@ -36,10 +36,7 @@ static int read_cells(hid_t dataset, kvd_column_kind kind, size_t n, kvd_cell_va
                : 0;
 }
 
-/*
- * Returns a text attribute. If it is absent, returns "": the column may have been written by other
- * software, which does not write the attribute.
- */
+/* Returns a text attribute, or "": other software may not write it. */
 static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 {
     kvd_err ignored;
@@ -52,7 +49,7 @@ static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
 {
     char path[256];
-    /* `path` is long enough: load_link refuses column names of 200 bytes or more. */
+    /* Fits: load_link refuses column names of 200 bytes or more. */
     snprintf(path, sizeof path, "/rows/%s", name);
     col->name = strdup(name);
     col->units = text_attribute(f, path, "units");
@@ -79,10 +76,7 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
     return 0;
 }
 
-/*
- * Checks that a dataset has as many rows as the table, and sets *n to this number. A dataset with
- * several axes holds samples; for it sets *n to 0.
- */
+/* Sets *n to the dataset's rows, which must be the table's; 0 for samples (several axes). */
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
 {
@@ -96,10 +90,7 @@ static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space
     if (r->n_columns && r->n != (size_t)dim)
         return kvd_fail(err, "'%s': '/rows/%s' has %llu rows, other columns %zu", f->path, name,
                         (unsigned long long)dim, r->n);
-    /*
-     * A damaged header may announce rows that are not stored, for which the program would allocate
-     * gigabytes.
-     */
+    /* A damaged header may announce gigabytes of rows that are not stored. */
     if (H5Dget_storage_size(dataset) == 0)
         return kvd_fail(err, "'%s': '/rows/%s' announces %llu rows but stores none", f->path, name,
                         (unsigned long long)dim);
@@ -146,10 +137,7 @@ static int load_column(kvd_h5 *f, kvd_rows *r, hid_t dataset, const char *name, 
     return status;
 }
 
-/*
- * Returns the HDF5 index in whose order columns are listed: by creation if the file records the
- * order of creation, else by name.
- */
+/* Returns the HDF5 index that orders columns: by creation if recorded, else by name. */
 static H5_index_t order_of(hid_t group)
 {
     const hid_t plist = H5Gget_create_plist(group);
@@ -171,7 +159,7 @@ static int load_link(kvd_h5 *f, kvd_rows *r, hid_t group, H5_index_t order, hsiz
     if (length <= 0 || (size_t)length >= sizeof name)
         return kvd_fail(err, "'%s': a name under '/rows' has %zd bytes, at most %zu are allowed",
                         f->path, length, sizeof name - 1);
-    /* Reads hard links only, because a soft or external link could point into another file. */
+    /* Hard links only: other links could point into another file. */
     if (H5Lget_info(group, name, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD)
         object = H5Oopen(group, name, H5P_DEFAULT);
     if (object < 0)

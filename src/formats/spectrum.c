@@ -76,10 +76,7 @@ int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)
     return pairing == KVD_PER_QUERY && queries ? m->n_heads : m->n_kv_heads;
 }
 
-/*
- * Computes the bytes of the rotation matrices [n_layers][n_h][d][d]. Fails if the product
- * overflows, because the sizes may come from a file.
- */
+/* Fails if the product of sizes, which may come from a file, overflows. */
 static int basis_bytes(const kvd_spectrum *s, int n_h, size_t *bytes, kvd_err *err)
 {
     const size_t d = (size_t)s->model.d_head;
@@ -335,7 +332,7 @@ static int write_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return write_derived(f, s, pair, h_axis, err);
 }
 
-/* Attributes of the HDF5 group /calibration, and the fields that hold them. */
+/* Attributes of the group /calibration. */
 static const struct {
     const char *name;
     size_t at;
@@ -370,7 +367,7 @@ static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
     return kvd_h5_put_int(f, calibration_group, "weighted", c->weighted, err);
 }
 
-/* Reads the group /calibration. Older files lack it; then all fields stay 0. */
+/* Older files lack the group /calibration; all fields stay 0. */
 static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
 {
     int64_t whole;
@@ -450,10 +447,7 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Computes how far P = left right^T is from being the identity or an orthogonal projection. *off
- * receives the largest absolute element of the two matrices P - P^T and P^2 - P.
- */
+/* Sets *off to the largest absolute element of P - P^T and P^2 - P, P = left right^T. */
 static int projection_error(const double *left, const double *right, size_t d, double *off,
                             kvd_err *err)
 {
@@ -520,10 +514,7 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return 0;
 }
 
-/*
- * Reads rotations, or left and right matrices. If the file has none, fails unless values_only is
- * true, which means that singular values suffice.
- */
+/* Reads rotations, or left and right matrices. Fails without them unless values_only. */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)
 {
@@ -537,7 +528,7 @@ static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t d
                         "'%s' holds no bases of %s: make it again by kvdim-spectrum without "
                         "--no-bases",
                         f->path, kvd_pair_name[pair]);
-    /* A damaged file may announce any size, so shapes are checked before memory is allocated. */
+    /* Shapes first: a damaged file may announce any size. */
     if ((!absent && kvd_field_shape(f, path, 4, dims, err)) || kvd_spectrum_alloc(s, pair, err))
         return -1;
     if (absent) {

@@ -1,19 +1,18 @@
 /*
  * kvdim/spectrum files: singular values and rotation matrices of every layer and head.
  *
- * A kvd_pair names the matrices that share one rotation R:
+ * A kvd_pair names matrices that share a rotation R:
  *
- *   qk        K and the queries of the heads that read it, after RoPE
- *   vw        V and the output projection W_O
- *   q, k, v   Q, K or V alone
- *   wv        W_V, the weights that produce V
+ * - qk: K and the queries of its heads, after RoPE
+ * - vw: V and the output projection W_O
+ * - q, k, v: Q, K or V alone
+ * - wv: W_V, the weights that produce V
  *
- * A "balanced" kvd_pair has two matrices per head instead of R. The left one is applied to Q or V,
- * the right one to K or W_O.
+ * A balanced kvd_pair has two matrices: left for Q or V, right for K or W_O.
  *
- *   bqk, bvw  minimise the error of the product Q K^T or V W_O
- *   fqk, fvw  minimise the error of the loss, from Fisher information (kvdim-sensitivity);
- *             half of a squared singular value is a loss in nats per token
+ * - bqk, bvw: minimise the error of Q K^T or V W_O
+ * - fqk, fvw: minimise the error of the loss, from Fisher information (kvdim-sensitivity); half of
+ *   a squared singular value is a loss in nats per token
  */
 #ifndef KVD_FORMATS_SPECTRUM_H
 #define KVD_FORMATS_SPECTRUM_H
@@ -37,13 +36,13 @@ typedef enum {
     KVD_PAIR_FVW,
     KVD_N_PAIRS
 } kvd_pair;
-/* Names of the values of kvd_pair: "qk" "vw" "q" "k" "v" "wv" "bqk" "bvw" "fqk" "fvw". */
+/* "qk" "vw" "q" "k" "v" "wv" "bqk" "bvw" "fqk" "fvw" */
 extern const char *const kvd_pair_name[KVD_N_PAIRS];
-/* Returns the kvd_pair with this name, or -1 if there is none. */
+/* Returns the kvd_pair with this name, or -1. */
 int kvd_pair_find(const char *name);
 /*
- * Reads the attributes pair_qk and pair_v, which name the rotations used for Q and K, and for V.
- * Fails on an unknown name, and on a name for V in pair_qk or for Q and K in pair_v.
+ * Reads the attributes pair_qk and pair_v, the rotations of Q and K, and of V. Fails on an unknown
+ * or misplaced name.
  */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
 /* Returns true for bqk, bvw, fqk and fvw, which have two matrices instead of a rotation. */
@@ -52,52 +51,43 @@ bool kvd_pair_balanced(kvd_pair pair);
 bool kvd_pair_fisher(kvd_pair pair);
 
 typedef enum { KVD_SHARED, KVD_PER_QUERY } kvd_pairing;
-/* Words of --pairing: "shared" gives one rotation per KV head, "per-query" one per query head. */
+/* Words of --pairing: "shared" (a rotation per KV head), "per-query" (per query head). */
 extern const char *const kvd_pairing_name[2];
 
 typedef struct {
     bool present;
     /*
-     * Number of rows of the decomposed matrix. Readers divide sigma by the square root of this
-     * number. For bqk and bvw it is the number of elements of the product Q K^T or V W_O.
+     * Rows of the decomposed matrix, by whose square root readers divide sigma. For bqk and bvw:
+     * elements of Q K^T or V W_O.
      */
     size_t n_rows;
-    int n_h;       /* number of heads that have a rotation (kvd_pair_heads) */
+    int n_h;       /* heads that have a rotation (kvd_pair_heads) */
     double *sigma; /* singular values, falling: [n_layers][n_h][d_head] */
-    /* Rotations, or the left one of two matrices, [n_layers][n_h][d_head][d_head]. */
+    /* [n_layers][n_h][d_head][d_head] rotations, or left matrices */
     double *R;
-    /*
-     * Matrix `right` of a balanced kvd_pair, shaped like R. NULL if the kvd_pair has one rotation
-     * per head.
-     */
+    /* shaped like R; NULL unless the kvd_pair is balanced */
     double *right;
-    /*
-     * Number of heads whose rows were decomposed by QR, because the Gram matrix was too
-     * ill-conditioned.
-     */
+    /* heads decomposed by QR of their rows: the Gram matrix was too ill-conditioned */
     size_t by_tsqr;
-    /* True if cuSOLVER computed the eigenvalues, except for the heads counted in by_tsqr. */
+    /* cuSOLVER computed the eigenvalues, except for by_tsqr heads */
     bool on_gpu;
 } kvd_pair_spectrum;
 
-/* Selection and clustering of calibration tokens before the decomposition (analysis/reduce.h). */
+/* Selection and clustering of calibration tokens before decomposition (analysis/reduce.h). */
 typedef struct {
-    /* Fraction of each text's sequences that was left out. */
+    /* fraction of each text's sequences left out */
     double prune;
     size_t sequences_dropped, tokens_dropped;
-    /* Number of K-means centroids per head in place of the token vectors; 0 without clustering. */
+    /* K-means centroids per head in place of token vectors; 0 without clustering */
     size_t centroids;
-    /* Each centroid is weighted by the square root of the number of its token vectors. */
+    /* centroids are weighted by the square root of their token vectors' number */
     bool weighted;
-    /* Iterations of K-means, mean over tensors, layers and heads. */
+    /* K-means iterations, mean over tensors, layers and heads */
     double kmeans_iterations;
-    /*
-     * Fraction of the squared norm lost by clustering: sum of |x - c|^2 / sum of |x|^2 over token
-     * vectors x and their centroids c.
-     */
+    /* lost squared norm: sum of |x - c|^2 / sum of |x|^2, token vectors x, centroids c */
     double kmeans_residual;
     double seconds_collect; /* seconds that recording the input files took */
-    /* Seconds for reading the token vectors and summing their Gram matrices. */
+    /* seconds for reading token vectors and summing Gram matrices */
     double seconds_rows;
     double seconds_kmeans, seconds_decompose;
 } kvd_calibration;
@@ -106,14 +96,12 @@ typedef struct {
     kvd_model_info model;
     char label[64];
     char corpus_hash[40];
-    /* Method of decomposition: "svd", "tsqr" (QR of the rows) or "gram". */
+    /* "svd", "tsqr" (QR of the rows) or "gram" */
     char method[8];
-    /*
-     * Place at which Q and K were taken: "after" or "before" RoPE; "none" if the model has no RoPE.
-     */
+    /* Q and K were taken "after" or "before" RoPE; "none" without RoPE */
     char rope[8];
     kvd_pairing pairing;
-    /* Number of calibration tokens that were used, and number of tokens of a sequence. */
+    /* calibration tokens that were used, tokens of a sequence */
     size_t n_tokens, seq_len;
     int first_layer, n_layers;
     kvd_calibration calibration;
@@ -121,15 +109,12 @@ typedef struct {
 } kvd_spectrum;
 
 /*
- * Returns the number of heads with a rotation of their own: n_heads for qk, q and vw if `pairing`
- * is per-query, else n_kv_heads.
+ * Returns the heads with own rotations: n_heads for qk, q and vw if `pairing` is per-query, else
+ * n_kv_heads.
  */
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);
 
-/*
- * Allocates zeroed singular values and matrices. The caller has set s->model, s->n_layers and
- * s->pairing.
- */
+/* Allocates zeroed singular values and matrices for s->model, s->n_layers and s->pairing. */
 int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err);
 /* Returns the singular values [d_head] of one head. */
 double *kvd_spectrum_sigma(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
@@ -138,50 +123,45 @@ double *kvd_spectrum_R(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 double *kvd_spectrum_right(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 
 /*
- * Size of a hash of rotations. kvd_spectrum_bases_hash writes "xxh3:" and the XXH3-128 of the
- * matrices of pair[0] (Q and K) and pair[1] (V). *s must have both.
+ * Writes "xxh3:" and the XXH3-128 of the matrices of pair[0] (Q and K) and pair[1] (V), which *s
+ * must have.
  */
 enum { KVD_BASES_HASH = 40 };
 int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
                             char hash[KVD_BASES_HASH], kvd_err *err);
 
 /*
- * Returns the effective rank: exp of the entropy of sigma_i^2 / sum sigma^2. It is in 1 .. d, or 0
- * if all sigma are 0. Roy and Vetterli (2007) define it with sigma instead of sigma^2.
+ * Returns exp of the entropy of sigma_i^2 / sum sigma^2, in 1 .. d; 0 if all sigma are 0. Roy and
+ * Vetterli (2007) use sigma instead of sigma^2.
  */
 double kvd_effective_rank(const double *sigma, size_t d);
-/*
- * Returns the smallest number of leading dimensions that hold the fraction `share` of sum sigma^2.
- */
+/* Returns the smallest number of leading dimensions with the fraction `share` of sum sigma^2. */
 int kvd_energy_rank(const double *sigma, size_t d, double share);
 
 typedef struct {
     size_t heads, n_rows;
     /*
-     * Mean over heads of the largest singular value, and its coefficient of variation (sample
-     * standard deviation / mean). ZACK prints these numbers in Tables 6 and 7.
+     * Mean over heads of the largest singular value, and its coefficient of variation (ZACK Tables
+     * 6 and 7).
      */
     double mean_max_sigma, cv_max_sigma;
-    /*
-     * Means over heads of the effective rank (effective_rank), and of the smallest numbers of
-     * dimensions that hold 90 % (rank90) and 99 % (rank99) of sum sigma^2.
-     */
+    /* Means over heads: effective rank; fewest dimensions with 90 % and 99 % of sum sigma^2. */
     double effective_rank, rank90, rank99;
 } kvd_pair_summary;
 int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summary *out,
                            kvd_err *err);
 
-/* Frees the matrices but keeps the singular values. kvd_spectrum_write then writes no matrices. */
+/* Frees the matrices but keeps the singular values; kvd_spectrum_write then writes no matrices. */
 void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
 /* Writes singular values, matrices, and values derived from sigma (docs/formats.md). */
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
 /*
- * Reads a kvdim/spectrum file. Fails on singular values that are NaN, negative or rising, and on
- * rotations that are not orthogonal to 1e-8.
+ * Fails on singular values that are NaN, negative or rising, and on rotations not orthogonal to
+ * 1e-8.
  */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
-/* Reads a kvdim/spectrum file with or without matrices. If there are none, R and right are NULL. */
+/* Reads a file with or without matrices; without, R and right are NULL. */
 int kvd_spectrum_load_values(kvd_spectrum *s, const char *path, kvd_err *err);
 void kvd_spectrum_release(kvd_spectrum *s);
 

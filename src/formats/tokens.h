@@ -1,6 +1,6 @@
 /*
- * kvdim/tokens files: importance of tokens, computed from kvdim/attention files. They hold the data
- * of Fig. 6-8 of the paper ZDC and Fig. 1-3 of the paper LeanKV.
+ * kvdim/tokens files: importance of tokens, computed from kvdim/attention files (ZDC Fig. 6-8,
+ * LeanKV Fig. 1-3).
  */
 #ifndef KVD_FORMATS_TOKENS_H
 #define KVD_FORMATS_TOKENS_H
@@ -15,16 +15,13 @@ typedef enum {
     KVD_RANK_SCORE,
     /* Mean attention score of the token as a key. */
     KVD_RANK_SCORE_AS_KEY,
-    /* ln of the softmax denominator of the token as a query, summed over heads (ZDC section 5). */
+    /* ln of the token's softmax denominator as a query, summed over heads (ZDC section 5). */
     KVD_RANK_DENOMINATOR,
-    /*
-     * KVD_RANK_DENOMINATOR minus ln of the number of keys, because denominators grow with the
-     * position.
-     */
+    /* KVD_RANK_DENOMINATOR minus ln of the number of keys. */
     KVD_RANK_DENOMINATOR_PER_KEY,
     /* Attention probability that the token receives from all heads and queries. */
     KVD_RANK_MASS,
-    /* Attention probability received, divided by the number of queries that see the token. */
+    /* Attention probability received, divided by the queries that see the token. */
     KVD_RANK_MASS_PER_QUERY,
     KVD_N_RANKINGS
 } kvd_ranking;
@@ -34,63 +31,50 @@ enum { KVD_N_CURVE = 19 };
 /* Quantiles, in [0, 1], of the stored distributions. */
 extern const double kvd_curve_level[KVD_N_CURVE];
 
-/* Datasets of a file. docs/formats.md gives their shapes. */
+/* Datasets of a file, with shapes in docs/formats.md. */
 typedef enum {
-    KVD_T_SCORE_MIN, /* smallest attention score of each layer: [layer] */
+    KVD_T_SCORE_MIN, /* [layer] smallest attention score */
     KVD_T_SCORE_MAX,
     KVD_T_SCORE_MEAN,
     KVD_T_SCORE_SD,
     KVD_T_SCORE_CURVE,
     /*
-     * Mean over requests of the fraction of unimportant tokens that two layers have in common:
-     * [ranking measure][layer][layer]. KVD_T_UNIMPORTANT_SD is the standard deviation over
-     * requests. KVD_T_IMPORTANT and KVD_T_IMPORTANT_SD are the same for important tokens.
+     * [ranking][layer][layer] Common fraction of two layers' unimportant (or important) tokens:
+     * mean and standard deviation over requests.
      */
     KVD_T_UNIMPORTANT,
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
     /*
-     * Number, from 0, of a layer's group: [ranking measure][layer]. Layers of a group are adjacent
-     * and have similar sets of important tokens and similar sets of unimportant tokens.
+     * [ranking][layer] Group of adjacent layers with similar important and unimportant tokens, from
+     * 0.
      */
     KVD_T_GROUP,
-    /* least attention probability that a token of each layer receives: [layer] */
+    /* [layer] least attention probability that a token receives */
     KVD_T_RECEIVED_MIN,
     KVD_T_RECEIVED_MAX,
-    /* Quantiles of the attention probability that a token receives: [layer][quantile]. */
+    /* [layer][quantile] attention probability that a token receives */
     KVD_T_RECEIVED_CURVE,
-    /*
-     * Spread of the received attention of each layer: [layer]. It is log10 of the ratio between the
-     * 99.9 % quantile and the 0.1 % quantile.
-     */
+    /* [layer] log10 of the 99.9 % quantile over the 0.1 % quantile of received attention. */
     KVD_T_RECEIVED_DECADES,
     KVD_T_VALUE_MIN,
     KVD_T_VALUE_MAX,
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
-    /*
-     * Smallest number of tokens that together receive the fraction `level` (90, 95 or 99 %) of a
-     * layer's attention, mean over requests: [level][layer].
-     */
+    /* [level][layer] Fewest tokens with 90, 95 or 99 % of a layer's attention, over requests. */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /*
-     * Smallest number of tokens that together receive the fraction `level` (90, 95 or 99 %) of a KV
-     * head's attention.
-     */
+    /* Fewest tokens with 90, 95 or 99 % of a KV head's attention. */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /*
-     * Smallest number of tokens that together receive the fraction `level` (90, 95 or 99 %) of a
-     * query head's attention.
-     */
+    /* Fewest tokens with 90, 95 or 99 % of a query head's attention. */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -104,14 +88,11 @@ typedef struct {
     char label[64], corpus_hash[40];
     size_t n_tokens, n_requests, n_kept, seq_len;
     int first_layer, n_layers;
-    /*
-     * Fraction of a request's tokens that are called important, and also the fraction called
-     * unimportant.
-     */
+    /* fraction of a request's tokens that are important, and that are unimportant */
     double share;
     /*
-     * A layer joins a group of layers if it has in common with the group's first layer more than
-     * this fraction of its important tokens, and more than this fraction of its unimportant tokens.
+     * A layer joins a group if it shares more than this fraction of important, and of unimportant,
+     * tokens with the group's first layer.
      */
     double group_overlap;
     double *data[KVD_N_T];
@@ -120,15 +101,12 @@ typedef struct {
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
-/*
- * Reads a file. Fails on non-finite values, fractions outside [0, 1], and token counts outside 1 ..
- * seq_len.
- */
+/* Fails on non-finite values, fractions outside [0, 1], and token counts outside 1 .. seq_len. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
 /*
- * Fraction of tokens that two layers have in common. Mean, least and greatest value over the pairs
- * of layers whose indices differ by `distance`.
+ * Common fraction of tokens of two layers whose indices differ by `distance`: mean, least,
+ * greatest.
  */
 typedef struct {
     double mean, least, most;
