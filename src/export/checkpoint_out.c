@@ -59,7 +59,7 @@ int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output
     return status;
 }
 
-/* Sets the dtype in config.json, named "dtype" since Transformers 4.56 and "torch_dtype" before. */
+/* "dtype" since Transformers 4.56, "torch_dtype" before. */
 static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
 {
     static const char *const key[] = {"dtype", "torch_dtype"};
@@ -92,10 +92,7 @@ int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const
     return status ? -1 : 0;
 }
 
-/*
- * Returns true if the file must be copied. Model cards are not, because they describe the
- * uncompressed model.
- */
+/* Model cards are not copied: they describe the uncompressed model. */
 static bool belongs(const char *name)
 {
     static const char *const patterns[] = {"generation_config.json",
@@ -171,7 +168,7 @@ int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_e
     return status;
 }
 
-/* number of tensor elements that are converted at a time */
+/* tensor elements converted at a time */
 enum { PIECE = 1 << 18 };
 
 typedef struct {
@@ -179,7 +176,7 @@ typedef struct {
     kvd_safetensors_writer *writer;
     const char *name;
     kvd_dtype from, to;
-    size_t at; /* number of tensor elements written so far */
+    size_t at; /* tensor elements written so far */
     void *buffer;
     size_t room; /* size of `buffer` in bytes */
 } transfer;
@@ -196,9 +193,8 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
 }
 
 /*
- * Converts x [n] to the output dtype. If rounding makes a finite element infinite, fails. If an
- * element of x is not finite, fails only if `folded` is true, which means that projections were
- * multiplied into the tensor.
+ * Converts x [n] to the output dtype. Fails if rounding makes a finite element infinite, or, if
+ * `folded` (multiplied by projections), if x is not finite.
  */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
@@ -266,7 +262,7 @@ static int transfer_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, c
                            kvd_err *err)
 {
     kvd_tensor tensor;
-    /* A tensor with an unknown dtype is copied unchanged, so the error is ignored. */
+    /* A tensor with an unknown dtype is copied unchanged. */
     kvd_err ignored;
     transfer t = {.out = w, .writer = writer, .name = name};
     const kvd_folded *const f = kvd_folded_find(w->folded, name);
@@ -325,10 +321,7 @@ static planned *plan_file(const kvd_checkpoint_out *w, const kvd_safetensors *fi
     return all;
 }
 
-/*
- * Returns the metadata of the safetensors file. If it has no entry "format", adds one, because the
- * Hugging Face library refuses a file without that entry.
- */
+/* Returns the file's metadata with an entry "format", which Hugging Face requires. */
 static kvd_safetensors_note *notes_of(const kvd_safetensors *file, kvd_err *err)
 {
     const char *key, *value;

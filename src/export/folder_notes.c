@@ -24,9 +24,8 @@ static int kept_of(const kvd_dims_head *h, int side)
 }
 
 /*
- * Returns a JSON array [layer][kv_head] with the number of kept dimensions of Q and K (side 0) or
- * of V (side 1). If `padded` is true, each number is rounded up to a multiple of 16, as kernels
- * store it.
+ * Returns [layer][kv_head] of kept dimensions of Q and K (side 0) or V (1), rounded up to 16 if
+ * `padded`.
  */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {
@@ -167,10 +166,7 @@ typedef struct {
     const float *data;
 } rotation;
 
-/*
- * Returns projection matrix k of a head (a_q, a_k, a_v or b_v) and stores its rows and columns in
- * `dims`. Returns NULL if the method does not cut the dimensions that the matrix projects.
- */
+/* Returns a head's matrix k (a_q, a_k, a_v or b_v) and its rows and columns, or NULL if not cut. */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])
 {
     const float *const data[MATRICES] = {h->a_q, h->a_k, h->a_v, h->b_v};

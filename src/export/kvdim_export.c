@@ -1,6 +1,6 @@
 /*
- * kvdim-export: multiplies the projections that cut each head's dimensions into the weights of a
- * checkpoint, or writes the projections to a file of their own.
+ * kvdim-export: multiplies the projections that cut head dimensions into a checkpoint's weights, or
+ * writes them to a file.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,10 +25,7 @@ typedef struct {
     kvd_rates rates;
     kvd_error_table table;
     kvd_point point;
-    /*
-     * Projections to multiply into the weights. The caller frees folded.head; the matrices to which
-     * its elements point are owned by `point`.
-     */
+    /* Projections to fold. The caller frees folded.head; `point` owns the matrices. */
     kvd_dims folded;
     kvd_rates_note note;
     kvd_folded_list list;
@@ -62,8 +59,8 @@ static int load(exporting *x, kvd_err *err)
 }
 
 /*
- * Without --method, selects a method that keeps different numbers of dimensions per head. The
- * method must use the same pair of rotations as the file of kept dimensions (--rates).
+ * Without --method, selects a method with kept dimensions per head and the rotations of the file
+ * --rates.
  */
 static int resolve_method(exporting *x, kvd_err *err)
 {
@@ -83,9 +80,8 @@ static int resolve_method(exporting *x, kvd_err *err)
 }
 
 /*
- * Selects a set of kept dimensions in the file --rates. p is the fraction of dimensions that a set
- * removes. The selected set has the index --point, or the smallest p >= --overall-p, or is the only
- * one.
+ * Selects --point, or the smallest p >= --overall-p, or the only set of kept dimensions of the file
+ * --rates.
  */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
@@ -117,11 +113,7 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     if (best == r->n_points)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p, cfg->rates,
                         largest);
-    /*
-     * Between the p of a set in the file and the p that the user wanted, kvdim-fit may leave a
-     * difference of less than one dimension of a head. A larger difference means that the file has
-     * no set for the wanted p.
-     */
+    /* kvdim-fit may miss the wanted p by less than one dimension of a head. */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
                 program, cfg->rates, cfg->overall_p, r->overall_p[best]);
@@ -154,8 +146,8 @@ static int make_point(exporting *x, kvd_err *err)
 }
 
 /*
- * Returns the largest absolute entry of the matrix right left - I, where `right` is [m][d] and
- * `left` [d][m]. If `transposed` is true, `right` is stored as [d][m].
+ * Returns the largest absolute entry of right left - I, right [m][d] ([d][m] if `transposed`), left
+ * [d][m].
  */
 static double off_identity(size_t d, size_t m, const float *right, bool transposed,
                            const float *left)
@@ -172,9 +164,8 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
 }
 
 /*
- * Fails unless, for every projection, the matrix applied to Q (or the output) inverts the one
- * applied to K (or V) on the kept dimensions. Balanced projections (--pair bqk,bvw) that were
- * calibrated on few tokens may fail this check.
+ * Fails unless projections of Q (or output) invert those of K (or V). Balanced ones calibrated on
+ * few tokens may fail.
  */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
@@ -195,10 +186,7 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/*
- * Decides which projections are multiplied into the weights. Projections of V always can be.
- * Projections of Q and K can be only if the model has neither RoPE nor a norm after W_Q and W_K.
- */
+/* Folds projections of V always, of Q and K only without RoPE and norms after W_Q and W_K. */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;
@@ -222,8 +210,8 @@ static int resolve_folding(exporting *x, kvd_err *err)
 }
 
 /*
- * Refuses an output folder that is an input, contains one or is inside one. Refuses an existing
- * folder that kvdim-export did not write.
+ * Refuses an output folder that is, contains or is inside an input, or was not written by
+ * kvdim-export.
  */
 static int check_output(const kvd_export_options *cfg, kvd_err *err)
 {
@@ -287,8 +275,8 @@ static int write_folder(exporting *x, kvd_err *err)
 }
 
 /*
- * Writes to `text` the value of --method with which kvdim-eval, run on the uncompressed checkpoint,
- * computes the same results as from the exported checkpoint.
+ * Writes the --method with which kvdim-eval reproduces the exported checkpoint on the uncompressed
+ * one.
  */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {
