@@ -1,4 +1,4 @@
-/* Tests of K-means (analysis/kmeans), compared with Lloyd's iteration in float64. */
+/* Tests K-means against Lloyd's iteration in float64. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static void *get(size_t n, size_t size)
     return p;
 }
 
-/* Makes normal rows with a mean far from 0. Each row occurs `times` times. */
+/* Returns normal rows with mean `offset`. Each row occurs `times` times. */
 static float *make_rows(size_t n, size_t d, size_t times, double offset, uint64_t seed)
 {
     float *X = get(n * d, sizeof *X);
@@ -64,8 +64,7 @@ static double plain_assign(const float *X, size_t n, size_t d, size_t k, plain_s
 }
 
 /*
- * Moves to each empty cluster the row with the largest distance from the row's centroid, among rows
- * that are not alone in their cluster. Returns the number of rows moved.
+ * Moves to each empty cluster the row farthest from its centroid. Returns the number of rows moved.
  */
 static size_t plain_fill(size_t n, size_t k, plain_state *s)
 {
@@ -159,13 +158,13 @@ TEST(test_against_plain_lloyd)
     against_plain(129, 3, 128, 5, 2);
     against_plain(1000, 16, 40, 100, 3);
     against_plain(64, 1, 5, 0, 4);
-    /* With 3000 rows and 2100 centroids, both are processed in several blocks */
+    /* Sizes above one block of rows and one block of centroids. */
     against_plain(3000, 4, 2100, 0, 5);
     against_plain(7, 2, 7, 0, 6);
     against_plain(200, 5, 1, 3, 7);
 }
 
-/* All initial centroids are the same row, which leaves clusters empty. */
+/* All initial centroids are equal, so clusters become empty. */
 TEST(test_objective_falls)
 {
     enum { N = 2000, D = 12, K = 150 };
@@ -187,10 +186,7 @@ TEST(test_objective_falls)
             total += count[c];
         }
         assert_int_equal(total, N);
-        /*
-         * The squared norms of the rows sum to the same number as, over all rows, the squared norm
-         * of the row's centroid plus the squared distance from it.
-         */
+        /* Sum of |row|^2 = sum over rows of |centroid|^2 + |row - centroid|^2. */
         double of_centroids = 0;
         for (size_t c = 0; c < K; c++)
             for (size_t j = 0; j < D; j++)
@@ -201,7 +197,7 @@ TEST(test_objective_falls)
     }
 }
 
-/* Clusters rows that are five copies of each of `distinct` rows. */
+/* Rows: five copies of each of `distinct` rows. */
 static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 {
     enum { TIMES = 5 };
@@ -216,14 +212,14 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     kvd_rng r;
     kvd_rng_seed(&r, seed, 1);
     kvd_rng_choose(&r, n, distinct, start);
-    /* With as many clusters as distinct rows, each centroid in C must be one of the rows. */
+    /* If k equals the number of distinct rows, each centroid must be one of the rows. */
     assert_int_equal(kvd_kmeans(X, n, d, distinct, start, C, count, &t, &err), 0);
     if (t.last > 0)
         fail_msg("%zu distinct rows of %zu numbers: %.2g of the energy is lost", distinct, d,
                  t.last / t.energy);
     for (size_t c = 0; c < distinct; c++)
         assert_int_equal(count[c], TIMES);
-    /* With more clusters than distinct rows, the surplus clusters must stay empty. */
+    /* Surplus clusters must stay empty. */
     kvd_rng_choose(&r, n, 2 * distinct, start);
     assert_int_equal(kvd_kmeans(X, n, d, 2 * distinct, start, C, count, &t, &err), 0);
     assert_true(t.last == 0);
@@ -237,9 +233,8 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 }
 
 /*
- * SGEMM may add in another order in another column of its result, so equal centroids need not have
- * equal float32 products. In one dimension, rows are often too close for float32 products to tell
- * which centroid is nearer.
+ * Equal centroids may have unequal float32 products: SGEMM's order of addition depends on the
+ * column.
  */
 TEST(test_distinct_rows_are_found)
 {

@@ -1,4 +1,3 @@
-/* Tests of the reduction of calibration data (analysis/reduce). */
 #include <unistd.h>
 
 #include "analysis/reduce.h"
@@ -12,7 +11,7 @@ static char path[2][64];
 static kvd_run run;
 static kvd_activations dump[2];
 
-/* Makes two files of Q, K and V: 300 tokens in 20 sequences, and 130 tokens in 13. */
+/* Writes two files of Q, K and V: 300 tokens in 20 sequences, 130 tokens in 13. */
 static int set_up(void **state)
 {
     (void)state;
@@ -56,7 +55,7 @@ TEST(test_sequences)
     for (size_t i = 0; i <= 20; i++)
         assert_int_equal(start[i], 15 * i);
     free(start);
-    /* The first 121 tokens end within the ninth sequence. */
+    /* Token 121 is within the ninth sequence. */
     assert_int_equal(kvd_activations_sequences(&dump[0], 121, &start, &n, &err), 0);
     assert_int_equal(n, 9);
     assert_int_equal(start[8], 120);
@@ -200,10 +199,7 @@ TEST(test_centroids)
             all += energy_of(s, 2, (kvd_x)x, 1, h);
             assert_memory_equal(weighted.rows[x][h], again.rows[x][h], n * D * sizeof(float));
             for (size_t c = 0; c < n; c++) {
-                /*
-                 * The centroids of the weighted data are the plain centroids times the square root
-                 * of the number of rows in its cluster.
-                 */
+                /* Weighted centroid = centroid * sqrt(number of rows in its cluster). */
                 double a = 0, b = 0;
                 for (size_t j = 0; j < D; j++) {
                     a += pow(weighted.rows[x][h][c * D + j], 2);
@@ -215,9 +211,7 @@ TEST(test_centroids)
             }
             assert_true(rows == 430);
         }
-    /*
-     * The sum of squares of the weighted centroids is that of the rows less the squared distances.
-     */
+    /* Sum of squares of weighted centroids = sum of squares of rows - sum of squared distances. */
     assert_true(fabs(all - sum_w.energy) < 1e-9 * all);
     assert_true(fabs(all - kept - sum_w.residual) < 1e-6 * all);
     kvd_layer_rows_release(&plain);

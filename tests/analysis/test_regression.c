@@ -1,4 +1,4 @@
-/* Tests of the regression that proposes parameters of method ZDC (analysis/regression). */
+/* Tests the regression that proposes parameters of method ZDC. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,17 +20,13 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
     return a->share <= b->share && x <= y && (a->share < b->share || x < y);
 }
 
-/*
- * The points named Oracle must be exactly the measurements that no other measurement beats.
- * Measurement a beats b if its loss and its cache size are at most as large as those of b, and one
- * of them is smaller.
- */
+/* Points named Oracle must be the Pareto front of loss and cache share. */
 TEST(test_oracle)
 {
     enum { N = 200 };
     static kvd_tried tried[N], best[N];
     for (int round = 0; round < 20; round++) {
-        /* Values are rounded, so that ties are likely and some losses are not positive. */
+        /* Rounding makes ties likely. Some losses are below 0. */
         for (int i = 0; i < N; i++)
             tried[i] = (kvd_tried){.loss = floor(20 * uniform()) / 10 - 0.3,
                                    .share = floor(1 + 30 * uniform()) / 31};
@@ -100,10 +96,7 @@ TEST(test_lines)
     }
 }
 
-/*
- * All models share the slope of the regression line. It is fitted after each model's mean is
- * subtracted from its measurements. A model without measurements gets the constant `mean`.
- */
+/* One common slope, fitted after subtracting each model's mean. */
 TEST(test_models)
 {
     enum { N = 40, MODELS = 3 };
@@ -138,10 +131,7 @@ TEST(test_models)
         }
         assert_true(fabs(kvd_regression_at_one(&r, MODELS, (kvd_set)j) - mean) < 1e-11);
     }
-    /*
-     * Model 1 has a single measurement, which cannot determine a slope, so it uses the slope of
-     * model 0.
-     */
+    /* Model 1 has one measurement, too few for a slope. */
     for (int i = 0; i < 7; i++)
         model[i] = i == 6;
     assert_int_equal(kvd_regression_fit(&r, t, model, 7, 2, &err), 0);
@@ -178,7 +168,6 @@ TEST(test_refuses)
     assert_int_equal(kvd_regression_fit(&r, t, one_model, 6, 1, &err), -1);
 }
 
-/* A loss outside the measured range must be reported as extrapolated. */
 TEST(test_proposals)
 {
     const double most = 1 - 1.0 / 64;

@@ -18,9 +18,8 @@ typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
     /*
-     * Gradients of one component of an attention output. `sum` has, for each token, the sum of the
-     * gradients of all backward passes. `square` is the sum of squared gradients over all tokens
-     * and passes.
+     * sum: gradient of one component, per token, summed over passes.
+     * square: sum of squared gradients over tokens and passes.
      */
     double sum[N], square;
     kvd_sensitivity *s;
@@ -87,10 +86,7 @@ static void near(double a, double b, double scale)
         fail_msg("%.9g and %.9g", a, b);
 }
 
-/*
- * Scores are bilinear in q and k, and outputs are linear in v. Therefore, summed over all tokens, q
- * dL/dq equals k dL/dk, and o dL/do equals v dL/dv.
- */
+/* Summed over tokens, q dL/dq = k dL/dk (bilinear scores) and o dL/do = v dL/dv (linear output). */
 TEST(test_both_sides_agree)
 {
     static seen x;
@@ -118,10 +114,7 @@ TEST(test_both_sides_agree)
         }
 }
 
-/*
- * Gradients of log p(y) have mean 0 if the tokens y are drawn from the model. Gradients of the
- * text's own tokens do not average out.
- */
+/* Gradients of log p(y) average to 0 only if y is drawn from the model. */
 TEST(test_drawn_gradients_average_out)
 {
     enum { DRAWS = 100 };
@@ -136,9 +129,8 @@ TEST(test_drawn_gradients_average_out)
     }
     assert_true(of_text == text.square);
     /*
-     * The expected value of `mean` (mean square of the averaged gradients) is the mean square of
-     * single gradients divided by DRAWS. The limit is 2.5 times this value, because `mean` is
-     * random.
+     * E[mean of squared average gradients] = mean of squared gradients / DRAWS. The factor 2.5
+     * allows for randomness.
      */
     assert_true(mean < 2.5 * drawn.square / DRAWS / DRAWS);
 }
@@ -161,10 +153,7 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
     kvd_sensitivity_free(x.s);
 }
 
-/*
- * The result must not depend on the division into batches. It must change with the seed, which
- * decides which tokens are drawn.
- */
+/* The result must not depend on the batch size, but on the seed. */
 TEST(test_bases)
 {
     kvd_spectrum together, apart, other;
@@ -199,11 +188,7 @@ TEST(test_bases)
     kvd_spectrum_release(&other);
 }
 
-/*
- * Gradients and queries have one common component that is not 0. The loss of removing the dimension
- * of this component must be (1/2) (mean of q^2) (mean of g^2). The loss of removing any other
- * dimension must be 0.
- */
+/* Removing a constant dimension costs mean(q^2) mean(g^2) / 2, any other dimension costs 0. */
 TEST(test_unit_of_sigma)
 {
     static float q[N][KV * GROUP][D], g[N][KV * GROUP][D];
@@ -230,20 +215,14 @@ TEST(test_unit_of_sigma)
     }
     assert_int_equal(kvd_sensitivity_bases(x, N, &s, &err), 0);
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
-    /*
-     * Every value is 3 and its gradient 0.5, so removing the values costs each query head a loss of
-     * 1/2 * 3^2 * 0.5^2. The losses of the heads of a group add up.
-     */
+    /* Value 3, gradient 0.5: removing the values costs 3^2 * 0.5^2 / 2 per query head. */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
     kvd_sensitivity_free(x);
     kvd_spectrum_release(&s);
 }
 
-/*
- * Removing two of the four directions would cost losses, 4 and 1. If both are coded with an error
- * that costs theta < 1, a direction with loss x needs log2(x / theta) / 2 bits.
- */
+/* Reverse water-filling: a direction with loss x needs log2(x / theta) / 2 bits at error theta. */
 TEST(test_rate_distortion)
 {
     kvd_err err = {""};

@@ -1,7 +1,3 @@
-/*
- * Tests of the similarity of rotations (analysis/similarity), on rotations whose similarity is
- * known.
- */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +16,7 @@ static void basis(uint64_t stream, double *R)
     assert_true(kvd_orthogonality(R, D) < 1e-12);
 }
 
-/* B is A with each column multiplied by a random sign. */
+/* Writes to B the matrix A with random signs of columns. */
 static void random_signs(const double *A, double *B)
 {
     kvd_rng rng;
@@ -65,9 +61,7 @@ TEST(test_mean_abs_by_hand)
     kvd_err err;
     assert_int_equal(kvd_overlap(I, swap, 2, overlap, &err), 0);
     assert_true(fabs(overlap[0]) < 1e-15 && fabs(overlap[1] - 1) < 1e-15);
-    /*
-     * The first column of the rotation `swap` is axis 0, although the data vary most along axis 1.
-     */
+    /* `swap` orders axis 0 first, but the data vary most along axis 1. */
     assert_int_equal(kvd_energy_kept(I, swap, sigma, 2, energy, &err), 0);
     assert_true(fabs(energy[0] - 0.2) < 1e-15 && fabs(energy[1] - 1) < 1e-15);
     const double none[2] = {0, 0};
@@ -76,9 +70,8 @@ TEST(test_mean_abs_by_hand)
 }
 
 /*
- * `delta` is the mean absolute difference of two matrices, `epsilon` the mean absolute element of
- * one. If only the signs of columns differ, delta / epsilon is near 1. For unrelated matrices it is
- * near sqrt(2).
+ * delta: mean |A - B|; epsilon: mean |A|. delta / epsilon is 1 for random signs, sqrt(2) for
+ * unrelated matrices.
  */
 TEST(test_signs_and_unrelated)
 {
@@ -158,7 +151,7 @@ TEST(test_compare)
     make_spectrum(&s[0], 100);
     make_spectrum(&s[1], 100);
     make_spectrum(&s[2], 200);
-    /* The rotations of file 1 are those of file 0 with random signs of their columns. */
+    /* File 1 has the rotations of file 0 with random column signs. */
     for (int h = 0; h < 3; h++) {
         static double A[D * D];
         for (int l = 0; l < 2; l++) {

@@ -1,8 +1,7 @@
 /*
- * Times kvd_append and kvd_prefill_mma. For kvd_append, also prints the bytes that must be moved
- * and their rate, relative to the copy rate in the same run. Launches use different buffers in
- * turn, which together are larger than L2. With the argument `steps`, it instead measures
- * kvd_append between the products of a decode step in a CUDA graph.
+ * usage: bench_append [append|prefill|steps]
+ * Times kvd_append (relative to a copy), kvd_prefill_mma, and kvd_append within decode steps in a
+ * CUDA graph.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -90,7 +89,7 @@ static void measure_copy(void)
     cudaFree(b);
 }
 
-/* For each case, numbers of kept dimensions of 8 KV heads: of Q and K, and of V. */
+/* Cases: kept dimensions of 8 KV heads, of Q-K and of V. */
 static const int widths[][2][8] = {
     {{128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
@@ -100,8 +99,8 @@ static const int widths[][2][8] = {
 static const char *const width_names[] = {"128", "64", "mix, p = 0.5", "mix, p = 0.6"};
 
 /*
- * Times the append of n new tokens to `old` cached tokens in every request. *bytes receives the
- * bytes that must be moved.
+ * Times the append of n tokens to `old` cached tokens per request. *bytes: bytes that must be
+ * moved.
  */
 static double append_us(int w, int batch, int n, int old, int rope, int rotated, double *bytes)
 {
@@ -152,10 +151,7 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     cudaEvent_t e[2];
     for (int i = 0; i < 2; i++)
         check(cudaEventCreate(&e[i]), "cudaEventCreate");
-    /*
-     * In decode, several launches run between two CUDA events, so that the overhead of the events
-     * does not count.
-     */
+    /* Several launches between two CUDA events hide the overhead of the events. */
     const int many = decode ? 20 : 1;
     for (int i = -3, k = 0; i < LAUNCHES; i++) {
         check(cudaEventRecord(e[0], NULL), "cudaEventRecord");
@@ -274,7 +270,7 @@ static void prefill_table(void)
         }
 }
 
-/* Shape of a model's layer on one GPU, and kept dimensions of its KV heads. */
+/* A model's layer on one GPU, and kept dimensions of its KV heads. */
 typedef struct {
     const char *name;
     int n_heads, n_kv, d_model, ffn;
@@ -283,11 +279,11 @@ typedef struct {
 
 enum { STEP_LAYERS = 80, STEP_REPLAYS = 11, STEP_OLD = 8192, STEP_ROWS = 8 };
 
-/* Device memory of a graph of decode steps: inputs, weights, outputs and times. */
+/* Device memory: inputs, weights, outputs and times of a graph. */
 typedef struct {
     void *x, *qkv, *gate_up, *o, *attended, *narrow, *r, *q, *pool;
     float *residual, *gain, *sum, *angles;
-    int32_t *lists; /* token_start, q_len, kv_len, then the page table */
+    int32_t *lists; /* token_start, q_len, kv_len, page table */
     kvd_gpu_bad *bad;
     unsigned long long *time; /* [STEP_LAYERS][2] start and end of every append */
 } step_memory;
@@ -309,7 +305,7 @@ static step_memory step_memory_make(const step_shape *m)
 {
     enum {
         PAGES = STEP_OLD / KVD_PAGE_TOKENS + 1,
-        PAGE_MOST = 2 * 128 * KVD_PAGE_TOKENS /* elements of a page of a KV head */
+        PAGE_MOST = 2 * 128 * KVD_PAGE_TOKENS /* elements of a KV head's page */
     };
     static int32_t lists[(3 + PAGES) * STEP_ROWS];
     const size_t rows = (size_t)(m->n_heads + 2 * m->n_kv) * 128, model = (size_t)m->d_model,
@@ -350,10 +346,7 @@ static void step_memory_free(step_memory *d)
         cudaFree(all[i]);
 }
 
-/*
- * Queues one layer: the product with W_Q, W_K, W_V, then kvd_append, and then the remaining
- * products of the layer.
- */
+/* Queues one layer: W_QKV product, kvd_append, remaining products. */
 static void step_layer(const step_shape *m, const step_memory *d, const kvd_append_args *append,
                        int layer, int timed, cudaStream_t s)
 {
@@ -391,10 +384,7 @@ static void step_layer(const step_shape *m, const step_memory *d, const kvd_appe
     check(kvd_few_rows_run(&gate_up, s), "product");
 }
 
-/*
- * Mean times in us: of kvd_append, measured by the GPU's clock, and of a whole layer, measured in a
- * graph without such clock readings.
- */
+/* Mean us: of kvd_append by the GPU's clock, of a layer without clock readings. */
 typedef struct {
     double append, layer;
 } step_time;
@@ -410,7 +400,7 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     check(cudaStreamCreate(&s), "cudaStreamCreate");
     for (int i = 0; i < 2; i++)
         check(cudaEventCreate(&e[i]), "cudaEventCreate");
-    /* The first launch of a kernel loads its code, which a capture must not contain. */
+    /* A kernel's first launch loads code, which a capture must not contain. */
     step_layer(m, d, a, 0, 0, s);
     check(cudaStreamSynchronize(s), "cudaStreamSynchronize");
     check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "capture");
@@ -445,10 +435,7 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     return (double)us[STEP_REPLAYS / 2];
 }
 
-/*
- * Measures the time of a layer with `n` requests. If `rotated` is not 0, heads are rotated;
- * otherwise they are stored with all 128 dimensions.
- */
+/* Times a layer with n requests, rotated or with all 128 dimensions. */
 static step_time step_times(const step_shape *m, const step_memory *d, int n, int rotated,
                             int ready)
 {
@@ -512,7 +499,7 @@ static void steps_table(void)
 
 int main(int argc, char **argv)
 {
-    const char *only = argc > 1 ? argv[1] : ""; /* "append", "prefill", "steps", or "" for all */
+    const char *only = argc > 1 ? argv[1] : "";
     int n_devices = 0;
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
         printf("no CUDA device\n");

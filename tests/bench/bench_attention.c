@@ -1,13 +1,9 @@
 /*
  * usage: bench_attention [SECONDS [ISA]]
- *
- * Compares attention on the CPU with two rates of the same machine and run: float32 products of
- * 2048^3 by OpenBLAS (for prefill) and reading memory (for decode). All cases take turns for
- * SECONDS (default 30).
- *
- * "of gemm" and "of read" are fractions of these rates. "to width" is the time per kept dimension,
- * relative to the first case with equal lengths. On one thread (OMP_NUM_THREADS=1
- * OPENBLAS_NUM_THREADS=1) times are processor time.
+ * Compares CPU attention with OpenBLAS on 2048^3 (prefill) and with memory reads (decode), in turn
+ * for SECONDS (30).
+ * "to width": time per kept dimension, relative to the first case with equal lengths. With one
+ * thread, times are processor time.
  */
 #include <cblas.h>
 #include <math.h>
@@ -49,15 +45,12 @@ typedef struct {
     int n_cases, rounds;
     double gemm[ROUNDS], read[ROUNDS];
     float *a, *b, *c;
-    /* Random numbers, larger than the CPU caches. Q, K and V are parts of them. */
+    /* random numbers beyond the CPU caches, which hold Q, K and V */
     float *pool, *out;
     size_t pool_floats, out_floats;
 } bench;
 
-/*
- * Returns the time in seconds. With one thread it is processor time, so that other load on the
- * machine does not count.
- */
+/* Returns seconds, with one thread processor time. */
 static double now(void)
 {
     struct timespec t;
@@ -148,7 +141,7 @@ static int check_case(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
     return 0;
 }
 
-/* Times one case. Round -1 is a warm-up and compares the outputs with the reference. */
+/* Times one case. Round -1 warms up and compares with the reference. */
 static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
 {
     int32_t q_len[64], kv_len[64];
@@ -166,10 +159,7 @@ static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
     const size_t all = plain.q_elements + plain.k_elements + plain.v_elements;
     if (all > b->pool_floats || plain.o_elements > b->out_floats)
         return kvd_fail(err, "a case needs %zu floats in and %zu out", all, plain.o_elements);
-    /*
-     * Every round uses another part of the pool, so that Q, K and V come from memory and not from
-     * caches.
-     */
+    /* Each round uses another part of the pool, which is not in a cache. */
     const size_t slots = b->pool_floats / all, slot = round < 0 ? slots - 1 : (size_t)round % slots;
     const float *q = b->pool + slot * all, *k = q + plain.q_elements, *v = k + plain.k_elements;
     const double start = now();
@@ -190,10 +180,7 @@ static double gemm(bench *b)
     return now() - start;
 }
 
-/*
- * Reads the random numbers once and returns the time. Each line of 64 bytes takes eight additions,
- * and a prefetch is 4096 bytes ahead.
- */
+/* Returns the time to read the pool once, prefetching 4096 bytes ahead. */
 static double read_memory(bench *b, int round)
 {
     const size_t n = (size_t)READ_MB << 18, parts = b->pool_floats / n;
@@ -236,10 +223,7 @@ static void print(const bench *b)
     for (int i = 0; i < b->n_cases; i++) {
         const bench_case *c = &b->cases[i];
         char shape[32], wide[48], spread[32];
-        /*
-         * Times are compared within a round, because the measurements of a round follow each other
-         * closely.
-         */
+        /* Ratios are taken within a round, as the machine's load varies. */
         double of_gemm[ROUNDS] = {0}, of_read[ROUNDS] = {0}, of_base[ROUNDS] = {0};
         if (!base || base->isa != c->isa || base->kv_len != c->kv_len || base->group != c->group)
             base = c;

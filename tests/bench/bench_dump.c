@@ -1,9 +1,7 @@
 /*
  * usage: bench_dump FOLDER [MB]
- *
- * Writes a file of Q, K and V as kvdim-collect does, and reads it back. For comparison, writes and
- * reads the same bytes with write(2) and read(2) in blocks of 1 MiB. Both ways read from the page
- * cache.
+ * Times writing and reading a file of Q, K and V, compared with write(2) and read(2) in blocks of 1
+ * MiB. Reads come from the page cache.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,11 +22,11 @@ enum { BATCH = 2048, REPEATS = 5, LAYERS = 8, HEADS = 4, KV_HEADS = 2, D = 128, 
 typedef struct {
     const char *dump, *plain;
     kvd_run run;
-    float *q, *k, *v; /* Q, K and V of one batch */
+    float *q, *k, *v; /* one batch */
     kvd_dtype dtype;
     size_t n_tokens;
     size_t bytes; /* bytes of Q, K and V in the file */
-    /* Buffer without zeros. It is written repeatedly by write(2) for comparison. */
+    /* block without zeros for write(2) */
     char *piece;
     float *rows;
     void *scratch;
@@ -85,7 +83,7 @@ static int write_dump(bench *b, bool to_disk, double *seconds, kvd_err *err)
     kvd_model_info_set(&a.model, &config, "bench", "xxh3:0", "f32");
     if (kvd_activations_create(&a, b->dump, &b->run, false, err) || kvd_dump_init(&dump, &a, err))
         goto done;
-    /* Writing to disk reserves the file's space before the timing, as in kvdim-collect */
+    /* Space is reserved before the timing, as in kvdim-collect. */
     if (to_disk && kvd_h5_sync(&a.file, err))
         goto done;
     for (; dump.first_token < b->n_tokens; dump.first_token += BATCH)
@@ -130,7 +128,7 @@ static int write_plain(bench *b, bool to_disk, double *seconds, kvd_err *err)
 
 static int read_dump(bench *b, double *seconds, kvd_err *err)
 {
-    enum { ROWS = 4096 }; /* number of rows that kvdim-spectrum reads at once */
+    enum { ROWS = 4096 }; /* rows that kvdim-spectrum reads at once */
     kvd_activations a;
     if (kvd_activations_open(&a, b->dump, err))
         return -1;

@@ -1,6 +1,5 @@
 /*
- * Times the kernels of the GPU's forward pass at the sizes of a 7B model and 8192 tokens. Prints
- * the rate of the bytes that must be moved, relative to that of a copy in the same run. Then times
+ * Times the forward pass's GPU kernels for a 7B model and 8192 tokens, relative to a copy, and
  * dense attention.
  */
 #include <math.h>
@@ -160,8 +159,8 @@ static cudaError_t run_convert(kvd_dtype type)
 typedef struct {
     const char *name;
     cudaError_t (*launch)(kvd_dtype type);
-    bool wide;          /* true if the kernel reads float32 even if the activations are bf16 */
-    double n, bytes[2]; /* bytes moved per element in float32 and in bf16 */
+    bool wide;          /* reads float32 even with bf16 activations */
+    double n, bytes[2]; /* bytes moved per element in float32 and bf16 */
     kvd_dtype type;
 } block;
 
@@ -246,7 +245,7 @@ static void run_attention(void *ctx)
     }
 }
 
-/* Times n sequences of `len` tokens, with `heads` query heads and `kv` KV heads of d dimensions. */
+/* Times n sequences of `len` tokens. */
 static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int kv, int d,
                            int window, const kvd_cublas *lib, cublasHandle_t blas,
                            cudaStream_t stream)
@@ -289,7 +288,7 @@ static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int 
     }
     a.hook = kvd_gpu_dense_hook(dense);
     const double ms = median_ms(run_attention, &a, stream);
-    double seen = 0; /* number of (query, key) pairs for which a score is computed */
+    double seen = 0; /* number of (query, key) pairs with a score */
     for (size_t t = 0; t < len; t++)
         seen += (double)(window && t + 1 > (size_t)window ? (size_t)window : t + 1);
     char shape[64];
@@ -320,10 +319,7 @@ static void time_all_attention(void)
         const size_t n = shapes[i][0], len = shapes[i][1];
         time_attention(KVD_BF16, n, len, 32, 8, 128, 0, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 32, 64, 0, lib, blas, stream);
-        /*
-         * A window of len - 1 hides one key from the last query, so that attention is computed by
-         * cuBLAS products.
-         */
+        /* A window of len - 1 hides one key, which selects cuBLAS products. */
         time_attention(KVD_BF16, n, len, 32, 8, 128, (int)len - 1, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 8, 128, 256, lib, blas, stream);
         time_attention(KVD_F32, n, len, 32, 8, 128, 0, lib, blas, stream);

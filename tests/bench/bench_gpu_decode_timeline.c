@@ -1,11 +1,8 @@
 /*
  * usage: bench_gpu_decode_timeline [CASE]
- *
- * Prints where the time of one decode launch goes, with a cold L2 cache. For each step of the
- * kernel, a line has the minimum, median and maximum over the CTAs, in microseconds since the first
- * CTA started. The last lines are times between CUDA events: of the launch that records these
- * times, of the launch without them, and of a launch without work. CASE is a part of the names of
- * the cases to run.
+ * Prints minimum, median and maximum over CTAs of each step's time in us, with a cold L2. CASE:
+ * part of a case's name.
+ * Last lines: time between CUDA events of this launch, an untimed launch and an empty one.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -107,7 +104,7 @@ static void run(int at)
     const size_t n_pages = (size_t)args.max_pages;
     int32_t *table = need(n_pages * sizeof *table);
     for (size_t i = 0; i < n_pages; i++)
-        /* a permutation, because 77 is odd and n_pages a power of 2 */
+        /* a permutation: 77 is odd, n_pages a power of 2 */
         table[i] = (int32_t)(i * 77 % n_pages);
     const int32_t len = cases[at].len;
     args.kv_len = on_device(&len, sizeof len);

@@ -1,8 +1,7 @@
 /*
  * usage: bench_gpu_dump FOLDER [GB]
- *
- * Writes Q, K and V in the shape of Llama 3.1 8B from the GPU into a file, as kvdim-collect does.
- * For comparison, writes as many bytes with write(2) and fsync in blocks of 1 MiB.
+ * Times writing Q, K and V of Llama 3.1 8B from the GPU to a file, compared with write(2) and fsync
+ * in blocks of 1 MiB.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -25,7 +24,7 @@ typedef struct {
     size_t n_tokens, bytes;
     void *qkv;
     char *piece;
-    /* Sum of the seconds of all writer threads. */
+    /* sum over writer threads */
     double written_s;
 } bench;
 
@@ -149,7 +148,7 @@ int main(int argc, char **argv)
     snprintf(b.dump, sizeof b.dump, "%.250s/bench-gpu-dump.h5", argv[1]);
     snprintf(b.plain, sizeof b.plain, "%.250s/bench-gpu-dump.raw", argv[1]);
     int status = kvd_run_start(&b.run, "bench_gpu_dump", argc, argv, &options, &err);
-    /* If the size is less than one batch of all layers, write fewer layers. */
+    /* Below one batch of all layers, fewer layers are written. */
     const double per_batch = 2.0 * ROW * BATCH * b.n_layers;
     const size_t batches = gb * 1e9 >= per_batch ? (size_t)(gb * 1e9 / per_batch) : 1;
     if (gb * 1e9 < per_batch)

@@ -1,17 +1,11 @@
 /*
  * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME
  *                         [CONTEXT [WIDTHS.csv[:NAME]|METHOD]...]
- *
- * Compares the CUDA engine with the peak rates of the GPU, measured in the same run. For a prompt
- * of CONTEXT tokens (8192), prints the operations of matrix products per second, as a fraction of
- * cuBLAS on an 8192^3 product. For a decode step of 1, 2, 4, 8, 16, 32 and 64 requests, prints
- * which fraction of the step's time would suffice to read the weights and the cache at the measured
- * bandwidth.
- *
- * The first runs have no compression. Further runs have the kept dimensions of a file, with random
- * projections, or a method such as kivi,bits=4. -gN runs on N GPUs and compares with N times the
- * peak rates of the first GPU. -nN,N,... runs only decode steps of these numbers of requests (at
- * most 64).
+ * Compares the CUDA engine with the GPU's peak rates, measured in the same run.
+ * Prompt of CONTEXT tokens (8192): fraction of cuBLAS on 8192^3.
+ * Decode of 1 .. 64 requests: fraction of time that reading weights and cache takes.
+ * -gN: N GPUs, against N times the rates of the first. -nN,...: only decode steps of N requests.
+ * Further runs: kept dimensions of a file with random projections, or a method (kivi,bits=4).
  */
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +25,7 @@ enum { BATCH = 64, PREFILLS = 4, STEPS = 24 };
 
 static size_t context = 8192;
 static int n_gpus = 1;
-static const char *sizes; /* value of -n; NULL means powers of two */
+static const char *sizes; /* value of -n; NULL: powers of two */
 static kvd_ceiling gemm, bandwidth;
 
 static double median(double *x, int n)
@@ -78,7 +72,7 @@ static void read_widths(widths *w, const char *text, int d_head)
     }
 }
 
-/* Makes random projections. Their values do not affect times. */
+/* Makes random projections. */
 static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
 {
     const size_t n = (size_t)c->n_layers * (size_t)c->n_kv_heads, dh = (size_t)c->d_head;
@@ -105,7 +99,7 @@ static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
     }
 }
 
-/* Returns the bytes of weights that a decode step reads: all except the embedding. */
+/* Returns bytes of weights read per decode step: all but the embedding. */
 static double read_bytes(const kvd_config *c, const kvd_dims *d)
 {
     const double model = c->d_model, dh = c->d_head, group = (double)c->n_heads / c->n_kv_heads;
@@ -151,10 +145,7 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     return median(second, PREFILLS);
 }
 
-/*
- * Times decode steps of n requests. The K and V of earlier tokens were never computed, which does
- * not affect times.
- */
+/* Times decode steps of n requests. K and V of earlier tokens are never computed. */
 static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)
 {
     kvd_err err;
@@ -178,7 +169,7 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     return median(second, STEPS);
 }
 
-/* Returns the number of requests that is timed after n requests, or 0 if n was the last one. */
+/* Returns the number of requests timed after n, or 0 at the end. */
 static size_t next_size(size_t n, size_t factor)
 {
     static const char *at;

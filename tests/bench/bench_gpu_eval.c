@@ -1,9 +1,7 @@
 /*
  * usage: bench_gpu_eval MODEL|shape:NAME [TOKENS [SEQ_LEN]]
- *
- * Times kvdim-eval on a GPU for TOKENS random tokens (8192) in sequences of SEQ_LEN (2048), in
- * float32 and bf16. Runs are uncompressed, or have random projections to half of the dimensions.
- * The quality statistics of one method are timed too.
+ * Times kvdim-eval on random tokens in float32 and bf16, uncompressed, with half of the dimensions,
+ * and with quality statistics.
  */
 #include <stdio.h>
 #include <stdlib.h>

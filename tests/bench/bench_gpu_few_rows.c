@@ -1,10 +1,8 @@
 /*
  * usage: bench_gpu_few_rows
- *
- * Times the matrix products of a decode step of Llama 3.1 8B: with the kernels of
- * engine/cuda/few_rows for 1 to 8 tokens, and with cuBLAS for 1 to 64 tokens. Consecutive launches
- * use different matrices, so that L2 does not hold them. few_rows also computes norm, activation
- * and addition.
+ * Times products of a decode step of Llama 3.1 8B: few_rows (1 to 8 tokens; includes norm,
+ * activation, addition) and cuBLAS (1 to 64).
+ * Consecutive launches use different matrices, so that L2 does not hold them.
  */
 #include <stdio.h>
 

@@ -1,9 +1,6 @@
 /*
  * usage: bench_gpu_generate [SHAPE|FOLDER [ITEMS [PROMPT [NEW [METHOD...]]]]]
- *
- * Times generation on a GPU in bf16 (evaluate/generate). ITEMS prompts of PROMPT random tokens are
- * continued by NEW tokens each. The model is a published shape with random weights, or a checkpoint
- * in a folder.
+ * Times bf16 generation: ITEMS prompts of PROMPT random tokens, continued by NEW tokens.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +25,7 @@ typedef struct {
     const kvd_config *config;
     kvd_generator *generator;
     kvd_continuations run;
-    kvd_spectrum spectrum; /* random rotations, made when the first method needs them */
+    kvd_spectrum spectrum; /* random rotations, made when a method needs them */
     bool made;
 } bench;
 

@@ -1,12 +1,8 @@
 /*
  * usage: bench_gpu_leankv [CONTEXT]
- *
- * Compares LeanKV's decode kernel with the dense kernel in bf16, for the heads of Llama 3.1 8B:
- * precision and sparsity (LeanKV Fig. 12), and the management of pages (Fig. 13). Requests have
- * CONTEXT tokens each (8192).
- *
- * In cases called "equal", all heads keep equal fractions of the tokens; in cases called "uneven",
- * fractions from 0 to twice the mean.
+ * Compares LeanKV's decode kernel with the dense bf16 kernel for Llama 3.1 8B and CONTEXT tokens
+ * (8192), after LeanKV Figs. 12 and 13.
+ * "equal": all heads keep equal fractions of tokens. "uneven": fractions from 0 to twice the mean.
  */
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +22,7 @@ enum { D = 128, KV = 8, GROUP = 4, LAYERS = 32, BATCH_MAX = 64, SAMPLES = 30, RI
 typedef struct {
     const char *what;
     int k_bits[KVD_LEANKV_LEVELS], v_bits[KVD_LEANKV_LEVELS];
-    double high, low; /* fractions of tokens at high and at low precision */
+    double high, low; /* fractions of tokens at high and low precision */
     int uneven;
 } rival_case;
 
@@ -65,7 +61,7 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* Returns random bytes that are finite numbers in every format that the kernels read. */
+/* Returns random bytes that are finite numbers in every format read. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -117,7 +113,7 @@ static void set_positions(const kvd_leankv_pool *p, const kvd_leankv_head *head,
     free(got);
 }
 
-/* Arguments of the kernels that are equal in all measurements. */
+/* Arguments of the kernels that all measurements share. */
 static kvd_leankv_steps shared;
 
 static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
@@ -149,7 +145,7 @@ static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
     check(cudaMemcpy(p.head, head, heads * sizeof *head, cudaMemcpyHostToDevice), "heads");
     check(kvd_leankv_grow(&p, shared.slot, batch, 0, 1, 1, 0), "grow");
     check(cudaDeviceSynchronize(), "grow");
-    /* This case is also used to time the update of precision levels, which reads positions. */
+    /* This case also times the update of precision levels, which reads positions. */
     if (c->low > 0 && !c->uneven)
         set_positions(&p, head, heads);
     *x = (launch){.c = c,
@@ -252,7 +248,7 @@ static int run_launch(void *ctx, void *stream, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "%s: %s", x->name, cudaGetErrorString(e));
 }
 
-/* Removes the tokens that a decode step added to the cache, so that the step can be timed again. */
+/* Removes a decode step's tokens from the cache, for another timing. */
 static int restore_heads(void *ctx, void *stream, kvd_err *err)
 {
     const launch *const x = ctx;
@@ -276,11 +272,7 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         make_case(&x[n++], &cases[i], batch, &rng);
     const int cached = n;
-    /*
-     * Adds two measurements: the update of precision levels on a cache with the paper's precisions
-     * K8V4 (important tokens) and K4V2 (other tokens), and the update of the page tables of all
-     * layers in a step in which no KV head needs a new page.
-     */
+    /* Updates of precision levels (K8V4 and K4V2), and of page tables when no head needs a page. */
     for (int i = 0; i < cached; i++)
         if (x[i].c && !strcmp(x[i].c->what, "K8V4 K4V2") && !x[i].c->uneven) {
             x[n] = x[i];

@@ -1,13 +1,9 @@
 /*
  * usage: bench_gpu_methods SHAPE CONTEXT BATCH ours|papers|stock METHOD...
- *
- * Times the CUDA engine with compression methods on a published model shape with random weights:
- * decode steps of 1 and of BATCH requests after CONTEXT tokens whose K and V are random, and a
- * prompt of CONTEXT tokens.
- *
- * The fourth argument selects the attention kernels. ours: each head has its own number of kept
- * dimensions. papers: the same kernels with the division of work of the methods' papers. stock:
- * every head is padded to the widest of its layer.
+ * Times decode steps of 1 and BATCH requests after CONTEXT random tokens, and a prompt of CONTEXT
+ * tokens.
+ * ours: kept dimensions per head. papers: division of work as in the methods' papers. stock: heads
+ * padded to the layer's widest.
  */
 #include <string.h>
 
@@ -55,7 +51,7 @@ static void steps(kvd_engine *e, size_t n, const uint32_t *id)
     print("step", n, &sum, STEPS);
 }
 
-/* Times a prompt of CONTEXT tokens after a short prompt as warm-up. */
+/* Times a prompt of CONTEXT tokens after a short warm-up prompt. */
 static void prompt(kvd_engine *e, const uint32_t *id)
 {
     kvd_err err;

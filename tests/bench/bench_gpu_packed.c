@@ -1,9 +1,7 @@
 /*
  * usage: bench_gpu_packed [CONTEXT [BATCH [METHOD...]]]
- *
- * Compares decode attention on a quantised cache (kivi, kvquant) with the dense kernel in bf16, for
- * one layer of Llama 3.1 8B and BATCH requests (64) with CONTEXT tokens each (8192). The kernels
- * take turns with a cold L2.
+ * Compares decode attention on quantised caches with the dense bf16 kernel, for a layer of Llama
+ * 3.1 8B, BATCH requests (64), CONTEXT tokens (8192), cold L2.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,9 +23,9 @@ enum { D = 128, KV = 8, GROUP = 4, SAMPLES = 30, RIVALS = 16 };
 
 typedef struct {
     const char *name;
-    kvd_packed_args a; /* arguments of the kernel on quantised codes */
+    kvd_packed_args a; /* kernel on quantised codes */
     kvd_packed_decode_args d;
-    kvd_decode_args dense; /* arguments of the kernel in bf16 */
+    kvd_decode_args dense; /* bf16 kernel */
     double bytes;
 } launch;
 
@@ -52,7 +50,7 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* Returns random bytes that are finite numbers in every format that the kernels read. */
+/* Returns random bytes that are finite numbers in every format read. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -122,7 +120,7 @@ static void make_dense(launch *x)
     check(kvd_decode_plan(&x->dense, KVD_SCHEDULE_OURS, 0), "plan");
 }
 
-/* Returns the bytes read per page: codes, scales, and the mean number of outliers. */
+/* Returns bytes read per page: codes, scales, mean number of outliers. */
 static double page_bytes(const kvd_packed_form *f, int outliers)
 {
     const kvd_packed_parts p = kvd_packed_parts_of(f, D, D);
@@ -145,7 +143,7 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     const size_t n_pages = (size_t)(batch * pages()),
                  row = (size_t)map.page_elements / KVD_PAGE_TOKENS * 2;
     const int outliers =
-        /* packed.c sets k_apart to 4 * (number of outliers + 16), which is inverted here. */
+        /* Inverts k_apart = 4 * (number of outliers + 16), as set in packed.c. */
         a->form.k_apart ? (a->form.k_apart / 4 - 16) : 0;
     a->codes = random_bytes(n_pages * a->page_bytes);
     a->ring = random_bytes((size_t)(batch * a->ring_pages * KVD_PAGE_TOKENS) * row);

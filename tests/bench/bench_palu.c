@@ -1,8 +1,7 @@
 /*
  * usage: bench_palu [REPEATS]
- *
- * Times Palu's decode kernel without planning. Prints one CSV line per shape, with two lower
- * bounds, by operations and by bytes. Latents are larger than L2.
+ * Times Palu's decode kernel without planning. Prints a CSV line per shape with lower bounds by
+ * operations and bytes. Latents exceed L2.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -12,10 +11,10 @@
 #include "common/half.h"
 #include "kernels/rivals/palu_decode.h"
 
-/* BLOCK random numbers are generated and copied repeatedly to fill the cache. */
+/* BLOCK random numbers, copied repeatedly, fill the cache. */
 enum { HALF = KVD_PALU_D_HEAD / 2, BLOCK = 1 << 24 };
 
-/* These rates were measured on one H200; see results/h200. */
+/* Measured on one H200 (results/h200). */
 static const double gemm_flops = 790e12, bytes_per_s = 4.3e12;
 
 static void ok(cudaError_t e, const char *what)
@@ -28,7 +27,7 @@ static void ok(cudaError_t e, const char *what)
 
 static uint64_t seed = 88172645463325252u;
 
-/* Returns a nearly normal random number: a sum of 12 uniform ones, with mean 0 and variance 1. */
+/* Returns a nearly normal number: the sum of 12 uniform ones, mean 0, variance 1. */
 static float any(void)
 {
     double x = -6;
@@ -86,7 +85,7 @@ static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int re
         kv_len[b] = len;
     for (size_t i = 0; i < pages; i++)
         table[i] = (int32_t)i;
-    /* Page numbers are in random order, as in a server that has run for a while. */
+    /* Random page order, as in a server after a while. */
     for (size_t i = pages; i-- > 1;) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         const size_t j = (size_t)(seed >> 33) % (i + 1);

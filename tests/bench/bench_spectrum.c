@@ -1,9 +1,7 @@
 /*
  * usage: bench_spectrum [ROWS [D]] (default 32768 128)
- *
- * Times the singular value decomposition of one head by dgesdd, by streaming QR, and by eigenvalues
- * of the Gram matrix; also cblas_dsyrk alone. Then measures accuracy relative to dgesdd, on rows
- * whose singular values fall geometrically by a factor kappa.
+ * Times the SVD of a head by dgesdd, streaming QR and the Gram matrix's eigenvalues.
+ * Accuracy is relative to dgesdd, for singular values that fall geometrically by a factor kappa.
  */
 #include <cblas.h>
 #include <math.h>
@@ -40,7 +38,7 @@ static void *get(size_t n, size_t size)
 typedef struct {
     size_t n, d;
     double *X; /* [n][d] */
-    float *f;  /* [n][d], `X` as float32 */
+    float *f;  /* [n][d], X in float32 */
     double *R, *G, *scratch;
     double *svd, *tsqr, *gram; /* singular values [d] by each method */
 } head;
@@ -114,10 +112,7 @@ static int by_dsyrk(head *h, kvd_err *err)
     return 0;
 }
 
-/*
- * *relative is the largest error relative to the value itself, and *of_largest relative to the
- * largest value.
- */
+/* Writes the largest error relative to the value itself and to the largest value. */
 static void errors(const head *h, const double *sigma, double *relative, double *of_largest)
 {
     *relative = *of_largest = 0;

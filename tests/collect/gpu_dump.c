@@ -1,7 +1,4 @@
-/*
- * Compares files of Q, K and V that are recorded on the GPU with those of kvd_dump_record, byte for
- * byte. Without a GPU, prints one skip line.
- */
+/* Compares Q, K and V recorded on the GPU with kvd_dump_record, byte for byte. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,7 +78,7 @@ static void make_file(kvd_activations *a, const test_case *c, const char *name)
     must(kvd_activations_create(a, path, &program_run, false, &err), c->name);
 }
 
-/* Values of one tensor, such as Q, for one layer and batch: [token][head][dimension]. */
+/* Values [token][head][dimension] of a tensor such as Q. */
 typedef struct {
     float *host;
     int heads;
@@ -115,10 +112,7 @@ static kvd_gpu_share share_of(const test_case *c, int index)
                            .n_kv_heads = kv_heads};
 }
 
-/*
- * Copies n tensors to the device, next to each other in each row as in the forward pass. Memory
- * before and after them holds NaN.
- */
+/* Copies n tensors to the device, adjacent in each row, with NaN before and after. */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)
 {
@@ -153,10 +147,7 @@ static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x,
     return device;
 }
 
-/*
- * Records a layer on the CPU and on the GPU. If one of them fails, returns -1 and fills *plain_err
- * and *gpu_err.
- */
+/* Records a layer on CPU and GPU. If one fails, returns -1 and fills *plain_err and *gpu_err. */
 static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int layer, size_t first,
                   size_t rows, float poison, kvd_err *plain_err, kvd_err *gpu_err)
 {
@@ -193,10 +184,7 @@ static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int 
         if (kvd_gpu_dump_add(dump[g], &on, first, gpu_err))
             status = -1;
         check(cudaDeviceSynchronize(), c->name);
-        /*
-         * Overwrites Q, K and V as soon as kvd_gpu_dump_add has returned, as the forward pass may
-         * do.
-         */
+        /* Overwrites the input as soon as kvd_gpu_dump_add returned, as the forward pass may. */
         fill_bytes(qkv, 0xff, rows * ld * kvd_dtype_bytes(c->type));
         check(cudaDeviceSynchronize(), c->name);
         check(cudaFree(qkv), c->name);

@@ -1,7 +1,4 @@
-/*
- * Compares second moments X^T X on the GPU with kvd_gram_add, and then times them for Llama 3.1 8B.
- * Every run must give equal bits. Without a GPU, prints one skip line.
- */
+/* Compares second moments X^T X on the GPU with kvd_gram_add, and times them for Llama 3.1 8B. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,7 +11,7 @@
 typedef struct {
     const char *name;
     kvd_dtype type;
-    /* The heads are divided into `count` parts, of which this GPU computes number `index`. */
+    /* This GPU computes part `index` of `count` parts of the heads. */
     int n_heads, n_kv_heads, d, index, count;
     bool pre;
     size_t batch[4]; /* tokens of each batch; 0 ends the list */
@@ -35,14 +32,14 @@ static const test_case cases[] = {
     {"many heads", KVD_BF16, 96, 96, 64, 0, 1, false, {130}},
 };
 
-/* FIRST_LAYER and the next layer are recorded. WIDTH is the d_model of the weights. */
+/* FIRST_LAYER and the next layer are recorded. WIDTH: d_model. */
 enum { LAYERS = 3, FIRST_LAYER = 1, WIDTH = 96 };
 
 static kvd_err err;
 
 static uint64_t seed = 7;
 
-/* Random number, uniform in -1 .. 1. About one in 97 is multiplied by 40. */
+/* Returns a random number in -1 .. 1, multiplied by 40 about once in 97 calls. */
 static float value(void)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -64,7 +61,7 @@ static void must(int status, const char *what)
     }
 }
 
-/* Numbers in `type` on the device, and as float32 on the host. */
+/* Numbers in `type` on the device, in float32 on the host. */
 typedef struct {
     float *host;
     void *device;
@@ -113,10 +110,7 @@ static kvd_moments shape_of(const test_case *c)
                          .has_pre = c->pre};
 }
 
-/*
- * Q, K and V of a layer, and Q and K before RoPE. Each row has one token's vectors next to each
- * other.
- */
+/* Rows hold one token's Q, K and V. `pre`: Q and K before RoPE. */
 typedef struct {
     array qkv, pre;
     kvd_gpu_attention_in in;
@@ -171,9 +165,7 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
     free(scratch);
 }
 
-/*
- * Returns the largest difference between elements (i, j) of a and b, relative to sqrt(b_ii b_jj).
- */
+/* Returns the maximum of |a_ij - b_ij| / sqrt(b_ii b_jj). */
 static double distance(const kvd_moments *a, const kvd_moments *b)
 {
     double worst = 0;
@@ -185,10 +177,6 @@ static double distance(const kvd_moments *a, const kvd_moments *b)
                 for (size_t j = 0; j < d; j++) {
                     const double scale = sqrt(y[i * d + i]) * sqrt(y[j * d + j]);
                     const double off = fabs(x[i * d + j] - y[i * d + j]);
-                    /*
-                     * If `off` is 0, the heads are equal. This includes heads that this GPU does
-                     * not compute, which are 0 in both results.
-                     */
                     const double relative = off == 0 ? 0 : off / scale;
                     worst = isfinite(relative) ? fmax(worst, relative) : INFINITY;
                 }
@@ -206,8 +194,8 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
 }
 
 /*
- * Makes random weights on the device: W_O [d_model][heads * d], and W_Q, W_K and W_V in one matrix
- * [rows][d_model]. Adds the expected moments of these weights to `want`.
+ * Makes random W_O [d_model][heads * d] and W_QKV [rows][d_model] on the device. Adds their moments
+ * to `want`.
  */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
@@ -252,10 +240,7 @@ static void run(const test_case *c)
     must(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
              kvd_moments_alloc(&want, &err),
          c->name);
-    /*
-     * `one` computes all batches in one run. `two` is copied to the host and back between batches,
-     * as in a resumed run.
-     */
+    /* `one`: one run. `two`: copied to the host and back between batches. */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
     must(!two, c->name);
@@ -304,7 +289,7 @@ static void not_finite(void)
     must(!m, c.name);
     layer x = make_layer(&c, &share, 2, 40);
     const uint16_t nan = 0x7fc0;
-    /* Writes NaN to dimension 5 of K of token 17 in head 1. */
+    /* Writes NaN to dimension 5 of K of token 17, head 1. */
     char *const k = (char *)x.qkv.device + (17 * x.in.ld + 2 * 32 + 5) * 2;
     check(cudaMemcpy(k, &nan, 2, cudaMemcpyHostToDevice), c.name);
     must(kvd_gpu_moments_add(m, &x.in, &err), c.name);
@@ -325,7 +310,6 @@ static void not_finite(void)
         fail(&c, "d_head 300 passes", 1, 0);
 }
 
-/* Returns the median time of work(ctx). */
 static double milliseconds(int (*work)(void *), void *ctx)
 {
     enum { SAMPLES = 15 };
@@ -357,7 +341,7 @@ typedef struct {
     layer x;
     const kvd_cublas *lib;
     cublasHandle_t blas;
-    double *from, *to; /* input vectors [heads][rows][d] and their moments [heads][d][d] */
+    double *from, *to; /* input vectors [heads][rows][d], their moments [heads][d][d] */
     int heads, d, rows;
 } timed;
 
@@ -392,8 +376,7 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
     /*
-     * Floating-point operations for the lower triangles of the matrices: one multiplication and one
-     * addition per matrix element and row of the input.
+     * Lower triangles only: one multiplication and one addition per matrix element and input row.
      */
     const double flop = 48.0 * 128 * 129 * n;
     printf(

@@ -1,6 +1,6 @@
 /*
- * Tests of the mean attention scores of tokens, and of the sets of unimportant tokens chosen by
- * them. Expected numbers were computed by hand.
+ * Tests mean attention scores and sets of unimportant tokens. Expected numbers were computed by
+ * hand.
  */
 
 #include "analysis/tokens.h"
@@ -10,10 +10,8 @@
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
 /*
- * Made-up queries and keys. Let q be the sum of the queries of both heads. The score of query i and
- * key j, added over both heads, is then q[i] k[j].
- * Layer 0: q = 1 3 0 1, k = 1 -1 2 0.
- * Layer 1: q = 4 3 2 1, k = 1 1 1 9.
+ * Score of query i and key j, summed over heads: (q[i][0] + q[i][1]) * k[j].
+ * Layer 0: q = 1 3 0 1, k = 1 -1 2 0. Layer 1: q = 4 3 2 1, k = 1 1 1 9.
  */
 static const float q[LAYERS][N][HEADS] = {{{1, 0}, {2, 1}, {-1, 1}, {3, -2}},
                                           {{4, 0}, {1, 2}, {1, 1}, {0.5F, 0.5F}}};
@@ -23,9 +21,7 @@ static const float v[N] = {1, 2, 3, 4};
 static const kvd_config config = {
     .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = 1, .d_head = 1, .d_model = HEADS};
 
-/*
- * Records attention statistics of the made-up queries and keys `q` and `k`. The caller releases *s.
- */
+/* Records attention statistics of arrays `q` and `k`. The caller releases *s. */
 static void record(kvd_attention_stats *s, size_t window)
 {
     static const size_t offset[2] = {0, N};
@@ -65,10 +61,7 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
         assert_float_equal(kvd_attention_stats_kept(s, field, 0, layer)[j].x, want[j], 1e-15);
 }
 
-/*
- * The mean score of query i is over the i + 1 keys that it sees. The mean score of key j is over
- * the 4 - j queries that see it.
- */
+/* Causal: query i averages over i + 1 keys, key j over 4 - j queries. */
 TEST(test_mean_scores)
 {
     kvd_attention_stats s;
@@ -90,9 +83,8 @@ TEST(test_window)
 }
 
 /*
- * The two tokens with the lowest mean scores are unimportant. Ranked by mean scores as queries,
- * tokens 1 and 2 are unimportant in both layers. Ranked by mean scores as keys, tokens 1 and 3 are
- * unimportant in layer 0, and tokens 1 and 2 in layer 1.
+ * Lowest two mean scores as queries: tokens 1, 2 in both layers. As keys: tokens 1, 3 in layer 0,
+ * tokens 1, 2 in layer 1.
  */
 TEST(test_sets)
 {
@@ -112,7 +104,7 @@ TEST(test_sets)
         assert_float_equal(kvd_tokens_at_distance(&t, KVD_T_IMPORTANT, want[i].by, 1).mean,
                            want[i].high, 1e-15);
     }
-    /* Adjacent layers with equal sets of important tokens must belong to one group. */
+    /* Adjacent layers with equal token sets must form one group. */
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE * LAYERS + 1] < 0.5);
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE_AS_KEY * LAYERS + 1] > 0.5);
     kvd_tokens_release(&t);

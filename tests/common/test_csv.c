@@ -8,7 +8,7 @@
 
 static kvd_err err;
 
-/* All fields of a file in one text: '|' after each field, ';' after each row. */
+/* All fields of a file: '|' ends a field, ';' ends a row. */
 typedef struct {
     char text[4096];
     size_t stop_at;
@@ -129,7 +129,7 @@ TEST(test_round_trip)
     }
 }
 
-/* A text that a spreadsheet would run as a formula must get an apostrophe in front. */
+/* Text that a spreadsheet would run as a formula gets an apostrophe in front. */
 TEST(test_formulas)
 {
     static const char *const fields[][2] = {
@@ -167,12 +167,9 @@ TEST(test_formulas)
     free(text);
 }
 
-/*
- * ---- the tests from here on read files with several tables
- * ------------------------------------------------------
- */
+/* ---- files with several tables ---- */
 
-/* Reads table "b" of a file that holds the first `len` bytes of `text`. */
+/* Reads table "b" from `text`. */
 static int read_table(const char *text, size_t len, joined *j)
 {
     char path[] = "/tmp/kvdim-csv-XXXXXX";
@@ -193,7 +190,7 @@ TEST(test_tables)
     joined j;
     assert_int_equal(read_table(text, whole, &j), 0);
     assert_string_equal(j.text, "x;11;");
-    /* A file that was cut off is refused wherever it ends, also at the end of a row. */
+    /* Cut at every byte. */
     for (size_t len = 0; len < whole - 1; len++)
         assert_int_equal(read_table(text, len, &j), -1);
     assert_int_equal(read_table(text, (size_t)(strstr(text, "c,3") - text), &j), -1);

@@ -1,7 +1,3 @@
-/*
- * Tests of messages: errors, and progress, of which there is none if the program is quiet or ends
- * quickly.
- */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +9,7 @@
 #include "common/progress.h"
 #include "unit.h"
 
-/*
- * Writes to `text` the progress messages that appear if `ago` seconds have passed since the start.
- * `terminal` pretends that stderr is a terminal.
- */
+/* Writes to `text` the progress messages shown `ago` seconds after the start. */
 static void shown(bool quiet, bool terminal, double total, double ago, char *text, size_t size)
 {
     int ends[2];
@@ -102,7 +95,7 @@ TEST(test_errno)
     assert_string_equal(err.msg, "cannot open 'x': No such file or directory");
 }
 
-/* The memory limits set here are so large that the test itself and sanitizers never reach them. */
+/* Memory limits far above what the test and sanitizers use. */
 TEST(test_memory_limit)
 {
     kvd_err err;

@@ -1,4 +1,4 @@
-/* Tests of HDF5 files: a killed writer must leave a file that can be continued. */
+/* Tests HDF5 files. A killed writer must leave a file that a later run can continue. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -50,11 +50,10 @@ TEST(test_round_trip)
     assert_true(kvd_h5_exists(&f, "/qk/sigma") && kvd_h5_exists(&f, "/qk") &&
                 kvd_h5_exists(&f, "/"));
     assert_false(kvd_h5_exists(&f, "/qk/R") || kvd_h5_exists(&f, "/no/such/thing"));
-    /* A seed is unsigned, and must not be truncated to a signed number. */
+    /* A seed is unsigned. */
     assert_int_equal(kvd_h5_get_int(&f, "/provenance", "seed", &v, &err), -1);
     says(
         "'%s' attribute '/provenance/seed' is 18446744073709551615, more than 9223372036854775807");
-    /* Each wrong use of a reading function must give its own error message. */
     assert_int_equal(kvd_h5_get_int(&f, "/model", "rope_theta", &v, &err), -1);
     says("'%s' attribute '/model/rope_theta' is not a whole number");
     assert_int_equal(kvd_h5_get_double(&f, "/model", "name", &d, &err), -1);
@@ -109,7 +108,7 @@ TEST(test_not_finite)
     }
 }
 
-/* Datasets above 256 bytes are compressed in chunks, and datasets above 16 MiB by all threads. */
+/* Datasets above 256 bytes are compressed in chunks, above 16 MiB by all threads. */
 TEST(test_sizes)
 {
     static const hsize_t shapes[][3] = {{1, 1, 1},
@@ -119,10 +118,7 @@ TEST(test_sizes)
                                         {3, 700, 300},
                                         {1, 3, 400000},
                                         {0, 3, 2},
-                                        /*
-                                         * Three shapes whose chunks divide the last axis, the axis
-                                         * before it, and the first axis.
-                                         */
+                                        /* Chunks divide the last, the middle and the first axis. */
                                         {2, 1, 1500001},
                                         {5, 900, 700},
                                         {43, 8, 8192}};
@@ -156,7 +152,7 @@ TEST(test_sizes)
     }
 }
 
-/* Data that the compression filter deflate would enlarge must be stored uncompressed. */
+/* Data that deflate would enlarge must be stored uncompressed. */
 TEST(test_no_pattern)
 {
     enum { N = (17 << 20) + 1 };
@@ -205,7 +201,7 @@ TEST(test_half_types)
         ok(kvd_h5_write(&f, &s, type, half, &err));
         ok(kvd_h5_finish(&f, &err));
         ok(kvd_h5_open(&f, path, &schema, &err));
-        /* Compares with the conversion that HDF5 does itself. */
+        /* Reference: HDF5's own conversion. */
         ok(kvd_h5_read(&f, "/x", 1, dims, H5T_NATIVE_FLOAT, got, &err));
         assert_memory_equal(want, got, sizeof want);
         kvd_h5_close(&f, false);
@@ -285,7 +281,6 @@ TEST(test_reopen)
     ok(kvd_h5_put_int(&f, "/", "rows_done", 3, &err));
     ok(kvd_h5_put_double(&f, "/provenance", "elapsed_s", 1000, &err));
     kvd_h5_close(&f, true);
-    /* A file of another schema must be neither continued nor removed. */
     assert_int_equal(kvd_h5_reopen(&f, path, &other, &run, &err), -1);
     says("cannot resume: '%s' holds kvdim/test, kvdim/other is wanted; remove '%s.partial' or run "
          "without --resume");

@@ -1,4 +1,4 @@
-/* Tests of HDF5 files that must be refused: damaged, foreign, newer and unfinished files. */
+/* Tests that damaged, foreign, newer and unfinished HDF5 files are refused. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ TEST(test_foreign_and_newer)
     says("'%s' holds kvdim/test, kvdim/other is wanted");
     assert_int_equal(kvd_h5_open(&f, path, &old, &err), -1);
     says("'%s' has version 2 of kvdim/test, this program knows versions up to 1");
-    /* Changes the attribute `complete` with HDF5 alone, as another program might. */
+    /* Changes attribute `complete` with HDF5 alone. */
     hid_t id = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     hid_t a = H5Aopen(id, "complete", H5P_DEFAULT);
     const int64_t zero = 0;
@@ -95,7 +95,7 @@ TEST(test_foreign_and_newer)
     kvd_run_release(&again);
 }
 
-/* A link out of the file could make a program read any file of its user. */
+/* A link to another file could read any file of the user. */
 TEST(test_links_are_refused)
 {
     write_file();
@@ -133,7 +133,7 @@ TEST(test_cut_short)
     free(data);
 }
 
-/* Random bytes at random offsets must not cause a crash or an endless loop. */
+/* Random damage must not cause a crash or an endless loop. */
 TEST(test_damaged)
 {
     unsigned char *data, *copy;
@@ -166,7 +166,7 @@ TEST(test_damaged)
     free(data);
 }
 
-/* If values change after the file was opened, reading them must fail by their checksums. */
+/* Values that change after opening must fail by checksum. */
 TEST(test_damaged_when_read)
 {
     enum { N = 1 << 16 };
@@ -197,7 +197,7 @@ TEST(test_damaged_when_read)
     free(x);
 }
 
-/* Page faults of child processes that have ended. */
+/* Returns the page faults of finished child processes. */
 static long faults_of_children(void)
 {
     struct rusage u;
@@ -205,7 +205,7 @@ static long faults_of_children(void)
     return u.ru_minflt;
 }
 
-/* A file must be checked in a child process only once, and again after it was changed. */
+/* A file is checked in a child process once, and again after a change. */
 TEST(test_read_once)
 {
     unsigned char *data;
@@ -239,10 +239,7 @@ TEST(test_read_once)
     assert_true(faults_of_children() > before);
 }
 
-/*
- * Sizes of the datasets of the test file. The file has one dataset for each way in which HDF5
- * stores values, and attributes of every type.
- */
+/* Dataset sizes: one dataset for each way in which HDF5 stores values. */
 enum { LARGE = 600000, MEDIUM = 9000, LITTLE = 30, N_ROWS = 40, LENGTH = 50, LONG_TEXT = 5000 };
 typedef struct {
     double large[LARGE], medium[MEDIUM], little[LITTLE], number, theta;
@@ -271,7 +268,7 @@ static void write_contents(contents *c)
                       row = {"/rows/text", "Texts.", "1", text, 1, {N_ROWS}, {"row"}};
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < LARGE; i++)
-        /* Few distinct values compress well. Most random flips then hit other parts of the file. */
+        /* Few distinct values compress well, so most random flips hit metadata. */
         c->large[i] = i / 200000 + 1;
     for (int i = 0; i < MEDIUM; i++)
         c->medium[i] = kvd_rng_normal(&r);
@@ -290,7 +287,7 @@ static void write_contents(contents *c)
        kvd_h5_write(&f, &little, H5T_NATIVE_DOUBLE, c->little, &err) ||
        kvd_h5_write(&f, &number, H5T_NATIVE_DOUBLE, &c->number, &err) ||
        kvd_h5_write(&f, &row, text, c->row, &err));
-    /* Writes more attributes than HDF5 keeps in an object header by default. */
+    /* More attributes than HDF5 keeps in an object header by default. */
     for (int i = 0; i < 10; i++) {
         (void)snprintf(name, sizeof name, "n%d", i);
         ok(kvd_h5_put_int(&f, "/model", name, i, &err));
@@ -334,7 +331,7 @@ static int read_contents(contents *c)
     return rc ? -1 : 0;
 }
 
-/* If a bit of the file is flipped, reading must fail, unless no value uses the bit. */
+/* After a flipped bit, reading must fail or return the original values. */
 TEST(test_flipped_bits)
 {
     enum { FLIPS = 200 };
@@ -348,7 +345,7 @@ TEST(test_flipped_bits)
     const size_t n = load(path, &data);
     kvd_rng_seed(&r, 2, 0);
     for (int i = 0; i < FLIPS; i++) {
-        /* Avoids zero bytes, which fill most of the space that HDF5 leaves unused. */
+        /* Skips zero bytes, which are mostly unused space of HDF5. */
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&r) * 8 * (double)n);

@@ -1,5 +1,5 @@
 /*
- * Converts every 16-bit pattern in both directions, and compares rounding with formulas without bit
+ * Tests all 16-bit patterns in both directions, and rounding against formulas without bit
  * operations.
  */
 #include <math.h>
@@ -17,7 +17,7 @@ typedef struct {
 
 static const format formats[] = {{KVD_F16, 10, 5, 15}, {KVD_BF16, 7, 8, 127}};
 
-/* Computes the value of a bit pattern by the definition of the format. */
+/* Returns the value of a bit pattern by the format's definition. */
 static double value(const format *f, unsigned bits)
 {
     const unsigned ones = (1u << f->exponent_bits) - 1;
@@ -32,10 +32,7 @@ static double value(const format *f, unsigned bits)
            ldexp(mantissa + (1u << f->mantissa_bits), (int)exponent - f->bias - f->mantissa_bits);
 }
 
-/*
- * Rounds x to the nearest number of the format. It scales x by a power of 2 so that the numbers of
- * the format are integers.
- */
+/* Rounds x to the format, scaled so that the format's numbers are integers. */
 static double nearest(const format *f, double x)
 {
     if (isnan(x) || isinf(x) || x == 0)
@@ -77,7 +74,7 @@ TEST(test_every_pattern)
                 assert_int_equal(back[i], i);
             }
         }
-        /* Scalar code must agree with the vector code, also for NaN. */
+        /* Scalar code must agree with vector code, also for NaN. */
         for (unsigned i = 0; i < 65536; i++) {
             float one;
             uint16_t half;
@@ -111,10 +108,7 @@ TEST(test_rounding)
     kvd_rng_seed(&r, 5, 0);
     for (size_t k = 0; k < 2; k++) {
         const format *f = &formats[k];
-        /*
-         * Rounds the midpoints between adjacent numbers, and the floats on both sides of each
-         * midpoint.
-         */
+        /* Midpoints of adjacent numbers, and the floats next to each midpoint. */
         for (unsigned i = 0; i + 1 < 0x7fff; i++) {
             const double a = value(f, i), b = value(f, i + 1);
             if (isnan(a) || isnan(b))
@@ -143,7 +137,7 @@ TEST(test_specials)
                        0x1p-149f, 0x1p-133f, 0x1p-134f, 1.f};
     for (size_t k = 0; k < 2; k++)
         check_rounding(&formats[k], x, sizeof x / sizeof *x);
-    /* A NaN whose payload is in the low bits must not become infinity. */
+    /* A NaN with payload only in the low bits must not become infinity. */
     for (size_t k = 0; k < 2; k++)
         for (uint32_t sign = 0; sign < 2; sign++) {
             float nans[9], back[9];

@@ -29,7 +29,7 @@ static void *get(size_t n)
     return p;
 }
 
-/* Makes a random orthogonal matrix (Haar distribution, up to the signs of the columns). */
+/* Fills Q with a random orthogonal matrix (Haar distribution up to column signs). */
 static void haar(double *Q, size_t d)
 {
     double *tau = get(d);
@@ -53,7 +53,7 @@ static double as_bf16(double x)
     return f;
 }
 
-/* Returns rows whose singular values fall geometrically, from first to last by a factor kappa. */
+/* Returns rows [n][d] whose singular values fall geometrically by a factor kappa in total. */
 static double *rows_of(size_t n, size_t d, double kappa, int bf16)
 {
     double *Z = get(n * d), *Q = get(d * d), *X = get(n * d);
@@ -94,8 +94,8 @@ static void check_signs(const double *R, size_t d)
 }
 
 /*
- * Checks that the columns of R and of X R are orthogonal, and have the signs and norms that
- * linalg.h states.
+ * Checks that the columns of R and of X R are orthogonal, with the norms and signs that linalg.h
+ * states.
  */
 static void check_basis(const double *X, size_t n, size_t d, const double *sigma, const double *R,
                         double tol)
@@ -113,10 +113,7 @@ static void check_basis(const double *X, size_t n, size_t d, const double *sigma
         for (size_t i = 0; i < j; i++)
             assert_true(fabs(C[j * d + i]) <= tol * top * top);
     }
-    /*
-     * Projecting X on the first m columns of R must lose exactly the sum of the squared singular
-     * values from index m on.
-     */
+    /* Keeping m columns of R must lose the sum of squared singular values from index m on. */
     const size_t m = (d + 1) / 2;
     double lost = 0, tail = 0;
     for (size_t j = m; j < d; j++)
@@ -198,7 +195,7 @@ TEST(test_tsqr_keeps_small_values)
     oracle(X, n, d, want);
     kvd_tsqr *q = kvd_tsqr_new(d, &err);
     assert_non_null(q);
-    /* Adding the rows in several calls, with kvd_tsqr_svd in between, may change only rounding. */
+    /* Adding rows in several calls may change only rounding. */
     size_t done = 0;
     for (size_t piece = 1; done < n; piece = piece * 3 + 1) {
         const size_t m = n - done < piece ? n - done : piece;
@@ -282,8 +279,8 @@ TEST(test_rank_deficient_and_zero)
     assert_true(sigma[0] == 0 && kvd_orthogonality(R, D) < 1e-14);
 
     /*
-     * All rows point in one direction, so only one eigenvalue is above 0. The others are rounding
-     * errors, which kvd_gram_svd must set to 0.
+     * Only one eigenvalue is above 0. kvd_gram_svd must set the others, which are rounding errors,
+     * to 0.
      */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < D; j++)
@@ -380,7 +377,7 @@ TEST(test_hostile)
     assert_true(!(kvd_orthogonality(nan, 2) < 1));
 }
 
-/* The residual must be orthogonal to every column of A. */
+/* The residual must be orthogonal to A's columns. */
 TEST(test_least_squares)
 {
     enum { N = 30, K = 3, M = 2 };

@@ -46,7 +46,7 @@ TEST(test_groups_of_version_2)
     put("two/user/memory.max", "100000\n");
     put("two/user/memory.current", "60000\n");
     assert_true(left_in("list2", "two") == 40000);
-    /* The page cache counts as free, because the kernel frees it on demand. */
+    /* The page cache counts as free memory. */
     put("two/user/memory.stat", "anon 30000\nfile 30000\nactive_file 10000\ninactive_file 20000\n");
     assert_true(left_in("list2", "two") == 70000);
     put("two/user/job/memory.max", "15000\n");
@@ -60,7 +60,7 @@ TEST(test_groups_of_version_1)
     put("one/memory/memory.limit_in_bytes", "9223372036854771712\n");
     put("one/memory/memory.usage_in_bytes", "123456789\n");
     assert_true(isinf(left_in("list1", "one")));
-    /* In a container, /proc/self/cgroup may name a path on the host, which is not mounted. */
+    /* In a container, /proc/self/cgroup may name an unmounted path of the host. */
     put("one/memory/memory.limit_in_bytes", "100000\n");
     put("one/memory/memory.usage_in_bytes", "90000\n");
     put("one/memory/memory.stat",
@@ -74,7 +74,7 @@ TEST(test_groups_of_version_1)
 TEST(test_address_space)
 {
 #ifdef __SANITIZE_ADDRESS__
-    /* the sanitizer maps terabytes of address space, which exceeds the memory limit of this test */
+    /* the sanitizer's address space exceeds this memory limit */
     skip();
 #endif
     const kvd_memory_left before = kvd_memory_available();

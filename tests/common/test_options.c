@@ -313,7 +313,7 @@ TEST(help)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strstr(text, parts[i]))
             fail_msg("no '%s' in:\n%s", parts[i], text);
-    /* Only example commands in --help may be wider than 80 columns. */
+    /* Only example commands in --help may exceed 80 columns. */
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
         assert_true(strcspn(line, "\n") <= 80 || !strncmp(line, "  kvdim-test ", 13));
 }
@@ -366,10 +366,7 @@ TEST(test_lists)
     assert_int_equal(n, 3);
     assert_true(x[0] == 0.1 && x[1] == 0.5 && x[2] == 1e-3);
     free(x);
-    /*
-     * The range must consist of the numbers that a user would type, such as 0.3, without rounding
-     * errors.
-     */
+    /* Values must be exactly 0.3, not 0.1 + 0.1 + 0.1. */
     assert_int_equal(kvd_arg_doubles("-r", "0:0.9:0.1", 0, 1, &x, &n, &err), 0);
     assert_int_equal(n, 10);
     assert_true(x[3] == 0.3 && x[9] == 0.9);
@@ -419,10 +416,7 @@ TEST(test_long_fields)
 
 int main(void)
 {
-    /*
-     * Keeps the programs that this test starts from restarting themselves for better BLAS kernels
-     * (common/blas.h).
-     */
+    /* Keeps child programs from restarting themselves for other BLAS kernels (common/blas.h). */
     setenv("OPENBLAS_CORETYPE", kvd_blas_core(), 0);
     return unit_run(NULL, NULL);
 }

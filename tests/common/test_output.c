@@ -1,4 +1,4 @@
-/* Tests of output files. A file must appear whole or not at all, and have one writer at a time. */
+/* Tests output files, which appear whole or not at all and have one writer. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,6 @@ TEST(test_release_keeps_or_removes)
     }
     kvd_output zero = {0};
     kvd_output_release(&zero, false);
-    /* If the temporary file is missing, the commit must fail and keep the old output. */
     unlink(partial);
     assert_int_equal(kvd_output_begin(&out, path, &err), 0);
     assert_int_equal(kvd_output_commit(&out, &err), -1);
@@ -95,10 +94,7 @@ TEST(test_second_writer_is_refused)
     kvd_output_release(&out, false);
 }
 
-/*
- * Processes count in one file. The final count is right only if one process at a time holds the
- * lock.
- */
+/* Processes increment a counter in one file. Lost updates mean that the lock failed. */
 TEST(test_lock_excludes)
 {
     enum { PROCESSES = 6, ROUNDS = 60 };
@@ -158,7 +154,7 @@ TEST(test_refusals)
     assert_non_null(strstr(err.msg, "File name too long"));
     assert_int_equal(kvd_output_begin(&out, "-", &err), -1);
     assert_non_null(strstr(err.msg, "cannot write to standard output ('-')"));
-    /* Root may write everything, so the rest runs as another user. */
+    /* Root ignores permissions, so the rest runs as another user. */
     const bool root = geteuid() == 0;
     if (root && (chown(folder, 65534, 65534) || seteuid(65534)))
         return;
@@ -189,7 +185,7 @@ TEST(test_link_is_followed)
     assert_true(S_ISLNK(st.st_mode));
 }
 
-/* A file or link that another user put at a temporary name must be neither written nor removed. */
+/* A file or link of another user at a temporary name must be neither written nor removed. */
 TEST(test_derived_names_are_not_followed)
 {
     static const char *const kinds[] = {"is a symbolic link", "is a symbolic link",
@@ -254,7 +250,6 @@ TEST(test_outputs_are_distinct)
                            "-o '%s' and --x '%s' would both write '%s': choose another name", at[0],
                            at[i], at[i]);
         assert_string_equal(err.msg, want);
-        /* The check must give the same result if the two outputs are given in the other order. */
         const kvd_output_name turned[] = {name[2], name[0]};
         assert_int_equal(kvd_output_distinct(turned, 2, &err), -1);
     }
@@ -263,10 +258,7 @@ TEST(test_outputs_are_distinct)
     assert_int_equal(kvd_output_distinct(apart, 3, &err), 0);
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     assert_int_equal(kvd_output_distinct(plain, 2, &err), 0);
-    /*
-     * The temporary file of output o.h5.state, with suffix .new, has the same name as the temporary
-     * file of output o.h5, with suffix .state.new.
-     */
+    /* o.h5.state + .new equals o.h5 + .state.new. */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

@@ -1,4 +1,4 @@
-/* Tests of output folders. They must appear whole or not at all; foreign files must stay. */
+/* Tests output folders, which appear whole or not at all. Foreign files must stay. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -77,17 +77,14 @@ TEST(test_replaces)
     run("[ -e x/old ]");
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ \"$(ls x)\" = a ] && [ ! -e x.partial ] && [ ! -e x.lock ]");
-    /* With `replace` set, the output folder need not exist before. */
+    /* With `replace`, the output folder may be missing. */
     run("rm -rf x");
     assert_int_equal(kvd_output_folder_begin(&out, path, true, &err), 0);
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ -d x ]");
 }
 
-/*
- * The program never makes a folder NAME.partial that holds folders, so it must not remove such a
- * folder.
- */
+/* A NAME.partial that holds folders is foreign and must stay. */
 TEST(test_left_behind)
 {
     kvd_output out;
@@ -142,8 +139,8 @@ static const char *const contents[] = {"page", "in/", NULL};
 static bool exchange_refused;
 
 /*
- * Replaces the system call renameat2. If `exchange_refused` is set, the call fails as on network
- * file systems.
+ * Replaces the system call. If `exchange_refused` is set, the call fails as on network file
+ * systems.
  */
 int renameat2(int old_fd, const char *from, int new_fd, const char *to, unsigned flags)
 {
@@ -176,7 +173,7 @@ TEST(test_renews)
     run("touch x/in/old");
     renew(path);
     exchange_refused = false;
-    /* If NAME is a link, the folder that it points to must be replaced. */
+    /* If NAME is a link, its target must be replaced. */
     run("ln -s x y && touch x/in/old");
     (void)snprintf(other, sizeof other, "%s/y/", folder);
     renew(other);

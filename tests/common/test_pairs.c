@@ -1,6 +1,6 @@
 /*
- * Tests of rotations that two matrices share, such as Q and K of a head, and of balanced
- * projections. A balanced projection has a left matrix for queries and a right matrix for keys.
+ * Tests shared rotations of two matrices (Q and K) and balanced projections (left for queries,
+ * right for keys).
  */
 #include <unistd.h>
 
@@ -87,10 +87,7 @@ TEST(test_stacks_are_in_order)
     kvd_err err;
     assert_int_equal(kvd_activations_open(&a, path, &err), 0);
 
-    /*
-     * The rows that share a rotation must be Q of heads 2 and 3, which read KV head 1, and then its
-     * K.
-     */
+    /* Expected rows: Q of heads 2 and 3, then K of KV head 1. */
     gathered g = stack(&a, KVD_PAIR_QK, KVD_SHARED, 1, 1, 50, false);
     assert_int_equal(g.n, 150);
     same_rows(&a, KVD_X_Q, 1, 2, g.x);
@@ -126,10 +123,7 @@ TEST(test_stacks_are_in_order)
     kvd_activations_close(&a);
 }
 
-/*
- * If the rows of Q and K are decomposed in another order, their rotation may change only by
- * rounding.
- */
+/* Another order of Q's and K's rows may change the rotation only by rounding. */
 TEST(test_order_of_the_stack_does_not_matter)
 {
     kvd_activations a;
@@ -212,9 +206,8 @@ static void times(const double *A, const double *B, int transposed, double *C)
 }
 
 /*
- * Returns || cl^{1/2} E cr^{1/2} ||_F^2 with E = I - L R^T. cl and cr are second moments of queries
- * and keys; L and R are the first m columns of `left` and `right`. The norm is computed as
- * trace(E^T cl E cr), without square roots.
+ * Returns trace(E^T cl E cr) with E = I - L R^T, where L and R are the first m columns. cl, cr:
+ * second moments of queries and keys.
  */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
@@ -268,10 +261,7 @@ TEST(test_balanced_is_the_best_of_its_rank)
     kvd_moments_release(&m);
 }
 
-/*
- * The loss must be the sum over queries and keys of (q . k - q A B^T k)^2, where A and B project
- * queries and keys.
- */
+/* Loss = sum over queries q and keys k of (q . k - q A B^T k)^2, with projections A and B. */
 TEST(test_balanced_loss_is_the_error_of_scores)
 {
     kvd_activations a;
@@ -311,9 +301,7 @@ TEST(test_balanced_without_full_rank)
 {
     double cl[64] = {0}, cr[64] = {0}, sigma[D], left[64], right[64];
     kvd_err err;
-    /*
-     * Queries use dimensions 0 .. 4 and keys 2 .. 7, so the matrix of attention scores has rank 3.
-     */
+    /* Queries use dimensions 0 .. 4 and keys 2 .. 7, so scores have rank 3. */
     for (size_t i = 0; i < D; i++) {
         cl[i * D + i] = i < 5 ? 1 + (double)i : 0;
         cr[i * D + i] = i >= 2 ? 2 + (double)i : 0;

@@ -16,7 +16,7 @@
 #include "unit.h"
 
 static kvd_err err;
-/* If set, realpath fails as it does without memory. */
+/* If set, realpath fails as if memory were exhausted. */
 static bool no_memory;
 
 char *realpath(const char *path, char *resolved)
@@ -73,7 +73,7 @@ TEST(test_command_line_is_quoted)
     kvd_run_release(&run);
 }
 
-/* An empty file must have the published XXH3-128 hash of no bytes. */
+/* Published XXH3-128 hash of no bytes. */
 TEST(test_inputs)
 {
     kvd_run run = {0};
@@ -85,7 +85,7 @@ TEST(test_inputs)
     assert_string_equal(run.inputs[1].made_by, "");
     assert_int_equal(strlen(run.inputs[1].hash), 37);
     assert_string_not_equal(run.inputs[1].hash, run.inputs[0].hash);
-    /* The file is larger than the block that kvd_run_add_input reads at once. */
+    /* Larger than one read block of kvd_run_add_input. */
     char *big = calloc(1, 3 << 20);
     assert_non_null(big);
     assert_int_equal(kvd_run_add_input(&run, put("big", big, 3 << 20), &err), 0);
@@ -121,7 +121,7 @@ TEST(test_folder_hash)
     folder_hash(changed, &more);
     assert_string_not_equal(first, changed);
     put("text", "hello\n", 6);
-    /* If a file is renamed, the hash of the folder must change. */
+    /* Renaming a file must change the folder's hash. */
     char from[128], to[128];
     (void)snprintf(from, sizeof from, "%s/text", temp_folder());
     (void)snprintf(to, sizeof to, "%s/text2", temp_folder());
@@ -130,7 +130,7 @@ TEST(test_folder_hash)
     assert_string_not_equal(first, changed);
     assert_int_equal(bytes, more);
     assert_int_equal(rename(to, from), 0);
-    /* Subfolders of a checkpoint's folder must not change its hash. */
+    /* Subfolders must not change the hash. */
     (void)snprintf(to, sizeof to, "%s/inner", temp_folder());
     assert_int_equal(mkdir(to, 0700), 0);
     folder_hash(again, &more);
@@ -162,7 +162,7 @@ TEST(test_interruption)
     assert_int_equal(kvd_run_start(&run, "x", 1, argv, &opt, &err), 0);
     assert_false(kvd_interrupted());
     raise(SIGTERM);
-    raise(SIGTERM); /* a second SIGTERM, as `timeout` sends it */
+    raise(SIGTERM); /* a second SIGTERM, as `timeout` sends */
     assert_true(kvd_interrupted());
     const pid_t pid = fork();
     if (pid == 0) {
@@ -218,10 +218,7 @@ TEST(test_exit)
     }
 }
 
-/*
- * A file must not be accepted as an output just because the path of an input, which is the same
- * file, cannot be resolved.
- */
+/* An output must be refused if resolving an input's path fails, as both may be one file. */
 TEST(test_inputs_are_kept)
 {
     char path[256], link[256], inner[256];

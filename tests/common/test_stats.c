@@ -1,11 +1,10 @@
-/* Tests of random numbers, and of statistics of numbers. */
 #include <math.h>
 
 #include "common/rng.h"
 #include "common/stats.h"
 #include "unit.h"
 
-/* Numbers that the demonstration program of PCG's authors prints, with seed 42 and stream 54. */
+/* Output of the demonstration program of PCG's authors, seed 42, stream 54. */
 TEST(test_published_sequence)
 {
     static const uint64_t want[6] = {0x86b1da1d72062b68u, 0x1304aa46c9853d39u, 0xa3670e9e0dd50358u,
@@ -18,7 +17,7 @@ TEST(test_published_sequence)
         assert_true(kvd_rng_u64(&r) == want[i]);
 }
 
-/* Numbers of NumPy's PCG64 from the state that splitmix64 gives for seed 12345 and stream 7. */
+/* Output of NumPy's PCG64, state from splitmix64 with seed 12345 and stream 7. */
 TEST(test_seeding)
 {
     static const uint64_t want[4] = {0x37ed2b54a5083b51u, 0x715b4b62b44a5905u, 0x589f405473706604u,
@@ -43,7 +42,7 @@ TEST(test_below)
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < 100; i++)
         assert_int_equal(kvd_rng_below(&r, 1), 0);
-    /* 99.99 % of chi-square values with 6 degrees of freedom are below 27.9. */
+    /* 99.99 % quantile of chi-square with 6 degrees of freedom: 27.9. */
     enum { N = 70000 };
     double cell[7] = {0}, chi2 = 0;
     for (int i = 0; i < N; i++) {
@@ -54,10 +53,7 @@ TEST(test_below)
     for (int k = 0; k < 7; k++)
         chi2 += (cell[k] - N / 7.0) * (cell[k] - N / 7.0) / (N / 7.0);
     assert_true(chi2 < 27.9);
-    /*
-     * n is three quarters of the range of 64 bits. If results were remainders modulo n, results in
-     * the lower third would be twice as frequent.
-     */
+    /* n = 0.75 * 2^64: plain remainders would make results in the lower third twice as frequent. */
     const uint64_t n = 0xc000000000000000u;
     double sum = 0;
     for (int i = 0; i < N; i++) {
@@ -142,15 +138,12 @@ TEST(test_bootstrap_shape)
     const double num[] = {1, 2, 3, 4, 5, 6, 7, 8}, den[] = {2, 4, 6, 8, 10, 12, 14, 16};
     const double zero[N] = {0}, last_one[N] = {[N - 1] = 1};
     kvd_interval v, w;
-    /*
-     * All clusters have the same ratio, so both ends of the confidence interval must equal this
-     * ratio.
-     */
+    /* Equal ratios in all clusters give an interval without width. */
     assert_int_equal(kvd_bootstrap_ratio(num, den, N, 200, 1, &v, &err), 0);
     near(v.value, 0.5);
     near(v.lo, 0.5);
     near(v.hi, 0.5);
-    /* With fewer than KVD_BOOTSTRAP_CLUSTERS clusters the interval must be NaN. */
+    /* Fewer than KVD_BOOTSTRAP_CLUSTERS clusters give a NaN interval. */
     for (size_t n = 1; n < N; n++) {
         assert_int_equal(kvd_bootstrap_ratio(num, den, n, 200, 1, &v, &err), 0);
         near(v.value, 0.5);
@@ -163,13 +156,13 @@ TEST(test_bootstrap_shape)
     assert_int_equal(kvd_bootstrap_ratio(num, zero, N, 10, 1, &v, &err), -1);
     assert_string_equal(err.msg, "the ratio 36 / 0 is not a number");
     assert_int_equal(kvd_bootstrap_ratio(num, den, 0, 10, 1, &v, &err), -1);
-    /* A resample that misses the last cluster has the denominator 0 and must be left out. */
+    /* A resample without the last cluster has denominator 0 and must be left out. */
     assert_int_equal(kvd_bootstrap_ratio(num, last_one, N, 1000, 1, &v, &err), 0);
     near(v.value, 36);
     assert_true(isnan(v.lo) && isnan(v.hi));
 }
 
-/* About 95 of 100 intervals must contain the true value, although tokens are correlated. */
+/* About 95 of 100 intervals must contain the true value for correlated tokens. */
 TEST(test_bootstrap_coverage)
 {
     enum { TRIALS = 400, CLUSTERS = 60 };
@@ -190,10 +183,7 @@ TEST(test_bootstrap_coverage)
         fail_msg("%d of %d intervals hold the truth", inside, TRIALS);
 }
 
-/*
- * The result must be the mean of the ratios of the strata, each with the same weight, whatever the
- * sizes of the strata.
- */
+/* Result: mean of the strata's ratios, independent of their sizes. */
 TEST(test_bootstrap_strata)
 {
     enum { N = KVD_BOOTSTRAP_CLUSTERS };
@@ -203,9 +193,9 @@ TEST(test_bootstrap_strata)
     const size_t few[] = {0, 2, N - 1};
     kvd_interval v, w;
     assert_int_equal(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err), 0);
-    /* The strata have the ratios 0.5 and 0.9. One ratio over all clusters would be 42 / 60. */
+    /* Strata have ratios 0.5 and 0.9. One ratio over all clusters would be 42 / 60. */
     near(v.value, (0.5 + 0.9) / 2);
-    /* All clusters of a stratum have the same ratio, so the interval has no width. */
+    /* Equal ratios within a stratum give an interval without width. */
     near(v.lo, v.value);
     near(v.hi, v.value);
     assert_int_equal(kvd_bootstrap_strata(num, other, one, 1, 300, 7, &v, &err), 0);

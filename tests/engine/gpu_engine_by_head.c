@@ -1,7 +1,4 @@
-/*
- * Compares two GPUs with one GPU for methods that store data per KV head. The distance between the
- * logits of one and of two GPUs must be small compared with the method's effect on the logits.
- */
+/* Compares two GPUs with one GPU for methods that store data per KV head. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +15,6 @@
 #include "worst.h"
 
 enum { HELD = 4096 };
-/* Calibration and singular values of the methods that need them. */
 static kvd_activations dump;
 static kvd_spectrum spectrum;
 
@@ -48,7 +44,6 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/* A plan, and the projections that it uses. */
 typedef struct {
     kvd_plan plan;
     kvd_method method;
@@ -63,8 +58,8 @@ static void close_plan(opened *o)
 }
 
 /*
- * Opens the plan of a method with random matrices and tables, so that kvquant's codes differ
- * between heads. The caller must close it, also after a failure.
+ * Opens a method's plan with random matrices and tables. The caller must close *o, also after a
+ * failure.
  */
 static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_len, opened *o,
                      kvd_err *err)
@@ -125,8 +120,8 @@ static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err 
 }
 
 /*
- * Returns the median, over tokens, of the distance between the token's logits in x and in `want`.
- * The median ignores the few tokens whose logits change because of ties.
+ * Returns the median over tokens of the distance between logits x and `want`. The median ignores
+ * ties.
  */
 static double off(const load *l, const float *x, const float *want)
 {
@@ -147,10 +142,8 @@ static double held_off(const outcome *a, const outcome *b)
 }
 
 /*
- * Tests one method on two GPUs. `rounding` is the distance between one and two GPUs without a
- * method. `none` has the logits without a method. With the method, the distance between one and two
- * GPUs may be larger, up to a quarter of the method's effect on the logits. If a GPU used another
- * head's data, the distance would be as large as the method's effect.
+ * Accepts a distance between one and two GPUs of a quarter of the method's effect on logits.
+ * rounding: distance between one and two GPUs without a method. none: logits without a method.
  */
 static void test(const load *l, const char *method, const outcome *none, double rounding)
 {
@@ -161,7 +154,7 @@ static void test(const load *l, const char *method, const outcome *none, double 
     else {
         const double between = off(l, two.logits, one.logits),
                      own = off(l, one.logits, none->logits), held = held_off(&two, &one);
-        /* Codes of the latents of a GPU are filled up to whole words. */
+        /* Each GPU pads latent codes to whole words. */
         const double most = strstr(method, "palu+") ? 0.03 : 0.01;
         test_result(own >= 9 * rounding && between <= fmax(own / 4, 6 * rounding) && held <= most,
                     method,
@@ -203,7 +196,6 @@ static int make_calibration(const kvd_config *c, const char *path, kvd_err *err)
 
 /*
  * usage: gpu_engine_by_head [quick|TEXT]
- *
  * quick  fewer methods, for compute-sanitizer
  * TEXT   methods whose text contains TEXT
  */

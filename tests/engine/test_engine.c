@@ -1,7 +1,4 @@
-/*
- * Tests of the CPU's serving engine (engine/engine_cpu). Its logits are compared with the plain
- * forward pass over whole sequences.
- */
+/* Compares logits of the CPU serving engine with the forward pass over whole sequences. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,12 +23,9 @@ typedef struct {
     kvd_checkpoint *checkpoint;
     const kvd_config *config;
     uint32_t input[REQUESTS], output[REQUESTS];
-    /*
-     * Index in the array `id` of the first token of each request. The last output token is not in
-     * `id`, because it never enters the cache.
-     */
+    /* First token of each request in `id`, which omits each last output token. */
     size_t offset[REQUESTS + 1];
-    size_t longest; /* length of the longest request, with its last output token */
+    size_t longest; /* includes the last output token */
     uint32_t *id;
     float *want; /* expected logits, [tokens][vocab] */
 } texts;
@@ -46,7 +40,7 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /* Prompts of odd requests are so long that longrope uses its factors for long sequences. */
+        /* Odd requests exceed longrope's threshold for the long factors. */
         if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2)
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;
@@ -74,7 +68,6 @@ static void close_texts(texts *t)
     kvd_checkpoint_close(t->checkpoint);
 }
 
-/* The expected logits come from the forward pass over whole sequences. */
 static void forward(texts *t, const kvd_plan *plan)
 {
     kvd_err err = {""};
@@ -109,8 +102,8 @@ static uint32_t best(const float *x, size_t n)
 }
 
 /*
- * Compares the engine's logits with the expected ones. Adds the squared distance to *error and the
- * squared norm to *square. Returns the number of compared tokens.
+ * Adds squared distance to *error and squared norm to *square. Returns the number of compared
+ * tokens.
  */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
@@ -140,9 +133,8 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 }
 
 /*
- * Serves the requests. Every decode step gets the next token of the text as input, not the emitted
- * one. If `pages` is not 0, the cache has this number of pages, and a request reserves only pages
- * that it uses.
+ * Serves the requests with the text's next token as input of each decode step. If `pages` is not 0,
+ * the cache has that many pages, reserved on use.
  */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
@@ -235,7 +227,7 @@ TEST(test_families)
     }
 }
 
-/* Makes projections with which every head keeps a different number of dimensions. */
+/* Fills `dims` with a different number of kept dimensions for each head. */
 static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s, kvd_dims *dims)
 {
     kvd_err err = {""};
@@ -279,8 +271,8 @@ TEST(test_plans_of_dims)
 }
 
 /*
- * With a 16-bit cache, the accepted distances of logits are larger. A matrix product that adds its
- * terms in another order may round to another 16-bit number.
+ * 16-bit caches need larger tolerances: another order of addition may round to another 16-bit
+ * number.
  */
 TEST(test_types_of_the_cache)
 {
@@ -303,7 +295,7 @@ TEST(test_types_of_the_cache)
     }
 }
 
-/* A layer with a sliding window must store only the tokens in its window. */
+/* A sliding-window layer must store only the tokens in its window. */
 TEST(test_window_is_what_is_held)
 {
     texts t;
@@ -328,10 +320,9 @@ TEST(test_window_is_what_is_held)
 }
 
 /*
- * SGEMM may add in another order if the batch is smaller. A number close to the border between two
- * quantisation codes may then get another code. With OpenBLAS's Haswell kernels the distance of the
- * logits is 2.0e-4 for zipcache, 7.1e-5 for gear and 4e-7 for h2o. With a wrong method or
- * parameter, the distance is above 4e-3, for example 7.5e-3 for zipcache with share=0.58.
+ * Tolerance: a smaller batch changes SGEMM's rounding and thus codes at a border.
+ * OpenBLAS Haswell distances: zipcache 2.0e-4, gear 7.1e-5, h2o 4e-7. A wrong parameter gives above
+ * 4e-3.
  */
 TEST(test_plans_row_by_row)
 {
@@ -379,8 +370,7 @@ TEST(test_plans_row_by_row)
 }
 
 /*
- * A preempted request enters again with a longer prompt. With a method that compresses prompts, its
- * logits may therefore differ.
+ * A preempted request restarts with a longer prompt, so prompt compression may change its logits.
  */
 TEST(test_preempted_requests)
 {
@@ -471,7 +461,7 @@ TEST(test_facts)
     assert_int_equal((size_t)cut.bytes_per_token, 2 * kept);
     assert_int_equal(whole.pages, 2 * ((t.longest + PAGE - 1) / PAGE));
     assert_int_equal((size_t)cut.cache_bytes, 2 * kept * PAGE * cut.pages);
-    /* The rotation of V is multiplied into W_V and W_O, which then have fewer elements. */
+    /* V's rotation is multiplied into W_V and W_O, which become smaller. */
     assert_true(cut.weight_bytes < whole.weight_bytes);
     assert_true(cut.peak_bytes > cut.weight_bytes + cut.cache_bytes);
     kvd_dims_release(&dims);

@@ -1,9 +1,6 @@
 /*
- * Compares text generation on a GPU with generation on the CPU in float32, for methods of every
- * kind. Results on several GPUs must equal those on one GPU.
- *
- * GPU and CPU may generate different tokens if the CPU's log probabilities of the two tokens are
- * close. The margin is wider for methods that quantise or choose tokens.
+ * Compares text generation on GPUs with the CPU in float32, for every kind of method.
+ * Tokens may differ if the CPU's log probabilities of both tokens are close.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -94,7 +91,7 @@ static void set_up(void)
     }
 }
 
-/* Opened compression plan of a method, with the projections that it uses. */
+/* Plan of a method, with its projections. */
 typedef struct {
     kvd_method m;
     kvd_point *point;
@@ -139,10 +136,7 @@ typedef struct {
     double seconds;
 } outcome;
 
-/*
- * Generates text. A token in `forced` replaces the generated one. `scores` asks for log
- * probabilities.
- */
+/* Generates text. Tokens in `forced` replace generated ones. scores: computes log probabilities. */
 static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *forced, bool scores,
                      outcome *o, kvd_err *err)
 {
@@ -157,16 +151,12 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *for
     return done;
 }
 
-/* Differences between generation on the GPU and on the CPU. */
 typedef struct {
-    /*
-     * Log probability of the CPU's token minus that of the GPU's token, at the first position where
-     * the two differ.
-     */
+    /* log probability of the CPU's token minus the GPU's, at their first difference */
     double margin;
-    /* Mean difference of the log probabilities of the CPU's tokens. */
+    /* mean difference of log probabilities of the CPU's tokens */
     double log_p;
-    double bits;      /* accepted relative difference of the cache sizes; 0: they must be equal */
+    double bits;      /* accepted relative difference of cache sizes */
     size_t sequences; /* number of sequences whose tokens differ */
 } limits;
 
@@ -176,7 +166,7 @@ typedef struct {
     bool account;
 } difference;
 
-/* Compares freely generated tokens up to the first difference of each sequence. */
+/* Compares generated tokens up to each sequence's first difference. */
 static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome *want,
                          const outcome *got, difference *d)
 {
@@ -210,7 +200,7 @@ static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome
     }
 }
 
-/* Compares log probabilities of equal, forced tokens, and the bits of the caches. */
+/* Compares log probabilities of forced tokens, and cache sizes. */
 static void compare_forced(const outcome *want, const outcome *got, difference *d)
 {
     for (size_t i = 0; i < PLACES; i++) {
@@ -275,8 +265,7 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
 }
 
 /*
- * Callback that ends every answer after 5 to 7 tokens. In every second sequence its last token is
- * not fed to the model.
+ * Ends every answer after 5 to 7 tokens. Every second answer's last token is not fed to the model.
  */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -407,13 +396,10 @@ static void compare_several(void)
     }
 }
 
-/*
- * Compares the results of methods on GPU and CPU. If `only` is given, compares only methods whose
- * text contains this string.
- */
+/* Compares GPU and CPU for all methods, or for those whose text contains `only`. */
 static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 {
-    /* `smooth` is false for methods that quantise or choose tokens. */
+    /* smooth: the method neither quantises nor chooses tokens. */
     static const struct {
         const char *text;
         bool smooth;
@@ -508,17 +494,13 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         const bool smooth = method[i].smooth, f32 = type == KVD_F32;
         if (only && !strstr(method[i].text, only))
             continue;
-        /*
-         * Rounding may change which page of 64 tokens or which cluster is chosen, and the signs
-         * that turboquant stores of keys and vidkv of coefficients.
-         */
+        /* Rounding may change a chosen page or cluster, or a stored sign. */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
         /*
-         * If scores are nearly equal, rounding decides which token stays and which tokens are
-         * merged. When scores of a prompt get a noise of 0.3 %, results of the CPU alone differ by
-         * 1.2 nats with elasticcache.
+         * Rounding may decide which tokens merge. A noise of 0.3 % on prompt scores moves
+         * elasticcache by 1.2 nats.
          */
         const bool merges =
             !strcmp(method[i].text, "elasticcache") || !strcmp(method[i].text, "d2o");
@@ -543,10 +525,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
     kvd_generator_free(gpu);
 }
 
-/*
- * A small model like gpt-oss: routed experts, attention sinks, biases, yarn, and a window in one
- * layer.
- */
+/* A small gpt-oss: routed experts, sinks, biases, yarn, a window in one layer. */
 static const kvd_shape gpt_oss = {
     "gpt_oss", "gpt_oss", "made up",
     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_act\":\"silu\","
@@ -560,8 +539,8 @@ static const kvd_shape gpt_oss = {
     "\"vocab_size\":500,\"tie_word_embeddings\":false}"};
 
 /*
- * Checks that a method runs on the CUDA engine. If `reason` is given, checks that it runs without
- * the engine instead and that the message contains `reason`.
+ * Checks that a method runs on the CUDA engine or, if `reason` is given, is refused with that
+ * reason.
  */
 static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
 {
@@ -577,7 +556,7 @@ static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
     close_plan(&o);
 }
 
-/* Methods of the dims axis that make their own matrices must run on the engine in bf16. */
+/* Methods of the dims axis with matrices of their own. */
 static void run_on_engine(void)
 {
     kvd_generator *const gpu = generator(true, KVD_BF16, 1);
@@ -597,16 +576,12 @@ static void run_on_engine(void)
 }
 
 /*
- * Compares the engine with the CPU on a model with sinks, a window and routed experts. The window
- * is shorter than every sequence. If the window were longer than some sequences, the CPU would
- * apply methods to the windowed layers of these sequences.
+ * Compares engine and CPU with sinks, window and experts. A window above some lengths would let the
+ * CPU compress windowed layers.
  */
 static void compare_gpt_oss(void)
 {
-    /*
-     * Rounding to bf16 can change the choice of an expert, and the other expert changes a log
-     * probability by up to 1.
-     */
+    /* bf16 rounding can change an expert, which moves a log probability by up to 1. */
     static const limits most = {.margin = 1, .log_p = 0.05, .bits = 1e-12, .sequences = SEQUENCES},
                         chosen = {.margin = 2, .log_p = 0.2, .bits = 1e-12, .sequences = SEQUENCES};
     static const char *const method[] = {"h2o",
@@ -662,10 +637,9 @@ static void compare_gpt_oss(void)
 
 /*
  * usage: gpu_generate [quick|gpt-oss|TEXT]
- *
- * quick   methods that combine two axes, in bf16, for tools that slow the GPU down
- * gpt-oss only a made-up model with routed experts and a window TEXT    methods whose text contains
- * TEXT
+ * quick    methods of two axes, in bf16, for sanitizers
+ * gpt-oss  made-up model with experts and a window
+ * TEXT     methods whose text contains TEXT
  */
 int main(int argc, char **argv)
 {

@@ -1,4 +1,4 @@
-/* Compares kvd_gpu_quality_add with the CPU, and measures the memory bandwidth. */
+/* Compares kvd_gpu_quality_add with the CPU, and measures memory bandwidth. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static void verdict(int good, const char *name, const char *detail)
     failed |= !good;
 }
 
-/* `logits` are those of the compressed model, `reference` those of the uncompressed model. */
+/* logits: compressed model; reference: uncompressed model. */
 typedef struct {
     size_t n, vocab;
     float *logits, *reference; /* [n][vocab] */
@@ -63,10 +63,7 @@ static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
     return x;
 }
 
-/*
- * Computes the expected quality on the CPU. Adds one token per call, because the GPU sums in that
- * order.
- */
+/* Computes expected quality, one token per call as the GPU's order of addition. */
 static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_prediction_change *each,
                   kvd_err *err)
 {
@@ -170,7 +167,7 @@ static void ties_and_extremes(void)
             u[j] = floorf(u[j]);
             v[j] = floorf(v[j]);
         }
-        /* Chooses as the next token one of the tokens whose logits are equal and largest. */
+        /* The next token is one of those with the largest logit. */
         for (size_t j = 0, best = 0; j < x.vocab; j++)
             if (u[j] > u[best] || (u[j] == u[best] && i % 3 == 0 && j % 2)) {
                 best = j;
@@ -220,7 +217,7 @@ static void refusals(void)
     refused("nan_in_reference", &x);
     x.logits[20 * 2500 + 2499] = -INFINITY;
     refused("minus_inf_beside_it", &x);
-    /* Token 13 is not added to any sequence, but a NaN in its logits must still be an error. */
+    /* A NaN must be an error even in token 13, which belongs to no sequence. */
     x.logits[13 * 2500 + 2300] = NAN;
     x.logits[13 * 2500 + 2301] = INFINITY;
     x.logits[13 * 2500 + 9] = INFINITY;
@@ -281,7 +278,7 @@ static void rate(size_t n, size_t vocab)
 
 /*
  * usage: gpu_quality [small]
- * `small` leaves out the measurement of the bandwidth, for sanitizers.
+ * small  without the bandwidth measurement, for sanitizers
  */
 int main(int argc, char **argv)
 {

@@ -1,6 +1,5 @@
 /*
- * Compares the prompts of benchmarks with those of the benchmarks' own code
- * (tests/oracle/make_benchmark_prompts.py).
+ * Compares prompts with those of the benchmarks' own code (tests/oracle/make_benchmark_prompts.py).
  */
 #include <jansson.h>
 #include <stdbool.h>
@@ -67,10 +66,7 @@ TEST(prompts_as_the_authors)
                              item->turn[0].answer_prefix) > 0);
         if (strcmp(prompt, json_string_value(json_object_get(x, "prompt"))))
             fail_msg("%s: '%s'", item->task, prompt);
-        /*
-         * The item's context must end with the document, because the question is appended to the
-         * context.
-         */
+        /* The context ends with the document, because the question follows. */
         const char *const end = strstr(item->context, "two lines.");
         if (!end || strcmp(end, "two lines."))
             fail_msg("%s: the context is '%s'", item->task, item->context);
@@ -86,7 +82,7 @@ TEST(prompts_as_the_authors)
     json_decref(all);
 }
 
-/* Tests benchmark tasks whose prompt text depends on the item. */
+/* Tasks whose prompt text depends on the item. */
 TEST(infinitebench_as_the_authors)
 {
     json_error_t why;
@@ -118,7 +114,6 @@ TEST(infinitebench_as_the_authors)
     json_decref(root);
 }
 
-/* The solved examples before a question must be those that the benchmark lists for the item. */
 TEST(shots_as_the_harness)
 {
     json_error_t why;
@@ -169,10 +164,7 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
         fail_msg("%s", err.msg);
 }
 
-/*
- * A prompt that is too long must keep the first and the last half of the tokens that fit, as in
- * LongBench.
- */
+/* LongBench cuts the middle of long prompts. */
 TEST(the_middle_is_cut)
 {
     static const char text[] = "One two three four five six seven eight nine ten. Eleven twelve "
@@ -223,10 +215,7 @@ TEST(the_middle_is_cut)
     free(both);
 }
 
-/*
- * A second question in the same sequence must follow the first answer. In a separate sequence it
- * must repeat the context.
- */
+/* A second question follows the first answer, or repeats the context in a separate sequence. */
 TEST(turns_follow_or_stand_apart)
 {
     json_t *const item =
@@ -260,10 +249,7 @@ TEST(turns_follow_or_stand_apart)
     json_decref(item);
 }
 
-/*
- * The chat template must not add a second BOS token, and white space at the ends of the user's text
- * must be removed.
- */
+/* No second BOS token; white space around the user's text is removed. */
 TEST(chat_around_turns)
 {
     static const kvd_chat chat = {.name = "test",
@@ -305,10 +291,7 @@ TEST(chat_around_turns)
     assert_memory_equal(r.run.id, whole.id, whole.n * sizeof *whole.id);
     assert_int_equal(r.run.end[1], 2 * NEW + next.n);
     assert_memory_equal(r.run.forced + NEW, next.id, next.n * sizeof *next.id);
-    /*
-     * In a chat, the token that ended an answer is not kept: the template's text before the next
-     * turn must replace it.
-     */
+    /* In a chat, the template's text replaces the token that ended an answer. */
     uint32_t token[] = {5, next.id[0]};
     assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 0, token, &err), 0);
     assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 1, token, &err), 2);
@@ -346,7 +329,7 @@ TEST(chat_around_turns)
     json_decref(item);
 }
 
-/* RULER's items in the columns of the data set simonjegou/ruler, which kvpress reads. */
+/* Columns of data set simonjegou/ruler, which kvpress reads. */
 TEST(columns_of_kvpress)
 {
     kvd_benchmark b;

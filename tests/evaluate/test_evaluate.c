@@ -1,4 +1,3 @@
-/* Tests of kvd_evaluate on a small random checkpoint. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,10 +109,7 @@ TEST(test_none_is_the_reference)
     close_bench(&b);
 }
 
-/*
- * Sums of prediction quality must be the same for every batch size, with and without kept hidden
- * states, and for every number of methods per call.
- */
+/* Sums must not depend on batch size, kept hidden states or methods per call. */
 TEST(test_ways_to_the_same_sums)
 {
     kvd_err err = {""};
@@ -230,7 +226,6 @@ TEST(test_full_rank_guard)
                                                 &error, &err),
                          0);
         assert_true(error < 1e-4);
-        /* A small error in one projection must be detected. */
         d.head[3].b_v[5] += 0.05f;
         assert_int_equal(kvd_evaluate_full_rank(&b.e, &d, 1e-3, &error, &err), -1);
         assert_non_null(strstr(err.msg, "at full width changes logits by"));
@@ -278,10 +273,7 @@ typedef struct {
     kvd_quality *reference;
 } outcome;
 
-/*
- * Evaluates one method. If `shortcuts` is false, the model is run even for passes whose result is
- * known beforehand.
- */
+/* Evaluates one method. Without `shortcuts`, the model also runs in passes with a known result. */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
 {
@@ -302,10 +294,7 @@ static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t 
     const kvd_method_setup setup = {.config = config, .seed = 3};
     assert_int_equal(kvd_method_parse(name, &m, &err), 0);
     kvd_dims d = {0};
-    /*
-     * If `keep`, evaluates twice; the second evaluation uses kept results of the uncompressed
-     * model.
-     */
+    /* The second evaluation uses kept results of the uncompressed model. */
     for (int again = 0; again < (keep ? 2 : 1); again++) {
         if (again)
             kvd_choice_release(&o->c);
@@ -346,8 +335,8 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
         /*
-         * `off` is the accepted relative error. If K and V are stored without loss, the squared
-         * error consists of rounding errors only, which must be below off^2 times the squared norm.
+         * off: accepted relative error. Rounding alone gives squared errors below off^2 times the
+         * squared norm.
          */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
@@ -370,7 +359,7 @@ static void drop_outcome(outcome *o)
     free(o->reference);
 }
 
-/* If prompts run once for several methods, the results must equal those of whole sequences. */
+/* Prompts that run once for several methods must give the results of whole sequences. */
 TEST(test_prompts_run_once)
 {
     static const char *const methods[] = {"zack,p=0.5",
@@ -395,7 +384,7 @@ TEST(test_prompts_run_once)
         }
 }
 
-/* A method that changes nothing is not run, but its results must be those of a run, bit for bit. */
+/* Method `none` is not run. Results must equal a run's bit for bit. */
 TEST(test_none_is_not_run)
 {
     for (int keep = 0; keep < 2; keep++) {
@@ -456,17 +445,17 @@ TEST(test_attention_error_by_hand)
     assert_int_equal(kvd_attention_error_init(&e, &kept, &c, &err), 0);
     assert_int_equal(kvd_attention_error_add(&e, &in, v, &err), 0);
     /*
-     * Attention outputs of two tokens, of two dimensions per head. Head 0: expected (3,4) and
-     * (0,0), actual (3,1) and (0,5). Head 1: expected (0,2) and (0,-2), actual (1,2) and (0,-3).
+     * Head 0: expected (3,4) (0,0), actual (3,1) (0,5). Head 1: expected (0,2) (0,-2), actual (1,2)
+     * (0,-3).
      */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
     /*
-     * Error D of the paper ZDC: mean of |actual - expected| / |expected| over the expected values
-     * that are not 0.
+     * Error D of the ZDC paper: mean of |actual - expected| / |expected| over nonzero expected
+     * values.
      */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
-    /* Head 1: 2 is exact and -2 became -3, so the mean is (0 + 1/2) / 2. */
+    /* Head 1: 2 is exact, -2 became -3: (0 + 1/2) / 2. */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);
     double norm, zdc, zeros;
     kvd_attention_error_mean(&e, &norm, &zdc, &zeros);
@@ -499,10 +488,7 @@ TEST(test_error_scan)
         }
     }
     assert_true(positive > 60);
-    /*
-     * The error table must agree with a complete evaluation in which one head keeps fewer
-     * dimensions.
-     */
+    /* The table must agree with an evaluation in which one head is cut. */
     kvd_dims d;
     assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err), 0);
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};
@@ -511,10 +497,7 @@ TEST(test_error_scan)
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
-    /*
-     * If memory is short, the measurement of the error table processes one head at a time, which
-     * must give the same table.
-     */
+    /* Without spare memory, heads are measured one at a time. */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;
     assert_int_equal(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err),

@@ -1,7 +1,4 @@
-/*
- * Tests of text generation with a compressed cache. Each token must be the one predicted by a
- * forward pass over the whole sequence with the same compression method.
- */
+/* Tests generation with a compressed cache against forward passes over whole sequences. */
 #include <math.h>
 #include <unistd.h>
 
@@ -57,10 +54,6 @@ static int read_ids(kvd_err *err)
     return status;
 }
 
-/*
- * Makes random calibration data. Their values do not matter, because both sides of each comparison
- * use them.
- */
 static int make_calibration(kvd_err *err)
 {
     dump_plan p;
@@ -85,7 +78,7 @@ static int set_up(void **state)
     config = kvd_checkpoint_config(checkpoint);
     hidden = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *hidden);
     logits = malloc((size_t)LONGEST * (size_t)config->vocab_size * sizeof *logits);
-    /* There is room for two of the three sequences at a time. */
+    /* Room for two of three sequences. */
     const kvd_generator_spec spec = {.max_tokens = 2 * LONGEST, .max_len = LONGEST};
     generator = kvd_generator_new(checkpoint, &spec, &err);
     forward = kvd_forward_new(checkpoint, LONGEST, LONGEST, &err);
@@ -137,7 +130,6 @@ static void generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuat
         fail_msg("%s", err.msg);
 }
 
-/* The plan of a method, ready to run. */
 typedef struct {
     kvd_plan plan;
     kvd_point *point;
@@ -175,10 +167,7 @@ static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, 
     return kvd_forward_run(ctx, first, &prompts->hook, -1, NULL, err);
 }
 
-/*
- * Computes logits in one pass over the whole sequence. If `plan` is NULL, the KV cache is
- * uncompressed.
- */
+/* Computes logits of the whole sequence. plan NULL: uncompressed KV cache. */
 static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
 {
     kvd_err err = {""};
@@ -222,16 +211,13 @@ TEST(none_is_repeated_full_passes)
             assert_int_equal(token[end[s] + j], whole[n + j]);
         }
     }
-    /* Every generated token but the last one is appended once to each KV head of each layer. */
+    /* Every generated token except the last is appended to each KV head. */
     assert_int_equal(account.rows,
                      PROMPTS * (N_NEW - 1) * (size_t)config->n_layers * (size_t)config->n_kv_heads);
     assert_true(fabs(account.payload - account.dense) < 1);
 }
 
-/*
- * Tests longrope: RoPE's factors change when the text reaches 32 tokens, and K must then be
- * computed again.
- */
+/* longrope's factors change at 32 tokens, which requires K to be recomputed. */
 TEST(longrope_follows_the_text)
 {
     enum { N = 5, TEXT = 64 };
@@ -290,8 +276,8 @@ TEST(longrope_follows_the_text)
 }
 
 /*
- * Compares generation with forward passes over whole sequences. `tolerance` is for log
- * probabilities, because rounding may change a quantised number.
+ * Compares generation with whole sequences. tolerance: for log probabilities, as rounding may
+ * change a code.
  */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
@@ -302,7 +288,7 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
     double p[3 * N_NEW] = {0}, q[3 * N_NEW] = {0};
     kvd_continuations c = {.n_sequences = PROMPTS, .offset = offset, .id = id, .end = end};
     generate(generator, &o.plan, &c, (kvd_continued){.token = token, .log_p = p});
-    /* If the generated tokens are given as forced tokens, the same tokens must be predicted. */
+    /* Generated tokens, given as forced tokens, must be predicted again. */
     c.forced = token;
     generate(generator, &o.plan, &c, (kvd_continued){.token = again, .log_p = q, .rank = rank});
     for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
@@ -372,7 +358,7 @@ static size_t read_line(FILE *f, double *x, size_t most)
     return n;
 }
 
-/* Compares greedy generation with Transformers (tests/oracle/transformers_oracle.py). */
+/* Oracle: Transformers (tests/oracle/transformers_oracle.py). */
 TEST(none_is_transformers)
 {
     enum { SEQUENCES = 5, N = 24, MOST = 100 };
@@ -414,7 +400,7 @@ TEST(none_is_transformers)
     kvd_generator_free(g);
 }
 
-/* A token whose position does not follow the cached sequence must be an error. */
+/* A token position that does not follow the cached sequence must be an error. */
 TEST(rows_that_do_not_follow)
 {
     kvd_err err = {""};
@@ -439,7 +425,7 @@ TEST(rows_that_do_not_follow)
     start = LONGEST - 2;
     assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), -1);
     assert_string_equal(err.msg, "sequence 0: positions 71 .. 110 of 73, room for 73");
-    /* Several tokens in one call must give the same logits as one token per call. */
+    /* Several tokens per call must give the logits of one token per call. */
     float *const one = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
     assert_non_null(one);
     for (size_t t = 0; t < 4; t++) {
@@ -465,9 +451,8 @@ TEST(rows_that_do_not_follow)
 }
 
 /*
- * Callback after each emitted token. Ends the answer of sequence 1 at its second token, and that of
- * sequence 2 at its first. The callback returns seen[PROMPTS]: 1 if the last token is fed to the
- * model, 2 if not.
+ * Ends sequence 1 at token 2 and sequence 2 at token 1. Returns seen[PROMPTS]: 1 feeds the last
+ * token to the model, 2 does not.
  */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -478,7 +463,7 @@ static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *toke
     return (sequence == 1 ? seen[1] == 2 : sequence == 2) ? (int)seen[PROMPTS] : 0;
 }
 
-/* Counts the reports of progress, and adds up the sequences that they report. */
+/* Number of progress reports, and sum of the reported sequences. */
 typedef struct {
     size_t n_calls;
     double sequences;
@@ -493,9 +478,8 @@ static void count_progress(void *ctx, double n)
 }
 
 /*
- * Generates two answers per sequence on one cache, with forced questions before them. A second run
- * gets these tokens as input instead of generating them; at each position it must predict the same
- * token. `ended` is the return value of end_early.
+ * Generates two answers per sequence with forced questions, then forces these tokens and compares.
+ * ended: return value of end_early.
  */
 static void check_questions(size_t ended)
 {
@@ -521,7 +505,7 @@ static void check_questions(size_t ended)
     assert_int_equal(seen[0], 2 * ANSWER);
     assert_int_equal(seen[1], 2 + ANSWER);
     assert_int_equal(seen[2], 2);
-    /* Progress is reported in every layer of every step, and adds up to all sequences. */
+    /* Each layer of each step reports progress, which adds up to all sequences. */
     assert_true(progress.n_calls >= cost[0].steps * (size_t)config->n_layers);
     assert_true(fabs(progress.sequences - PROMPTS) < 1e-9);
     size_t n = 0, at[3 * PLACES];
@@ -557,7 +541,7 @@ TEST(questions_in_turn)
 }
 
 #ifdef KVD_CUDA
-/* Returns the reason why the CUDA engine does not support a method, or "" if it does. */
+/* Returns why the CUDA engine does not support a method, or "". */
 static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
 {
     static char why[KVD_GENERATOR_WHY];
@@ -569,7 +553,7 @@ static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type
     return why;
 }
 
-/* Methods that the CUDA engine does not support must be generated token by token. */
+/* Methods that the CUDA engine lacks must be generated token by token. */
 TEST(paths_on_a_gpu)
 {
     char engine[] =
@@ -587,7 +571,7 @@ TEST(paths_on_a_gpu)
         if (!*why_not(config, text, KVD_BF16))
             fail_msg("%s in the engine", text);
     assert_string_equal(why_not(config, "none", KVD_F16), "the engine stores bf16 (--cache bf16)");
-    /* If the model normalises Q and K after the projection, K cannot be quantised before RoPE. */
+    /* With norms of Q and K after projection, K cannot be quantised before RoPE. */
     kvd_config normed = *config;
     normed.qk_norm = true;
     assert_string_equal(why_not(&normed, "none", KVD_BF16), "");

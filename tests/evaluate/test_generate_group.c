@@ -1,6 +1,5 @@
 /*
- * Tests of how generation divides sequences: among workers, into parts, and into groups that begin
- * again with more room. Results must not depend on the division.
+ * Tests the division of sequences among workers, parts and groups. Results must not depend on it.
  */
 #include <math.h>
 #include <pthread.h>
@@ -47,10 +46,10 @@ static int tear_down(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /* Cache sizes and times of the whole call, and their sums over the calls of add_step. */
+    /* account: whole call; stepped: sum over calls of add_step. */
     kvd_stepwise_account account, stepped;
     size_t steps;
-    kvd_continued_cost cost[PROMPTS]; /* filled only by the function run_short */
+    kvd_continued_cost cost[PROMPTS]; /* filled only by run_short */
 } divided;
 
 static int add_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
@@ -89,7 +88,7 @@ static void assert_same(const divided *a, const divided *b)
     assert_int_equal(b->account.rows, b->stepped.rows);
 }
 
-/* Several threads, in place of several GPUs, must generate the same tokens as one. */
+/* Each thread acts as a GPU. */
 TEST(several_workers_are_one)
 {
     static divided one, several;
@@ -104,8 +103,8 @@ TEST(several_workers_are_one)
 }
 
 /*
- * Generator path (the interface to an engine or forward pass) whose pass number `fail_at` fails.
- * After the failure it can allocate more memory, which `grown` counts.
+ * Generator path whose pass `fail_at` fails and which can then allocate more memory, counted by
+ * `grown`.
  */
 typedef struct {
     kvd_generate_path path;
@@ -174,8 +173,8 @@ static void add_advance(void *ctx, double n)
 }
 
 /*
- * Generates all sequences as one group. Pass number `fail_at` of the group fails; 0: no pass fails.
- * `grown` is the number of times that earlier groups allocated more memory.
+ * Generates all sequences as one group. fail_at: failing pass, 0 for none. grown: earlier
+ * allocations of memory.
  */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
@@ -221,10 +220,7 @@ static void assert_same_groups(const divided *got, const divided *want)
     assert_int_equal(got->account.rows, want->account.rows);
 }
 
-/*
- * If a pass fails for lack of memory, the group of sequences begins again with more memory and in
- * several parts. The results must be those of a group without failure.
- */
+/* After a failure for lack of memory, the group restarts in parts with more memory. */
 TEST(groups_begin_again)
 {
     static divided want, got;
@@ -239,7 +235,7 @@ TEST(groups_begin_again)
         assert_float_equal(advanced, PROMPTS, 1e-9);
         assert_same_groups(&got, &want);
     }
-    /* If an earlier group has allocated more memory, later groups run in parts from the start. */
+    /* After an earlier allocation, groups start in parts. */
     assert_int_equal(run_short(0, 1, &got, &advanced, &s, &err), 0);
     assert_int_equal(s.grown, 1);
     assert_true(s.passes > passes);
@@ -254,7 +250,7 @@ TEST(parts_are_the_whole)
     static divided one, part, both;
     const bool done[] = {false, true, false};
     divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
-    /* Results of a sequence that `done` marks must not be overwritten. */
+    /* Results of sequences marked in `done` must not be overwritten. */
     for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
         both.token[i] = 7;
     divide(&(kvd_generator_spec){.n_gpus = 1}, done, &both);

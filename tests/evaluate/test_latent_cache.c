@@ -1,7 +1,4 @@
-/*
- * Tests of the cache of models with latent attention (DeepSeek), which stores one vector per token
- * in place of K and V.
- */
+/* Tests the cache of models with latent attention (DeepSeek): one vector per token. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +40,7 @@ static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_
     return status;
 }
 
-/* Returns the logits of one sequence of LONGEST tokens. The caller frees them. */
+/* Returns logits of LONGEST tokens. The caller frees them. */
 static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan, const uint32_t *id,
                          kvd_cache_account *account)
 {
@@ -117,12 +114,12 @@ TEST(test_generation)
     }
 }
 
-/* A token must take kv_lora_rank + qk_rope_head_dim numbers per layer. */
+/* A token takes kv_lora_rank + qk_rope_head_dim numbers per layer. */
 TEST(test_bytes)
 {
     static const struct {
         const char *model;
-        /* Numbers that the cache stores per token, over all layers. */
+        /* numbers stored per token, over all layers */
         size_t numbers;
     } cases[] = {{"deepseek-v2", (11 + 6) * 2},
                  {"deepseek-v2-lite", (13 + 4) * 2},
@@ -151,10 +148,7 @@ TEST(test_bytes)
         assert_true(bytes.dense == 2.0 * (double)cases[i].numbers && bytes.nominal == bytes.dense);
         kvd_plan_close(&plan);
 
-        /*
-         * The method keeps 11 tokens (2 first and 9 recent ones). Each must have the latent vector
-         * of the uncompressed cache.
-         */
+        /* 2 first and 9 recent tokens stay, with the latent vectors of the uncompressed cache. */
         assert_int_equal(open_plan("streaming,sink=2,recent=9", c, &plan, &err), 0);
         free(whole_pass(checkpoint, &plan, id, &got));
         assert_true(fabs(got.steps.dense - (double)cases[i].numbers * 32 *

@@ -1,4 +1,3 @@
-/* Tests of perplexity, accuracy and KL divergence. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 
 TEST(test_by_hand)
 {
-    /* Token 0: softmax of (ln 1, ln 2, ln 5) is 1/8, 2/8, 5/8. Token 1: softmax of three zeros. */
+    /* Token 0: softmax(ln 1, ln 2, ln 5) = 1/8, 2/8, 5/8. Token 1: softmax of three zeros. */
     const float logits[6] = {0, logf(2), logf(5), 0, 0, 0};
     const float reference[6] = {0, 0, 0, 0, 0, 0};
     const uint32_t target[2] = {1, 0};
@@ -19,10 +18,10 @@ TEST(test_by_hand)
     assert_int_equal(kvd_quality_add(&q, logits, reference, target, 2, 3, &err), 0);
     assert_true(q.n == 2);
     assert_true(fabs(q.nll - (log(4) + log(3))) < 1e-6);
-    /* If logits are equal, the first counts as the largest, so the second prediction is right. */
+    /* Among equal logits the first counts as the largest. */
     assert_true(q.top1 == 1);
     assert_true(q.agree == 1);
-    /* KL(uniform || p) of the first token; the second token has a KL divergence of 0. */
+    /* KL(uniform || p) of token 0; 0 for token 1. */
     const double kl = (log(8.0 / 3) + log(8.0 / 6) + log(8.0 / 15)) / 3;
     assert_true(fabs(q.kl - kl) < 1e-6);
 
@@ -128,8 +127,8 @@ TEST(test_refuses)
 }
 
 /*
- * About 95 % of the confidence intervals must contain the true value. The interval of the ratio of
- * two models must be shorter if both models are resampled with the same sequences.
+ * About 95 % of intervals must contain the true value. Pairing by sequence must shorten intervals
+ * of ratios.
  */
 TEST(test_intervals)
 {
@@ -141,10 +140,7 @@ TEST(test_intervals)
     for (int t = 0; t < TRIALS; t++) {
         kvd_quality ref[SEQUENCES] = {0}, q[SEQUENCES] = {0};
         for (int s = 0; s < SEQUENCES; s++) {
-            /*
-             * In the simulation, the compressed model fails in one of twenty predictions that were
-             * right.
-             */
+            /* The compressed model fails in one of twenty correct predictions. */
             const double p = 0.4 + 0.1 * kvd_rng_normal(&r);
             ref[s].n = q[s].n = 100;
             for (int i = 0; i < 100; i++)
@@ -178,16 +174,13 @@ TEST(test_what_does_not_exist_is_nan)
     assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo) && isnan(s.perplexity.hi));
     assert_int_equal(kvd_quality_compare(&none, &none, 1, 1, &s, &err), 0);
     assert_true(isnan(s.top1_share.value) && s.top1.value == 0);
-    /* In some bootstrap resamples no prediction is right, so the ratio is undefined. */
+    /* Resamples without a correct prediction have an undefined ratio. */
     const kvd_quality mixed[2] = {one, none};
     assert_int_equal(kvd_quality_compare(mixed, mixed, 2, 1, &s, &err), 0);
     assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo));
 }
 
-/*
- * Each statistic of a set of texts must be the mean over the texts, in which a long text weighs as
- * much as a short one.
- */
+/* Texts weigh the same, whatever their length. */
 TEST(test_texts_weigh_the_same)
 {
     const kvd_quality ref[3] = {{.n = 10, .nll = 20, .top1 = 5, .agree = 10},

@@ -1,7 +1,4 @@
-/*
- * Compares the prompts of the benchmark RULER with those of its own scripts
- * (tests/oracle/make_ruler.py).
- */
+/* Compares RULER prompts with those of RULER's own scripts (tests/oracle/make_ruler.py). */
 #include <ctype.h>
 #include <jansson.h>
 #include <regex.h>
@@ -44,7 +41,7 @@ static size_t task_number(const char *name)
     return k;
 }
 
-/* Settings for `items` items of the task `name`. If `name` is NULL, for items of every task. */
+/* Returns settings for `items` items of task `name`, or of every task if `name` is NULL. */
 static kvd_ruler_settings settings(const char *name, size_t length, size_t items, uint64_t seed)
 {
     kvd_ruler_settings s = {
@@ -93,8 +90,8 @@ static size_t count(const char *text, const char *part)
 static const char needle_start[] = "One of the special magic ";
 
 /*
- * Writes a code for a random word of length n: 9 for a number, U for a UUID, K for words with
- * hyphens, and V followed by the length for the name of a variable.
+ * Writes a code for a random word of length n: 9 number, U UUID, K hyphenated words, V and length:
+ * variable.
  */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
@@ -116,10 +113,7 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/*
- * Returns `text` [n] with its random words replaced by their codes (put_shape). The caller frees
- * it.
- */
+/* Returns text [n] with random words replaced by codes. The caller frees it. */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;
@@ -173,9 +167,8 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Collects the distinct lines of a prompt with random words replaced by codes. If a random text has
- * many parts, only their number is kept: the needles of an essay, the words of a list (task cwe),
- * the sentences before a coded text (task fwe).
+ * Collects distinct lines of a prompt, coded. Keeps only the number of needles, words (task cwe)
+ * and sentences (task fwe).
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {
@@ -238,10 +231,8 @@ static const char *text_of(const json_t *x, const char *field)
 }
 
 /*
- * Compares the mean length of prompts with that of RULER's prompts. RULER lengthens a prompt in
- * steps until the prompt no longer fits. Depending on the task, a step adds 500 words of an essay,
- * 25 needles or lines of noise, or 1/32 of the coded text. The mean of kvdim's prompts may be
- * shorter by one step.
+ * Compares mean prompt lengths. Tolerance: one step of RULER (500 words, 25 needles or lines, or
+ * 1/32 of a coded text).
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
@@ -321,7 +312,7 @@ static bool matches(const char *pattern, const char *text)
     return yes;
 }
 
-/* Every value that a question asks for must be in exactly one needle (hidden sentence). */
+/* Every requested value must be in exactly one needle (hidden sentence). */
 TEST(needles_are_unique)
 {
     static const char *const uuid =
@@ -373,7 +364,7 @@ TEST(depths_are_uniform)
         }
         for (size_t p = 0; p < PARTS; p++)
             chi2 += (in[p] - ITEMS / PARTS) * (in[p] - ITEMS / PARTS) / (ITEMS / PARTS);
-        /* 0.999 quantile of the chi-square distribution with 3 degrees of freedom. */
+        /* 0.999 quantile of chi-square with 3 degrees of freedom */
         if (chi2 > 16.3)
             fail_msg("%s: chi2 %.1f: %.0f %.0f %.0f %.0f", tasks[k], chi2, in[0], in[1], in[2],
                      in[3]);
@@ -401,9 +392,7 @@ TEST(chains_are_tracked)
             assert_true(matches("^[A-Z]{5}$", name[k]));
             assert_int_equal(count(b.item[i].context, name[k]), k < 4 ? 2 : 1);
             if (k < 4) {
-                /*
-                 * Each assignment of a chain of variables must follow the previous one in the text.
-                 */
+                /* Assignments of a chain must follow each other in the text. */
                 snprintf(line, sizeof line, "\nVAR %s = VAR %s \n", name[k + 1], name[k]);
                 at = strstr(at, line);
             }
@@ -420,10 +409,7 @@ TEST(common_words_are_common)
         kvd_benchmark b;
         make(&b, &s);
         for (size_t i = 0; i < b.n; i++) {
-            /*
-             * The first word list belongs to the solved example; the second one is that of the
-             * question.
-             */
+            /* The first word list belongs to the solved example. */
             char *const list = strdup(strstr(strstr(b.item[i].context, "\n1. ") + 1, "\n1. "));
             char *const *const common = b.item[i].turn[0].reference;
             size_t words = 0, seen_common = 0;
@@ -461,10 +447,7 @@ TEST(frequent_words_are_frequent)
             assert_true(matches("^[a-z]{6}$", answer[k]));
             times[k] = count(b.item[i].context, answer[k]);
         }
-        /*
-         * Zipf's law with exponent 2, starting at rank 2: the words occur n / 4, n / 9, n / 16, ...
-         * times, so n is 4 times the first count.
-         */
+        /* Zipf's law with exponent 2 from rank 2: n / 4, n / 9, n / 16, ... occurrences. */
         const double n = 4.0 * (double)times[0];
         assert_true(times[0] > times[1] && times[1] > times[2]);
         assert_float_equal((double)times[1], n / 9, 2);
@@ -545,10 +528,7 @@ static void refused(const kvd_ruler_settings *s, const char *text)
     kvd_benchmark_release(&b);
 }
 
-/*
- * With a tokenizer whose tokens are single bytes, the solved example of task vt is longer than the
- * 500 tokens that RULER assumes, so it must be refused.
- */
+/* With one token per byte, the solved example of task vt exceeds RULER's 500 tokens. */
 TEST(a_tokenizer_of_bytes_is_refused)
 {
     char path[300];
@@ -558,7 +538,7 @@ TEST(a_tokenizer_of_bytes_is_refused)
     fputs("{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false},"
           "\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {",
           f);
-    for (int c = 0; c < 256; c++) { /* GPT-2 writes bytes that are not printable from U+0100 on */
+    for (int c = 0; c < 256; c++) { /* GPT-2 writes unprintable bytes as U+0100 and above */
         static int beyond = 0x100;
         const bool plain_byte = (c > 32 && c < 127) || (c > 160 && c != 173);
         fprintf(f, "%s\"\\u%04x\": %d", c ? ", " : "", plain_byte ? c : beyond++, c);

@@ -1,8 +1,4 @@
-/*
- * Tests of the search for the strongest compression that keeps a fraction of the accuracy, and of
- * the difference between the compressions of two methods there. p is the fraction of dimensions
- * that is removed.
- */
+/* Tests the search for the strongest compression that keeps a fraction of the accuracy. */
 #include <math.h>
 #include <string.h>
 
@@ -12,9 +8,8 @@
 #include "unit.h"
 
 /*
- * Makes the result of a measurement. x is the value of the searched parameter; a larger x
- * compresses more. `share` is the fraction of the uncompressed model's accuracy that is kept, lo ..
- * hi its confidence interval.
+ * Returns a measurement at parameter x. share: kept fraction of accuracy, confidence interval lo ..
+ * hi.
  */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
@@ -40,9 +35,7 @@ TEST(test_monotone)
         "surely kept up to 0.1 (5.0 %), surely lost from 0.4 (20.0 %); 5 points");
 }
 
-/*
- * If accuracy is not monotone in x, the search must return the smallest x that misses the target.
- */
+/* If accuracy is not monotone, the smallest x that misses the target counts. */
 TEST(test_not_monotone)
 {
     const kvd_target_sample s[] = {at(0, 1, 1, 1), at(0.1, 0.98, 0.97, 0.992),
@@ -85,16 +78,11 @@ TEST(test_never_missed_and_no_interval)
 }
 
 typedef struct {
-    /*
-     * Largest value of the searched parameter x with which at least 0.99 of the accuracy remains.
-     */
+    /* largest x that keeps 0.99 of the accuracy */
     double miss;
-    /* The searched parameter x can only be a multiple of this value. */
+    /* x is a multiple of `grain` */
     double grain;
-    /*
-     * One value of the searched parameter x that misses the target although larger values do not;
-     * -1: there is none.
-     */
+    /* an x below `miss` that misses the target; -1: none */
     double dip;
     size_t measured;
     double last[128];
@@ -115,16 +103,13 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     double x;
     place(ctx, wanted, &x, err);
     for (size_t i = 0; i < k->measured; i++)
-        /* The search must not measure the same x twice. */
+        /* No x may be measured twice. */
         assert_true(fabs(k->last[i] - x) > 1e-9);
     k->last[k->measured++] = x;
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /*
-     * If texts are measured separately, text 0 misses the target for x > miss - 0.2, text 1 for x >
-     * miss + 0.2.
-     */
+    /* Text 0 misses the target above miss - 0.2, text 1 above miss + 0.2. */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};
@@ -194,11 +179,11 @@ TEST(test_search_of_texts)
     }
 }
 
-/* ---- the tests from here on search the parameter of a method with a made-up score ---- */
+/* ---- search of a method's parameter with a made-up score ---- */
 
 typedef struct {
-    double least; /* smallest value of the parameter at which the score still reaches the target */
-    double half;  /* half of the width of the score's confidence interval */
+    double least; /* smallest parameter that reaches the target */
+    double half;  /* half width of the score's confidence interval */
     size_t n;
 } score;
 
@@ -228,10 +213,7 @@ TEST(test_search_of_a_method)
     assert_int_equal(kvd_target_check_methods(m, text, 4, NULL, &err), 0);
     assert_int_equal(kvd_target_check_methods(m + 3, text + 3, 1, NULL, &err), -1);
     assert_non_null(strstr(err.msg, "--target of nothing"));
-    /*
-     * The second method differs from the first only in the value of the searched key, so both count
-     * as one.
-     */
+    /* Methods that differ only in the searched key count as one. */
     for (int i = 0; i < 3; i++)
         assert_int_equal(kvd_method_target_add(t, &n, &m[i], NULL, &err), 0);
     assert_int_equal(n, 2);
@@ -247,10 +229,7 @@ TEST(test_search_of_a_method)
     assert_true(t[0].found.kept.value >= 0.123 && t[0].found.misses.value < 0.123);
     assert_true(t[0].found.kept.value - t[0].found.misses.value <= KVD_TARGET_STEP);
     assert_int_equal(t[0].found.n_points, s.n);
-    /*
-     * The confidence interval is so wide that at every value of the parameter its lower end misses
-     * the target and its upper end reaches the target.
-     */
+    /* The interval contains the target at every parameter. */
     s = (score){.least = 0.123, .half = 0.2};
     assert_int_equal(kvd_method_target_search(&t[1], &point, 0.99, 0, NULL, evaluate, &s, &err), 0);
     assert_false(kvd_target_tells(t[1].found.surely_kept.saving, t[1].found.surely_lost.saving));
@@ -262,10 +241,7 @@ TEST(test_crossing_by_hand)
                  never[3] = {1, 0.995, 0.991}, meets[3] = {0.995, 0.99, 0.97},
                  back[3] = {1.01, 0.985, 0.995};
     assert_true(fabs(kvd_target_crossing(p, falls, 3, 0.99) - 0.3) < 1e-15);
-    /*
-     * Without a p below 0.2, the curve starts at p = 0 with accuracy 1. It crosses the target
-     * halfway to p = 0.2.
-     */
+    /* The curve starts at p = 0 with accuracy 1 and crosses the target halfway to p = 0.2. */
     assert_true(fabs(kvd_target_crossing(p, first, 3, 0.99) - 0.1) < 1e-15);
     assert_true(kvd_target_crossing(p, never, 3, 0.99) == 0.6);
     assert_true(kvd_target_crossing(p, meets, 3, 0.99) == 0.4);
@@ -276,9 +252,8 @@ TEST(test_crossing_by_hand)
 enum { SEQUENCES = 60, POINTS = 5 };
 
 /*
- * Simulates the numbers of right predictions of two methods for values of p, the fraction of
- * removed dimensions. The accuracy of method b falls half as fast with p as that of a. Both methods
- * share random noise per sequence, which must cancel.
+ * Simulates correct predictions at p, the fraction of removed dimensions. Accuracy of b falls half
+ * as fast as that of a. Noise is shared per sequence.
  */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)
@@ -294,7 +269,7 @@ static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][S
     }
 }
 
-/* By construction, method a falls below the target 0.98 at p = 0.2 and method b at p = 0.4. */
+/* True crossings of target 0.98: method a at p = 0.2, method b at p = 0.4. */
 TEST(test_pairing_and_coverage)
 {
     enum { TRIALS = 60 };

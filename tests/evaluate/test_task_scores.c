@@ -1,6 +1,6 @@
 /*
- * Compares the scores of answers with those of the benchmarks' own code, and the scores of pairs of
- * texts with Google's rouge-score and with rapidfuzz (tests/oracle/make_task_scores.py).
+ * Compares scores with the benchmarks' own code, rouge-score and rapidfuzz
+ * (tests/oracle/make_task_scores.py).
  */
 #include <jansson.h>
 #include <math.h>
@@ -73,7 +73,7 @@ TEST(as_the_authors)
     json_decref(all);
 }
 
-/* In Python, \d+ also matches digits of other scripts, which equal no reference. */
+/* Python's \d+ also matches digits of other scripts, which equal no reference. */
 TEST(digits_of_other_scripts)
 {
     static const struct {
@@ -126,7 +126,7 @@ TEST(refusals)
          "metric retrieval needs references 'Paragraph N', not 'three'"},
         {KVD_METRIC_NUMBER, &key, "metric number needs '#### N' at the end of the reference"},
         {KVD_METRIC_NUMBER, &result, "metric number needs '#### N' at the end of the reference"},
-        /* An empty reference answer is part of every answer and would score 100 %. */
+        /* An empty reference is part of every answer and would score 100 %. */
         {KVD_METRIC_MATCH_ALL, &empty, "metric match-all needs a reference that is not empty"},
         {KVD_METRIC_MATCH_PART, &empty, "metric match-part needs a reference that is not empty"},
         {KVD_METRIC_LETTER, &empty, "metric letter needs a reference that is not empty"},
@@ -182,7 +182,7 @@ static double similarity(const char *a, size_t n, const char *b, size_t m)
     return x;
 }
 
-/* Similarity must be symmetric, and the edit distance must obey the triangle inequality. */
+/* Similarity must be symmetric, edit distance must obey the triangle inequality. */
 TEST(distances_of_bytes)
 {
     kvd_rng r;
@@ -201,7 +201,7 @@ TEST(distances_of_bytes)
         const bool same = n[0] == n[1] && !memcmp(text[0], text[1], n[0]);
         assert_int_equal(similarity(text[0], n[0], text[1], n[1]) >= 1, same);
     }
-    /* A single UTF-8 lead byte counts as a character that differs from every other one. */
+    /* A single UTF-8 lead byte differs from every other character. */
     assert_true(fabs(similarity("\xC3", 1, "\xC3\xA9", 2)) < 1e-15);
     assert_true(fabs(similarity("a\xC3 b", 4, "a\xC4 b", 4) - 0.75) < 1e-15);
 }

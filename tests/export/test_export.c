@@ -1,6 +1,6 @@
 /*
- * Tests of checkpoints whose weights are multiplied with the projections of a method. The exported
- * model must compute the same logits as the model with cut heads.
+ * Tests that an exported model with folded projections computes the logits of the model with cut
+ * heads.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,8 +22,7 @@
 enum { TOKENS = 37 };
 static const double bar =
     /*
-     * Largest accepted relative Frobenius distance of logits, equal to the accepted distance
-     * between our forward pass and Transformers.
+     * Accepted relative Frobenius distance of logits, as between our forward pass and Transformers.
      */
     2e-5;
 
@@ -148,10 +147,7 @@ static double distance(const float *x, const float *y, size_t n)
     return sqrt(error / square);
 }
 
-/*
- * If `full` is true, all heads keep d_head dimensions. Otherwise kept dimensions differ from head
- * to head.
- */
+/* full: all heads keep d_head dimensions. Otherwise kept dimensions differ between heads. */
 static void make_dims(kvd_dims *dims, const kvd_config *config, const kvd_dims_method *method,
                       bool full)
 {
@@ -212,7 +208,7 @@ static void test_family(void **state)
         make_dims(&dims, config, methods[i % 2], full);
         must(export_to(c, &dims, &f32, &err), &err);
         kvd_checkpoint *const folded = open_model(out);
-        /* The export copies tensors in the MXFP4 format unchanged. */
+        /* MXFP4 tensors are copied unchanged. */
         assert_string_equal(kvd_checkpoint_dtype(folded),
                             strcmp(name, "gpt-oss-mxfp4") ? "f32" : "mxfp4");
         float *const want = full ? NULL : cut_logits(c, &dims), *const got = dense_logits(folded);
@@ -220,10 +216,7 @@ static void test_family(void **state)
         if (!(off <= bar))
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
-        /*
-         * The test would prove nothing if the model whose heads lost dimensions and the original
-         * model gave equal logits.
-         */
+        /* Guards against a vacuous test: cutting dimensions must change the logits. */
         if (!full)
             assert_true(distance(got, whole, n) > 1e-2);
         free(want);
@@ -247,10 +240,7 @@ static bool may_change(const kvd_config *c, const char *name)
     return false;
 }
 
-/*
- * All names, dtypes and shapes must be equal in a and b. The data of tensors that the export does
- * not change must also be equal.
- */
+/* Names, dtypes and shapes must agree, and data of tensors that the export leaves alone. */
 static void assert_rest_is_same(const kvd_checkpoint *a, const kvd_checkpoint *b)
 {
     const kvd_shards *const x = kvd_checkpoint_shards(a), *const y = kvd_checkpoint_shards(b);
@@ -317,7 +307,7 @@ static void test_shards(void **state)
     kvd_checkpoint_close(folded);
 }
 
-/* The published OPT checkpoints have tensor names without the prefix "model.". */
+/* Published OPT checkpoints have tensor names without the prefix "model.". */
 static void test_names_without_base(void **state)
 {
     (void)state;
@@ -331,10 +321,7 @@ static void test_names_without_base(void **state)
     const void **const data = calloc(n, sizeof *data);
     size_t *const bytes = calloc(n, sizeof *bytes);
     assert_true(spec && data && bytes);
-    /*
-     * The tensors in the file are sorted by name. They are still sorted after the prefix "model."
-     * is removed from all names.
-     */
+    /* Tensors sorted by name stay sorted after removal of the prefix "model.". */
     for (size_t i = 0; i < n; i++) {
         kvd_safetensors_stored(file, i, &spec[i], &data[i], &bytes[i]);
         assert_int_equal(strncmp(spec[i].name, "model.", BASE), 0);
@@ -400,9 +387,7 @@ static void test_refuses(void **state)
     must(make_checkpoint(made, &spec, &err), &err);
     kvd_checkpoint *c = open_model(made);
     kvd_config bare = *kvd_checkpoint_config(c);
-    /*
-     * For a model without RoPE, make_dims reduces the dimensions of both Q-K and V in every head.
-     */
+    /* Without RoPE, make_dims cuts both Q-K and V. */
     bare.positions = KVD_POSITIONS_LEARNED;
     make_dims(&dims, &bare, &kvd_dims_zack, false);
     assert_int_equal(kvd_folded_list_make(&list, c, &dims, &err), -1);
@@ -411,7 +396,7 @@ static void test_refuses(void **state)
     kvd_folded_list_release(&list);
     kvd_dims_leave(&dims, 0);
 
-    /* Weights multiplied with these large projections overflow in float16. */
+    /* Makes folded weights overflow in float16. */
     for (size_t i = 0; i < (size_t)(dims.d_head * dims.head[0].d_v); i++)
         dims.head[0].a_v[i] *= 1e6F;
     char command[128];

@@ -32,7 +32,7 @@ static int heads_of(int x)
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? HEADS : KV;
 }
 
-/* Returns random values [token][head][dim] of a tensor. */
+/* Returns random values [token][head][dim] of tensor x. */
 static float *tensor(int x, int layer, size_t n)
 {
     return fixture_values(n * (size_t)heads_of(x) * D, (uint64_t)(10 * layer + x + 1));
@@ -219,8 +219,8 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     free(v);
 }
 
-/* A number too large for the file's number type must be an error, not stored as infinity. */
-/* HDF5 holds a slab in memory and writes it when the dataset is closed, which can fail. */
+/* A number beyond the file's number type must be an error, not infinity. */
+/* HDF5 writes a slab on closing the dataset, which can fail. */
 TEST(test_tokens_not_written)
 {
     kvd_activations a;
@@ -426,8 +426,7 @@ TEST(test_refuses_nonfinite_rows)
 }
 
 /*
- * Compares the checksums of one head with their definition in docs/formats.md, for rows
- * [n_rows][width].
+ * Compares one head's checksums with their definition in docs/formats.md, for rows [n_rows][width].
  */
 static void checksums_are(const char *path, const char *name, hsize_t head, hsize_t n_rows,
                           hsize_t width)
@@ -456,7 +455,7 @@ static void checksums_are(const char *path, const char *name, hsize_t head, hsiz
     H5Fclose(f);
 }
 
-/* Flips one bit of one row in layer 1. A second call restores it. */
+/* Flips one bit of one row in layer 1. A second call restores the bit. */
 static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
 {
     const hid_t f = edit(path), d = H5Dopen2(f, name, H5P_DEFAULT), s = H5Dget_space(d);
@@ -473,10 +472,7 @@ static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
     assert_true(H5Fclose(f) >= 0);
 }
 
-/*
- * Writes 150 tokens in batches that are not in ascending order and do not end where the tokens of a
- * checksum end.
- */
+/* Writes 150 tokens in batches out of order and unaligned to checksum blocks. */
 static const char *made_long(void)
 {
     enum { LONG = 150 };
@@ -501,7 +497,7 @@ static const char *made_long(void)
                                                               rows + first[b] * D, &err),
                                      0);
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w, &err), 0);
-        /* Writes W_V a second time with other values, as a resumed run may. */
+        /* Writes W_V twice with other values, as a resumed run may. */
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w + 3, &err), 0);
     }
     assert_int_equal(
@@ -542,10 +538,7 @@ TEST(test_checksums)
     flip(path, "/v", 1, 70);
     rows_are_refused(path, 0, 64, NULL);
     rows_are_refused(path, 128, 22, NULL);
-    /*
-     * One checksum covers several tokens. Damage must be found even if only other tokens of the
-     * same checksum are read, not the damaged token.
-     */
+    /* Damage must be found even if only undamaged tokens of a checksum block are read. */
     rows_are_refused(path, 0, 150, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 0, 65, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 127, 2, "/v layer 1 head 1 tokens 64 to 127");

@@ -1,7 +1,4 @@
-/*
- * Tests of break-even lengths. A method is faster than the uncompressed cache at all lengths from
- * its break-even length on.
- */
+/* Tests break-even lengths, from which on a method is faster than the uncompressed cache. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -41,7 +38,7 @@ TEST(test_break_even)
     kvd_err err;
     kvd_rows *const r = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(r);
-    /* Rows must be found although they are not sorted by length, and one has another batch size. */
+    /* Rows are unsorted, and one has another batch size. */
     add(r, "none", 1, 400, 8, 4);
     add(r, "none", 1, 100, 8, 1);
     add(r, "zack", 1, 100, 8, 1.5);
@@ -49,10 +46,7 @@ TEST(test_break_even)
     add(r, "zack", 1, 400, 8, 3);
     add(r, "none", 1, 200, 8, 2);
     add(r, "zack", 1, 200, 8, 2.5);
-    /*
-     * At lengths 100, 200, 400 the uncompressed cache takes 1, 2, 4 s and zack 1.5, 2.5, 3 s. The
-     * times are equal at one third of the way from 200 to 400.
-     */
+    /* Lengths 100, 200, 400: uncompressed 1, 2, 4 s; zack 1.5, 2.5, 3 s. Equal at 200 + 200 / 3. */
     near(kvd_jct_break_even(r, 2, false), 200 + 200.0 / 3);
     near(kvd_jct_break_even(r, 6, false), 200 + 200.0 / 3);
     assert_true(isnan(kvd_jct_break_even(r, 2, true)));
@@ -60,10 +54,7 @@ TEST(test_break_even)
     assert_true(kvd_jct_first_of_lengths(r, 2, false));
     assert_false(kvd_jct_first_of_lengths(r, 4, false));
     assert_int_equal(kvd_jct_uncompressed(r, 4), 0);
-    /*
-     * h2o is faster than the uncompressed cache, until a slower measurement at another length is
-     * added.
-     */
+    /* h2o is faster, until a slower measurement at another length is added. */
     add(r, "h2o", 1, 100, 8, 0.9);
     add(r, "h2o", 1, 200, 8, 1.9);
     near(kvd_jct_break_even(r, 7, false), 100);
@@ -91,45 +82,30 @@ TEST(test_noise)
     assert_non_null(r);
     for (int i = 1; i <= 4; i++)
         add_runs(r, "none", 100 * i, i - 0.05, i, i + 0.05);
-    /*
-     * The times of zack are clearly longer at length 100 and shorter at 200, so noise cannot have
-     * changed the result.
-     */
+    /* Differences between lengths 100 and 200 exceed the noise. */
     add_runs(r, "zack", 100, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 200, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 300, 2, 2, 2);
     assert_false(kvd_jct_break_even_noise(r, 4, false, &noise));
-    /*
-     * In one repetition at length 400 zack was slower than the uncompressed cache, so the
-     * break-even length must be reported as noisy.
-     */
+    /* One of three repetitions at length 400 was slower, so the break-even length is noisy. */
     add_runs(r, "zack", 400, 3.5, 3.6, 4.5);
     assert_true(kvd_jct_break_even_noise(r, 4, false, &noise));
     near(noise.length, 400);
     near(noise.difference, 0.4);
     near(noise.spread, 1);
-    /*
-     * The reported spread (slowest minus fastest repetition) must be the larger one of the method's
-     * spread and the uncompressed cache's. Here it is that of the uncompressed cache.
-     */
+    /* Reported spread: the larger one of method and uncompressed cache, here the latter's. */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);
     near(noise.difference, 0.05);
-    /*
-     * Only the longest length at which the method is slower than the uncompressed cache (200) and
-     * longer lengths count. The noise at length 100 must be ignored.
-     */
+    /* Noise counts only from the longest losing length (200) on. */
     add_runs(r, "h2o", 100, 0.5, 0.9, 2);
     add_runs(r, "h2o", 200, 2.5, 2.5, 2.5);
     assert_false(kvd_jct_break_even_noise(r, 9, false, &noise));
     add_runs(r, "h2o", 300, 2.9, 3.1, 3.3);
     assert_true(kvd_jct_break_even_noise(r, 9, false, &noise));
     near(noise.length, 300);
-    /*
-     * Without several repetitions the spread of the times is unknown, so for the result of row 13
-     * no noise must be reported.
-     */
+    /* Single measurements have no known spread, so no noise is reported. */
     add_runs(r, "kivi", 100, 0.99, 0.99, 0.99);
     add(r, "gear", 1, 200, 8, 1);
     assert_true(kvd_jct_break_even_noise(r, 12, false, &noise));

@@ -269,7 +269,7 @@ TEST(test_hostile_files)
     m.has_pre = false;
     double *q_pre = m.gram[KVD_G_Q_PRE];
     m.gram[KVD_G_Q_PRE] =
-        m.gram[KVD_G_Q]; /* Q before RoPE is present, K before RoPE is not: this must be an error */
+        m.gram[KVD_G_Q]; /* Q before RoPE without K before RoPE must be an error */
     refuse_file(&m, "/gram/k_pre");
     m.gram[KVD_G_Q_PRE] = q_pre;
     kvd_moments_release(&m);
@@ -339,7 +339,7 @@ TEST(test_state)
     assert_int_equal(t.n_sequences, 5);
     assert_int_equal(t.n_tokens, 80);
     assert_string_equal(t.run_id, "0123");
-    /* A state file has no moments of W_O and W_V, because a resumed run computes them again. */
+    /* A state file omits moments of W_O and W_V. */
     add(&back, 0, 0, 1, 1);
     assert_same_sums(&m, &back);
 

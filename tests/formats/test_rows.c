@@ -1,4 +1,4 @@
-/* Tests of tables of results, which both kvdim and h5py must be able to read. */
+/* Tests tables of results, which kvdim and h5py must be able to read. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void write_table(int n)
     for (int i = 0; i < n; i++) {
         assert_int_equal(kvd_rows_begin(r, &err), 0);
         if (i == 1)
-            continue; /* row 1 keeps the default value in every column */
+            continue; /* row 1 keeps every default value */
         kvd_rows_text(r, "method", "short");
         kvd_rows_text(r, "method",
                       i % 2 ? "gr\xc3\xb6\xc3\x9f"
@@ -65,7 +65,7 @@ static void write_table(int n)
 
 TEST(test_round_trip)
 {
-    enum { N = 100 }; /* more rows than the first allocation holds */
+    enum { N = 100 }; /* exceeds the first allocation */
     kvd_err err = {""};
     kvd_h5 f;
     write_table(N);
@@ -162,10 +162,7 @@ TEST(test_refuses)
     assert_non_null(strstr(err.msg, "'/rows/b' has 2 rows, other columns 3"));
     kvd_h5_close(&f, false);
 
-    /*
-     * The dataset of samples has two axes, so only the dataset `a` must become a column of the
-     * table.
-     */
+    /* Only dataset `a`, which has one axis, must become a column. */
     assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &samples, H5T_NATIVE_DOUBLE, x, &err), 0);

@@ -1,4 +1,4 @@
-/* Tests of files of singular values and rotations, of kept dimensions, and of error tables. */
+/* Tests files of singular values and rotations, of kept dimensions, and of error tables. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,10 +81,7 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                 assert_int_equal(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                                   kvd_spectrum_R(s, (kvd_pair)p, l, h), &err),
                                  0);
-                /*
-                 * left is 2 O and right is O / 2 with an orthogonal matrix O, so that left right^T
-                 * is the identity.
-                 */
+                /* left = 2 O, right = O / 2 with O orthogonal, so left right^T = I. */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =
                         kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] / 2;
@@ -148,20 +145,14 @@ TEST(test_derived)
     assert_int_equal(kvd_h5_read_finite(&f, "/qk/mean_sigma_normalised", 1, &dim, normalised, &err),
                      0);
     assert_int_equal(kvd_h5_get_double(&f, "/qk", "cv_max_sigma", &cv, &err), 0);
-    /* The largest singular values are 4, 8, 8, 12: mean 8, standard deviation sqrt(32 / 3). */
+    /* Largest singular values 4, 8, 8, 12: mean 8, standard deviation sqrt(32 / 3). */
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
-        /*
-         * Normalised singular values are divided by the square root of the number of decomposed
-         * rows, which is 5 here.
-         */
+        /* Normalised singular value = singular value / sqrt(decomposed rows), here 5. */
         assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
-    /*
-     * The squares of the singular values are 16, 9, 4 and 1, times a factor. This common factor
-     * does not change the effective rank.
-     */
+    /* Squared singular values: 16, 9, 4, 1 times a factor that the effective rank ignores. */
     double entropy = 0;
     for (int i = 1; i <= 4; i++)
         entropy -= i * i / 30.0 * log(i * i / 30.0);
@@ -247,10 +238,7 @@ TEST(test_lies_are_refused)
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
     assert_non_null(strstr(err.msg, "/calibration has prune 1.5, not 0 <= prune < 1"));
     s.calibration.prune = 0;
-    /*
-     * Here d_head, which is the size of the caller's arrays, is smaller than the matrices in the
-     * file. Reading must not write beyond the arrays.
-     */
+    /* Reading matrices larger than d_head must not overflow the caller's arrays. */
     s.model.d_head = 5;
     kvd_spectrum small = s;
     memset(small.pair, 0, sizeof small.pair);
@@ -272,7 +260,7 @@ TEST(test_shape_must_fit_the_model)
     make(&s, KVD_SHARED);
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err), 0);
     assert_int_equal(kvd_spectrum_write(&f, &s, &err), 0);
-    /* Sets 4 KV heads, although the arrays of singular values have 2. */
+    /* Sets 4 KV heads, although the arrays have 2. */
     s.model.n_kv_heads = 4;
     assert_int_equal(H5Ldelete(f.id, "/model", H5P_DEFAULT) >= 0, 1);
     assert_int_equal(kvd_model_info_write(&f, &s.model, &err), 0);
@@ -283,9 +271,7 @@ TEST(test_shape_must_fit_the_model)
     kvd_spectrum_release(&s);
 }
 
-/*
- * With few calibration tokens, left right^T is a projection of lower rank, which must be accepted.
- */
+/* With few calibration tokens, left right^T is a projection of lower rank. */
 TEST(test_balanced_bases_of_few_tokens)
 {
     kvd_err err;
@@ -420,8 +406,7 @@ TEST(test_rates)
     r.pair[0] = KVD_PAIR_QK;
 
     /*
-     * Writes numbers of kept dimensions, padded to multiples of 16 (kept16), that contradict the
-     * unpadded numbers.
+     * Writes kept16 (dimensions padded to multiples of 16) that contradicts the unpadded numbers.
      */
     r.table_p[r.n_table - 1] = 1;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
@@ -501,7 +486,7 @@ TEST(test_error_table)
     assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
     assert_non_null(strstr(err.msg, "/bvw/error[0][1][1] is -0.001, below 0"));
 
-    /* A loss slightly below 0 comes from rounding and must be accepted. */
+    /* A loss slightly below 0 is rounding and accepted. */
     error[L * H * 3 + 4] = -1e-9;
     kvd_h5 f;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_error_table, &run, &err), 0);

@@ -1,4 +1,4 @@
-/* Fuzzer of CSV. Fields must be within the text, and a written file must be read back unchanged. */
+/* Fuzzer of CSV. Fields must be within the text, and a written file must read back unchanged. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,10 +9,7 @@
 #include "common/files/csv.h"
 
 typedef struct {
-    /*
-     * In the first pass over the file, the file to which rows are copied. NULL in the second pass,
-     * which reads this copy.
-     */
+    /* Copy of the rows, written in the first pass; NULL in the second pass. */
     FILE *copy;
     bool has_head;
     size_t rows, bytes;
@@ -30,7 +27,7 @@ static int on_row(void *ctx, size_t line, char *const *field, const size_t *len,
     for (size_t i = 0; i < n; i++) {
         if (field[i][len[i]])
             abort();
-        /* The CSV writer writes a field only up to its first zero byte. */
+        /* The CSV writer ends a field at its first zero byte. */
         for (const char *p = field[i]; *p; p++, t->bytes++)
             t->sum = t->sum * 31 + (unsigned char)*p;
         if (t->copy && kvd_csv_put(t->copy, field[i], i + 1 == n, err))
@@ -47,10 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     totals first = {.copy = open_memstream(&text, &len)}, second = {.has_head = true};
     if (!first.copy)
         return 0;
-    /*
-     * Starts the copy with a header, so that the reader does not skip a byte order mark in the
-     * first row.
-     */
+    /* A header keeps the reader from skipping a byte order mark in the first row. */
     fputs("head\n", first.copy);
     const int rc = kvd_csv_parse("fuzz.csv", (const char *)data, size, on_row, &first, &err);
     if (fclose(first.copy))
@@ -58,10 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!rc) {
         if (kvd_csv_parse("copy.csv", text, len, on_row, &second, &err))
             abort();
-        /*
-         * The copied file may have fewer rows, because a row of one empty field is written as an
-         * empty line, which is no row.
-         */
+        /* The copy may have fewer rows: an empty field is written as an empty line. */
         if (second.bytes != first.bytes || second.sum != first.sum)
             abort();
     }

@@ -1,6 +1,6 @@
 /*
- * Fuzzer of GGUF files. In an accepted file every tensor must be readable, and every id of the
- * tokenizer must have a text.
+ * Fuzzer of GGUF files. In an accepted file, every tensor is readable and every token id has a
+ * text.
  */
 #include <stddef.h>
 #include <stdint.h>

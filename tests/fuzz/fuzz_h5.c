@@ -1,4 +1,4 @@
-/* Fuzzer of HDF5 files. HDF5 may fail in any way, but only inside the child process. */
+/* Fuzzer of HDF5 files. HDF5 may fail only inside the child process. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 const char *__asan_default_options(void);
 
-/* Makes allocations of absurd size fail as in malloc, and not end the process. */
+/* Makes absurdly large allocations return NULL. */
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1:detect_leaks=0";

@@ -1,7 +1,4 @@
-/*
- * Fuzzer of request traces (lists of arrivals). Accepted requests must be valid and in order of
- * arrival.
- */
+/* Fuzzer of request traces. Accepted requests must be valid and in order of arrival. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* Fuzzer of safetensors files. In an accepted file every tensor must be within the file. */
+/* Fuzzer of safetensors files. In an accepted file, every tensor is within the file. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

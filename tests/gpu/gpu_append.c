@@ -1,8 +1,4 @@
-/*
- * Tests of kvd_append, which projects and rotates new K and V rows and writes them into cache
- * pages. Results are compared with a double-precision reference. Memory that a launch must not
- * write must keep the NaN pattern POISON.
- */
+/* Tests kvd_append (projects, rotates and caches new K and V rows) against double precision. */
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,10 +12,7 @@
 
 #include "gpu_case.h"
 
-/*
- * MAX_BATCH: largest number of requests. LATE: distance of the RoPE position from the token index
- * in some tests. POISON: bits of a NaN in bf16 and in f16.
- */
+/* MAX_BATCH: requests. LATE: RoPE position minus token index. POISON: NaN in bf16 and f16. */
 enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
 static int failed;
@@ -28,14 +21,11 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    /* Number of kept dimensions of every head. 0: d_head; 1: different numbers per head. */
+    /* kept dimensions; 0: d_head, 1: unequal */
     int widths;
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     int r_qk, r_v;
-    /*
-     * Which list of request lengths make_batch uses: an index, or -1 or -2 for two kinds of random
-     * lengths.
-     */
+    /* list of request lengths; -1, -2: random */
     int lengths;
 } scenario;
 
@@ -46,15 +36,12 @@ typedef struct {
     int batch, max_pages, n_pages;
     int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], start[MAX_BATCH];
     int32_t *page_table;
-    /*
-     * `n_q` is the number of new tokens in the batch, `row` the number of elements of one token's
-     * Q, K and V.
-     */
+    /* n_q: new tokens; row: elements of one token's Q, K and V */
     size_t n_q, row;
     float *x, *cos, *sin, *r_qk, *r_v;
     uint16_t *x16;
     void *dev_r_qk, *dev_r_v, *dev_cos, *dev_sin, *dev_table;
-    /* True: in decode, RoPE positions are larger by LATE than indices in the cache. */
+    /* decode: RoPE positions exceed cache indices by LATE */
     int late;
     void *late_cos, *late_sin;
     size_t pool_elements;
@@ -86,10 +73,7 @@ static void make_batch(fixture *f, kvd_rng *rng)
     }
 }
 
-/*
- * Copies a RoPE table to the device. The copy begins with LATE positions of NaN, which the kernel
- * must not read.
- */
+/* Copies a RoPE table to the device after LATE positions of NaN, which must not be read. */
 static void *late_table(const float *x, size_t n, size_t half)
 {
     float *to = need((LATE * half + n) * sizeof *to);
@@ -215,8 +199,8 @@ static void *poisoned(size_t elements)
 }
 
 /*
- * Appends the new tokens from[b] .. from[b] + n[b] - 1 of each request b in one launch. Returns Q,
- * which the caller frees. q_start [batch] receives the first row of each request.
+ * Appends tokens from[b] .. from[b] + n[b] - 1 of each request b. Returns Q, which the caller
+ * frees. q_start [batch]: first row per request.
  */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
                         void *pool, int32_t *q_start, size_t *n_q8)
@@ -327,8 +311,8 @@ static void differ(frobenius *s, kvd_dtype dtype, uint16_t got, double want)
 }
 
 /*
- * Compares Q and the pages that one launch writes with the reference. All other memory must keep
- * the NaN pattern. The pages are copied to f->pool.
+ * Compares Q and written pages with the reference. Other memory must keep POISON. Copies the pages
+ * to f->pool.
  */
 static void against_reference(fixture *f, int decode)
 {
@@ -358,10 +342,7 @@ static void against_reference(fixture *f, int decode)
         exit(1);
     }
 
-    /*
-     * A copy of the pages, in which every checked element is overwritten with the NaN pattern. If
-     * the kernel wrote only those elements, the copy then holds nothing but this pattern.
-     */
+    /* Checked elements are overwritten with POISON, so only POISON may remain. */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};
@@ -423,10 +404,7 @@ static void against_reference(fixture *f, int decode)
     free(left);
 }
 
-/*
- * Tokens appended in two launches, or one by one in decode, must give exactly the same pages as
- * tokens appended in one launch.
- */
+/* Two launches, or decode token by token, must write the pages of one launch bit for bit. */
 static void in_pieces(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};
@@ -518,8 +496,8 @@ static void refusals(void)
 int main(int argc, char **argv)
 {
     /*
-     * Columns: name, type, query heads, KV heads, d_head, kept dimensions, dimensions with RoPE,
-     * RoPE layout, rotated Q and K (0 or 1), rotated V (0 or 1), list of lengths.
+     * name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions, RoPE layout,
+     * rotated Q-K, rotated V, list of lengths
      */
     static const scenario cases[] = {
         {"dense_cut_only", KVD_BF16, 4, 2, 128, 64, 0, -1, 0, 0, 3},
@@ -546,7 +524,7 @@ int main(int argc, char **argv)
         {"steps_cut_only", KVD_BF16, 16, 2, 128, 1, 128, 1, 0, 0, 5},
         {"steps_256", KVD_BF16, 8, 4, 128, 1, 128, 0, 1, 0, -1},
         {"one_page", KVD_F16, 4, 2, 128, 1, 128, 0, 1, 0, 1},
-        /* Heads wider than 128 run in kernels of their own. */
+        /* Heads above 128 have their own kernels. */
         {"256_half", KVD_BF16, 8, 2, 256, 1, 256, 0, 1, 0, 2},
         {"256_cut_only", KVD_BF16, 8, 4, 256, 0, 0, -1, 0, 0, 3},
         {"256_rotated", KVD_BF16, 4, 1, 256, 0, 0, -1, 1, 1, 3},

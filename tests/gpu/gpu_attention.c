@@ -1,7 +1,4 @@
-/*
- * Tests of dense attention in the GPU's forward pass. Elements that must not be written must keep a
- * NaN pattern.
- */
+/* Tests dense attention of the GPU's forward pass. Elements that must not be written hold a NaN. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -29,10 +26,7 @@ static void need_ok(int status, const char *what, const kvd_err *err)
     }
 }
 
-/*
- * A batch of sequences with Q, K and V, rounded to the device's type. `gap` unused elements follow
- * each row.
- */
+/* Sequences with Q, K and V in the device's type. `gap` unused elements follow each row. */
 typedef struct {
     size_t n_sequences, offset[SEQUENCES + 1], n, ld, longest;
     float *x;
@@ -45,7 +39,7 @@ typedef struct {
     kvd_dtype type;
     int heads, kv, d, window;
     size_t gap;
-    double sharp; /* factor of Q; a large one makes the softmax sharp */
+    double sharp; /* factor of Q; large: sharp softmax */
 } scenario;
 
 static void batch_make(batch *b, const scenario *c, const size_t *lengths, size_t n_sequences)
@@ -111,9 +105,8 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
 }
 
 /*
- * Adds to *error the squared distances of one head's outputs from the reference, and to *norm the
- * squared norm, over every `step`-th row. `got` has the outputs to check, [tokens of the
- * batch][heads * d].
+ * Adds a head's squared error to *error and squared norm to *norm, over every `step`-th row. got:
+ * [tokens of the batch][heads * d].
  */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
@@ -154,7 +147,7 @@ static void head_error(const batch *b, const scenario *c, size_t s, int head, si
     free(v);
 }
 
-/* Returns the largest relative error of any head, over all sequences except number `skip`. */
+/* Returns the largest relative error of a head, without sequence `skip`. */
 static double batch_error(const batch *b, const scenario *c, size_t step, size_t skip)
 {
     const size_t e = kvd_dtype_bytes(c->type), all = b->out_elements + GUARD;
@@ -245,10 +238,7 @@ static void test_hook(const scenario *c)
         batch_make(&b[i], c, lengths, n);
     }
     check(cudaDeviceSynchronize(), "wait");
-    /*
-     * Launches each batch a second time while the first run may still be in progress. The second
-     * run must not overwrite scratch memory that the first one still uses.
-     */
+    /* The second launch may overlap the first and must not overwrite its scratch memory. */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);
@@ -276,7 +266,7 @@ static void test_hook(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/* NaN in one sequence must not change the outputs of the other sequences. */
+/* NaN in one sequence must not change other sequences. */
 static void test_neighbours(const scenario *c)
 {
     static const size_t lengths[] = {70, 9, 130, 64, 3};
@@ -300,9 +290,7 @@ static void test_neighbours(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/*
- * The scores exceed the scratch memory, so attention must compute a few heads and rows at a time.
- */
+/* Scores exceed scratch memory, so attention is computed in parts. */
 static void test_large(const scenario *c, size_t n)
 {
     kvd_err err = {""};
@@ -326,7 +314,7 @@ static void test_large(const scenario *c, size_t n)
     batch_release(&b);
 }
 
-/* Q, K, V and output have different row strides, as in the calls from caches. */
+/* Q, K, V and output have different row strides. */
 static void test_apart(kvd_dtype type)
 {
     enum { HEADS = 6, KV = 2, D = 24, N = 150, LDO = HEADS * D + 7 };
@@ -425,7 +413,7 @@ int main(int argc, char **argv)
     need_ok(kvd_cublas_check(lib->cublasSetStream_v2(blas, stream), "stream", &err), "cuBLAS",
             &err);
     kvd_rng_seed(&rng, 9, 0);
-    /* The argument "small" runs few cases, for compute-sanitizer. */
+    /* small: few cases, for compute-sanitizer */
     small = argc > 1 && strcmp(argv[1], "small") == 0;
     static const scenario cases[] = {
         {"group", KVD_BF16, 8, 2, 128, 0, 0, 1},

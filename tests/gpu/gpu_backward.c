@@ -1,9 +1,8 @@
 /*
  * usage: gpu_backward [quick | NAME]
- *
- * Tests of the backward pass on the GPU, compared with the CPU and with PyTorch's autograd in
- * float64 (tests/oracle/make_gradients.py). NAME selects families whose name contains NAME; "quick"
- * runs fewer cases, for compute-sanitizer.
+ * Tests GPU gradients against the CPU and PyTorch float64 autograd
+ * (tests/oracle/make_gradients.py).
+ * NAME: part of a model family's name. quick: for compute-sanitizer.
  */
 #include <math.h>
 #include <string.h>
@@ -17,14 +16,11 @@
 #include "model/pass/cuda/backward.h"
 
 /*
- * Largest accepted relative distances of gradients. In bf16, weights and both factors of every
- * product are rounded by up to 2^-9, which gave distances of 1 to 9 % in measurements.
+ * Accepted relative distances. bf16 rounds weights and factors by 2^-9; measured distances: 1 to 9
+ * %.
  */
 static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
-/*
- * Accepted distance of gradients if the target tokens are drawn from the model. At 654 positions,
- * rounding changes one or two of the drawn tokens, and so the gradients.
- */
+/* Accepted distance with drawn target tokens: rounding changes one or two of 654 draws. */
 static const double few_ties = 0.2;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
@@ -37,10 +33,7 @@ typedef struct {
     size_t n, n_predicted;
     int layers;
     double loss;
-    /*
-     * Gradients and activations, [N_G]. Array i has the kind g_name[i] and is [n_layers][n
-     * tokens][g_width(i)].
-     */
+    /* [N_G], array i: [n_layers][n tokens][g_width(i)] of kind g_name[i] */
     float *g[N_G];
 } gradients;
 
@@ -118,10 +111,7 @@ static size_t longest_of(const kvd_batch *b, const kvd_config *c)
     return n < most ? n : most;
 }
 
-/*
- * Computes gradients on the CPU. If `seed` is 0, the loss is that of the text's own next tokens.
- * Otherwise next tokens are drawn from the model with this seed.
- */
+/* Computes CPU gradients. seed 0: targets are the text's tokens; otherwise drawn from the model. */
 static int on_cpu(const kvd_checkpoint *c, const kvd_batch *b, uint64_t seed, gradients *to,
                   kvd_err *err)
 {
@@ -266,10 +256,7 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
         printf("not ok %s\n", err.msg);
         exit(1);
     }
-    /*
-     * Sequence 0 is the text for which the expected gradients were computed. Sequences 1 and 2 have
-     * equal lengths.
-     */
+    /* Sequence 0 has expected gradients. Sequences 1 and 2 have equal lengths. */
     const size_t n = e.n, offset[] = {0, n, n + 20, n + 40, n + 41, n + 50};
     uint32_t *id = some_ids(n + 50, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     memcpy(id, e.id, n * sizeof *id);
@@ -301,10 +288,7 @@ static void test_demo(const char *path)
     kvd_checkpoint_close(c);
 }
 
-/*
- * A backward pass that ends at a layer above the first must give the same bits for the remaining
- * layers, and no gradients for earlier ones.
- */
+/* A backward pass that ends above layer 0 must give the bits of a full pass. */
 static void test_first_layer(void)
 {
     kvd_err err = {""};

@@ -1,7 +1,6 @@
 /*
- * Tests of the GPU kernels for embedding, norms, branches, and the step between the QKV product and
- * attention, compared with model/pass/blocks.h. Outputs are filled with a NaN pattern first. If
- * values are not finite, the kernels must report the earliest stage and its first such row.
+ * Tests GPU kernels for embedding, norms, branches and QKV against model/pass/blocks.h.
+ * Non-finite values: the earliest stage and its first row must be reported.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -49,10 +48,7 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    /*
-     * add: a sum is computed before the norm; plain: only the sum, without a norm (gain NULL);
-     * in_place: the output overwrites x
-     */
+    /* add: sum before the norm; plain: sum only (gain NULL); in_place: output overwrites x */
     bool add, plain, in_place;
 } norm_case;
 
@@ -91,7 +87,7 @@ static void test_norm(const norm_case *c)
     float *sum = need(n * sizeof *sum), *want = need(n * sizeof *want),
           *scale = need(n * sizeof *scale);
     for (size_t i = 0; i < n; i++) {
-        x.host[i] += 5; /* gives the row a mean other than 0 */
+        x.host[i] += 5; /* a nonzero mean */
         sum[i] = x.host[i] + (c->add ? add.host[i % c->d] : 0.0F);
     }
     send(&x);
@@ -103,8 +99,8 @@ static void test_norm(const norm_case *c)
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
     /*
-     * If a row has one element, the element minus its mean is 0, so the layer norm is only the
-     * bias. Errors are therefore relative to the row's largest element.
+     * Layer norm of one element is only the bias, so errors are relative to the row's largest
+     * element.
      */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
     if (!c->in_place)
@@ -138,10 +134,7 @@ static void test_norm_bad(size_t d)
             if (i != 17 && i != 9 && i != 30 && !isfinite(y.host[i * d + j]))
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
-    /*
-     * If several checks, which have stage numbers, find rows that are not finite, the lowest stage
-     * number must be reported, in whatever order they run.
-     */
+    /* The lowest stage number must be reported, in whatever order checks run. */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");
     check(kvd_gpu_check(x.dev, 9, d, 1, bad, NULL), "check");
@@ -152,7 +145,7 @@ static void test_norm_bad(size_t d)
     check(kvd_gpu_check((float *)x.dev + 17 * d, 1, d, 4, bad, NULL), "check");
     expect_bad("check", bad_take(bad), kvd_gpu_bad_at(4, 0));
 
-    /* Two finite numbers whose sum is infinite must be reported. */
+    /* Two finite numbers with an infinite sum. */
     array big = values(KVD_F32, d, 0, 1);
     for (size_t j = 0; j < d; j++)
         big.host[j] = j == d / 3 ? 3e38F : 0;
@@ -246,8 +239,8 @@ typedef struct {
 enum { QKV_MOST = 37 /* tokens */, QKV_POSITIONS = 50 };
 
 /*
- * Replaces the QKV product x [n tokens][heads + 2 kv][d] by the input of attention. pre [n
- * tokens][heads + kv][d] receives Q and K before RoPE.
+ * Replaces x [n tokens][heads + 2 kv][d] by attention's input. pre [n tokens][heads + kv][d]: Q and
+ * K before RoPE.
  */
 static void reference_qkv(const qkv_case *c, const float *bias, const float *gain_q,
                           const float *gain_k, const float *cosine, const float *sine,
@@ -329,10 +322,7 @@ static void test_qkv(const qkv_case *c)
     }
     expect_bad(name, bad_take(bad), ~0ull);
 
-    /*
-     * The kernel must report the row of the first token with a number that is not finite. First, V
-     * of token 11 has an infinity.
-     */
+    /* The first token with a non-finite number must be reported: token 11 (V) at first. */
     x.host[11 * all + all - 1] = INFINITY;
     send(&x);
     bad = bad_new();
@@ -409,7 +399,7 @@ int main(int argc, char **argv)
 {
     if (!gpu_devices("gpu_blocks", 1))
         return 0;
-    /* The argument "small" runs few cases, for compute-sanitizer. */
+    /* small: few cases, for compute-sanitizer */
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     kvd_rng_seed(&rng, 5, 0);
     static const size_t widths[] = {1, 7, 8, 12, 288, 1000, 4097};

@@ -1,6 +1,6 @@
 /*
- * Tests of gradient kernels (model/pass/cuda/blocks_back.h), compared with plain loops in double
- * precision. The argument "small" runs fewer cases, for compute-sanitizer.
+ * Tests gradient kernels against double precision. Argument "small": fewer cases, for
+ * compute-sanitizer.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -24,9 +24,8 @@ static double term_distance(const array *got, const double *want, const double *
 }
 
 /*
- * Computes the gradient dx of one row of a norm from the output's gradient dy. `terms` receives,
- * for each element of dx, the sum of the absolute values of its terms, which bounds the rounding
- * error. dy_terms bounds the error of each element of dy in the same way.
+ * Computes a norm's gradient dx [d] from dy. terms [d]: sum of absolute terms of dx, which bounds
+ * rounding; dy_terms: of dy.
  */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
@@ -149,9 +148,8 @@ typedef struct {
 } qkv_case;
 
 /*
- * Computes the gradients of a head before RoPE (`pre`) and before the norm (`raw`) from the
- * gradient `d` after RoPE. Each output is [2][d]: first the d gradients, then for each gradient the
- * sum of the absolute values of its terms.
+ * Computes a head's gradients before RoPE (`pre`) and the norm (`raw`), each [2][d]: gradients,
+ * sums of absolute terms.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
@@ -303,8 +301,8 @@ static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
 }
 
 /*
- * Returns the token drawn with the random number u: the first at which the cumulative probability
- * exceeds u. `top` is the largest logit; *sum receives the sum of exp(logit - top).
+ * Returns the first token whose cumulative probability exceeds u. top: largest logit. *sum: sum of
+ * exp(logit - top).
  */
 static uint32_t drawn(const float *row, size_t vocab, double top, double u, double *sum)
 {
@@ -349,10 +347,7 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
         if (got[i] != (none ? UINT32_MAX : want))
             worst = INFINITY;
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
-        /*
-         * The loss is computed in float64. Its error is multiplied by 1e6 here, because it must be
-         * that much smaller than the errors of the gradients.
-         */
+        /* The float64 loss must be 1e6 times more accurate than float32 gradients. */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {
             const double p = exp((double)row[j] - top) / sum;
@@ -360,10 +355,7 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             scale[i * vocab + j] = fmaxf(fabsf(x[i * vocab + j]), 1e-30F);
         }
     }
-    /*
-     * The arguments of the exponential function are up to 40 * sharp. Their rounding to float32
-     * limits the accuracy.
-     */
+    /* Exponents up to 40 * sharp are rounded to float32, which limits accuracy. */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     array_free(&logits);
     array_free(&d);

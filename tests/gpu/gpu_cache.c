@@ -1,6 +1,6 @@
 /*
- * Tests of the compressed KV cache on the GPU, compared with kvd_cache on the CPU. The counted
- * bytes must be equal, and refused plans must give the CPU's message.
+ * Tests the compressed KV cache on the GPU against kvd_cache on the CPU. Bytes and messages must be
+ * equal.
  */
 #include <math.h>
 #include <stdio.h>
@@ -23,21 +23,15 @@ typedef struct {
     int n_heads, n_kv_heads, d_head;
     kvd_dtype pass, store;
     const kvd_dims_method *method;
-    /* Kept dimensions per head are unequal multiples of `step`; 0: all heads keep d_head. */
+    /* kept dimensions are unequal multiples of `step`; 0: d_head */
     int step;
-    /*
-     * Tensors whose dimensions are reduced. 0: Q, K and V of all heads. 1: only Q and K of KV head
-     * 0. 2: only V of KV head 0.
-     */
+    /* 0: all heads are cut, 1: Q and K of KV head 0, 2: V of KV head 0 */
     int only;
     int window;
-    int short_ones; /* 1: sequence lengths are not multiples of 8 */
+    int short_ones; /* 1: lengths are no multiples of 8 */
     int prompt;
     int latents; /* KV heads that share a latent; 0: no latents */
-    /*
-     * Bits per quantised number; 0: not quantised. A quantised cache computes the attention outputs
-     * token by token.
-     */
+    /* bits per number; 0: not quantised */
     int bits;
     double limit;
     const char *engine;
@@ -87,10 +81,7 @@ static float *random_numbers(kvd_rng *r, size_t n, double scale)
     return x;
 }
 
-/*
- * Makes random projections to latents that groups of heads share. Ranks differ between layers and
- * groups.
- */
+/* Makes random projections to shared latents, with ranks that differ between layers and groups. */
 static void latents_make(kvd_dims *dims, const scenario *c)
 {
     kvd_rng r;
@@ -150,10 +141,7 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
     }
     if (c->latents) {
         latents_make(&b->dims, c);
-        /*
-         * The test makes the projections itself. It sets `maker` only because the cache reads from
-         * the maker which inputs are needed.
-         */
+        /* The cache asks the maker which inputs are needed. */
         b->plan.maker = &kvd_dims_palu;
     }
     if (c->method || c->latents)
@@ -199,8 +187,7 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
 }
 
 /*
- * Runs the GPU cache twice. Before the second run, the outputs are set to NaN again. The second run
- * must overwrite them and must not depend on state of the first.
+ * Runs the GPU cache twice. The second run must overwrite NaN outputs independently of the first.
  */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
@@ -229,7 +216,7 @@ static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                                .v = rows + (size_t)(c->n_heads + c->n_kv_heads) * d * bytes,
                                .ld = (size_t)(c->n_heads + 2 * c->n_kv_heads) * d,
                                .k_pre = pre,
-                               /* Any valid address: this cache does not read Q before RoPE */
+                               /* any valid address: not read */
                                .q_pre = rows,
                                .ld_pre = width_k,
                                .window = (size_t)c->window,
@@ -317,7 +304,7 @@ static void run(const scenario *c)
     bench_free(&b);
 }
 
-/* A sequence that is longer than the cache's capacity must be refused with the CPU's message. */
+/* A sequence beyond the cache's capacity must be refused. */
 static void refusal(const scenario *c)
 {
     bench b;
@@ -340,9 +327,8 @@ static void refusal(const scenario *c)
 int main(void)
 {
     /*
-     * Columns: name, query heads, KV heads, d_head, type of the activations, type of the cache, and
-     * the other fields of struct `scenario` in their order: method, step, only, window, short_ones,
-     * prompt, latents, bits, limit and engine.
+     * name, query heads, KV heads, d_head, type of activations, type of cache, then the remaining
+     * fields of `scenario`
      */
     static const scenario cases[] = {
         {"none", 6, 2, 16, KVD_F32, KVD_F32, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-5, "cuBLAS"},

@@ -1,7 +1,4 @@
-/*
- * Tests of the GPU's properties and measured peak rates. On a known GPU model the rates must be
- * within 15 % of the known peak, on other GPUs plausible.
- */
+/* Tests GPU properties and measured peak rates: within 15 % of known GPUs' peaks. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,7 @@
 /*
  * usage: gpu_cudnn [CASE | time [prefill | decode]] [-v]
- *
- * Tests of every execution plan of cuDNN's attention, compared with a double-precision reference.
- * The argument "time" prints the times of the reference shapes instead.
+ * Tests every execution plan of cuDNN attention against double precision. "time" times the
+ * reference shapes.
  */
 #include <math.h>
 #include <stdio.h>
@@ -65,7 +64,7 @@ static float normal(void)
 typedef struct {
     const char *name;
     kvd_cudnn_shape s;
-    /* 1: memory is [batch][token][head][dim]; 0: [batch][head][token][dim]. */
+    /* 1: [batch][token][head][dim]; 0: [batch][head][token][dim] */
     int token_major;
     float sharp;
 } test_case;
@@ -90,10 +89,7 @@ static float *random_rounded(size_t n, int dtype, float gain, uint16_t *half)
     return x;
 }
 
-/*
- * Copies n tokens of request b, from token t on, to [heads][n][d]. The source x may have any
- * strides.
- */
+/* Copies n tokens of request b from token t, strided, to [heads][n][d]. */
 static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int t, int n, int d)
 {
     float *out = must(malloc((size_t)heads * (size_t)n * (size_t)d * sizeof *out)), *to = out;
@@ -104,8 +100,8 @@ static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int 
 }
 
 /*
- * Computes the attention outputs of query rows t .. t + n - 1 of request b. The request's queries
- * are the last of its kv_len tokens. want: [n_heads][q_len][d_v].
+ * Computes outputs want [n_heads][q_len][d_v] of rows t .. t + n - 1. Queries are the last of
+ * kv_len tokens.
  */
 static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v,
                       int b, int t, int n, int kv_len, double *want)
@@ -197,10 +193,7 @@ static void check(test_case *tc, int verbose)
         double *to = want + (size_t)b * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v;
         if (s->causal)
             reference(s, q, k, v, b, 0, q_len[b], kv_len[b], to);
-        /*
-         * Without a causal mask, every query attends to all keys. The reference computes query t
-         * with a causal mask, but as the only query, so that it sees all keys.
-         */
+        /* Not causal: a single causal query sees all keys. */
         for (int t = 0; !s->causal && t < q_len[b]; t++)
             reference(s, q, k, v, b, t, 1, kv_len[b], to);
     }
@@ -348,7 +341,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns n random 16-bit numbers on the device, repetitions of one random block. */
+/* Returns n 16-bit numbers on the device, copies of one random block. */
 static void *random_device(size_t n, int dtype)
 {
     const size_t block = (size_t)1 << 22;

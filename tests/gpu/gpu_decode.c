@@ -1,10 +1,7 @@
 /*
  * usage: gpu_decode [CASE [LAUNCHES [WINDOW]]]
- *
- * Tests of attention in decode steps, compared with a double-precision reference. Memory that must
- * not be read holds NaN, and every launch must give the same bits. CASE selects cases whose name
- * contains CASE; LAUNCHES is the number of launches per plan (10); WINDOW is the sliding window in
- * tokens.
+ * Tests decode attention against double precision. Every launch must give equal bits.
+ * CASE: part of a name. LAUNCHES: per plan (10). WINDOW: tokens.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -26,7 +23,7 @@ typedef struct {
     int dtype, n_heads, n_kv_heads, batch, sharp;
     int len[8]; /* tokens per request, repeated over the batch */
     int n_len;
-    int width[8][2]; /* (d_qk, d_v) per KV head, repeated over the heads */
+    int width[8][2]; /* (d_qk, d_v) per KV head, repeated over heads */
     int n_width;
 } test_case;
 
@@ -64,7 +61,7 @@ static const test_case cases[] = {
     {"many requests", KVD_BF16, 16, 4, 300, 0, {130, 70, 1, 256}, 4, {{32, 48}, {16, 32}}, 2},
     {"sharp softmax", KVD_BF16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
     {"sharp softmax, f16", KVD_F16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
-    /* Layers with a head wider than 128 run in kernels of their own. */
+    /* Heads above 128 have their own kernels. */
     {"wide 256", KVD_BF16, 8, 4, 5, 0, {1, 7, 64, 65, 1000}, 5, {{256, 256}}, 1},
     {"wide mix", KVD_BF16, 16, 4, 3, 0, {129, 200, 8}, 3, {{16, 256}, {144, 240}, {256, 16}}, 3},
     {"wide mix, f16", KVD_F16, 16, 4, 3, 0, {129, 700, 8}, 3, {{240, 144}, {256, 256}}, 2},
@@ -77,10 +74,7 @@ static const test_case cases[] = {
     {"wide sharp", KVD_BF16, 8, 2, 3, 1, {1000, 65, 4099}, 3, {{256, 256}, {240, 144}}, 2},
 };
 
-/*
- * Number of runs with a work plan (kvd_decode_plan), and of runs without one: with 1, 2, 4, 8 and
- * 16 CTAs per task.
- */
+/* Runs with a kvd_decode_plan, and without: 1, 2, 4, 8, 16 CTAs per task. */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
 static int attribute(enum cudaDeviceAttr which)
@@ -91,10 +85,7 @@ static int attribute(enum cudaDeviceAttr which)
     return value;
 }
 
-/*
- * Sets the arguments of run number PLANNED + i, without a plan. Returns 0 if the kernel does not
- * support this case.
- */
+/* Sets arguments of unplanned run i. Returns 0 if the kernel does not support the case. */
 static int without_plan(kvd_decode_args *args, int i)
 {
     const int tasks = args->batch * args->map.n_kv_heads, ctas = 1 << i;
@@ -105,10 +96,7 @@ static int without_plan(kvd_decode_args *args, int i)
            kvd_attn_widest(&args->map) <= KVD_WIDTH_NARROW && tasks * ctas <= 1000;
 }
 
-/*
- * Returns 1 if a launch for the first request alone writes the row that `o` has for this request,
- * and no other row. `o` has the output of a launch with all requests.
- */
+/* Returns 1 if a launch for the first request writes only that request's row of `o`. */
 static int first_only(kvd_decode_args args, const uint16_t *o)
 {
     const int32_t one = 1;
@@ -128,9 +116,8 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
 }
 
 /*
- * Gives the odd requests of a launch the sinks args.sinks, and the even requests other sinks.
- * Returns 1 if the outputs of each request equal those of a launch in which all requests have this
- * request's sinks. `o` has the outputs with args.sinks.
+ * Gives odd requests args.sinks, even requests other sinks. Returns 1 if each request's output
+ * equals a launch with that request's sinks.
  */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
@@ -159,9 +146,7 @@ static int own_sinks(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
-/*
- * Tests kvd_decode_ctas_per_task() on the GPU models for which docs/kernels.md has measured times.
- */
+/* Tests kvd_decode_ctas_per_task() on GPU models with measured times in docs/kernels.md. */
 static int run_choices(void)
 {
     static const struct {
@@ -211,10 +196,7 @@ static float *values(int dtype, size_t n, double scale)
     return x;
 }
 
-/*
- * Returns logits of attention sinks. Some are far above or below all scores, the others are like
- * them.
- */
+/* Returns logits of sinks: some far above or below all scores, others within their range. */
 static float *some_sinks(const test_case *c)
 {
     float *const sink = need((size_t)c->n_heads * sizeof *sink);
@@ -252,10 +234,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     }
     args.max_pages = (longest + 63) / 64 + 3;
 
-    /*
-     * Pages are at random places of a larger pool. Unused entries of the page table are page
-     * numbers far outside the pool.
-     */
+    /* Pages are scattered over a larger pool. Unused page table entries are out of range. */
     const size_t pool_pages = n_pages + n_pages / 2 + 7;
     int32_t *order = need(pool_pages * sizeof *order);
     int32_t *table = need(batch * (size_t)args.max_pages * sizeof *table);
@@ -294,9 +273,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     memset(pool, 0xff, pool_n * 2);
     kvd_pack_q_decode(&args.map, &requests, c->dtype, q, q_rows);
     kvd_pack_kv(&args.map, &requests, c->dtype, k, v, table, args.max_pages, pool);
-    /*
-     * Pages that hold only tokens before the window must not be read, so they are filled with NaN.
-     */
+    /* Pages before the window hold NaN. */
     for (size_t b = 0; window && b < batch; b++)
         for (int j = 0; j < (len[b] - window) / KVD_PAGE_TOKENS; j++) {
             const size_t page = (size_t)table[b * (size_t)args.max_pages + (size_t)j];
@@ -316,10 +293,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     static const char *const schedule_name[] = {"none", "papers", "ours"};
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
     int failed = 0;
-    /*
-     * The number of thread blocks is varied, so that the tokens of a request are split at other
-     * points.
-     */
+    /* Another number of CTAs splits requests at other points. */
     for (int run = 0; run < PLANNED + UNPLANNED; run++) {
         const kvd_schedule schedule = run < 3 ? (kvd_schedule)run : KVD_SCHEDULE_OURS;
         args.n_ctas = kvd_decode_ctas(&args.map);
@@ -335,7 +309,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
         double err = 0, norm = 0, err_lse = 0;
         int same = 1;
         for (int repeat = 0; repeat < launches; repeat++) {
-            /* After half of the launches, another plan is made in the same workspace. */
+            /* A later plan reuses the workspace. */
             if (run < PLANNED && repeat && repeat == launches / 2)
                 check(kvd_decode_plan(&args, schedule, 0), "plan");
             fill_bytes(args.o, 0xff, o_n * 2);
@@ -367,10 +341,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
             "busy");
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
-            /*
-             * `busy` holds the nanoseconds that each thread block worked. The limit of 60 s is
-             * loose, because a profiler may slow the kernel.
-             */
+            /* busy: nanoseconds per CTA. 60 s leaves room for a profiler. */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
         const int ok = err < limit && err_lse < 2e-3 && same && busy_ok && live_ok && own_ok;
@@ -418,10 +389,7 @@ int main(int argc, char **argv)
             failed += run_case(&cases[i], launches, only > 0 ? only : 0, false);
             failed += run_case(&cases[i], 2, only > 0 ? only : 0, true);
             for (size_t w = 0; argc < 2 && w < sizeof windows / sizeof *windows; w++)
-                /*
-                 * Cases of 5000 tokens or more take seconds each, so these cases are left out for
-                 * windows below 100.
-                 */
+                /* Cases of 5000 tokens or more take seconds each. */
                 if (cases[i].len[0] < 5000 || windows[w] >= 100)
                     failed += run_case(&cases[i], 2, windows[w], w % 2 == 1);
         }

@@ -1,9 +1,7 @@
 /*
  * usage: gpu_decode_plan [CASE]
- *
- * Tests of the kernels that divide decode attention among thread blocks (CTAs). Every cache page of
- * each request and KV head must be in exactly one segment of work. Only the schedule `ours` may
- * split a request. CASE selects cases whose name contains CASE.
+ * Tests the division of decode attention among CTAs: every page in exactly one segment. Only
+ * schedule `ours` may split requests.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -50,7 +48,7 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
     }
     p->args.dtype = KVD_BF16;
     p->args.batch = c->batch;
-    /* the planner does not read the page table */
+    /* the planner ignores the page table */
     p->args.max_pages = 1;
     p->args.n_ctas = c->n_ctas;
     p->args.kv_len = kv_len;
@@ -71,10 +69,7 @@ static void plan_release(plan *p)
     free(p->host);
 }
 
-/*
- * Checks the division of work among thread blocks. Returns a message about the first error, or
- * NULL.
- */
+/* Checks the division of work. Returns a message about the first error, or NULL. */
 static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedule)
 {
     const int tasks = p->args.batch * N_KV, n_ctas = p->args.n_ctas;
@@ -84,10 +79,7 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     for (int t = 0; t < tasks; t++)
         begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
-    /*
-     * Element i is 0 if half page i is assigned to no thread block, otherwise 1 plus the number of
-     * its thread block.
-     */
+    /* owner[i]: 0 if no CTA has half page i, otherwise 1 + CTA. */
     int *owner = need(n_pages * sizeof *owner);
     const char *why = NULL;
     for (int c = 0; c < n_ctas && !why; c++) {
@@ -152,8 +144,8 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
 }
 
 /*
- * Finds the largest number of pages and of segments of one CTA. `split` receives the number of
- * pairs (request, KV head) whose tokens are divided among CTAs.
+ * Finds the most pages and segments of one CTA. *split: (request, KV head) pairs shared by several
+ * CTAs.
  */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
@@ -180,10 +172,7 @@ static int same(const plan *a, const plan *b)
            !memcmp(a->work.slot_ml, b->work.slot_ml, 2 * n * GROUP * 2 * sizeof *a->work.slot_ml);
 }
 
-/*
- * A plan for fewer requests than the batch has (kvd_decode_args.live) must equal the plan of these
- * requests alone.
- */
+/* A plan limited by kvd_decode_args.live must equal the plan of those requests alone. */
 static void run_live(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;
@@ -222,9 +211,7 @@ static void run_live(const test_case *c, int w)
     free(len);
 }
 
-/*
- * Planning all layers in one launch and planning each in its own launch must give equal work lists.
- */
+/* Planning all layers in one launch must give the lists of separate launches. */
 static void run(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

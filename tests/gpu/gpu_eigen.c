@@ -1,9 +1,8 @@
 /*
  * usage: gpu_eigen [small | TIMES.csv]
- *
- * Tests of batched eigenvalue decompositions of Gram matrices on the GPU, compared with LAPACK's
- * dsyevd. "small" runs only small cases, for compute-sanitizer. Writes to TIMES.csv the times of
- * the decomposition, of the call with its copies, and of kvd_gram_svd on the CPU.
+ * Tests batched eigenvalue decompositions of Gram matrices against LAPACK's dsyevd. small: for
+ * compute-sanitizer.
+ * TIMES.csv: decomposition, with copies, and kvd_gram_svd on the CPU.
  */
 #include <float.h>
 #include <lapacke.h>
@@ -46,10 +45,7 @@ static void *need(size_t bytes)
     return p;
 }
 
-/*
- * Computes the Gram matrix X^T X of m random rows. `condition` is about the ratio of the largest to
- * the smallest singular value of X.
- */
+/* Computes X^T X of m random rows. condition: approximate ratio of extreme singular values of X. */
 static void gram_of_rows(double *G, size_t d, size_t m, double condition, kvd_rng *r)
 {
     double *X = need(m * d * sizeof *X);
@@ -91,7 +87,7 @@ static void make(double *G, size_t d, int kind, uint64_t stream)
 }
 
 typedef struct {
-    /* Largest errors over all matrices. They are relative errors, as check_matrix defines them. */
+    /* largest errors over all matrices, as in check_matrix */
     double orthogonality, residual, lambda, sigma;
     size_t wrong_signs, rising;
 } errors;
@@ -103,15 +99,11 @@ static void worse(double *a, double b)
 }
 
 /*
- * Computes three errors of one decomposition, and raises the fields of *e to them if they are
- * larger:
- *
- *   residual  |G R - R diag(sigma^2)| / (d eps lambda_max)
- *   lambda    |sigma^2 - LAPACK's sigma^2| / (d eps lambda_max)
- *   sigma     |sigma - LAPACK's sigma| / sigma_max, over sigma above 1e-4 sigma_max
- *
- * Smaller singular values are roots of inaccurate eigenvalues, in LAPACK too (linalg.h), and are
- * not compared.
+ * Raises the fields of *e to the errors of one decomposition:
+ * residual: |G R - R diag(sigma^2)| / (d eps lambda_max)
+ * lambda:   |sigma^2 - LAPACK's| / (d eps lambda_max)
+ * sigma:    |sigma - LAPACK's| / sigma_max, for sigma above 1e-4 sigma_max, below which roots are
+ * inaccurate
  */
 static void check_matrix(const double *G, size_t d, const double *sigma, const double *R, errors *e)
 {
@@ -199,7 +191,7 @@ static void one_case(size_t n, size_t d, int kind)
     free(R);
 }
 
-/* If several matrices of a batch are invalid, the error must name the first one. */
+/* The error must name the first invalid matrix. */
 static void refusals(size_t n, size_t d)
 {
     double *G = need(n * d * d * sizeof *G), *sigma = need(n * d * sizeof *sigma),

@@ -1,7 +1,4 @@
-/*
- * Tests of the GPU kernels for activations, softmax and type conversion, compared with
- * model/pass/blocks.h on the CPU.
- */
+/* Tests GPU kernels for activations, softmax and type conversion against model/pass/blocks.h. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -56,17 +53,13 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
     /*
-     * sharp    standard deviation of the random attention scores
-     * softcap  scores are softcap * tanh(score / softcap); 0: unchanged
+     * sharp: standard deviation of scores. softcap: softcap * tanh(score / softcap), 0: unchanged
      */
     double sharp, softcap;
     bool sinks;
 } softmax_case;
 
-/*
- * Returns the attention sink of a head: a learned score that adds to the softmax sum. In this test,
- * the heads on the GPU are the model's heads 1, 2, ..., 0 in this order.
- */
+/* Returns the sink logit of a head. The GPU's heads are the model's heads 1, 2, ..., 0. */
 static float sink_of(size_t head)
 {
     return 1.5F - 2.0F * (float)head;
@@ -78,10 +71,7 @@ static double score_of(const softmax_case *c, float product, double scale)
     return c->softcap > 0 ? c->softcap * tanh(s / c->softcap) : s;
 }
 
-/*
- * Computes the expected probabilities. They are -0 for masked keys, and NaN in columns after the
- * last key.
- */
+/* Computes probabilities: -0 for masked keys, NaN in columns after the last key. */
 static void reference_softmax(const softmax_case *c, const float *scores, double scale, float *want)
 {
     for (size_t r = 0; r < c->heads * c->rows; r++) {
@@ -114,9 +104,7 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
         c->softcap, c->sinks ? ", sinks" : "", in_place ? ", in place" : "");
     const size_t n = c->heads * c->rows * c->ld;
     array scores = values(KVD_F32, n, c->shift, c->sharp), prob = array_new(type, n, c->shift);
-    /*
-     * The kernel must not use masked keys or columns after the last key, so their scores are NaN.
-     */
+    /* Scores of masked keys and later columns are NaN. */
     for (size_t i = 0; i < n; i++) {
         const size_t j = i % c->ld;
         if (j > c->first + i / c->ld % c->rows)
@@ -142,8 +130,7 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
     /*
-     * Rounding an exponent near -100 to float32 changes e^x by a factor of 1e-5. For probabilities
-     * below 1e-6, the absolute error is therefore tested instead of the relative error.
+     * Rounding an exponent near -100 changes e^x by 1e-5, so below 1e-6 the absolute error counts.
      */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)
@@ -261,7 +248,7 @@ int main(int argc, char **argv)
 {
     if (!gpu_devices("gpu_elementwise", 1))
         return 0;
-    /* The argument "small" runs few cases, for compute-sanitizer. */
+    /* small: few cases, for compute-sanitizer */
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     kvd_rng_seed(&rng, 5, 0);
     all_elementwise(small);

@@ -1,7 +1,4 @@
-/*
- * Tests of the CUDA engine (engine/cuda), compared with the forward pass over whole sequences on
- * one GPU.
- */
+/* Tests the CUDA engine against the forward pass over whole sequences on one GPU. */
 #include <math.h>
 #include <string.h>
 
@@ -50,10 +47,7 @@ static void test_whole(const subject *m, int quick)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Made-up model shapes, used in place of test models whose head dimensions the engine's kernels do
- * not support.
- */
+/* Shapes with head dimensions that the engine's kernels support. */
 #define GPT_OSS                                                                                    \
     "\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\","                        \
     "\"attention_bias\":true,\"num_local_experts\":8,\"num_experts_per_tok\":3,"                   \
@@ -181,9 +175,7 @@ static void test_families(const request *r, const setting *first, const setting 
         kvd_checkpoint *const c = open_or_end(path);
         load l = load_make(c, r, 6, 12 + i);
         kvd_gpu_share share;
-        /*
-         * An engine on which GPUs divide prompts by tokens refuses models with attention windows.
-         */
+        /* Engines that divide prompts by tokens refuse attention windows. */
         bool refused = false;
         for (int k = 0; first->sequence && k < kvd_checkpoint_config(c)->n_layers; k++)
             refused = refused || kvd_config_window(kvd_checkpoint_config(c), k) > 0;
@@ -202,7 +194,7 @@ static void test_families(const request *r, const setting *first, const setting 
     }
 }
 
-/* Kept dimensions differ between heads and layers, and some are not multiples of 16. */
+/* Unequal kept dimensions, some no multiples of 16. */
 static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, const kvd_dims_method *m,
                      kvd_err *err)
 {
@@ -247,7 +239,7 @@ static void test_dims(const subject *model, const request *r, size_t n, const se
     kvd_checkpoint_close(c);
 }
 
-/* Made-up models with attention windows that are shorter than the requests. */
+/* Attention windows shorter than the requests. */
 static const kvd_shape windowed[] = {
     {"mistral, window 100", "mistral", "made up",
      "{" SIZES "\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","
@@ -273,11 +265,7 @@ static const kvd_shape windowed[] = {
 static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
-/*
- * The bytes that the engine reports must be those of whole pages. In layers without a window, the
- * pages hold all tokens. In layers with a window, they hold the tokens to which the next query
- * attends.
- */
+/* Expected bytes: whole pages, in windowed layers only for tokens that the next query sees. */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
     enum { INPUT = 400, PIECE = 48, STEPS = 100, PAGE = 64 };
@@ -317,7 +305,7 @@ static void test_held(const kvd_checkpoint *c, const char *name)
     free(id);
 }
 
-/* Tests a made-up model. If `cuts` is true, also tests methods that project heads. */
+/* cuts: also tests methods that project heads. */
 static void test_windowed(const kvd_shape *made, uint64_t seed, bool cuts, int quick)
 {
     static const setting *const set[] = {&pieces, &replayed, &many, &many_pieces};
@@ -354,7 +342,7 @@ static void test_windows(int quick)
         test_windowed(&windowed[i], 35 + i, !quick && i % 3 == 0, quick);
 }
 
-/* Made-up models with heads of 256, for which the engine has attention kernels of its own. */
+/* Heads of 256 have their own attention kernels. */
 static const kvd_shape wide_shape[] = {
 #define WIDE_SIZES                                                                                 \
     "\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":256,\"num_hidden_layers\":3,"      \
@@ -380,7 +368,7 @@ static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_eng
         e->free(e);
 }
 
-/* The kernels of some methods take heads of up to 128 dimensions. */
+/* Some methods' kernels take heads of up to 128 dimensions. */
 static void test_refused_wide(void)
 {
     static const char *const text[] = {"turboquant", "expectedattention", "cake"};
@@ -411,10 +399,7 @@ static void test_wide(int quick)
         test_refused_wide();
 }
 
-/*
- * A decode step whose earlier tokens were never computed must give finite logits. A second run must
- * give the same bits.
- */
+/* A decode step after tokens never computed must give finite, reproducible logits. */
 static void test_context(const subject *m)
 {
     static const kvd_plan none = {.type = KVD_BF16};
@@ -475,25 +460,22 @@ static void test_refused(void)
     tokens = m.plan;
     tokens.type = KVD_BF16;
     s = spec_of(&set, 100);
-    /*
-     * Method leankv consists of the tokens method 'sparsity' and a bits method. The message must
-     * name the tokens method.
-     */
+    /* leankv = tokens method `sparsity` + bits method. */
     refused(sinks, &tokens, &s,
             "attention sinks, which the CUDA engine's kernels of 'sparsity' do");
     kvd_checkpoint_close(sinks);
 }
 
 /*
- * A NaN in the weights must give an error that names the request and the token position. Request 3
- * has token ids 1 to 12, request 5 has ids 11 to 17. Id 17 comes in a decode step.
+ * A NaN weight must be reported with request and token position. Ids: 1 to 12 (request 3), 11 to 17
+ * (request 5; 17 in a decode step).
  */
 static void test_nonfinite(void)
 {
     static const struct {
         const char *tensor;
         size_t i;
-        /* Expected parts of the errors of the prompts and of the decode step; NULL: no error. */
+        /* expected parts of errors; NULL: none */
         const char *prompts, *step;
     } bad[] = {
         {"model.embed_tokens.weight", 17 * 64 + 3, NULL,
@@ -563,10 +545,7 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Tests an iteration of 2,600 tokens: with so many tokens, the GPUs sum up one half of the rows
- * while they multiply the other half.
- */
+/* 2,600 tokens: GPUs sum one half of the rows while multiplying the other half. */
 static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};
@@ -628,7 +607,7 @@ static void test_by_tokens(const subject *m, int gpus, int quick)
     }
 }
 
-/* A made-up model on four GPUs, each with two KV heads, is compared with one GPU. */
+/* Four GPUs with two KV heads each, compared with one GPU. */
 static void test_on_four(const setting *const *set)
 {
     char path[64];
@@ -654,15 +633,14 @@ static void test_on_four(const setting *const *set)
 
 /*
  * usage: gpu_engine [quick] [one|windows|wide|two|halves|tokens|four]
- *
- *   quick   a few small cases, for compute-sanitizer
- *   one     cases on one GPU
- *   windows cases on one GPU with sliding windows
- *   wide    cases on one GPU with heads of 256
- *   two     cases on two GPUs
- *   halves  cases on two GPUs with enough tokens that sums between GPUs overlap matrix products
- *   tokens  cases on two GPUs that divide prompts by tokens
- *   four    cases on four GPUs
+ * quick    small cases, for compute-sanitizer
+ * one      one GPU
+ * windows  one GPU, sliding windows
+ * wide     one GPU, heads of 256
+ * two      two GPUs
+ * halves   two GPUs, sums overlap products
+ * tokens   two GPUs divide prompts by tokens
+ * four     four GPUs
  */
 int main(int argc, char **argv)
 {

@@ -1,7 +1,6 @@
 /*
- * Tests of token eviction in the CUDA engine, compared with the CPU engine. The CUDA engine rounds
- * to bf16 and may decide near ties differently. Kept tokens are therefore compared by their
- * overlap, and logits by their median distance.
+ * Tests token eviction in the CUDA engine against the CPU engine. Near ties may differ, so kept
+ * tokens are compared by overlap, logits by median distance.
  */
 #include <math.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 #include "model/model_info.h"
 #include "temp_folder.h"
 
-/* `bar` is the median distance of the two engines' logits without a method. */
+/* bar: median distance of both engines' logits without a method. */
 static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -27,24 +26,18 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
         return;
     }
     const setting *const set[] = {&apart, &together, &plain, &pieces};
-    /*
-     * If rounding decides that a token is dropped, all later clusters of tokens begin elsewhere.
-     * For such methods, only the numbers of tokens can be compared.
-     */
+    /* Thresholds move later clusters, so only numbers of tokens are compared. */
     const bool moves = selects(plan.tokens) &&
                        plan.tokens->read_rule(&plan.tokens_values).threshold > 0,
                numbers = is_uneven(plan.tokens) || moves;
-    /*
-     * mpcache chooses whole clusters, so a nearly equal score may change all tokens of a cluster.
-     */
+    /* mpcache chooses whole clusters, so a near tie may change all tokens of a cluster. */
     const double share = selects(plan.tokens) && drops(plan.tokens) ? 0.92 : 0.95;
     for (size_t i = 0; i < (selects(plan.tokens) && !drops(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
         /*
-         * The CPU engine runs whole prompts, so it has no numbers to compare with if the GPU engine
-         * runs a prompt in parts. Rounding may change the number of tokens that kvmerger merges,
-         * and that mpcache drops.
+         * Chunked prompts have no CPU counterpart. Rounding may change numbers of merged (kvmerger)
+         * or dropped (mpcache) tokens.
          */
         const bool exact = !set[i]->chunk && plan.tokens != &kvd_tokens_kvmerger &&
                            !(selects(plan.tokens) && drops(plan.tokens));
@@ -75,10 +68,7 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     result_release(&again);
 }
 
-/*
- * With a budget that is never exceeded, the logits must be bit for bit those of a run without
- * eviction.
- */
+/* With an unlimited budget, logits must equal a run without eviction bit for bit. */
 static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, const kvd_dims *dims)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -130,9 +120,8 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
 }
 
 /*
- * Returns the number of requests whose cache entries, summed over all heads, exceed the budget or
- * are less than 4/5 of it. *dropped receives the number of requests that hold fewer entries than
- * tokens.
+ * Returns the number of requests outside 4/5 .. 1 of the budget, summed over heads. *dropped:
+ * requests that lost entries.
  */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
                             const result *got, size_t *dropped)
@@ -159,7 +148,7 @@ static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *
     return wrong;
 }
 
-/* Tests a method that the CPU engine does not run. Logits are not compared. */
+/* Tests a method that the CPU engine lacks, without comparing logits. */
 static void alone(const kvd_checkpoint *c, const load *l, const char *text)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -193,8 +182,8 @@ static void alone(const kvd_checkpoint *c, const load *l, const char *text)
 }
 
 /*
- * If the budget is large enough for all tokens, logits must be near those without a method. They
- * are not equal, because attention treats every KV head as a request and adds in another order.
+ * With room for all tokens, logits must be near those without a method: attention adds in another
+ * order.
  */
 static void all_near(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
@@ -327,7 +316,7 @@ static kvd_checkpoint *made_up(const kvd_shape *shape)
     return c;
 }
 
-/* A method must fail if it acts on no layer. */
+/* A method that acts on no layer must be refused. */
 static void refused_window(const char *text, const char *shape, const char *why)
 {
     const kvd_shape made = {"mistral", "mistral", "made up", shape};
@@ -364,9 +353,8 @@ static void refused_window(const char *text, const char *shape, const char *why)
     "\"full_attention\",\"sliding_attention\",\"full_attention\"],\"sliding_window\":40,"
 
 /*
- * Tests n methods on a made-up model in which only layers 1 and 3 have no window. The window is
- * shorter than every request. With a longer window, the CPU engine would decide for each request
- * alone if the method acts on a layer.
+ * Only layers 1 and 3 have no window. Windows are shorter than every request, as a longer window
+ * lets the CPU compress those layers.
  */
 static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n, int few)
 {
@@ -409,7 +397,7 @@ static void test_windows(int quick)
                                    GEMMA "\"head_dim\":256}"};
     const size_t n = sizeof text / sizeof *text;
     test_gemma(&gemma, text, quick ? 4 : n, quick);
-    /* Heads of expectedattention have up to 128 dimensions. */
+    /* expectedattention supports heads of up to 128 dimensions. */
     test_gemma(&wide, text, quick ? 2 : n - 1, true);
     refused_window("h2o,heavy=8,recent=8",
                    "{" SIZES
@@ -422,10 +410,9 @@ static void test_windows(int quick)
 
 /*
  * usage: gpu_engine_evict [quick|windows|METHOD]
- *
- *   quick    few requests and methods, for compute-sanitizer
- *   windows  only a model with sliding windows; `quick windows` tests few requests and methods
- *   METHOD   only comparisons with the CPU engine of methods whose text contains METHOD
+ * quick    few requests and methods, for compute-sanitizer
+ * windows  a model with sliding windows; also `quick windows`
+ * METHOD   comparisons with the CPU of methods whose text contains METHOD
  */
 int main(int argc, char **argv)
 {

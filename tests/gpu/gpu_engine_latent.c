@@ -1,7 +1,4 @@
-/*
- * Tests of the CUDA engine with caches of low-rank latents instead of K and V
- * (methods/dims/cuda/palu.c, strawman.c).
- */
+/* Tests the CUDA engine with caches of low-rank latents instead of K and V. */
 #include <math.h>
 #include <string.h>
 
@@ -16,10 +13,7 @@
 #include "temp_folder.h"
 #include "worst.h"
 
-/*
- * Largest accepted distance of the engine's logits from the float32 forward pass, as a multiple of
- * the distance of the bf16 forward pass.
- */
+/* Accepted distance from float32 logits, as a multiple of the bf16 forward pass's distance. */
 static const double allowed = 2;
 
 typedef struct {
@@ -54,7 +48,7 @@ static uint32_t largest(const float *x, size_t n)
     return (uint32_t)best;
 }
 
-/* Expected bytes of the cache per cached token, and per occupied slot of the batch. */
+/* Expected cache bytes per token and per occupied batch slot. */
 typedef struct {
     double token, slot;
 } bytes;
@@ -119,10 +113,7 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/*
- * Serves the requests and compares logits and bytes. `fused` is true if decode steps must use the
- * fused kernel for Hopper GPUs.
- */
+/* Serves requests, compares logits and bytes. fused: decode must use the fused Hopper kernel. */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {
@@ -146,8 +137,8 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
 }
 
 /*
- * Makes random projections to latents that `heads` KV heads share. The rank of group g is rank[0]
- * (K) or rank[1] (V), minus `less` * (g % 3).
+ * Makes random projections to latents of `heads` KV heads, with rank rank[0] (K) or rank[1] (V)
+ * minus less * (g % 3) for group g.
  */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
@@ -188,7 +179,7 @@ static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *
     return status;
 }
 
-/* Returns the expected bytes of a cache of latents, whose ranks are padded to multiples of 16. */
+/* Returns bytes of a latent cache, with ranks padded to multiples of 16. */
 static bytes latent_bytes(const kvd_dims *d)
 {
     bytes b = {0, 0};
@@ -249,9 +240,7 @@ static void test_palu(const char *path, const char *model, const request *r, siz
     kvd_checkpoint_close(c);
 }
 
-/*
- * Returns the expected bytes per cached token. Widths are padded to multiples of 16, as on the GPU.
- */
+/* Returns bytes per token, with widths padded to multiples of 16. */
 static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
 {
     double sum = 0;
@@ -266,10 +255,7 @@ static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
     return sum;
 }
 
-/*
- * All prompts have `prompt` tokens, because the reference implementation supports only one prompt
- * length for all sequences.
- */
+/* All prompts have `prompt` tokens, as the reference supports only one length. */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
 {
@@ -314,10 +300,7 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     kvd_checkpoint_close(c);
 }
 
-/*
- * Tests unequal kept dimensions with several attention kernels. Ordinary ("stock") kernels pad all
- * heads of a layer to the widest, which determines the bytes of the cache.
- */
+/* Unequal kept dimensions. Stock kernels pad all heads to the layer's widest. */
 static void test_attention(const char *path, const char *model, const setting *const *set)
 {
     kvd_err err = {""};
@@ -369,10 +352,7 @@ static void refused(const kvd_checkpoint *c, const char *text, const setting *se
         e->free(e);
 }
 
-/*
- * A decode step whose earlier tokens were never computed must give finite logits. A second run must
- * give the same bits.
- */
+/* A decode step after tokens never computed must give finite, reproducible logits. */
 static void test_context(const char *text)
 {
     kvd_err err = {""};
@@ -403,7 +383,7 @@ static void test_context(const char *text)
     kvd_checkpoint_close(c);
 }
 
-/* Writes a model with heads of 128 dimensions, which the fused kernel requires. */
+/* Writes a model with heads of 128, which the fused kernel requires. */
 static int make_wide(const char *dir, int heads, int kv_heads)
 {
     kvd_err err = {""};
@@ -421,8 +401,8 @@ static int make_wide(const char *dir, int heads, int kv_heads)
 }
 
 /*
- * Compares A A^T of the GPU's directions of a short prompt with the CPU's, in double precision. The
- * rows of V repeat one row, so that they determine one direction less than their number.
+ * Compares A A^T of GPU and CPU directions in double precision. V repeats a row, so its rank is one
+ * less.
  */
 static void test_complete(size_t d, size_t n, size_t w)
 {
@@ -485,7 +465,7 @@ static void test_complete(size_t d, size_t n, size_t w)
 
 enum { CODES = 40, CODE_PAGES = 5, CODE_PAGE = CODES * KVD_PAGE_TOKENS, SINK = 3, SLOTS = 4 };
 
-/* Two latents of ranks 24 and 16, whose numbers have 0 to 8 bits. Returns the bits of a token. */
+/* Makes latents of ranks 24 and 16 with 0 to 8 bits. Returns the bits of a token. */
 static int32_t make_codes(kvd_rng *rng, kvd_latent_code *code)
 {
     int32_t bit = 0;
@@ -503,7 +483,7 @@ static int32_t make_codes(kvd_rng *rng, kvd_latent_code *code)
     return bit;
 }
 
-/* Returns the number that a code of x becomes, rounded to bf16. */
+/* Returns x coded and decoded, in bf16. */
 static float decoded(const kvd_latent_code *c, const float *level, double x)
 {
     const float *const of = level + (c->side * 9 + c->bits) * 256;
@@ -520,10 +500,7 @@ static float decoded(const kvd_latent_code *c, const float *level, double x)
     return y;
 }
 
-/*
- * Codes the tokens of two requests, overwrites their latents, and restores all but the newest token
- * of each.
- */
+/* Codes tokens of two requests, overwrites latents, and restores all but each newest token. */
 static void test_codes(void)
 {
     static const int32_t kv_len[2] = {130, 64}, one[2] = {1, 1}, slot[2] = {2, 0},
@@ -579,7 +556,7 @@ static void test_codes(void)
     free(back);
 }
 
-/* usage: gpu_engine_latent [quick]: a few small cases, for compute-sanitizer */
+/* usage: gpu_engine_latent [quick]; quick: small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
@@ -629,7 +606,7 @@ int main(int argc, char **argv)
         test_palu(demo, "kvdim-6m", long_ones, n, 2, 90, 100, 0, false, two);
         test_palu(demo, "kvdim-6m", long_ones, n, 1, 40, 30, 5, false, two);
         test_palu(demo, "kvdim-6m", long_ones, n, 2, 128, 128, 0, false, two);
-        /* These models have biases, norms of Q and K, or no RoPE. */
+        /* Models with biases, norms of Q and K, or no RoPE. */
         test_palu("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, some_n, 2, 40, 40, 0,
                   false, two);
         test_palu("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, some_n, 1, 20, 20, 3,

@@ -1,7 +1,6 @@
 /*
- * Tests of LeanKV in the CUDA engine, compared with the CPU engine. Each engine quantises and
- * chooses precision levels from its own rounded numbers, so logits may differ.
- * tests/gpu/gpu_leankv.c checks the kernels bit for bit.
+ * Tests LeanKV in the CUDA engine against the CPU engine, up to rounding. gpu_leankv.c checks
+ * kernels bit for bit.
  */
 #include <math.h>
 #include <string.h>
@@ -11,13 +10,13 @@
 
 typedef struct {
     size_t max_batch;
-    /* True if prompts and decode steps may share an iteration. */
+    /* prompts and decode steps may share an iteration */
     bool mixed;
     bool graphs, phases;
 } setting;
 
 typedef struct {
-    float *logits; /* [offset[n]][vocab] logits at positions where a token was emitted */
+    float *logits; /* [offset[n]][vocab] logits of emitted tokens */
     double *held;
     size_t iterations;
     kvd_phase_times sum;
@@ -108,10 +107,8 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
 }
 
 /*
- * Returns true if rounding can explain the distance `is` between the logits of the two engines with
- * a method. `rounding` is the distance of the engines without the method. `does` is the effect of
- * the method on the logits. A number near the border between two codes may get either code, which
- * causes up to half the effect of quantisation.
+ * Returns true if rounding explains the distance `is`: up to half of the method's effect `does`.
+ * rounding: distance without a method.
  */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
@@ -138,10 +135,7 @@ static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_co
     return kvd_plan_open(plan, &setup, err);
 }
 
-/*
- * Checks the number of bytes that the caches hold. A cache entry takes 2 bytes more on the GPU than
- * on the CPU, because its importance score is float32.
- */
+/* A GPU entry takes 2 bytes more than a CPU entry (float32 importance). */
 static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d,
                         size_t k, size_t v)
 {
@@ -245,7 +239,7 @@ static void test_refused(void)
     refused(demo, "sparsity", 0, "sparsity");
 }
 
-/* usage: gpu_engine_leankv [quick]: a small case, for compute-sanitizer */
+/* usage: gpu_engine_leankv [quick]; quick: a small case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     static const request long_ones[] = {{70, 9},  {1, 30},  {300, 3}, {64, 12},

@@ -1,6 +1,6 @@
 /*
- * Tests of the CUDA engine with quantised caches, compared with the CPU engine in float32. Rounding
- * can change a code, so logits may differ by a fraction of the method's own effect.
+ * Tests the CUDA engine with quantised caches against the float32 CPU engine. Tolerance: a fraction
+ * of the method's effect.
  */
 #include <math.h>
 #include <string.h>
@@ -37,10 +37,7 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/*
- * Projections of all heads, in tests of methods that are combined with a dims method. NULL in other
- * tests.
- */
+/* Projections for combined dims methods, or NULL. */
 static const kvd_dims *cut;
 
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
@@ -57,10 +54,7 @@ static int open_plan(const kvd_config *c, const char *method, const load *l, kvd
     return open_with_scales(plan, &setup, err);
 }
 
-/*
- * `exact` is true if prompt tokens on the GPU attend to uncompressed K and V, as they do on the
- * CPU.
- */
+/* exact: prompts attend to uncompressed K and V, as on the CPU. */
 static int run_with(const load *l, size_t slots, const char *method, int gpu, int graphs,
                     bool exact, outcome *o, kvd_err *err)
 {
@@ -70,10 +64,7 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
         .max_len = l->max_len,
         .type = KVD_BF16,
         .n_gpus = 1,
-        /*
-         * Random tables of an entropy coder do not fit the data, so each page gets room for the
-         * longest possible codes.
-         */
+        /* Random entropy tables do not fit the data: room for the longest codes. */
         .outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0,
         .graphs = graphs,
         .phases = graphs,
@@ -121,10 +112,7 @@ static double held_off(const outcome *a, const outcome *b)
 
 typedef struct {
     const char *method;
-    /*
-     * `share` is the accepted distance of logits as a fraction of the method's effect on them.
-     * `held` is the accepted relative difference of the bytes that the caches hold.
-     */
+    /* accepted: distance as fraction of the effect, relative difference of bytes */
     double share, held;
 } test_case;
 
@@ -220,9 +208,8 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
 }
 
 /*
- * Tests a run in which prompts attend to projected K and V, as in kvdim-jct. Steps in CUDA graphs
- * must give the same logits as single launches. The bytes must be those of a run whose prompts
- * attend to unprojected K and V.
+ * Prompts attend to projected K and V, as in kvdim-jct. Logits must not depend on CUDA graphs,
+ * bytes not on `exact`.
  */
 static void test_timed(const load *l, size_t slots, const char *method)
 {
@@ -245,10 +232,7 @@ static void test_timed(const load *l, size_t slots, const char *method)
     free(replayed.logits);
 }
 
-/*
- * Tests quantisation of heads that another method has projected. If `uneven` is true, heads keep
- * different numbers of dimensions, otherwise equal numbers.
- */
+/* Quantises projected heads. uneven: kept dimensions differ between heads. */
 static void test_cut(const char *path, const request *r, size_t n, const test_case *t,
                      size_t n_cases, bool uneven, bool timed)
 {
@@ -316,10 +300,7 @@ static void test_context(const load *l, const char *method)
     kvd_plan_close(&plan);
 }
 
-/*
- * Tests xkv with ranks that keep all numbers. The method decomposes K of a prompt, a matrix with
- * one row per token. One prompt has more rows than columns, the other fewer.
- */
+/* Tests xkv at full rank. One prompt's K has more rows than columns, the other fewer. */
 static void test_lossless(const kvd_checkpoint *c, const request r[2], const char *method)
 {
     kvd_err err = {""};
@@ -408,13 +389,12 @@ static void test_rest(void)
     "\"sliding_window\":70,\"rope_local_base_freq\":5000.0,\"layer_types\":["                      \
     "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"],"
 
-/* Made-up models in which only layers 1 and 3 have no window. */
+/* Only layers 1 and 3 have no window. */
 static const kvd_shape gemma = {"gemma3, window 70", "gemma3_text", "made up",
                                 GEMMA "\"head_dim\":64}"},
                        wide = {"gemma3, window 70, heads of 256", "gemma3_text", "made up",
                                GEMMA "\"head_dim\":256}"};
 
-/* A made-up model with norms of K. */
 static const kvd_shape qwen3 = {
     "qwen3", "qwen3", "made up",
     "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_act\":\"silu\","
@@ -423,7 +403,7 @@ static const kvd_shape qwen3 = {
     "\"rope_theta\":10000.0,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"
     "\"vocab_size\":300,\"tie_word_embeddings\":false}"};
 
-/* Tests methods that rebuild keys in models with biases of K, and with norms of K. */
+/* Methods that rebuild keys, in models with biases or norms of K. */
 static void test_norms(const request *r, size_t n, const test_case *t, size_t n_cases)
 {
     kvd_err err = {""};
@@ -459,9 +439,8 @@ static void test_windows(const request *r, size_t n, bool quick)
     }
     test_checkpoint(c, gemma.name, r, n, 5, cases, quick ? 2 : sizeof cases / sizeof *cases);
     /*
-     * The kernels of turboquant with a whole number of bits support heads of up to 128 dimensions.
-     * With a fraction of a bit, rounding changes which channels of wide heads with random weights
-     * are chosen, and so all their codes. Both variants of turboquant are left out here.
+     * turboquant is left out: its whole-bit kernels take heads of up to 128, and fractional bits
+     * change channels by rounding.
      */
     test_checkpoint(w, wide.name, r, 3, 2, cases, quick ? 1 : 7);
     kvd_checkpoint_close(w);
@@ -473,10 +452,7 @@ static void test_windows(const request *r, size_t n, bool quick)
     kvd_checkpoint_close(c);
 }
 
-/*
- * A made-up model with two KV heads of 128 dimensions. With this width, the kernels multiply latent
- * components by wgmma.
- */
+/* With heads of 128, the kernels multiply latents by wgmma. */
 static const kvd_shape heads_of_128 = {
     "heads of 128", "llama", "made up",
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
@@ -499,10 +475,7 @@ static void test_heads_of_128(const request *r, size_t n)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Tests many short requests at a time, with room for long ones. The page table has 4096 elements.
- * If the array for the page table were too small, writing the table would change other arrays.
- */
+/* Many short requests. A page table above 4096 elements would overwrite other arrays. */
 static void test_many(void)
 {
     static const request r[MOST] = {{100, 20}, {70, 20}, {1, 40},  {200, 3}, {32, 12}, {31, 40},
@@ -531,10 +504,9 @@ static void test_many(void)
 /*
  * usage: gpu_engine_packed [quick] [windows]
  *        gpu_engine_packed METHOD
- *
- *   quick    small cases, for compute-sanitizer
- *   windows  only a model with sliding windows
- *   METHOD   only cases of one model whose text begins with METHOD
+ * quick    small cases, for compute-sanitizer
+ * windows  only a model with sliding windows
+ * METHOD   cases of one model whose text begins with METHOD
  */
 int main(int argc, char **argv)
 {
@@ -566,8 +538,8 @@ int main(int argc, char **argv)
                                      {"fp8,scale=2", 0.5, 1e-9},
                                      {"mxfp4", 0.5, 1e-9},
                                      /*
-                                      * nvfp4 scales groups of 16 numbers. If a scale is rounded
-                                      * differently, all 16 codes change.
+                                      * A scale rounded differently changes all 16 codes of its
+                                      * group.
                                       */
                                      {"nvfp4", 0.6, 1e-9},
                                      {"nvfp4,scale=2", 0.5, 1e-9},
@@ -585,10 +557,7 @@ int main(int argc, char **argv)
                                      {"vidkv,group=16,residual=32", 0.7, 1e-9},
                                      {"vidkv,k=1.8,ternary=0", 0.7, 1e-9},
                                      {"zipcache,block=20", 0.6, 1e-9},
-                                     /*
-                                      * Rounding decides which tokens with nearly equal saliences
-                                      * get 8 bits.
-                                      */
+                                     /* Rounding decides which near ties of salience get 8 bits. */
                                      {"zipcache,high=8,low=3,share=0.3,block=70", 0.8, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
                                      {"turboquant,bits=2,qjl=0", 0.5, 1e-9},
@@ -601,7 +570,7 @@ int main(int argc, char **argv)
                                      {"xquant,bits=8,group=32", 0.5, 1e-9},
                                      {"xquant,bits=3,group=8", 0.5, 1e-9},
                                      {"xquant,bits=3,latent=0", 0.5, 1e-9},
-                                     /* the engine counts pruned keys with padded widths */
+                                     /* pruned keys count with padded widths */
                                      {"think,window=16", 0.5, 0.2},
                                      {"think,window=8,p=0.8", 0.5, 0.3},
                                      /* A near tie moves a whole chunk. Exact keys have latents. */

@@ -1,11 +1,7 @@
 /*
- * Tests of zdc in the CUDA engine, compared with src/methods on the CPU. zdc keeps more dimensions
- * of important tokens ("high widths") and fewer of the others ("low widths").
- *
- * In the engine, the tokens of a prompt attend to each other with high widths, so the reference
- * gets Q, K and V cut to high widths. The engine may decide near ties of importance differently.
- * Logits are therefore compared by their median distance, relative to that of a cache with only
- * high widths.
+ * Tests zdc in the CUDA engine against src/methods: important tokens keep more dimensions (high
+ * widths) than others (low widths).
+ * Prompts attend with high widths. Logits: median distance, relative to an all-high cache.
  */
 #include <math.h>
 #include <string.h>
@@ -31,11 +27,7 @@ enum {
 typedef struct {
     const char *name;
     size_t max_batch;
-    /*
-     * mixed   prompts and decode steps may share an iteration
-     * graphs  decode steps run as CUDA graphs
-     * phases  the time of each phase is measured
-     */
+    /* mixed: iterations with prompts and decode; graphs: CUDA graphs; phases: phase times */
     bool mixed, graphs, phases;
     kvd_attention_choice attention;
 } setting;
@@ -49,8 +41,8 @@ static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTI
                      stock = {"stock attention", 3, false, true, true, KVD_ATTENTION_STOCK};
 
 /*
- * Returns the bytes of one cached token in a layer. Kept dimensions are padded to multiples of 16.
- * A stock (ordinary) attention kernel pads all heads to the widest one of the layer.
+ * Returns bytes of a token in a layer: dimensions padded to 16 or, for stock attention, to the
+ * widest head.
  */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
@@ -65,10 +57,7 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
     return 2.0 * (stock_attention ? d->n_kv_heads * (most[0] + most[1]) : sum);
 }
 
-/*
- * Returns the bytes that a request must hold if low[layer] of its tokens are unimportant. Each
- * layer also holds a 4-byte count of its unimportant tokens.
- */
+/* Returns bytes of a request with low[layer] unimportant tokens, plus a 4-byte count per layer. */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
     double bytes = 0;
@@ -82,9 +71,8 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 }
 
 /*
- * Returns the number of unimportant tokens of a prompt in a layer. The fraction of important tokens
- * changes linearly over the layers. If `lent` is true, every layer uses the first layer's choice of
- * important tokens.
+ * Returns unimportant tokens of a prompt in a layer. Fractions are linear over layers. lent: the
+ * first layer's choice.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
@@ -94,10 +82,7 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 }
 
 typedef struct {
-    /*
-     * bytes: number of iterations after which the engine reported wrong bytes of its cache. counts:
-     * number of pairs (prompt, layer) with a wrong number of unimportant tokens.
-     */
+    /* bytes: iterations with wrong bytes; counts: wrong numbers of unimportant tokens */
     size_t bytes, counts;
 } wrongs;
 
@@ -105,16 +90,12 @@ typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
-    /*
-     * 0: every layer chooses its own important tokens. 1: all layers use those of the first layer.
-     * -1: each layer chooses or uses those of an earlier layer, and the engine's numbers of
-     * important tokens are not checked.
-     */
+    /* 0: layers choose, 1: first layer's choice, -1: earlier layer's choice, not checked */
     int lent;
-    /* Logits of emitted tokens, [outputs][vocab]. */
+    /* [outputs][vocab] */
     float *logits;
     double held[MOST];
-    /* Number of unimportant tokens of each request and layer. */
+    /* unimportant tokens [request][layer] */
     size_t low[MOST][256];
     wrongs *wrong;
 } watched;
@@ -209,8 +190,8 @@ typedef struct {
 } variant;
 
 /*
- * Tests a variant of zdc. `whole` has the reference logits for the case that all tokens are
- * important. `bar` is the median distance of the engine's logits from `whole` in this case.
+ * Tests a zdc variant. whole: reference if all tokens are important; bar: engine's median distance
+ * from `whole`.
  */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
@@ -250,10 +231,7 @@ static void test_variant(const model *m, const char *name, const variant *v,
     kvd_plan_close(&plan);
 }
 
-/*
- * If all tokens are important, the logits must equal those of a cache that stores every token with
- * high widths. They may differ by rounding, because that cache has other kernels.
- */
+/* All tokens important: logits must equal an all-high cache up to rounding. */
 static void all_important(const model *m, const char *name, const setting *set, double bar)
 {
     kvd_err err = {""};
@@ -324,10 +302,7 @@ static void refuses(const model *m, const char *text, size_t chunk, int gpus, co
         e->free(e);
 }
 
-/*
- * Tests a decode step at a position far after the prompt, as if many steps had been skipped. The
- * step must not change which prompt tokens are unimportant.
- */
+/* A decode step far after the prompt must not change the prompt's unimportant tokens. */
 static void test_left_out(kvd_engine *e)
 {
     enum { PROMPT = 101 };
@@ -422,7 +397,7 @@ static int make_wide(const char *dir, int heads, int kv_heads)
     return -1;
 }
 
-/* usage: gpu_engine_zdc [quick]: few requests and settings, for compute-sanitizer */
+/* usage: gpu_engine_zdc [quick]; quick: few cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     static const variant one[] = {{"zdc,p=0.1,p_u=0.5,g=0.4", 0}, {NULL, 0}},

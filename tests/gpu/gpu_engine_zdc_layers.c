@@ -1,8 +1,6 @@
 /*
- * Tests of zdc with layers=N in the CUDA engine: groups of layers share one choice of important
- * tokens. In all layers after the first of a group, prompt tokens attend to unimportant keys and
- * values with fewer dimensions. Several GPUs divide prompts by tokens and send fewer dimensions of
- * unimportant tokens.
+ * Tests zdc with layers=N: groups of layers share one choice of important tokens.
+ * After a group's first layer, prompts attend to unimportant tokens with fewer dimensions.
  */
 #include <math.h>
 #include <string.h>
@@ -15,7 +13,7 @@
 #include "temp_folder.h"
 #include "zdc_reference.h"
 
-/* {number of prompt tokens, number of output tokens} */
+/* {prompt tokens, output tokens} */
 static const request requests[] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
                                    {200, 20}, {63, 10}, {65, 30}, {440, 13}};
 
@@ -25,13 +23,10 @@ typedef struct {
     kvd_attention hook;
     const kvd_plan *plan;
     size_t prompt;
-    /*
-     * True if prompt tokens attend to all tokens with the dimensions of important ones, as in
-     * src/methods.
-     */
+    /* prompts attend with high widths, as in src/methods */
     bool whole_prompts;
-    uint8_t *level;    /* [prompt] 1 for important tokens, else 0 */
-    float *x[4], *out; /* q, k, v and work memory; out: [tokens][n_heads * d_head] */
+    uint8_t *level;    /* [prompt] 1 for important tokens */
+    float *x[4], *out; /* q, k, v, work memory; out: [tokens][n_heads * d_head] */
 } sets_hook;
 
 typedef struct {
@@ -86,7 +81,7 @@ static void cut_rows(const sets_hook *s, const kvd_attention_in *in, const kvd_d
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads,
                  heads = (size_t)in->config->n_heads;
     const size_t n = low_alone ? s->prompt : in->n_tokens;
-    const int saved = kvd_blas_serial(); /* one BLAS thread, because the products are small */
+    const int saved = kvd_blas_serial(); /* the products are small */
     for (size_t h = 0; queries && h < heads; h++) {
         const kvd_dims_head *const x = &dims->head[(size_t)in->layer * kv + h / (heads / kv)];
         there_and_back(n, d, x->d_qk, s->x[0] + h * d, heads * d, x->a_q, x->a_k, true, s->x[3]);
@@ -205,9 +200,8 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
 }
 
 /*
- * Counts the bytes that the GPUs send for a prompt of n tokens if all heads of a layer keep equal
- * numbers of dimensions. bytes[0]: Q, K, V and the importance of tokens. bytes[1]: the attention
- * outputs.
+ * Counts bytes sent between GPUs for n prompt tokens, equal widths. bytes[0]: Q, K, V, importance.
+ * bytes[1]: outputs.
  */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
@@ -239,8 +233,8 @@ typedef struct {
 } wrongs;
 
 /*
- * Returns the logits [outputs][vocab] of the requests, served one at a time. On several GPUs only
- * prompts are computed, and logits of later tokens are 0.
+ * Returns logits [outputs][vocab], requests served one at a time. Several GPUs compute only
+ * prompts; later logits are 0.
  */
 static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool sequence, bool graphs,
                         bool equal, wrongs *wrong, kvd_err *err)
@@ -293,8 +287,8 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
 }
 
 /*
- * Returns the median, over the emitted tokens, of the distance between their logits in `a` and in
- * `b`. If `prompts` is true, only the first emitted token of each request counts.
+ * Returns the median distance of logits a and b over emitted tokens, or over first ones if
+ * `prompts`.
  */
 static double median(const load *l, const float *a, const float *b, bool prompts)
 {
@@ -310,9 +304,8 @@ static double median(const load *l, const float *a, const float *b, bool prompts
 }
 
 /*
- * Compares the engine's logits with `want`. `whole` has the reference logits for the case that all
- * tokens are important. From the engine's distance from `whole`, if all tokens are important,
- * follows the accepted distance.
+ * Compares engine logits with `want`. Tolerance: engine's distance from `whole`, the reference with
+ * all tokens important.
  */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
@@ -438,7 +431,7 @@ static void test_wide(bool equal, int devices)
                    equal, devices);
 }
 
-/* usage: gpu_engine_zdc_layers [quick]: few requests, for compute-sanitizer */
+/* usage: gpu_engine_zdc_layers [quick]; quick: few requests, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");

@@ -1,8 +1,4 @@
-/*
- * Tests of token eviction on the GPU (methods/tokens/cuda/evict.h), compared with double precision
- * on the same bf16 numbers. If two scores differ by less than rounding, the device may keep either
- * token.
- */
+/* Tests token eviction kernels against double precision. Near ties may keep either token. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -25,9 +21,8 @@ static double product(const double *a, const double *b, int d)
 }
 
 /*
- * Writes the importance scores of tokens to want [n], for rules that read only the keys [n][d].
- * Depending on the rule, the most important keys are the shortest ones, or those that point
- * farthest from the mean direction.
+ * Writes importance scores want [n] from keys [n][d]: short keys, or keys far from the mean
+ * direction, by rule.
  */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
@@ -43,10 +38,7 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
     }
 }
 
-/*
- * RoPE tables: cosines and sines [positions][half]. `future` [n][half][2] holds their means over
- * the positions after a prompt of n tokens.
- */
+/* Cosines and sines [positions][half]. future [n][half][2]: means over positions after n tokens. */
 typedef struct {
     int half, positions;
     float *cosine, *sine, *future;
@@ -86,11 +78,7 @@ static void rope_release(rope *r)
     host_free(r->cosine, r->sine, r->future);
 }
 
-/*
- * Rotates the pairs of dimensions of x [d] by RoPE, with the rotation of query or key number `row`.
- * turn(r, row, pair, side) returns the cosine (side 0) or sine (side 1) of a pair in this rotation.
- * If `sign` is -1, rotates in the opposite direction.
- */
+/* Rotates x [d] by RoPE. turn(r, row, pair, side): cosine (0) or sine (1). sign -1: backwards. */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)
 {
@@ -112,10 +100,7 @@ static double of_future(const rope *r, int n, int i, int side)
     return (double)r->future[(n * r->half + i) * 2 + side];
 }
 
-/*
- * Adds to want [n] the attention that later queries of head h are expected to give to each of the
- * keys [n][d], as expectedattention.c defines it.
- */
+/* Adds to want [n] the expected attention of later queries of head h, as in expectedattention.c. */
 static void add_expected(const fixture *f, int b, int h, const double *keys, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[0], sink = f->c->rule.sink, rows = n - sink;
@@ -135,7 +120,7 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     for (int t = sink; t < n; t++) {
         double key[KVD_WIDTH_MAX], square = 0;
         memcpy(key, keys + t * d, (size_t)d * sizeof *key);
-        /* Rotates the key back by the mean rotation of the queries after the prompt. */
+        /* Rotates the key back by the mean rotation of later queries. */
         rotate(f->c, of_future, &r, n, -1, key);
         for (int s = sink; s < n; s++) {
             double off = 0;
@@ -156,10 +141,7 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     rope_release(&r);
 }
 
-/*
- * Computes the expected scores of the rule "expected attention" as logarithms. The first `sink`
- * tokens get infinity, because they always stay.
- */
+/* Computes logarithms of expected attention. The first `sink` tokens get infinity. */
 static void reference_expected(const fixture *f, int b, int g, const double *keys, double *want)
 {
     const int n = f->len[b], sink = f->c->rule.sink, group = f->map.group;
@@ -177,10 +159,8 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
 }
 
 /*
- * Computes the reference of one KV head of a prompt. lse [n_heads][n_q8] receives the log-sum-exp
- * of each query's scores. want [n_kv_heads][n_q8] receives the sum of the attention probabilities
- * that each token receives. n_q8 is the number of tokens of all prompts, each rounded up to a
- * multiple of 8.
+ * Computes a KV head's lse [n_heads][n_q8] and attention mass want [n_kv_heads][n_q8]. n_q8: prompt
+ * tokens, padded to 8 per prompt.
  */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
@@ -208,10 +188,7 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     host_free(keys, s, p);
 }
 
-/*
- * Computes the reference of all prompts. Uses all CPU threads, because one thread would take
- * minutes.
- */
+/* Computes all references, on all CPU threads. */
 static void reference(const fixture *f, float *lse, double *want)
 {
     const int kv = f->map.n_kv_heads;
@@ -227,10 +204,7 @@ static void reference(const fixture *f, float *lse, double *want)
     }
 }
 
-/*
- * Records the relative error of a score. If scores are logarithms, records the relative error of
- * the exponential.
- */
+/* Records a score's relative error, of the exponential if scores are logarithms. */
 static void note(fixture *f, double got, double want)
 {
     const bool logs = f->c->rule.ranking == KVD_EVICT_EXPECTED;
@@ -240,9 +214,8 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Checks which tokens were kept. The choice must follow exactly from the device's scores `rank`.
- * Except for near ties, it must also follow from the reference's scores `want`. Returns the number
- * of errors.
+ * Returns the number of errors: kept tokens must follow from `rank` exactly and from `want` except
+ * near ties.
  */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
@@ -302,10 +275,7 @@ static int check_rows(const fixture *f, const uint16_t *after, int b, int g, con
     return wrong;
 }
 
-/*
- * Checks the scores and the kept tokens of one KV head after a prompt. First smooths the
- * reference's scores `want` over neighbouring tokens if the rule requires it.
- */
+/* Checks scores and kept tokens of a KV head. Smooths `want` over neighbours if the rule does. */
 static int check_prompt(fixture *f, int b, int g, double *want, const float *mass,
                         const float *score, const int32_t *kept, const uint16_t *after)
 {
@@ -315,7 +285,7 @@ static int check_prompt(fixture *f, int b, int g, double *want, const float *mas
     double *const p = need((size_t)n * sizeof *p);
     float *const order = need((size_t)n * sizeof *order);
     for (int t = 0; t < n; t++)
-        /* KVD_EVICT_FIRST has no scores; earlier tokens rank higher */
+        /* KVD_EVICT_FIRST has no scores: earlier tokens rank higher. */
         if (r->ranking == KVD_EVICT_FIRST)
             want[t] = (double)(order[t] = (float)-t);
         else
@@ -388,7 +358,7 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
             .square = turns ? f->c->factor * f->c->factor : 1,
             .work = on_device(NULL, kvd_evict_expected_bytes(f->map.n_heads, f->map.d_qk[0]))};
     }
-    /* Runs these prompts on the mma.sync kernel, which sm_90 supports too. */
+    /* sm_90 supports the mma.sync kernel too. */
     kvd_evict_prompts_args other = a;
     other.lse = on_device(lse, heads * rows * sizeof *lse);
     other.mass = on_device(NULL, heads * rows * sizeof *lse);
@@ -459,9 +429,8 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
 }
 
 /*
- * Returns the number of wrong elements in the K and V rows of a KV head that keeps m of n cached
- * tokens. The newest token must be at index `victim`, in place of the evicted one. If `victim` is
- * -1, no token was evicted.
+ * Returns wrong elements of a head that keeps m of n tokens. victim: index of the newest token, -1:
+ * none evicted.
  */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
@@ -475,10 +444,7 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
     return wrong;
 }
 
-/*
- * Checks a decode step of the rule that evicts the oldest tokens. f->position holds the positions
- * that are expected of the cached tokens.
- */
+/* Checks a step that evicts the oldest token. f->position: expected positions. */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
     const kvd_evict_budget *const budget = &f->c->budget;
@@ -518,7 +484,7 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
             (least < 0 || want[i] < want[least]))
             least = i;
     const int evicts = n > budget->limit && least >= 0;
-    /* The newest token must be at the index of the evicted one. */
+    /* The newest token must be at the evicted one's index. */
     if (evicts) {
         for (int i = 0; i < n - 1; i++)
             victim = position[at + (size_t)i] == now ? i : victim;
@@ -592,10 +558,7 @@ static void test_noise(void)
     failures += !(worst < 4e-6);
 }
 
-/*
- * The quick run must cover every rule of eviction, both kernels for prompts, and the decode kernel
- * in clusters of 1 to 8 thread blocks.
- */
+/* Quick: every rule, both prompt kernels, decode clusters of 1 to 8 CTAs. */
 static int is_quick(const char *name)
 {
     static const char *const quick[] = {
@@ -609,9 +572,7 @@ static int is_quick(const char *name)
 
 /*
  * usage: gpu_evict [CASE]
- *
- *   CASE   only cases whose name contains CASE; "quick": small cases with five decode steps, for
- *   compute-sanitizer
+ * CASE   part of a name; "quick": small cases with five decode steps, for compute-sanitizer
  */
 int main(int argc, char **argv)
 {

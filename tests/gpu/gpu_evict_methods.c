@@ -1,8 +1,6 @@
 /*
- * Tests of eviction on the GPU against the methods' own code on the CPU. For a prompt, the CPU gets
- * the attention probabilities that the device computed. For a step, it gets probabilities in double
- * precision. Kept tokens must be equal. If a number is so close to a threshold that rounding
- * decides, the KV head is not compared from then on, but only counted as such a case.
+ * Tests eviction on the GPU against the methods' CPU code. Kept tokens must be equal.
+ * A KV head whose choice rounding decides is no longer compared, but counted.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -54,15 +52,12 @@ static const method_case method_cases[] = {
     {"kvcrush,window=32,budget=0.1,crush=0", false, SHAPE(32, 8, 128, 128, 0, 2100, 1500)},
 };
 
-/* State of one KV head of a request on the CPU. Cached tokens are in the order of positions. */
+/* One KV head on the CPU, tokens by position. */
 typedef struct {
     void *state;
     size_t n;
     uint32_t *position;
-    /*
-     * true: CPU and device made different decisions because of rounding, so the head is no longer
-     * compared
-     */
+    /* rounding led to another choice: no longer compared */
     bool ended;
 } cpu_head;
 
@@ -76,21 +71,15 @@ typedef struct {
     test_case shape;
     cpu_head *head;
     kvd_evict_state state;
-    uint16_t *pool; /* device */
+    uint16_t *pool; /* device memory */
     size_t wrong, rounded, compared, dropped;
-    /*
-     * Number of merged tokens, number of tokens into which others were merged, and number of these
-     * target tokens whose rows differ between CPU and device.
-     */
+    /* merged tokens, their targets, and targets that differ from the CPU */
     size_t merged, rows, rows_off;
-    size_t merged_before; /* device's number of merged tokens after the prompts */
+    size_t merged_before; /* merged tokens after the prompts */
     kvd_evict_merging merging;
 } method_run;
 
-/*
- * Returns true if the method merges runs of tokens, so that KV heads keep different numbers of
- * tokens.
- */
+/* Returns true if the method merges runs, so that heads keep different numbers of tokens. */
 static bool runs(const method_run *r)
 {
     return r->shape.rule.merge == KVD_MERGE_RUNS;
@@ -161,7 +150,7 @@ static void open_run(method_run *r, const method_case *c)
     r->pool = on_device(f->pool, f->pool_n * 2);
 }
 
-/* Compares the device's number of merged tokens with that of the CPU. */
+/* Compares numbers of merged tokens. */
 static void check_merged(method_run *r)
 {
     int32_t merged[BATCH];
@@ -192,9 +181,8 @@ static void close_run(method_run *r)
 }
 
 /*
- * Compares the device's mass [n_heads][n_q8] with double precision: sums of probabilities or, for
- * KVD_EVICT_PIVOTAL, counts of queries that gave the token less than the mean probability. Also
- * writes the log-sum-exps of all queries to lse.
+ * Compares mass [n_heads][n_q8]: sums of probabilities or, for KVD_EVICT_PIVOTAL, queries below the
+ * mean. Writes log-sum-exps to lse.
  */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
@@ -232,9 +220,8 @@ static void check_masses(method_run *r, const float *mass, float *lse)
 }
 
 /*
- * Writes the levels that the method gives the tokens of prompt b, computed from the device's
- * probabilities [n_heads][n_q8]: `last` is the sum of the probabilities over the last queries,
- * `mass` the sum over all queries.
+ * Writes a prompt's levels from the device's probabilities [n_heads][n_q8]. last: sum over the last
+ * queries; mass: over all.
  */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
@@ -284,7 +271,7 @@ static void levels_of(method_run *r, int b, const float *mass, const float *last
     host_free(x, keys, p, state);
 }
 
-/* Forgets dropped tokens on the CPU. */
+/* Forgets dropped tokens. */
 static void forget(method_run *r, cpu_head *h, const uint8_t *level)
 {
     size_t *const kept = need(h->n * sizeof *kept), was = h->n;
@@ -300,10 +287,7 @@ static void forget(method_run *r, cpu_head *h, const uint8_t *level)
     free(kept);
 }
 
-/*
- * K and V of the n cached tokens of a KV head, in the order of positions, and the levels that the
- * method gave them. `merged` marks tokens that others were merged into.
- */
+/* Rows of a KV head by position, and levels. merged: tokens that others were merged into. */
 typedef struct {
     size_t n, d[2];
     float *x[2];
@@ -311,7 +295,7 @@ typedef struct {
     uint8_t *merged;
 } head_rows;
 
-/* Merges tokens as methods/entries.c does. */
+/* Merges tokens as methods/entries.c. */
 static void merge_rows(method_run *r, void *state, head_rows *h)
 {
     const kvd_merge_choice c = {h->n, h->level, h->x[0], h->x[1], h->d[0], h->d[1]};
@@ -365,10 +349,7 @@ static head_rows rows_of(method_run *r, int b, int g, const int32_t *place, cons
     return h;
 }
 
-/*
- * Returns true if row i of *h, computed on the CPU, equals the device's row at index `place`. Means
- * of merged rows may differ by one step of bf16.
- */
+/* Compares CPU row i with device row `place`. Means of merged rows may differ by one bf16 step. */
 static bool same_row(const fixture *f, uint16_t *after, int b, int g, const head_rows *h, size_t i,
                      int place)
 {
@@ -384,8 +365,8 @@ static bool same_row(const fixture *f, uint16_t *after, int b, int g, const head
 }
 
 /*
- * Compares the rows of a KV head after a choice with the rows on the CPU. `to` has, for each token
- * that stays, its index in the device's pages. If `to` is NULL, does not compare. Releases *h.
+ * Compares a head's rows with the CPU. to: new index of each kept token, NULL: no comparison.
+ * Releases *h.
  */
 static void check_rows(method_run *r, int b, int g, head_rows *h, uint16_t *after,
                        const int32_t *to)
@@ -422,10 +403,7 @@ static void check_prompt(method_run *r, int b, const float *mass, const float *l
             h->position[t] = (uint32_t)(all[t] = t);
         head_rows rows = rows_of(r, b, g, all, level[g], h->n);
         forget(r, h, level[g]);
-        /*
-         * Runs are merged into the rows of their pivots before the remaining rows are moved, so
-         * rows are still at their old positions.
-         */
+        /* Runs merge before rows move, so rows have their old positions. */
         for (size_t i = 0; i < h->n; i++)
             all[i] = runs(r) ? (int32_t)h->position[i] : (int32_t)i;
         check_rows(r, b, g, &rows, after, all);
@@ -440,7 +418,7 @@ static void check_prompt(method_run *r, int b, const float *mass, const float *l
     host_free(count, level);
 }
 
-/* Copies the device's probabilities, summed over the last `window` rows (0: all), to mass. */
+/* Copies probabilities, summed over the last `window` rows (0: all). */
 static void fetch_mass(const kvd_evict_prompts_args *args, int window, float *mass)
 {
     kvd_evict_prompts_args a = *args;
@@ -503,10 +481,8 @@ static void report(const method_run *r, const char *part)
 }
 
 /*
- * Computes the attention probabilities that a step gives to the tokens of a KV head: prob
- * [group][n], tokens in the order of their positions. place[i] is the index in the pages of the
- * token with the i-th smallest position. Returns true if the choice of KVD_EVICT_PIVOTAL depends on
- * rounding.
+ * Computes prob [group][n], tokens by position. place[i]: page index of the i-th smallest position.
+ * Returns true if rounding decides KVD_EVICT_PIVOTAL's choice.
  */
 static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, const int32_t *place,
                           size_t n, float *prob)
@@ -538,13 +514,13 @@ static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, con
 typedef struct {
     const uint16_t *q;
     uint32_t now;
-    /* positions of the tokens on the device, before and after the step */
+    /* device's token positions before and after the step */
     const uint32_t *before, *position;
-    const float *score; /* scores of the tokens on the device, before the step */
+    const float *score; /* device's scores before the step */
     uint16_t *after;
 } step_case;
 
-/* Returns the index of the position `wanted` in position [n], or -1. */
+/* Returns the index of `wanted` in position [n], or -1. */
 static int32_t find(const uint32_t *position, size_t n, uint32_t wanted)
 {
     for (size_t i = 0; i < n; i++)
@@ -562,8 +538,8 @@ static size_t left_of(const uint8_t *level, size_t n)
 }
 
 /*
- * Returns true if rounding decides which older token of a KV head is dropped, because the two
- * smallest sums of probabilities are nearly equal. score: the device's sums before the step.
+ * Returns true if the two smallest sums are nearly equal, so that rounding decides. score: before
+ * the step.
  */
 static bool near_least(const method_run *r, int b, const float *score, const int32_t *place,
                        const float *prob, size_t n)
@@ -680,8 +656,7 @@ static void run_case(const method_case *c)
 
 /*
  * usage: gpu_evict_methods [CASE]
- *
- *   CASE   only cases whose text contains CASE; "quick": small cases, for compute-sanitizer
+ * CASE   part of a method's text; "quick": small cases, for compute-sanitizer
  */
 int main(int argc, char **argv)
 {

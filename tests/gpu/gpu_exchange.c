@@ -1,8 +1,4 @@
-/*
- * Tests of data exchange between GPUs, bit for bit: blocks of memory (model/pass/cuda/sum.h), and
- * the exchanges of the sequence parallel engine (engine/cuda/sequence.h). The value of each number
- * encodes its index, so misplaced numbers are found.
- */
+/* Tests data exchange between GPUs bit for bit. Each number encodes its index. */
 #include <string.h>
 
 #include "dims_fixture.h"
@@ -35,9 +31,8 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
 }
 
 /*
- * Computes the addresses of the blocks that GPU a sends or receives. Blocks have gaps between them,
- * and the first address is `at`. If `list` is not NULL, writes the blocks to it. Returns the total
- * bytes.
+ * Computes the blocks that GPU a sends or receives from address `at`, with gaps. Returns total
+ * bytes. list: may be NULL.
  */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
@@ -75,10 +70,7 @@ static int send_and_receive(void *ctx, int gpu, kvd_err *err)
                : 0;
 }
 
-/*
- * Returns the expected contents of GPU a's receive buffer or send buffer. Gaps between blocks have
- * the value 0xff.
- */
+/* Returns GPU a's expected buffer. Gaps hold 0xff. */
 static uint8_t *image(const pieces *x, int a, int receives)
 {
     const size_t room = lay_out(x, a, receives, NULL, NULL);
@@ -95,7 +87,7 @@ static uint8_t *image(const pieces *x, int a, int receives)
     return to;
 }
 
-/* Returns the index of the first wrong byte, or the buffer's size if all bytes are correct. */
+/* Returns the index of the first wrong byte, or the buffer's size. */
 static size_t first_wrong(const pieces *x, int a)
 {
     const size_t room = x->room[a];
@@ -119,7 +111,7 @@ static int one_round(pieces *x, kvd_gpu_threads *gpu_threads, char *text, size_t
         x->room[g] = lay_out(x, g, 1, NULL, NULL);
         x->from[g] = on_device(host, lay_out(x, g, 0, NULL, NULL));
         x->to[g] = on_device(NULL, x->room[g]);
-        /* Non-blocking streams do not wait for the default stream, which fills the buffers. */
+        /* Non-blocking streams do not wait for the default stream. */
         check(cudaDeviceSynchronize(), "fill");
         free(host);
     }
@@ -157,11 +149,7 @@ static void test_pieces(int gpus)
 
 enum { QUERIES, PAGES, OUTPUT };
 
-/*
- * Returns a 16-bit value that encodes where a number belongs. `a` is the index of a query head,
- * page or token, depending on `kind`. `b` is the index of the number within this query head, page
- * or token.
- */
+/* Returns a 16-bit code of index b within query head, page or token a. */
 static uint16_t mark(int kind, size_t a, size_t b)
 {
     const uint64_t h = ((uint64_t)a * 1000003 + b) * 0x9e3779b97f4a7c15u + (uint64_t)kind;
@@ -171,7 +159,7 @@ static uint16_t mark(int kind, size_t a, size_t b)
 typedef struct {
     kvd_sequence *q;
     int layer;
-    /* Device arrays [n tokens + 1][o_pitch]; the last row must not change. */
+    /* [n tokens + 1][o_pitch]; the last row must not change */
     uint16_t *out[KVD_GPUS_MAX];
 } turn;
 
@@ -208,10 +196,7 @@ static void poison(void *to, size_t n)
     check(cudaMemset(to, 0xff, n * sizeof(uint16_t)), "marks");
 }
 
-/*
- * Writes the numbers that a GPU sends, and fills the memory that the exchange must overwrite with
- * 0xff.
- */
+/* Fills a GPU's send buffer, and the receive memory with 0xff. */
 static void fill(turn *t, int gpu)
 {
     const places p = places_of(t, gpu);

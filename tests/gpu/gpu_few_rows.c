@@ -1,7 +1,4 @@
-/*
- * Tests of matrix products with 1 to 8 rows, as in decode steps (engine/cuda/few_rows and small),
- * compared with double precision.
- */
+/* Tests matrix products with 1 to 8 rows, as in decode, against double precision. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +16,7 @@ typedef struct {
     kvd_few_kind kind;
     size_t n, in, out;
     int norm;
-    bool codes; /* weights of 4 bits */
+    bool codes; /* 4-bit weights */
 } scenario;
 
 static int is_gated(kvd_few_kind kind)
@@ -27,17 +24,14 @@ static int is_gated(kvd_few_kind kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/* Replaces w [rows][in] by the values that 4-bit codes decode to. */
+/* Replaces w [rows][in] by decoded 4-bit codes. */
 static void quantise(float *w, size_t rows, size_t in)
 {
     for (size_t at = 0; at < rows * in; at += KVD_FEW_UNIT)
         (void)kvd_quantise_group(w + at, KVD_FEW_UNIT, 1, 4, w + at);
 }
 
-/*
- * Packs the weights w on the device. Compares the weights restored from the codes with w. Then
- * replaces w by the restored weights.
- */
+/* Packs w on the device. Replaces w by the weights restored from codes. */
 static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *device)
 {
     const bool gated = is_gated(c->kind);
@@ -105,10 +99,7 @@ static double distance(const scenario *c, const float *w, const double *x, const
 static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "geglu_tanh", "logits"};
-    /*
-     * Kernels that store or gate their result round to bf16 several times: the normalised rows, the
-     * gate and up products, and the result. Their errors are larger.
-     */
+    /* Stored and gated results round to bf16 several times. */
     const int narrow = c->kind == KVD_FEW_STORE || is_gated(c->kind);
     const double bar = narrow || c->norm ? 6e-3 : c->codes ? 2e-5 : 2e-6;
     const size_t rows = is_gated(c->kind) ? 2 * c->out : c->out, n_y = c->n * c->out;
@@ -159,7 +150,7 @@ static void test(const scenario *c)
     test_result(e <= bar && found == none && stamp != ~0ULL, name[c->kind],
                 "%zu x %zu -> %zu%s%s off by %.2g of %.0e", c->n, c->in, c->out,
                 c->norm ? ", normed," : "", c->codes ? ", 4 bits," : "", e, bar);
-    /* If a row of the input is not finite, the kernel must report the row. */
+    /* The kernel must report a row that is not finite. */
     if (c->norm) {
         const float infinite = INFINITY;
         check(
@@ -229,10 +220,8 @@ static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t v
 }
 
 /*
- * Runs prompts, then steps of both requests, with weights of 4 bits and with weights of 16 bits
- * that have the decoded values. Prompts must give the same bits, because prompts are multiplied by
- * the same decoded weights in both cases. *most receives the largest relative distance of the
- * logits of steps.
+ * Serves with 4-bit weights and equal 16-bit weights. *same: prompts equal bit for bit. *most:
+ * largest distance of step logits.
  */
 static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
 {
@@ -266,7 +255,7 @@ static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *e
     return 0;
 }
 
-/* Compares engines with weights of 4 bits and with decoded weights of 16 bits. */
+/* Compares 4-bit weights with the 16-bit weights that they decode to. */
 static void test_engine(bool graphs)
 {
     kvd_err err = {""};

@@ -1,4 +1,4 @@
-/* Random benchmark data generated on the GPU must equal that of the host, bit for bit. */
+/* Random benchmark data must be equal on GPU and host, bit for bit. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,4 @@
-/*
- * Tests of the forward pass on one GPU, compared with Hugging Face Transformers and with the CPU,
- * for every model family.
- */
+/* Tests the forward pass on one GPU against Transformers and the CPU, for every model family. */
 #include <math.h>
 #include <string.h>
 
@@ -11,15 +8,11 @@
 #include "gpu_forward_case.h"
 #include "model/checkpoint/shapes.h"
 
-/*
- * Largest accepted relative distances. In bf16, weights, activations and probabilities are rounded
- * by up to 2^-9. Transformers in bf16 has up to 4 % for logits.
- */
+/* bf16 rounds by up to 2^-9. Transformers in bf16 differs by up to 4 % in logits. */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
 /*
- * Accepted distance of mixture-of-experts models in bf16. If two experts have nearly equal router
- * logits, rounding may send a token to the other expert. The median distance over tokens must stay
- * within the bound for other models.
+ * Mixture of experts in bf16: rounding may change an expert. The median over tokens must meet
+ * `bar`.
  */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
@@ -60,7 +53,6 @@ static void test_transformers(kvd_gpu_forward *f, const expectation *e, const ch
 enum { N_BATCH = 9 + 50 + 25 };
 static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
 
-/* Every sequence must give the same results alone and in a batch. */
 static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -88,10 +80,7 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     free(id);
 }
 
-/*
- * A pass that is interrupted and continued must give the bits of an uninterrupted pass, even if
- * another batch runs in between.
- */
+/* A pass in two parts, with another batch between, must give the bits of one pass. */
 static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -128,10 +117,7 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 
 enum { SEQUENCES = 6, LONGEST = 128 };
 
-/*
- * Makes a batch of sequences of up to the model's number of positions. Returns the number of
- * tokens.
- */
+/* Makes sequences up to the model's number of positions. Returns the number of tokens. */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
     const size_t most = c->max_positions < LONGEST ? (size_t)c->max_positions : LONGEST;
@@ -198,7 +184,7 @@ static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kv
     return e;
 }
 
-/* Compares with the CPU on sequences that are longer than the models' attention windows. */
+/* Sequences longer than the attention windows. */
 static void test_rows(const kvd_checkpoint *c, kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -272,10 +258,7 @@ static void test_cpu(const char *path, kvd_dtype type)
     kvd_checkpoint_close(c);
 }
 
-/*
- * A run that stops early must give the same bits for the layers that it computes. Also, logits
- * computed in several calls must equal those of one call.
- */
+/* A run that stops early, or logits in several calls, must give equal bits. */
 static void test_last_layer(void)
 {
     kvd_err err = {""};
@@ -305,7 +288,7 @@ static void test_logits_in_pieces(void)
     enum { N = 90, PIECE = 32 };
     kvd_err err = {""};
     char text[64];
-    /* In this model a projection follows the last layer. */
+    /* A projection follows the last layer. */
     kvd_checkpoint *c = family_or_end("opt-after");
     const kvd_config *config = kvd_checkpoint_config(c);
     const size_t vocab = (size_t)config->vocab_size, d = (size_t)config->d_model;
@@ -333,10 +316,7 @@ static void test_logits_in_pieces(void)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Row sizes of this DeepSeek-V3 shape are multiples of 16 bytes, so that one cuBLAS call multiplies
- * all heads. The test models have odd sizes and take another code path.
- */
+/* Row sizes are multiples of 16 bytes, so one cuBLAS call multiplies all heads. */
 static const kvd_shape latent = {
     "latent", "latent", "made up",
     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\","
@@ -365,7 +345,7 @@ static void test_latent_shape(kvd_dtype type)
     kvd_checkpoint_close(c);
 }
 
-/* The pass must allocate as many bytes as it announced. */
+/* Allocated bytes must equal announced bytes. */
 static void test_bytes(void)
 {
     kvd_err err = {""};
@@ -391,7 +371,7 @@ static void test_bytes(void)
     kvd_checkpoint_close(c);
 }
 
-/* usage: gpu_forward [NAME]: tests only model families whose name contains NAME */
+/* usage: gpu_forward [NAME]; NAME: part of a model family's name */
 int main(int argc, char **argv)
 {
 #define NAME(name) name

@@ -1,7 +1,4 @@
-/*
- * Tests of errors in the forward pass on one GPU. Messages must equal those of the CPU's pass where
- * both can fail.
- */
+/* Tests errors of the forward pass on one GPU, with the CPU's messages. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -115,7 +112,7 @@ static void test_refusals(void)
         "--gpus 1");
 }
 
-/* With one non-finite weight, GPU and CPU must name the same layer, sequence and token. */
+/* GPU and CPU must name the same layer, sequence and token of a non-finite weight. */
 static void test_nonfinite(kvd_dtype type, int last_layer)
 {
     static const struct {
@@ -162,10 +159,7 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
     }
 }
 
-/*
- * Writes a value that is not finite to an element of the output that no later product reads. The
- * forward pass must detect it nevertheless.
- */
+/* Makes an output element non-finite that no later product reads. */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     (void)self;

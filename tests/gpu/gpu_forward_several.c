@@ -1,6 +1,6 @@
 /*
- * Tests of the forward pass on two and four GPUs, compared with one GPU. Results must be equal up
- * to rounding. After an error on one GPU, no other GPU may wait for it.
+ * Tests the forward pass on two and four GPUs against one GPU. After an error, no GPU may wait for
+ * another.
  */
 #include <math.h>
 #include <string.h>
@@ -10,15 +10,12 @@
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
 
-/*
- * Largest accepted relative distances. Several GPUs add in another order, and a difference in the
- * last bit of float32 can round to another bf16 number.
- */
+/* Several GPUs add in another order, which may change a bf16 rounding. */
 static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int compared;
 
-/* Tokens of the small and of the large batch, and number of sequences in the large batch. */
+/* Tokens of small and large batch, sequences of the large batch. */
 enum { N_FEW = 9 + 50 + 25, N_MANY = 2150, SEQUENCES = 43 };
 static const size_t few_offset[] = {0, 9, 59, N_FEW};
 static size_t many_offset[SEQUENCES + 1];
@@ -81,7 +78,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
     uint32_t *id = some_ids(n, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     const kvd_batch b = batch_of(many, id);
     recording one, several;
-    /* In bf16, rounding may send a token to another expert. */
+    /* In bf16, rounding may change an expert. */
     const bool routed = kvd_checkpoint_config(c)->n_experts && type == KVD_BF16;
     const double limit = routed ? 0.25 : bar[type];
     kvd_gpu_forward *f = open_pass(c, type, n_gpus, n);
@@ -100,7 +97,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
 }
 
 typedef struct {
-    /* Must be the first member, so that a pointer to it points to the struct. */
+    /* must be the first member (cast from kvd_gpu_attention) */
     kvd_gpu_attention hook;
     kvd_gpu_attention *dense;
     int layer; /* first layer at which the hook fails */
@@ -114,10 +111,7 @@ static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void 
                : kvd_fail(err, "share %d of layer %d is refused", in->share->index, in->layer);
 }
 
-/*
- * If an attention hook fails on one GPU, the run must end on all GPUs, and later runs of the same
- * forward pass must fail.
- */
+/* If an attention hook fails on one GPU, the run and later runs must fail on all GPUs. */
 static void test_failure(const char *family, int n_gpus, int many)
 {
     kvd_err err = {""}, again = {""};
@@ -144,12 +138,12 @@ static void test_failure(const char *family, int n_gpus, int many)
 }
 
 typedef struct {
-    /* Must be the first member, so that a pointer to it points to the struct. */
+    /* must be the first member (cast from kvd_gpu_attention) */
     kvd_gpu_attention hook;
     size_t row;
 } spoiling;
 
-/* Makes an attention output of GPU 1 non-finite, which the pass must detect. */
+/* Makes an attention output of GPU 1 non-finite. */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     const size_t width =
@@ -199,14 +193,10 @@ static void test_errors(void)
     test_failure("llama-biases", 2, 1);
 }
 
-/*
- * usage: gpu_forward_several [errors]
- *
- * With "errors", runs only the tests of failing GPUs.
- */
+/* usage: gpu_forward_several [errors]; errors: only tests of failing GPUs */
 int main(int argc, char **argv)
 {
-    /* One model family for every layer structure. */
+    /* One model family per layer structure. */
     static const char *const family[] = {
         "llama-biases", "mistral-window", "phi3-long", "opt-before",   "falcon-40b", "falcon-11b",
         "falcon-mha",   "gemma2-caps",    "glm4-half", "mixtral-full", "gpt-oss"};

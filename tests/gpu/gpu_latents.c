@@ -1,7 +1,6 @@
 /*
- * Tests of the kernels for caches of low-rank latents (methods/dims/cuda/latents.h), compared with
- * sums in double precision. Memory that must not be read holds NaN; memory that must not be written
- * must stay unchanged.
+ * Tests kernels for caches of low-rank latents against double precision. Memory that must not be
+ * read holds NaN.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -26,7 +25,7 @@ typedef struct {
     int32_t kv_len[MOST], q_len[MOST];
 } latent_case;
 
-/* Inputs of a test case on the host and the device. All 16-bit numbers are bf16. */
+/* Inputs on host and device. 16-bit numbers are bf16. */
 typedef struct {
     const latent_case *c;
     kvd_attn_map map;
@@ -37,10 +36,7 @@ typedef struct {
     uint16_t *latents, *matrix;
     void *device_latents, *device_matrix, *pages;
     float *cosine, *sine, *device_cosine, *device_sine;
-    /*
-     * Host copies of the members of kvd_latent_restore_args. Only the function test_finished sets
-     * them; in other tests they are NULL.
-     */
+    /* host copies for kvd_latent_restore_args; NULL except in test_finished */
     const int32_t *position;
     const float *bias, *gain;
 } problem;
@@ -116,7 +112,7 @@ static void make(problem *p, const latent_case *c)
     const size_t half = (size_t)c->d / 2, most = MAX_PAGES * 64;
     p->cosine = need(2 * most * half * sizeof *p->cosine);
     p->sine = p->cosine + most * half;
-    /* number of positions in the RoPE table: the length of the longest request */
+    /* length of the longest request */
     size_t longest = 0;
     for (int b = 0; b < c->n; b++)
         longest = (size_t)c->kv_len[b] > longest ? (size_t)c->kv_len[b] : longest;
@@ -220,7 +216,7 @@ static int position_of(const problem *p, int b, int t)
     return p->position && t < p->c->kv_len[b] ? p->position[b * MAX_PAGES * 64 + t] : t;
 }
 
-/* Adds the bias of a head to a row, and applies the norm of keys. */
+/* Adds a head's bias to a row, and applies the norm of keys. */
 static void finish_row(const problem *p, int g, int side, double *y)
 {
     const int d = p->c->d;
@@ -277,10 +273,7 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
     return h;
 }
 
-/*
- * Returns the matrices that restore K (side 0) or V (side 1), as [rank / 8][kv * d][8] in device
- * memory.
- */
+/* Returns the matrices that restore K (side 0) or V (1): [rank / 8][kv * d][8] on the device. */
 static uint16_t *joint_matrix(const problem *p, int side)
 {
     const int rank = p->c->rank[side], wide = p->c->kv * p->c->d;
@@ -294,10 +287,7 @@ static uint16_t *joint_matrix(const problem *p, int side)
     return device;
 }
 
-/*
- * Tests the kernels that rebuild K and V from latents. All CPU threads compute the references,
- * because one thread would take minutes.
- */
+/* Tests rebuilding K and V from latents. References are computed on all CPU threads. */
 static void test_restored(const problem *p, const kvd_latent_restore_args *a, const char *what)
 {
     const latent_case *const c = p->c;
@@ -326,7 +316,7 @@ static void test_restore(const problem *p)
     test_restored(p, &a, "restore");
 }
 
-/* Tests the kernel for heads that share their latents. */
+/* Heads that share latents. */
 static void test_joint(const problem *p)
 {
     uint16_t *const m[2] = {joint_matrix(p, 0), joint_matrix(p, 1)};
@@ -341,10 +331,7 @@ static void test_joint(const problem *p)
     device_free(m[0], m[1]);
 }
 
-/*
- * Tests rows with explicit positions, and biases and norms of K. Rows with a negative position must
- * not be changed.
- */
+/* Rows with explicit positions, biases and norms. Rows with a negative position must not change. */
 static void test_finished(problem *p)
 {
     const latent_case *const c = p->c;
@@ -374,7 +361,7 @@ static void test_finished(problem *p)
     test_restored(p, &a, "positions, biases and norms");
     p->bias = p->gain = NULL;
     p->position = NULL;
-    /* Restores the pages once more, because later tests read them. */
+    /* Later tests read the pages. */
     a = restored(p);
     check(kvd_latent_restore(&a, NULL), "restore");
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
@@ -384,10 +371,7 @@ static void test_finished(problem *p)
     free(position);
 }
 
-/*
- * Tests that rows of the newest tokens stay as they are. All other rows must equal those of a run
- * for all tokens, which is repeated at the end.
- */
+/* Rows of the newest tokens must not change; others must equal a full run. */
 static void test_newest(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -413,16 +397,11 @@ static void test_newest(const problem *p)
     free(got);
 }
 
-/*
- * Tests the kernel that writes queries in groups of 8 rows (prompts) or row-major (decode steps).
- */
+/* Tests writing queries in groups of 8 rows (prompts) or row-major (decode). */
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
-    /*
-     * If true, there are gaps between the latents of a row, and the table `source` has the position
-     * of each latent.
-     */
+    /* gaps: latents of a row are apart, at positions in `source` */
     const bool gaps = c->n > 3;
     const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
               groups = c->kv / c->group;
@@ -532,7 +511,7 @@ static void test_gather(const problem *p)
     device_free(device, rows);
 }
 
-/* Tests the kernel that projects the K and V rows of every request's last token to latents. */
+/* Tests projecting each request's last K and V row to latents. */
 static void test_cut(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -565,7 +544,7 @@ static void test_cut(const problem *p)
     device_free(device, to);
 }
 
-/* Tests the copy of prompts' queries out of the blocked layout that attention reads. */
+/* Tests copying prompts' queries out of the blocked layout. */
 static void test_gather_queries(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -616,10 +595,7 @@ static void test_leading(void)
         for (int i = 0; i < D; i++)
             for (int j = 0; j < WIDE; j++) {
                 uint16_t want = 0;
-                /*
-                 * column j of the result is eigenvector D - 1 - j, because eigenvalues are in
-                 * rising order
-                 */
+                /* eigenvalues rise: column j is eigenvector D - 1 - j */
                 if (j < basis[m].width)
                     kvd_from_f32(KVD_BF16, v + m * D * D + (D - 1 - j) * D + i, &want, 1);
                 wrong += also[(m * D + i) * WIDE + j] != want;
@@ -650,7 +626,7 @@ static const latent_case cases[] = {
     {"slots of other ranks", 64, 4, 1, 4, {112, 96}, 0, 0, 0, 3, 3, {63, 129, 5}, {63, 2, 5}},
 };
 
-/* The quick run covers every kernel at small sizes. */
+/* Quick: every kernel at small sizes. */
 static bool is_quick(const latent_case *c)
 {
     static const char *const name[] = {"a token", "pairs", "a narrow head", "slots of other ranks",
@@ -661,7 +637,7 @@ static bool is_quick(const latent_case *c)
     return false;
 }
 
-/* usage: gpu_latents [CASE | quick]: one case, or small cases for compute-sanitizer */
+/* usage: gpu_latents [CASE | quick]; quick: small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");

@@ -1,6 +1,6 @@
 /*
- * Tests of LeanKV's kernels, compared with double precision and with the method on the CPU.
- * Precision levels and codes after a prompt must be equal bit for bit.
+ * Tests LeanKV's kernels against double precision and the CPU method. Prompt levels and codes must
+ * be equal bit for bit.
  */
 #include <math.h>
 #include <string.h>
@@ -35,10 +35,8 @@ static void check_masses(fixture *f)
 
 typedef struct {
     /*
-     * codes   number of tokens with wrong quantised keys or values
-     * levels  number of tokens at a wrong precision level, except where rounding explains it
-     * counts  number of wrong thresholds between precision levels, and of heads with a wrong number
-     *         of tokens
+     * codes: tokens with wrong codes; levels: tokens at a wrong level; counts: wrong thresholds and
+     * token counts
      */
     int codes, levels, counts;
     double score;
@@ -109,7 +107,7 @@ static void check_prompts(fixture *f, char *page)
         for (int g = 0; g < f->s->kv; g++)
             check_prompt_head(f, row, g, page, &r);
     check(cudaMemcpy(&state, f->pool.state, sizeof state, cudaMemcpyDeviceToHost), "state");
-    /* Rounding may move a token near a threshold to the neighbouring precision level. */
+    /* Rounding may move a token near a threshold by one level. */
     test_result(
         !r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
             state.entries[1] == r.n[1] && !state.wanted,
@@ -120,22 +118,15 @@ static void check_prompts(fixture *f, char *page)
 
 typedef struct {
     double out, lse, score;
-    /*
-     * wrong  number of tokens at a wrong precision level
-     * codes  number of tokens with wrong quantised keys or values
-     * lost   number of heads that record a wrong number of tokens
-     */
+    /* wrong: tokens at a wrong level; codes: wrong codes; lost: heads with wrong token counts */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;
 
 typedef struct {
     section x;
-    const float *q, *k, *v; /* queries [group][d], key and value of the new token [d] */
-    /*
-     * [n + 1] Attention, averaged over the query heads, that each of the n cached tokens and (last
-     * element) the new token received.
-     */
+    const float *q, *k, *v; /* queries [group][d], new token's key and value [d] */
+    /* [n + 1] mean attention over query heads; new token last */
     double *received;
 } head_step;
 
@@ -166,9 +157,8 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 }
 
 /*
- * Computes Algorithm 1 of LeanKV for one KV head. to [n + 1] receives the KVD_LEVEL_* of each
- * cached token, the new token last. If the score of a token is near a threshold, the level 0 is
- * written, with which the test accepts any level.
+ * LeanKV, Algorithm 1, for one KV head. to [n + 1]: KVD_LEVEL_*, new token last. 0 (near a
+ * threshold): any level is accepted.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
@@ -397,10 +387,7 @@ static void check_steps(fixture *f, char *page)
             n[1] += x.head.n[1];
             free(x.item);
         }
-    /*
-     * Key codes are stored with an offset of 1024. Subtracting this offset in float16 changes an
-     * attention score by about 1e-4, hence the bound for r.score.
-     */
+    /* Subtracting the key codes' offset 1024 in float16 changes a score by about 1e-4. */
     test_result(
         r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
             r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&
@@ -428,7 +415,7 @@ static void run(const setting *s, uint64_t seed)
     }
     for (int i = 0; i < ROWS; i++)
         f->slot[i] = (i + 2) % (ROWS + 1);
-    f->slot[ROWS] = ROWS + 1; /* an idle row of the batch has a slot that does not exist */
+    f->slot[ROWS] = ROWS + 1; /* idle row of the batch: no such slot */
     make_pool(f);
     make_prompts(f);
     char *const page = need((size_t)f->pool.layout.page_bytes);
@@ -446,7 +433,7 @@ static void run(const setting *s, uint64_t seed)
     free(f);
 }
 
-/* usage: gpu_leankv [quick]: a few small cases, for compute-sanitizer */
+/* usage: gpu_leankv [quick]; quick: small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;

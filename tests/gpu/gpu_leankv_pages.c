@@ -1,7 +1,6 @@
 /*
- * Tests of the page allocator for LeanKV's cache, compared with a model on the host. The page table
- * of a head must have room for one partly filled page of each precision, which the tables in the
- * paper do not have (reading L-14 in docs/readings.md).
+ * Tests LeanKV's page allocator against a host model. Each head needs room for one partly filled
+ * page per precision (docs/readings.md, L-14).
  */
 #include <string.h>
 
@@ -9,7 +8,7 @@
 #include "gpu_case.h"
 #include "methods/tokens/cuda/leankv.h"
 
-/* Codes of a page must not overlap: every code must have bits of its own. */
+/* Codes of a page must not share bits. */
 
 static int one_place_each(int d, int bits, int keys)
 {
@@ -158,10 +157,7 @@ static void model_give_back(model *m, const int32_t *slot, int n)
         }
 }
 
-/*
- * Compares the device's pool with the model. Every page must be exactly once in the free list and
- * the page tables.
- */
+/* Every page must be exactly once in the free list and page tables. */
 static int same(const kvd_leankv_pool *p, const model *m)
 {
     static model got;
@@ -234,10 +230,7 @@ static void test_random(void)
             continue;
         if (what == 0) {
             model_give_back(m, list, n);
-            /*
-             * Random operation 1 reserves pages in one layer for the prompts in the slots that were
-             * drawn before.
-             */
+            /* Operation 1 reserves prompt pages in one layer for the drawn slots. */
         } else if (what == 1) {
             const int layer = (int)(kvd_rng_uniform(&rng) * LAYERS);
             for (int i = 0; i < n; i++)
@@ -250,7 +243,7 @@ static void test_random(void)
             model_grow(m, &p, list, n, layer, 1, 0);
             check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
             check(kvd_leankv_grow(&p, slots, n, layer, 1, 0, 0), "grow");
-            /* Random operation 2 is a decode step. One row of the batch has no request. */
+            /* Operation 2 is a decode step with one idle batch row. */
         } else {
             for (int i = 0; i < n * LAYERS * KV; i++) {
                 kvd_leankv_head *const h =
@@ -283,10 +276,7 @@ static void test_random(void)
     free(m);
 }
 
-/*
- * If too few pages are free, the device must assign no page and record the number of requested
- * pages.
- */
+/* With too few free pages, none is assigned and the requested number is recorded. */
 static void test_short(void)
 {
     kvd_leankv_pool p = pool_make();
@@ -302,10 +292,7 @@ static void test_short(void)
     check(kvd_leankv_grow(&p, slots, SLOTS, 0, LAYERS, 1, 0), "grow");
     check(cudaMemcpy(&s, p.state, sizeof s, cudaMemcpyDeviceToHost), "state");
     check(cudaMemcpy(head, p.head, sizeof head, cudaMemcpyDeviceToHost), "heads");
-    /*
-     * The first call of kvd_leankv_grow takes 135 of the 149 free pages: 3 pages for each of 45
-     * heads. The second call asks for 90 pages and fails.
-     */
+    /* 149 pages: the first call takes 3 for each of 45 heads, the second wants 90 and fails. */
     test_result(
         s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&
             s.entries[0] == HEADS * 3 * KVD_LEANKV_PAGE_TOKENS && head[7].pages[0] == 3 &&

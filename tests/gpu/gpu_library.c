@@ -1,4 +1,4 @@
-/* Tests of the public library (include/kvdim) on a GPU, compared with reference results. */
+/* Tests the public library (include/kvdim) on a GPU. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static void get(void *to, const void *from, size_t bytes)
     check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
 }
 
-/* Arrays that the kernels cannot read are refused before a launch, which would end the context. */
+/* A launch on misaligned arrays would end the context. */
 static bool refuses_misaligned(void)
 {
     static const int32_t width[] = {32}, length[] = {5};

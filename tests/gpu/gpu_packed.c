@@ -1,7 +1,6 @@
 /*
- * Tests of quantised caches on the GPU (methods/bits/cuda/packed_*.cu), compared with the method on
- * the host. Restored keys and values must be equal bit for bit, or for codes with quantisation
- * levels at unequal steps, up to the rounding of RoPE.
+ * Tests quantised caches on the GPU against the host method, bit for bit; unequal quantisation
+ * steps up to RoPE's rounding.
  */
 #include <math.h>
 #include <string.h>
@@ -16,37 +15,34 @@
 #include "tensor_scales.h"
 #include "worst.h"
 
-/* N is the number of requests. */
+/* N: requests */
 enum { N_KV = 4, N = 7 };
 
-static const char *only; /* run only methods whose text contains this string; NULL: all */
+static const char *only; /* part of the methods' text to run; NULL: all */
 
 typedef struct {
     const char *method;
     int d;
     int length[N], steps;
-    /* Accepted error of a restored number x, divided by 1 + |x|. */
+    /* accepted error of x, divided by 1 + |x| */
     double bar;
     int group;
-    /*
-     * True if token 0 receives almost all attention and its value is 0. The output then depends on
-     * the small probabilities of other tokens.
-     */
+    /* token 0 has almost all attention and value 0, so small probabilities matter */
     bool peak;
 } test_case;
 
-/* Numbers of tokens of the prompts of a case. */
+/* Prompt lengths of a case. */
 #define LEN(...)                                                                                   \
     {                                                                                              \
         __VA_ARGS__                                                                                \
     }
 
 typedef struct {
-    int window; /* sliding window in tokens, 0 for none */
-    bool sinks; /* true if the layer has attention sinks */
+    int window; /* tokens; 0: no window */
+    bool sinks; /* attention sinks */
 } layer_kind;
 
-/* Numbers of stored dimensions of K and V of each KV head. */
+/* Stored dimensions of K and V per KV head. */
 typedef struct {
     int of[2][N_KV];
 } widths;
@@ -59,29 +55,25 @@ typedef struct {
     kvd_plan plan;
     kvd_packed_args a;
     int most, max_pages, rope;
-    /*
-     * Keys before RoPE [N][most tokens][N_KV][d]; keys after RoPE (x[0]) and values (x[1]). All are
-     * bf16 numbers.
-     */
+    /* keys before RoPE [N][most tokens][N_KV][d]; keys, values; bf16 numbers */
     float *pre, *x[2];
     float *cosine, *sine;
-    uint16_t *q; /* queries on the host, [N][heads][d] */
+    uint16_t *q; /* [N][heads][d] on the host */
     int32_t page[N][64], slot[N];
     uint16_t *pages;
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
-    float *sink; /* [heads] logits of the attention sinks, or NULL */
+    float *sink; /* [heads] sink logits, or NULL */
     /*
-     * For methods with classes of tokens. mass: sums of the probabilities that tokens received,
-     * [N][N_KV][most tokens]. lse: softmax denominators of a step, [N][heads]. device_lse, queries:
-     * device copies of the denominators and of the queries [N][map.q_pitch].
+     * mass: received probabilities [N][N_KV][most tokens]; lse: [N][heads]; device_lse, queries
+     * [N][map.q_pitch]: on the device
      */
     double *mass;
     float *lse;
     void *device_lse, *queries;
 } bench;
 
-/* Returns the first token to which the newest of m tokens attends. */
+/* Returns the first token that the newest of m tokens sees. */
 static int first_seen(const bench *w, int m)
 {
     return w->kind.window && m > w->kind.window ? m - w->kind.window : 0;
@@ -107,20 +99,20 @@ static size_t at(const bench *w, int b, int t, int g, int i)
            (size_t)i;
 }
 
-/* Returns the number of dimensions of a row in a page, with padding. */
+/* Returns a row's dimensions in a page, padded. */
 static int padded(const bench *w, int side, int g)
 {
     return side ? w->a.map.d_v[g] : w->a.map.d_qk[g];
 }
 
-/* Returns the index within a page of element i of the K (side 0) or V (side 1) row of token t. */
+/* Returns the index within a page of element i of token t's K (side 0) or V (1) row. */
 static size_t place(const bench *w, int side, int g, int t, int i)
 {
     return (size_t)w->a.map.kv_offset[g] + (side ? KVD_PAGE_TOKENS * (size_t)w->a.map.d_qk[g] : 0) +
            kvd_blocked_index((size_t)t % KVD_PAGE_TOKENS, (size_t)i, (size_t)padded(w, side, g));
 }
 
-/* Sets the padding of rows [n][N_KV][each][d] to 0, where `each` is the number of tokens. */
+/* Zeroes the padding of rows [n][N_KV][each][d]. */
 static void clear_padding(const bench *w, int side, size_t n, int each, float *rows)
 {
     const size_t d = (size_t)w->t->d;
@@ -155,10 +147,7 @@ static void make_sinks(bench *w)
         w->sink[h] = (float)(3 * kvd_rng_normal(&r));
 }
 
-/*
- * Makes the keys of token 0 parallel to the queries, so that it receives almost all attention, and
- * its values 0.
- */
+/* Gives token 0 almost all attention and value 0. */
 static void make_peaks(bench *w)
 {
     const int d = w->t->d;
@@ -212,10 +201,7 @@ static void make_rows(bench *w)
         w->x[0][i] = number(bits_of(w->x[0][i]));
 }
 
-/*
- * Opens the plan and the memory of a test. `narrow` has the numbers of dimensions that a dims
- * method keeps in each head; NULL: heads keep all dimensions.
- */
+/* Opens plan and memory of a test. narrow: kept dimensions per head, NULL: all. */
 static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_kind kind,
                       kvd_err *err)
 {
@@ -291,7 +277,7 @@ static void make_allot(bench *w)
     free(word);
 }
 
-/* Makes the sums of probabilities of prompts, and the queries and denominators of steps. */
+/* Makes prompts' probability sums, queries and denominators of steps. */
 static void make_classes(bench *w, size_t slots)
 {
     kvd_packed_class_codes *const c = &w->a.classes;
@@ -331,7 +317,7 @@ static void make_classes(bench *w, size_t slots)
     free(q);
 }
 
-/* Makes the tables of turboquant for the chosen channels (part 0) or the others. */
+/* Makes turboquant's tables for chosen channels (part 0) or the others. */
 static void make_part(bench *w, int part)
 {
     kvd_packed_split_codes *const s = &w->a.split;
@@ -408,10 +394,7 @@ static void make_device(bench *w)
     if (a->form.classes)
         make_classes(w, slots);
     if (a->form.low_rank) {
-        /*
-         * In cases with an odd number of steps, there is memory for the sums of three CTAs, among
-         * which the rows of a prompt are then divided. In other cases there is no such memory.
-         */
+        /* Odd numbers of steps: memory for three CTAs' sums, which share a prompt's rows. */
         a->gear.partial_room = (size_t)(w->t->steps % 2 * 2 * N * N_KV) * 2 * 4 * KVD_GEAR_PART;
         a->gear.partial = on_device(NULL, a->gear.partial_room * sizeof *a->gear.partial);
         a->gear.right = zeros(slots * row * (size_t)kvd_gear_columns(a->gear.of.rank));
@@ -447,7 +430,7 @@ static void upload_lengths(bench *w, int step)
     check(cudaMemcpy(w->start, start, sizeof start, cudaMemcpyHostToDevice), "starts");
 }
 
-/* Copies the keys before RoPE of tokens first[b] .. first[b] + n[b] - 1 of every request b. */
+/* Copies keys before RoPE of tokens first[b] .. first[b] + n[b] - 1. */
 static void upload_x(bench *w, const int *first, const int *n)
 {
     size_t total = 0, row = 0;
@@ -463,10 +446,7 @@ static void upload_x(bench *w, const int *first, const int *n)
     free(x);
 }
 
-/*
- * Writes K and V of token t to a page, or zeros if t is after the last token, because groups of 8
- * rows must be complete (kernels/layout.h).
- */
+/* Writes K and V of token t to a page, or zeros after the last token (groups of 8 rows). */
 static void put_token(const bench *w, uint16_t *page, int b, int t)
 {
     const bool there = t < w->t->length[b];
@@ -496,10 +476,7 @@ static void run_prompts(bench *w)
     check(kvd_packed_code(&a, NULL), "code");
 }
 
-/*
- * Makes the page numbers of some pages invalid, so that an access to such a page fails: the pages
- * that hold only tokens older than the window.
- */
+/* Invalidates page numbers of pages older than the window. */
 static void free_pages(bench *w, int step)
 {
     int32_t *const table = need((size_t)N * (size_t)w->max_pages * 4);
@@ -513,7 +490,7 @@ static void free_pages(bench *w, int step)
     free(table);
 }
 
-/* Writes the newest token into the ring buffer of recent pages, as kvd_append does. */
+/* Writes the newest token into the ring of recent pages, as kvd_append. */
 static void append_step(bench *w, int step)
 {
     const size_t elements = (size_t)w->a.map.page_elements;
@@ -541,7 +518,7 @@ static void append_step(bench *w, int step)
     upload_x(w, first, one);
 }
 
-/* Returns the probability that the step gives to token t, summed over the query heads of head g. */
+/* Returns token t's probability, summed over query heads of head g. */
 static double received(const bench *w, int b, int g, int t)
 {
     const int group = w->t->group, d = w->t->d;
@@ -557,10 +534,7 @@ static double received(const bench *w, int b, int g, int t)
     return sum;
 }
 
-/*
- * Adds the attention probabilities of a step to the sums that the tokens have received. Returns the
- * largest relative error of a sum on the device, and continues with the device's sums.
- */
+/* Adds a step's probabilities to the received sums. Returns the device's largest relative error. */
 static double receive(bench *w, int step)
 {
     const kvd_packed_args *const a = &w->a;
@@ -592,8 +566,8 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
 }
 
 /*
- * Codes and decodes n tokens x [n][b->d] of request `of`. The caller must set the members of `b`,
- * except n, x and the arrays with data of the tokens.
+ * Codes and decodes n tokens x [n][b->d] of request `of`. The caller sets all of `b` except n, x
+ * and token data.
  */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
@@ -601,10 +575,7 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     const bool blocks = kvd_packed_in_blocks(&w->a.form);
     const int block = blocks ? w->a.k_block : n,
               prompt = block ? w->t->length[of] / block * block : 0;
-    /*
-     * Index of the first coded token. Blocks of a prompt that are older than the window of every
-     * later token are not coded.
-     */
+    /* First coded token: blocks older than every later window are not coded. */
     const int first = blocks ? first_seen(w, w->t->length[of]) / block * block : 0;
     double *const seen = need((size_t)(n + 1) * sizeof *seen);
     kvd_bits_count count;
@@ -631,10 +602,7 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     free(seen);
 }
 
-/*
- * Codes and decodes the first n tokens of request b with a method that codes all KV heads together.
- * Writes the rows of head g to decoded [n][d].
- */
+/* Codes all KV heads' n tokens together. decoded [n][d]: head g. */
 static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n, float *decoded)
 {
     const size_t d = (size_t)w->t->d, wide = N_KV * d;
@@ -647,10 +615,7 @@ static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n
     free(y);
 }
 
-/*
- * Returns the expected K or V rows [m][d] of a head with m tokens. *coded receives the number of
- * tokens that are stored as codes.
- */
+/* Returns expected rows [m][d] of a head. *coded: tokens stored as codes. */
 static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
     const size_t d = (size_t)w->t->d, width = (size_t)w->width.of[side][g];
@@ -692,10 +657,7 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/*
- * Compares restored rows with `want` and returns the number of wrong elements. Rows after the last
- * token must be zero.
- */
+/* Returns the number of wrong restored elements. Rows after the last token must be zero. */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {
@@ -715,7 +677,7 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     return n;
 }
 
-/* Returns the relative error of the attention output o of query head h, which reads KV head g. */
+/* Returns the relative error of output o of query head h, which reads KV head g. */
 static double attention_off(const bench *w, int g, int h, int m, const float *k, const float *v,
                             const uint16_t *q, const uint16_t *o)
 {
@@ -744,13 +706,10 @@ static double attention_off(const bench *w, int g, int h, int m, const float *k,
 typedef struct {
     size_t bad, first_bad;
     double worst, attention;
-    int tokens, head; /* where the attention error is largest: number of tokens, and query head */
+    int tokens, head; /* position of the largest attention error */
 } result;
 
-/*
- * Compares a decode step with the reference. `o` has the attention outputs computed from the codes,
- * or is NULL.
- */
+/* Compares a decode step with the reference. o: outputs from codes, or NULL. */
 static void compare(const bench *w, int step, const uint16_t *o, result *r)
 {
     const size_t elements = (size_t)w->a.map.page_elements;
@@ -810,8 +769,8 @@ static void close_bench(bench *w)
 
 typedef struct {
     kvd_packed_decode_args args;
-    uint16_t *o, *rows; /* attention outputs on the host, [N][heads][d], and rows of the device */
-    size_t bytes;       /* of the outputs on the device, [N][o_pitch] */
+    uint16_t *o, *rows; /* o: [N][heads][d] on the host */
+    size_t bytes;       /* of device outputs [N][o_pitch] */
 } decoder;
 
 static decoder make_decoder(const bench *w)
@@ -858,10 +817,7 @@ static void run_decoder(const bench *w, decoder *x, int step)
                (size_t)map->d_v[i % heads / (size_t)map->group] * sizeof *x->o);
 }
 
-/*
- * Returns the number of NaN in the ring buffers. gear marks outliers with NaN while it codes, and
- * must remove the marks.
- */
+/* Returns the number of NaN in the rings: gear must remove its outlier marks. */
 static size_t marks_left(const bench *w)
 {
     const size_t n = (size_t)(2 * N * w->a.ring_pages) * (size_t)w->a.map.page_elements;
@@ -919,15 +875,9 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         r.bad, r.first_bad, r.worst, beyond,
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head, sums);
-    /*
-     * Kernels of codes with levels and of floating-point codes compute less exactly: for example,
-     * probabilities in bfloat16 have a mantissa of 8 bits only.
-     */
+    /* Kernels of levels and floats are less exact: bf16 probabilities have 8 mantissa bits. */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
-    /*
-     * In turboquant with a fraction of a bit, rounding may change the code of a rotated number,
-     * which changes several numbers of a token.
-     */
+    /* turboquant with fractional bits: one changed code changes several numbers. */
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
     test_result(r.bad <= most && !beyond && sums < 1e-4 && r.attention <= (coarse ? 1e-2 : 6e-3),
                 name, "%s", text);
@@ -935,7 +885,7 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
     close_bench(&w);
 }
 
-/* Tests codes of heads that another method has reduced to unequal widths or to one width. */
+/* Heads cut to unequal widths or to one width. */
 static void test_narrow(void)
 {
     static const widths unequal = {{{17, 64, 33, 64}, {49, 5, 64, 16}}},
@@ -971,7 +921,6 @@ static void test_narrow(void)
         test(&of_128[i], &wide, (layer_kind){0});
 }
 
-/* Tests layers with a sliding window and attention sinks. */
 static void test_windows(bool quick)
 {
     static const struct {
@@ -1014,10 +963,9 @@ static void test_windows(bool quick)
 
 /*
  * usage: gpu_packed [quick] [windows | METHOD]
- *
- *   quick    a few small cases, for compute-sanitizer
- *   windows  only cases with sliding windows and attention sinks
- *   METHOD   only methods whose text contains this one
+ * quick    small cases, for compute-sanitizer
+ * windows  sliding windows and attention sinks
+ * METHOD   part of a method's text
  */
 int main(int argc, char **argv)
 {

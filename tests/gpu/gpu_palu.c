@@ -1,8 +1,6 @@
 /*
- * usage: gpu_palu [CASE]
- *
- * Tests of Palu's decode kernel, compared with a double-precision reference. CASE selects cases
- * whose name contains CASE.
+ * usage: gpu_palu [CASE]; CASE: part of a name
+ * Tests Palu's decode kernel against double precision.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -21,7 +19,7 @@ typedef struct {
     kvd_palu_shape shape;
     int dtype, batch;
     int32_t kv_len[BATCH_MAX];
-    float q_gain; /* factor of the queries; values above 1 make the softmax sharper */
+    float q_gain; /* factor of queries; above 1: sharper softmax */
 } test;
 
 static int failures;
@@ -40,10 +38,7 @@ static float normal(void)
     return (float)(sqrt(-2 * log(1 - uniform())) * cos(6.283185307179586 * uniform()));
 }
 
-/*
- * Returns n normal random numbers times `gain`. If `outliers` is true, every 97th number is four
- * times as large.
- */
+/* Returns n normal numbers times `gain`. outliers: every 97th is four times as large. */
 static float *numbers(size_t n, int dtype, float gain, int outliers)
 {
     float *x = malloc(n * sizeof *x);
@@ -109,10 +104,7 @@ static void run(const test *c, int n_clusters)
             cosine[t * HALF + i] = (float)cos(angle);
             sine[t * HALF + i] = (float)sin(angle);
         }
-    /*
-     * Elements that nothing writes are NaN. Entries of the page table after a request's last page
-     * are invalid.
-     */
+    /* Unwritten elements are NaN, unused page table entries invalid. */
     memset(pool, 0xff, pool_bytes);
     for (int b = 0; b < c->batch; b++)
         for (int j = 0; j < max_pages; j++)

@@ -1,6 +1,6 @@
 /*
- * Tests of the prefill attention kernels. Memory that must not be read holds NaN; memory that must
- * not be written must stay unchanged.
+ * Tests prefill attention kernels. Memory that must not be read holds NaN, other memory must not
+ * change.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -16,7 +16,7 @@
 
 #include "gpu_case.h"
 
-/* POISON is NaN in bf16 and f16. */
+/* POISON: NaN in bf16 and f16. */
 enum { MAX_BATCH = 8, POISON = 0x7fff };
 
 static int failed;
@@ -24,7 +24,7 @@ static int failed;
 typedef struct {
     const char *name;
     cudaError_t (*run)(const kvd_prefill_args *args, cudaStream_t stream);
-    int hopper; /* true: the kernel requires compute capability 9 */
+    int hopper; /* requires compute capability 9 */
 } kernel;
 
 static const kernel kernels[] = {{"prefill_sm90", kvd_prefill_sm90, 1},
@@ -34,13 +34,13 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    int d_qk, d_v; /* kept dimensions; 0: each head keeps a different number */
+    int d_qk, d_v; /* kept dimensions; 0: unequal */
     int tile_rows, listed, n_ctas;
-    double sharpness; /* factor of the queries; large values make the softmax sharp */
+    double sharpness; /* factor of queries; large: sharp softmax */
     int lengths[MAX_BATCH][2];
 } scenario;
 
-/* Returns n random numbers. About one in 100 is six times as large as the others. */
+/* Returns n random numbers, about one in 100 times six. */
 static float *values(size_t n, kvd_dtype dtype, double scale, kvd_rng *rng)
 {
     float *x = need(n * sizeof *x);
@@ -61,7 +61,7 @@ static uint16_t *poisoned(size_t n)
     return p;
 }
 
-/* Writes NaN to the pages of a request that hold only keys before key `oldest`. */
+/* Writes NaN to pages that hold only keys before `oldest`. */
 static void poison_old_pages(uint16_t *pool, size_t page_elements, const int32_t *table, int oldest)
 {
     for (int j = 0; j < oldest / KVD_PAGE_TOKENS; j++)
@@ -69,10 +69,7 @@ static void poison_old_pages(uint16_t *pool, size_t page_elements, const int32_t
             pool[(size_t)table[j] * page_elements + i] = POISON;
 }
 
-/*
- * Returns logits of attention sinks. Some are far above or below all scores, the others are like
- * them.
- */
+/* Returns logits of sinks: some far above or below all scores, others within their range. */
 static float *some_sinks(int n_heads, double scale, kvd_rng *rng)
 {
     float *const sink = need((size_t)n_heads * sizeof *sink);
@@ -153,7 +150,7 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
                 tile[j] = (kvd_prefill_tile){b, h, row, left < c->tile_rows ? left : c->tile_rows};
             }
     int32_t *first = need((size_t)(c->n_ctas + 1) * sizeof *first);
-    /* first[n_ctas] is the end of the tiles of the last CTA. The test gives this CTA no tiles. */
+    /* first[n_ctas] ends the last CTA, which has no tiles here. */
     for (int i = 0; i <= c->n_ctas; i++)
         first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
     const int32_t zero = 0;
@@ -261,9 +258,9 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 int main(int argc, char **argv)
 {
     /*
-     * Columns: name; type; query heads; KV heads; d_head; d_qk; d_v; tile_rows; listed (1: each CTA
-     * has a fixed list of tiles, 0: CTAs take tiles one by one); CTAs; sharpness; {new tokens, all
-     * tokens} of each request.
+     * name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, listed, CTAs, sharpness,
+     * {new, all tokens} per request.
+     * listed: 1: fixed tiles per CTA, 0: taken one by one.
      */
 #define LENGTHS(...)                                                                               \
     {                                                                                              \
@@ -289,7 +286,7 @@ int main(int argc, char **argv)
         {"sharp", KVD_BF16, 8, 8, 128, 0, 0, 192, 0, 8, 12, LENGTHS({250, 250}, {70, 300})},
         {"sharp_f16", KVD_F16, 8, 8, 128, 0, 0, 128, 0, 8, 30, LENGTHS({250, 250}, {70, 300})},
         {"long", KVD_BF16, 2, 1, 128, 80, 96, 192, 0, 16, 3, LENGTHS({900, 1111})},
-        /* Layers with a head wider than 128 run in kernels of their own. */
+        /* Heads above 128 have their own kernels. */
         {"256", KVD_BF16, 2, 1, 256, 256, 256, 128, 0, 5, 1, LENGTHS({300, 300})},
         {"256_f16", KVD_F16, 2, 1, 256, 256, 256, 128, 0, 5, 1, LENGTHS({257, 257})},
         {"256_one", KVD_BF16, 4, 4, 256, 144, 240, 128, 1, 3, 1, LENGTHS({1, 1})},

@@ -1,9 +1,7 @@
 /*
- * usage: gpu_prefill_plan [-t]
- *
- * Tests of the kernels that divide prefill attention into tiles of query rows. Every query row of
- * every request and head must be in exactly one tile. With the schedule `ours`, the tiles of a head
- * must be in the order of decreasing cost. -t also prints the time that the division takes.
+ * usage: gpu_prefill_plan [-t]; -t: times planning
+ * Tests the division of prefill attention: each query row in exactly one tile; schedule `ours`:
+ * falling cost per head.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -135,10 +133,7 @@ static int static_lists_whole(const layer *l, const lists *r)
     return ok;
 }
 
-/*
- * Returns true if the tiles of each head are in the order of decreasing numbers of keys. The
- * scheduler sorts by rounded costs, so a tile may have slightly more keys than the preceding one.
- */
+/* Returns true if each head's tiles fall in keys, up to the rounding of costs. */
 static int ours_falls(const layer *l, const lists *r)
 {
     const size_t n_heads = (size_t)l->heads->n_heads;
@@ -186,10 +181,7 @@ static int by_place(const void *a, const void *b)
                                     : (x->row > y->row) - (x->row < y->row);
 }
 
-/*
- * Planning all layers in one launch and planning each in its own launch must give equal tiles. With
- * the schedule `ours`, tiles of equal rounded cost may be in any order.
- */
+/* Planning all layers in one launch must give separate launches' tiles, ties in any order. */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
 {
@@ -236,10 +228,7 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
     free(described);
 }
 
-/*
- * Returns microseconds per planning launch, in a series of launches without pause. The series hides
- * launch latency and keeps the clock rate high.
- */
+/* Returns microseconds per launch in a series without pause, which hides latency. */
 static double time_launches(layer *l, kvd_schedule schedule, const void *layers, int n_layers)
 {
     enum { WARM = 300, RUNS = 200 };

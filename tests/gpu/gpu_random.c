@@ -1,6 +1,4 @@
-/*
- * Random weights generated on the GPU must equal those of model/checkpoint/random.h, bit for bit.
- */
+/* Random weights must be equal on GPU and CPU (model/checkpoint/random.h), bit for bit. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -20,10 +18,7 @@ static void make(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_
     free(row);
 }
 
-/*
- * Compares the tensor that the GPU fills with the CPU's. Memory between the rows, before the first
- * row and after the last row must stay unchanged.
- */
+/* Compares a GPU-filled tensor with the CPU's. Memory around the rows must not change. */
 static void compare(const char *name, kvd_dtype type, const kvd_random_tensor *t, size_t first,
                     size_t stride, size_t rows, size_t cols, size_t out_stride, size_t shift)
 {

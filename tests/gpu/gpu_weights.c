@@ -1,7 +1,4 @@
-/*
- * Tests of weights loaded to the GPU. Every array of every model family must equal the tensors that
- * the host reads, bit for bit, whole and divided between two GPUs.
- */
+/* Tests weights loaded to GPUs, whole and halved, against the host's tensors, bit for bit. */
 #include <string.h>
 
 #include "expected.h"
@@ -12,12 +9,12 @@
 #include "model/checkpoint/weights.h"
 #include "temp_folder.h"
 
-/* Index of the routed expert whose weights are compared. */
+/* routed expert to compare */
 static int expert;
 
 /*
- * Returns n rows (or columns, if `columns` is true) of a weight, from number `first` on; n = 0
- * selects all. *size receives the number of values; 0 if the model has no such weight.
+ * Returns n rows or columns of a weight from `first`, n = 0: all. *size: number of values, 0 if the
+ * model lacks the weight.
  */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
@@ -50,7 +47,7 @@ typedef struct {
     size_t arrays, wrong;
 } comparison;
 
-/* A range of rows or columns of one weight matrix. */
+/* Range of rows or columns of a weight. */
 typedef struct {
     kvd_part part;
     int columns, first, n;
@@ -85,9 +82,8 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
 }
 
 /*
- * Compares one expert's weights. `part` is its gate matrix, part + 1 the up matrix, part + 2 the
- * down matrix. The GPU has rows first .. first + n - 1 of gate and up, and columns first .. first +
- * n - 1 of down.
+ * Compares an expert. part: gate, part + 1: up, part + 2: down. Range: rows of gate and up, columns
+ * of down.
  */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
@@ -238,7 +234,7 @@ static const kvd_shape grouped = {
     "\"new_decoder_architecture\":true,\"num_kv_heads\":2,\"num_attention_heads\":6,\"hidden_size\":96,"
     "\"ffn_hidden_size\":100,\"num_hidden_layers\":2,\"layer_norm_epsilon\":1e-05,\"vocab_size\":80}"};
 
-/* Loads matrices that are larger than the buffer for transfers to the GPU. */
+/* Matrices exceed the transfer buffer. */
 static void test_large(void)
 {
     kvd_err err = {""};
@@ -267,7 +263,7 @@ static void test_refusals(void)
     failures += !(heads && ffn);
 }
 
-/* usage: gpu_weights [NAME]: only cases whose name contains NAME */
+/* usage: gpu_weights [NAME]; NAME: part of a case's name */
 int main(int argc, char **argv)
 {
 #define NAME(name) "tests/data/families/" name

@@ -1,10 +1,6 @@
 /*
- * Tests of kernels that store important tokens with more dimensions ("high width") than others
- * ("low width") (methods/tokens/cuda/zdc.h), compared with double-precision references. If two
- * importances differ by less than rounding, the device may choose either token.
- *
- * Tests of the kernels of method think: the order of channels must begin with those that the method
- * keeps on the CPU.
+ * Tests kernels that store important tokens with more dimensions (high) than others (low) against
+ * double precision, and think's channel order.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -13,11 +9,7 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/*
- * Makes random values `lse`, the log-sum-exp of attention scores, which determine the importance of
- * tokens. These values are averaged with those of the preceding layer, which have the weight
- * `alike` (0 to 1), so that the layers choose similar tokens.
- */
+/* Makes random log-sum-exps lse, averaged with the preceding layer's by weight `alike` (0 to 1). */
 static void draw(const fixture *f, float *lse, double alike)
 {
     for (size_t i = 0; i < (size_t)f->c->n_heads * (size_t)f->n_q8; i++)
@@ -36,10 +28,7 @@ static double value_of(const fixture *f, const float *lse, int b, int t)
     return x - (f->c->mean ? log((double)t + 1) : 0);
 }
 
-/*
- * Checks which tokens of a request are marked as important. Among tokens of equal importance, the
- * earlier ones must be chosen.
- */
+/* Checks a request's important tokens. Ties go to the earlier token. */
 static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
 {
     const int n = f->len[b], want = (int)lround(f->c->share * n);
@@ -58,8 +47,8 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
 }
 
 /*
- * Returns true if two successive layers choose nearly the same important tokens, so that the later
- * layer must use the earlier layer's choice.
+ * Returns true if successive choices nearly agree, so that the later layer must reuse the earlier
+ * one.
  */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
@@ -128,10 +117,8 @@ static void test_choice(fixture *f)
 }
 
 /*
- * Returns the index of element i of a K or V row in the memory of all pages. `store` is
- * KVD_ZDC_HIGH (important tokens) or KVD_ZDC_LOW (other tokens). `page0` is the index, in the
- * request's page list, of the first page of `store`. `place` is the index of the row among the rows
- * of `store`.
+ * Returns the pool index of element i of row `place` in `store` (KVD_ZDC_HIGH, KVD_ZDC_LOW). page0:
+ * first page of `store` in the request's list.
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
@@ -141,10 +128,7 @@ static size_t cell(const fixture *f, int b, int g, int side, int store, int page
            kvd_blocked_index((size_t)(place % KVD_PAGE_TOKENS), (size_t)i, (size_t)w);
 }
 
-/*
- * Returns the index of element i of token t's K or V row in the pages that the prompt wrote, before
- * the row is moved to the pages of important or of other tokens.
- */
+/* Returns the index of element i of token t's row in the prompt's pages, before the move. */
 static size_t source_at(const fixture *f, int b, int g, int side, int t, int i)
 {
     const int w = f->head[g].width[KVD_ZDC_HIGH][side];
@@ -158,7 +142,7 @@ static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
     return f->scratch[source_at(f, b, g, side, t, i)];
 }
 
-/* Returns the number of pages of the unimportant tokens, at least one. */
+/* Returns the pages of unimportant tokens, at least one. */
 static int list_pages(int n_low)
 {
     return n_low ? (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 1;
@@ -192,10 +176,7 @@ static void fill_store(fixture *f)
             }
 }
 
-/*
- * Returns arguments of kvd_zdc_move for the last layer. The caller must still set the places of the
- * tokens and the stores.
- */
+/* Returns last-layer arguments of kvd_zdc_move without places and stores. */
 static kvd_zdc_move_args move_args(const fixture *f)
 {
     return (kvd_zdc_move_args){.pages = pages_of(f, LAYERS - 1),
@@ -230,7 +211,7 @@ static uint16_t *test_stores(fixture *f)
     return to;
 }
 
-/* Tests the kernel that sets to 0 the dimensions that unimportant tokens do not keep. */
+/* Tests zeroing the dimensions that unimportant tokens lose. */
 static void test_narrow(const fixture *f)
 {
     uint16_t *const got = need(f->pool_n * sizeof *got),
@@ -302,7 +283,7 @@ static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uin
     }
 }
 
-/* Tests packing rows of K and V for another GPU, and unpacking them into other pages. */
+/* Tests packing rows for another GPU and unpacking. */
 static void test_rows(const fixture *f)
 {
     uint16_t *const want_rows = need(f->pool_n * 2), *const got = need(f->pool_n * 2),
@@ -382,10 +363,7 @@ static void test_lists(const fixture *f, steps *s)
     free(table);
 }
 
-/*
- * Computes the attention output o of query head h by one softmax over the important and other
- * tokens.
- */
+/* Computes output o of query head h by one softmax over all tokens. */
 static void attend(const fixture *f, const steps *s, int b, int h, double *o)
 {
     const int g = h / f->high.group, n_low = f->n_low[f->slot[b]][LAYERS - 1], n = f->len[b],
@@ -441,8 +419,8 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
 }
 
 /*
- * Returns the largest distance of a head's output from the reference, relative to the head's
- * largest number. Requests without an important token are skipped.
+ * Returns the largest error relative to a head's largest number, over requests with important
+ * tokens.
  */
 static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {
@@ -505,9 +483,7 @@ static void test_steps(const fixture *f, void *pool)
     s.o = on_device(NULL, n * (size_t)f->both.o_pitch * sizeof(uint16_t));
     s.out = on_device(NULL, n * (size_t)f->high.o_pitch * sizeof(uint16_t));
     s.lse = on_device(NULL, 2 * n * (size_t)f->c->n_heads * sizeof(float));
-    /*
-     * Attention requires the newest token of every request to be in the pages of important tokens.
-     */
+    /* The newest token must be important. */
     for (size_t b = 0; b < n; b++)
         some_high = some_high && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
     if (some_high) {
@@ -522,10 +498,10 @@ static void test_steps(const fixture *f, void *pool)
 
 typedef struct {
     int n, kv, group, d;
-    double p, window; /* parameters of think */
+    double p, window; /* parameters of method think */
 } channels_case;
 
-/* A prompt of one request, in slot 0 and layer 0. Its pages are in order. */
+/* A prompt in slot 0, layer 0, with pages in order. */
 typedef struct {
     const channels_case *c;
     kvd_attn_map map;
@@ -585,9 +561,7 @@ static void make_channels(channels *x, const channels_case *c)
     free(k);
 }
 
-/*
- * Returns how many of the first columns of the keys hold a channel that the method does not keep.
- */
+/* Returns how many leading key columns hold a channel that the method drops. */
 static int misplaced(const channels *x, const int16_t *order)
 {
     const channels_case *const c = x->c;
@@ -663,7 +637,7 @@ static void test_channels(const channels_case *c)
     free(x.k);
 }
 
-/* usage: gpu_zdc [quick]: the first case, for compute-sanitizer */
+/* usage: gpu_zdc [quick]; quick: first case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     static const channels_case of_channels[] = {{70, 2, 2, 64, 0.4, 80}, {200, 1, 3, 80, 0.8, 8}};

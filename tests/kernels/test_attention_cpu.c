@@ -1,7 +1,4 @@
-/*
- * Tests of attention on the CPU (kernels/cpu/attention_cpu), for every instruction set of this
- * processor and 1 to 5 threads.
- */
+/* Tests CPU attention for every instruction set of this processor and 1 to 5 threads. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -87,20 +84,14 @@ TEST(test_pytorch)
     for (int i = 0; i < n; i++) {
         attention_case c;
         case_next(f, &c);
-        /*
-         * The last two cases, from i = 3 on, have scores of large variance, which makes rounding
-         * errors larger.
-         */
+        /* Cases from i = 3 on have scores of large variance, hence larger rounding errors. */
         compare(&c, c.out, i < 3 ? 5e-7 : 5e-6, "pytorch");
         case_release(&c);
     }
     fclose(f);
 }
 
-/*
- * Outputs must be right if the numbers of queries and keys are just below, at and just above
- * multiples of the kernel's block sizes.
- */
+/* Queries and keys just below, at and just above multiples of the block sizes. */
 TEST(test_shapes)
 {
     static const int d_qk[] = {16, 128, 1, 37}, d_v[] = {128, 16, 65, 2};
@@ -118,7 +109,7 @@ TEST(test_shapes)
     }
 }
 
-/* Requests with many key blocks must be right when they are divided among threads. */
+/* Many key blocks are divided among threads. */
 TEST(test_long)
 {
     attention_case c;
@@ -134,8 +125,8 @@ TEST(test_long)
 }
 
 /*
- * The scores are some hundreds. A rounded score s has an error of up to |s| 2^-24, so a softmax
- * weight has a relative error of a small multiple of |s| 2^-24.
+ * Scores s are some hundreds: a softmax weight has a relative error of a small multiple of |s|
+ * 2^-24.
  */
 TEST(test_sharp)
 {
@@ -148,17 +139,14 @@ TEST(test_sharp)
         c.v[i] *= 1000;
     against_reference(&c, 1e-4, "sharp");
 
-    /*
-     * The scores fall from key to key, so that the softmax weights exp(-0.25 t) go through all
-     * exponents of float32 down to 0.
-     */
+    /* Weights exp(-0.25 t) go through all exponents of float32 down to 0. */
     enum { N = 1000 };
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){1}, (int32_t[]){N}, 1, 11);
     c.q[0] = 1;
     for (size_t t = 0; t < N; t++)
         c.k[t] = -0.25f * (float)t;
     against_reference(&c, 2e-6, "falling");
-    /* The scores rise from key to key, so every key block has a new maximum. */
+    /* Rising scores: every key block has a new maximum. */
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){N}, (int32_t[]){N}, 1, 12);
     for (size_t t = 0; t < N; t++) {
         c.q[t] = 1;
@@ -168,9 +156,8 @@ TEST(test_sharp)
 }
 
 /*
- * Two keys have the scores 0 and -x and the values 0 and 1. The output is w / (1 + w) with w =
- * exp(-x). The error may be 2.5 units in the last place (2.5 * 2^-23): one unit for w, and half a
- * unit each for the sum, the reciprocal and the product.
+ * Scores 0 and -x, values 0 and 1: output w / (1 + w), w = exp(-x).
+ * Tolerance 2.5 ulp: 1 for w, 0.5 each for sum, reciprocal and product.
  */
 TEST(test_exponential)
 {
@@ -195,7 +182,7 @@ TEST(test_exponential)
         assert_int_equal(kvd_attention_cpu(&heads, &batch, (kvd_cpu_isa)isa, q, k, v, out, &err),
                          0);
         for (size_t i = 0; i < N; i++) {
-            /* Rounded to float32, as the CPU kernel rounds it */
+            /* rounded to float32, as in the CPU kernel */
             const float score = log2_e * k[2 * i + 1];
             const double w = exp2((double)score), right = w / (1 + w);
             if (score >= -126)
@@ -212,10 +199,7 @@ TEST(test_exponential)
     free(out);
 }
 
-/*
- * Columns of zeros in Q and K must not change the outputs. A column of V must affect only its own
- * column of the output.
- */
+/* Zero columns of Q and K change nothing. A column of V affects only one output column. */
 TEST(test_zero_columns)
 {
     enum { N = 150, D = 24, WIDE = 40 };
@@ -243,7 +227,7 @@ TEST(test_zero_columns)
     case_release(&wide);
 }
 
-/* If a query sees one key, its output must equal that key's V bit for bit. */
+/* A query with one key outputs that key's V bit for bit. */
 TEST(test_convex)
 {
     attention_case c;
@@ -273,10 +257,7 @@ static void copy_rows(float *to, const float *from, size_t first, size_t n, int 
     memcpy(to, from + first * (size_t)d, n * (size_t)d * sizeof *to);
 }
 
-/*
- * The outputs of a request must be the same if the request is computed alone and if it is part of a
- * batch. On one thread they must agree bit for bit.
- */
+/* A request alone must give its outputs in a batch, bit for bit on one thread. */
 TEST(test_apart)
 {
     static const int d_qk[] = {32, 7}, d_v[] = {8, 48};
@@ -315,10 +296,7 @@ TEST(test_apart)
     case_release(&c);
 }
 
-/*
- * A prompt in several chunks must give the outputs of the whole prompt. They are equal up to
- * rounding only, because key blocks begin at other tokens.
- */
+/* Chunked prompts: equal up to rounding, as key blocks begin at other tokens. */
 TEST(test_chunks)
 {
     enum { N = 333, D_QK = 40, D_V = 24 };
@@ -348,7 +326,7 @@ TEST(test_chunks)
     case_release(&c);
 }
 
-/* A NaN or infinity must affect only the queries that see it. */
+/* A NaN or infinity must affect only queries that see it. */
 TEST(test_nan)
 {
     enum { N = 130, D = 20 };
@@ -360,7 +338,7 @@ TEST(test_nan)
                 case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){N}, (int32_t[]){N}, 1,
                           20);
                 float *const m[] = {c.q, c.k, c.v};
-                /* A NaN with these bits must not be mistaken for a number with an exponent. */
+                /* These NaN bits must not be read as an exponent. */
                 const uint32_t nan_bits = 0xff800001u + 12345u * (uint32_t)i;
                 memcpy(m[where] + rows[i] * D + 3, &nan_bits, sizeof nan_bits);
                 float *out = run(&c, isa);
@@ -376,10 +354,7 @@ TEST(test_nan)
             }
 }
 
-/*
- * Keys with a score of -inf must get weight 0. If all scores are -inf, or one is +inf, the output
- * must be NaN.
- */
+/* A score of -inf has weight 0. All scores -inf, or one +inf, give NaN. */
 TEST(test_infinite)
 {
     enum { N = 200, D = 8 };
@@ -387,10 +362,7 @@ TEST(test_infinite)
     case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){2}, (int32_t[]){N}, 1, 21);
     for (size_t j = 0; j < 2 * D; j++)
         c.q[j] = fabsf(c.q[j]);
-    /*
-     * The scores of the first 110 keys (a whole key block) are -inf, and later those of every
-     * seventh key.
-     */
+    /* Keys 0 .. 109 (a whole block) and every seventh key score -inf. */
     for (size_t t = 0; t < N; t++)
         if (t < 110 || t % 7 == 0)
             c.k[t * D + t % D] = -INFINITY;
@@ -402,7 +374,7 @@ TEST(test_infinite)
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
         for (int threads = 1; threads <= 5; threads += 4) {
             set_threads(threads);
-            /* All scores are -inf, so softmax is 0 / 0 and the output must be NaN */
+            /* all scores -inf: 0 / 0 = NaN */
             float *out = run(&c, isa);
             for (size_t j = 0; j < 2 * D; j++)
                 assert_true(isnan(out[j]));
@@ -412,7 +384,7 @@ TEST(test_infinite)
         for (size_t i = 0; i < D; i++)
             c.k[t * D + i] = t == 150 && i == 0 ? INFINITY : 0.5f;
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++) {
-        /* A score is +inf, so softmax is inf - inf and the output must be NaN */
+        /* one score +inf: inf - inf = NaN */
         float *out = run(&c, isa);
         for (size_t j = 0; j < 2 * D; j++)
             assert_true(isnan(out[j]));

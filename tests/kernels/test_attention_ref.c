@@ -1,4 +1,4 @@
-/* Tests of the float64 attention reference (kernels/attention_ref). */
+/* Tests the float64 attention reference. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -69,10 +69,7 @@ TEST(test_row_is_a_row)
     case_release(&c);
 }
 
-/*
- * If V is the same constant for all tokens, the output must be this constant, because softmax
- * weights sum to 1.
- */
+/* Softmax weights sum to 1, so constant V gives constant output. */
 TEST(test_convex)
 {
     attention_case c;
@@ -87,7 +84,7 @@ TEST(test_convex)
 
     ragged(&c, 1e6);
     out = reference(&c, NULL);
-    /* Request 0 has as many queries as keys, so its first query attends to key 0 only. */
+    /* Request 0 has as many queries as keys, so its first query sees only key 0. */
     for (int h = 0; h < c.heads.n_heads; h++)
         for (int i = 0; i < c.heads.d_v[h / 2]; i++)
             assert_true(out[c.plain.o_at[h] + (size_t)i] ==
@@ -96,7 +93,7 @@ TEST(test_convex)
     case_release(&c);
 }
 
-/* A sink is one more key with value 0: it scales the output down and raises the log-sum-exp. */
+/* A sink is a key with value 0: smaller output, larger log-sum-exp. */
 TEST(test_sinks)
 {
     static const float sink[] = {0, 2, -3, 40, -400, 0.5f};
@@ -126,10 +123,7 @@ TEST(test_sinks)
     case_release(&c);
 }
 
-/*
- * If all scores are equal, the log-sum-exp must be this score plus log n, where n is the number of
- * visible keys.
- */
+/* n equal scores: log-sum-exp = score + log n. */
 TEST(test_equal_scores)
 {
     enum { N = 9, D_QK = 4, D_V = 3 };
@@ -185,7 +179,7 @@ TEST(test_chunks)
     case_release(&c);
 }
 
-/* A permutation of keys that all queries attend to may change the outputs only by rounding. */
+/* Permuted keys may change outputs only by rounding. */
 TEST(test_key_order)
 {
     enum { N = 31, D = 8 };
@@ -208,7 +202,7 @@ TEST(test_key_order)
     case_release(&c);
 }
 
-/* Rows that no query sees must not be read. A NaN must affect only the queries that see it. */
+/* Rows that no query sees must not be read. NaN affects only queries that see it. */
 TEST(test_nan)
 {
     enum { N = 6, D = 4 };
@@ -320,7 +314,7 @@ TEST(test_refused)
     kv_len[1] = -7;
     refused(&fine, &good, "request 1: q_len is 1 and kv_len is -7, want 1 <= q_len <= kv_len");
 
-    /* 2^31 rows and 2^31 columns are valid, but their product overflows, which must be an error. */
+    /* 2^31 rows times 2^31 columns overflow. */
     int32_t longest[] = {INT32_MAX, INT32_MAX};
     bad = fine;
     bad.d_qk[1] = INT_MAX;

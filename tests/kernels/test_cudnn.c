@@ -1,4 +1,4 @@
-/* Tests of cuDNN attention without a GPU. */
+/* Tests cuDNN attention without a GPU. */
 #include <string.h>
 
 #include "common/half.h"

@@ -1,4 +1,4 @@
-/* Tests of the memory layouts of Q, K, V and outputs (kernels/layout). */
+/* Tests memory layouts of Q, K, V and outputs. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "kernels/layout.h"
 #include "unit.h"
 
-enum { POISON = 0x7fc1 }; /* a bit pattern that is NaN in bf16 and f16 */
+enum { POISON = 0x7fc1 }; /* NaN in bf16 and f16 */
 
 static const int d_qk[] = {16, 128, 48}, d_v[] = {32, 16, 112};
 static const int32_t q_len[] = {1, 8, 13, 64}, kv_len[] = {65, 8, 130, 64};
@@ -119,7 +119,7 @@ TEST(test_largest)
     assert_int_equal(kvd_attn_widest(&map), 256);
 }
 
-/* In a BLOCKED matrix, the first 64 elements are an 8 x 8 block in row-major order. */
+/* BLOCKED: the first 64 elements are an 8 x 8 block in row-major order. */
 TEST(test_blocked_index)
 {
     enum { N = 24, D = 48 };
@@ -130,10 +130,7 @@ TEST(test_blocked_index)
             assert_true(at < N * D && !seen[at]++);
             if (t < 8 && i < 8)
                 assert_int_equal(at, t * 8 + i);
-            /*
-             * For any width, the elements of a group of 8 tokens with all their columns must be
-             * contiguous.
-             */
+            /* A group of 8 tokens is contiguous for any width. */
             assert_int_equal(at / (8 * D), t / 8);
         }
 }
@@ -176,10 +173,7 @@ static void pack_q(int dtype)
                 }
     }
     for (size_t i = 0; i < n; i++)
-        /*
-         * The comparison replaced every element that it read by the NaN pattern, so all elements
-         * must now have this pattern.
-         */
+        /* The comparison replaced every element that it read by POISON. */
         assert_int_equal(x[i], POISON);
     free(x);
     case_release(&c);
@@ -212,7 +206,7 @@ TEST(test_pack_q_decode)
 static void pack_kv(int dtype)
 {
     enum { MAX_PAGES = 4, PAGES = 12 };
-    /* Entries of the page table that belong to no token have numbers of pages that do not exist. */
+    /* Unused entries of the page table name pages that do not exist. */
     static const int32_t table[4 * MAX_PAGES] = {7,  2, 999, -1, 0, 999, -1, -1,
                                                  11, 5, 3,   -1, 8, -1,  -1, -1};
     attention_case c;

@@ -39,9 +39,9 @@ TEST(test_values_are_normal)
             before = x;
         }
     /*
-     * The statistical errors of the four sums are 0.004 (mean), 0.005 (variance), 0.02 (fourth
-     * moment) and 0.004 (correlation of neighbours). The numbers are sums of eight uniform bytes,
-     * so their fourth moment is 3 - 1.2 / 8 = 2.85.
+     * Statistical errors: mean 0.004, variance 0.005, fourth moment 0.02, neighbours' correlation
+     * 0.004.
+     * Sums of eight uniform bytes have the fourth moment 3 - 1.2 / 8 = 2.85.
      */
     assert_true(fabs(sum / N) < 0.02);
     assert_true(fabs(squares / N - 1) < 0.03);
@@ -58,12 +58,11 @@ TEST(test_rows_are_parts_of_the_whole)
     float row[32];
     assert_non_null(v);
     /*
-     * V of head 0 has 2 requests x 21 tokens x 32 dimensions. V of head 1, which follows, has 8
-     * dimensions.
+     * V of head 0: 2 requests x 21 tokens x 32 dimensions. V of head 1 follows, with 8 dimensions.
      */
     kvd_problem_rows(&p, KVD_OPERAND_V, 1, 1, 20, 1, 8, row);
     assert_memory_equal(row, v + 2 * 21 * 32 + 21 * 8 + 20 * 8, 8 * sizeof *row);
-    /* The numbers must be bf16 numbers: the lower 16 bits of each float are 0. */
+    /* bf16 numbers: the lower 16 bits of each float32 are 0. */
     for (int i = 0; i < 8; i++) {
         uint32_t bits;
         memcpy(&bits, &row[i], sizeof bits);
@@ -202,10 +201,7 @@ TEST(test_width_files)
     close(fd);
     unlink(path);
 
-    /*
-     * The first column of the file is the name of a list of kept dimensions. FILE:NAME selects the
-     * list NAME.
-     */
+    /* FILE:NAME selects the list whose first column is NAME. */
     kvd_width_list w;
     kvd_err err;
     char *text = NULL;
@@ -233,8 +229,8 @@ TEST(test_width_files)
 TEST(test_floors)
 {
     /*
-     * Expected bytes and operations, computed by hand for 2 requests of 5 tokens, 4 query heads,
-     * and 2 KV heads with (d_qk, d_v) = (16, 32) and (32, 8), in 16 bits.
+     * Computed by hand: 2 requests of 5 tokens, 4 query heads, 2 KV heads with (d_qk, d_v) = (16,
+     * 32), (32, 8), 16 bits.
      */
     kvd_problem p = problem(KVD_PREFILL, KVD_BF16, 2, 5, KVD_LENGTHS_EQUAL);
     const kvd_rate_ceilings rates = {
@@ -262,7 +258,7 @@ TEST(test_floors)
 
 typedef struct {
     const kvd_problem *p;
-    double *out; /* output of all rows, head by head (PLAIN layout) */
+    double *out; /* all rows, head by head (PLAIN layout) */
     int wrong_request, wrong_head;
     size_t wrong_t;
     float add;
@@ -294,17 +290,14 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
                  *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
     source s = {&p, calloc(kvd_problem_tokens(&p, true) * 80, sizeof(double)), -1, 0, 0, 0};
     assert_true(q && k && v && s.out);
-    /* References computed row by row must equal the reference computed as a whole. */
+    /* References row by row must equal the whole reference. */
     assert_int_equal(kvd_attention_ref(&p.heads, &batch, q, k, v, s.out, NULL, &err), 0);
     assert_int_equal(kvd_row_check_make(&c, &p, &p.heads, kvd_problem_rows, KVD_CHECK_ALL, &err),
                      0);
     assert_int_equal(c.n, 4 * kvd_problem_tokens(&p, true));
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(e.rel_err < 1e-7 && e.worst < 1e-6);
-    /*
-     * The check must detect a single wrong output element. If an output is NaN, the check must
-     * always fail.
-     */
+    /* One wrong output element must be detected, and NaN always. */
     s.wrong_request = 2;
     s.wrong_head = 1;
     s.wrong_t = (size_t)p.q_len[2] - 1;
@@ -315,7 +308,7 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(isnan(e.rel_err) && isnan(e.worst));
     kvd_row_check_release(&c);
-    /* Every sample of query rows to check must contain the last query of every request. */
+    /* Every sample must contain the last query of every request. */
     assert_int_equal(kvd_row_check_make(&c, &p, &p.heads, kvd_problem_rows, KVD_CHECK_ROWS, &err),
                      0);
     size_t last = 0;

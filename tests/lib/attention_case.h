@@ -1,7 +1,4 @@
-/*
- * Random inputs for tests of attention, and PyTorch's results for the inputs in
- * tests/data/attention.bin. Include it once per program.
- */
+/* Random attention inputs, and PyTorch's results from tests/data/attention.bin. */
 #ifndef ATTENTION_CASE_H
 #define ATTENTION_CASE_H
 
@@ -24,7 +21,7 @@ typedef struct {
     kvd_attn_batch batch;
     kvd_attn_plain plain;
     float *q, *k, *v;
-    /* Expected output and log-sum-exp; NULL until a test computes them. */
+    /* expected output and log-sum-exp, or NULL */
     double *out, *lse;
 } attention_case;
 
@@ -35,7 +32,7 @@ static inline void *case_get(size_t n, size_t bytes)
     return p;
 }
 
-/* Allocates q, k and v. The caller has set the numbers of heads, the batch size and the lengths. */
+/* Allocates q, k and v for the sizes and lengths in *c. */
 static inline void case_room(attention_case *c)
 {
     kvd_err err;
@@ -64,9 +61,8 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
 }
 
 /*
- * Fills a test case with random q, k and v. d_qk and d_v are kept dimensions, [n_kv_heads]; q_len
- * and kv_len are numbers of tokens, [batch]. Q is multiplied by `factor`, which sharpens the
- * softmax.
+ * Fills a test case with random q, k, v. d_qk, d_v: kept dimensions [n_kv_heads]; q_len, kv_len:
+ * tokens [batch]. factor: multiplies Q.
  */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,
@@ -94,7 +90,7 @@ static inline void case_read(FILE *f, void *to, size_t n, size_t bytes)
     assert_int_equal(fread(to, bytes, n, f), n);
 }
 
-/* Reads the next test case, with the output and log-sum-exp computed by PyTorch. */
+/* Reads the next test case with PyTorch's output and log-sum-exp. */
 static inline void case_next(FILE *f, attention_case *c)
 {
     int32_t head[4];
@@ -121,7 +117,7 @@ static inline void case_next(FILE *f, attention_case *c)
     case_read(f, c->lse, n_lse, 8);
 }
 
-/* Opens the reference file. A failure fails the test. */
+/* Opens the reference file, or fails the test. */
 static inline FILE *case_open(int32_t *n_cases)
 {
     char magic[9] = "";
@@ -133,7 +129,7 @@ static inline FILE *case_open(int32_t *n_cases)
     return f;
 }
 
-/* Returns || x - y || / || y ||. If the quotient is NaN, returns infinity. */
+/* Returns || x - y || / || y ||, or infinity if that is NaN. */
 static inline double case_error(const double *x, const double *y, size_t n)
 {
     double e = 0, s = 0;

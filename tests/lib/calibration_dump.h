@@ -1,6 +1,6 @@
 /*
- * A file of recorded Q, K and V of a model with two layers. open_dump is the set-up of a test,
- * close_dump the tear-down. Include it once per program.
+ * A file of recorded Q, K and V with two layers. open_dump: set-up of a test; close_dump:
+ * tear-down.
  */
 #ifndef KVD_TESTS_CALIBRATION_DUMP_H
 #define KVD_TESTS_CALIBRATION_DUMP_H
@@ -9,7 +9,7 @@
 #include "model/checkpoint/config.h"
 #include "temp_folder.h"
 
-/* HEADS: number of KV heads; D: head dimension. */
+/* HEADS: KV heads; D: head dimension. */
 enum { LAYERS = 2, HEADS = 2, D = 8 };
 
 static const kvd_config config = {.n_layers = LAYERS,
@@ -37,7 +37,7 @@ static int open_dump(size_t n_tokens)
     return write_dump(&p, path, &run, &err) || kvd_activations_open(&dump, path, &err) ? -1 : 0;
 }
 
-/* Reads n tokens as rows [n][HEADS * D], the heads of a token next to each other. */
+/* Reads n tokens to rows [n][HEADS * D]. */
 static inline void rows_side_by_side(kvd_x x, int layer, size_t n, float *rows)
 {
     kvd_err err;

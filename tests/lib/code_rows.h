@@ -1,4 +1,3 @@
-/* Function for tests that quantises K or V with a compression method. */
 #ifndef KVD_TESTS_CODE_ROWS_H
 #define KVD_TESTS_CODE_ROWS_H
 
@@ -8,9 +7,8 @@
 #include "unit.h"
 
 /*
- * Quantises the rows of b, as the first block of a stream, and writes the restored values to
- * `decoded`. If b.position is NULL, tokens have positions 0, 1, ... If b.level is NULL, all tokens
- * get the higher precision.
+ * Quantises and restores b's rows as a stream's first block. b.position NULL: 0, 1, ...; b.level
+ * NULL: higher precision.
  */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)

@@ -16,7 +16,7 @@ static inline kvd_config accept(const char *text)
     return c;
 }
 
-/* Returns `text` with the first `from` replaced by `to`. The next call overwrites the result. */
+/* Returns `text` with the first `from` replaced by `to`, in a static buffer. */
 static inline const char *edit_config(const char *text, const char *from, const char *to)
 {
     static char result[4096];
@@ -27,7 +27,7 @@ static inline const char *edit_config(const char *text, const char *from, const 
     return result;
 }
 
-/* Replaces `from` by `to` in a config.json and checks that reading it fails with `message`. */
+/* Checks that a config.json with `from` replaced by `to` fails with `message`. */
 static inline void refuse_config(const char *text, const char *from, const char *to,
                                  const char *message)
 {

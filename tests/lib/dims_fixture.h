@@ -29,7 +29,7 @@ static inline kvd_config fixture_config(int n_layers, int n_heads, int n_kv_head
                         .eos_id = -1};
 }
 
-/* Fills `basis` [n][d][d] with random orthogonal matrices. */
+/* Fills basis [n][d][d] with random orthogonal matrices. */
 static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t d)
 {
     double *x = malloc(2 * d * d * sizeof *x), *sigma = malloc(d * sizeof *sigma);
@@ -46,9 +46,8 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
 }
 
 /*
- * Makes n pairs of matrices with left right^T = I. On entry each matrix U of `left` [n][d][d] is
- * orthogonal. On return left = U diag(s) and right = U diag(1/s), where s is a vector of random
- * numbers from 0.5 to 1.5.
+ * Makes n pairs with left right^T = I: left = U diag(s), right = U diag(1/s). Input: left = U
+ * [n][d][d], orthogonal; s: random in 0.5 .. 1.5.
  */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
@@ -62,10 +61,7 @@ static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right,
         }
 }
 
-/*
- * Fills *s with falling singular values, and with random rotations of every kind (kvd_pair) that
- * methods read.
- */
+/* Fills *s with falling singular values and random rotations of every kvd_pair. */
 static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_t seed,
                                    kvd_err *err)
 {
@@ -97,7 +93,7 @@ static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_
     return 0;
 }
 
-/* Q, K and V of one layer. fixture_drop frees the arrays. */
+/* Q, K and V of one layer; fixture_drop frees them. */
 typedef struct {
     kvd_attention_in in;
     size_t offset[8];

@@ -1,6 +1,6 @@
 /*
- * Runs of the CUDA engine whose logits are compared, token by token, with the forward pass over
- * whole sequences; bytes that GPUs send, and times of phases.
+ * Compares CUDA engine logits with the forward pass over whole sequences, and checks bytes between
+ * GPUs and phase times.
  */
 #ifndef KVD_TESTS_ENGINE_CASE_H
 #define KVD_TESTS_ENGINE_CASE_H
@@ -11,11 +11,9 @@
 #include "worst.h"
 
 /*
- * Largest accepted distance of the engine's logits from the float32 forward pass, as a multiple of
- * the distance of the bf16 forward pass. Both distances are those of the worst token. The ratio
- * changes if matrix products round at other places: the ratio 1.64 was measured for qwen3-gqa on an
- * H200. In models with routed experts, rounding changes the choice of experts of a few tokens, not
- * always of the same ones.
+ * Accepted distance from float32 logits, as a multiple of the bf16 forward pass's distance, both of
+ * the worst token.
+ * Measured: 1.64 (qwen3-gqa, H200). Routed experts: rounding changes the experts of a few tokens.
  */
 static const double allowed = 2, allowed_routed = 3;
 static int n_gpus = 1;
@@ -49,7 +47,7 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
         mean += off / (double)n;
     }
     free(narrow);
-    /* The bf16 pass shares kernels with the engine, so it must itself be near the float32 pass. */
+    /* The bf16 pass shares kernels with the engine, so it is checked against float32. */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;
@@ -58,16 +56,14 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
 typedef struct {
     double worst;
     /*
-     * rows   number of tokens whose logits were compared
-     * steps  number of those tokens that decode steps computed
-     * other  number of emitted tokens that are not the argmax of the engine's logits, or whose
-     *        reference logit is far below the largest
+     * rows: compared tokens; steps: of them computed in decode;
+     * other: tokens that are no argmax of the engine, or far below the reference's maximum
      */
     size_t rows, steps, other;
     double sent[2];
     /*
-     * least_part  smallest reported time of a phase, in seconds
-     * residue     largest fraction of an iteration's time that no phase accounts for
+     * least_part: smallest time of a phase in seconds; residue: largest fraction of an iteration
+     * without a phase
      */
     double least_part, residue;
     kvd_phase_times sum;
@@ -153,20 +149,14 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/*
- * Returns the index of the first prompt token that GPU `gpu` stores. Each GPU stores a part of the
- * prompt in whole cache pages. If `gpu` is n_gpus, returns the length of the prompt.
- */
+/* Returns the first prompt token that GPU `gpu` stores (whole pages), or len if `gpu` is n_gpus. */
 static size_t slice_at(size_t len, int gpu)
 {
     const size_t first = (len + 63) / 64 * (size_t)gpu / (size_t)n_gpus * 64;
     return first < len ? first : len;
 }
 
-/*
- * Checks the bytes that GPUs send to each other for a prompt. Each sends Q in groups of 8 rows, and
- * K and V in pages, to the GPUs that have the heads. The attention outputs are sent back.
- */
+/* Checks bytes between GPUs per prompt: Q in groups of 8 rows, K and V in pages, outputs back. */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
     const kvd_dims *const dims = plan ? plan->dims : NULL;

@@ -1,7 +1,4 @@
-/*
- * Requests with given tokens for tests of the serving engine, and a simple scheduler. Include it
- * once per program.
- */
+/* Requests with given tokens for the serving engine, and a simple scheduler. */
 #ifndef KVD_TESTS_ENGINE_SCHEDULE_H
 #define KVD_TESTS_ENGINE_SCHEDULE_H
 
@@ -22,20 +19,15 @@ typedef struct {
     const kvd_checkpoint *c; /* owned by the caller */
     const request *r;        /* [n] requests, owned by the caller */
     size_t n, vocab, max_len, outputs;
-    /* Index in `id` of the first token of each request. */
+    /* index in `id` of each request's first token */
     size_t offset[MOST + 1];
-    /*
-     * for each request, the index of its first output token among the output tokens of all requests
-     */
+    /* index of each request's first output token among all output tokens */
     size_t first[MOST + 1];
-    /*
-     * tokens of all requests, input then output, [offset[n]]; the last output token of a request is
-     * never an input of the model
-     */
+    /* [offset[n]] tokens, input then output; a request's last output is never an input */
     uint32_t *id;
-    /* Expected logits, [offset[n]][vocab]; may be NULL. */
+    /* expected logits [offset[n]][vocab], or NULL */
     float *want;
-    double bar; /* largest accepted relative error of the logits */
+    double bar; /* largest accepted relative error of logits */
 } load;
 
 /* Makes requests with random tokens. The caller calls load_release. */
@@ -60,9 +52,8 @@ static inline void load_release(load *l)
 }
 
 /*
- * Each returns the row, in an array of logits, of a slice's last token. In token_row, the array has
- * a row for every token; in output_row, for output tokens only. output_row and is valid only if the
- * slice emits a token.
+ * Return the logits row of a slice's last token, in an array of all tokens (token_row) or of output
+ * tokens (output_row).
  */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
@@ -74,25 +65,19 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
     return l->first[s->request] + s->before + s->n - l->r[s->request].input;
 }
 
-/* Rules of the scheduler. Requests enter in order as slots become free. */
+/* Scheduling rules. Requests enter in order as slots become free. */
 typedef struct {
-    /*
-     * `slots` is the largest number of requests at once. `chunk` is the largest number of tokens of
-     * an iteration; if it is 0, each prompt is computed in one iteration.
-     */
+    /* slots: requests at once; chunk: tokens per iteration, 0: whole prompts */
     size_t slots, chunk;
-    /*
-     * True if decode steps share iterations with prompts. If false and `chunk` is 0, decode steps
-     * run only when no prompt is left.
-     */
+    /* decode steps share iterations with prompts; false and chunk 0: prompts first */
     bool beside;
     bool singly; /* at most one prompt per iteration */
 } serving_order;
 
 typedef struct {
-    /* Number of requests that have entered, and number of computed tokens of each request. */
+    /* requests that have entered, computed tokens of each */
     size_t arrived, done[MOST];
-    int slot[MOST]; /* slot of each request in the engine; -1 after the request has ended */
+    int slot[MOST]; /* each request's slot; -1 after its end */
     bool taken[MOST];
     kvd_slice slice[MOST];
     uint32_t *id;
@@ -108,7 +93,7 @@ static inline void schedule_release(schedule *s)
     free(s->id);
 }
 
-/* Number of prompt tokens that are still to be computed. */
+/* Returns the prompt tokens left to compute. */
 static inline size_t schedule_left(const schedule *s, const load *l, size_t r)
 {
     return s->slot[r] >= 0 && s->done[r] < l->r[r].input ? l->r[r].input - s->done[r] : 0;
@@ -129,10 +114,7 @@ static inline void schedule_take(schedule *s, const load *l, size_t r, size_t n,
     s->done[r] = end;
 }
 
-/*
- * Returns the next iteration, with decode steps before prompts. It has no slices if all requests
- * have ended.
- */
+/* Returns the next iteration, decode steps first. No slices: all requests have ended. */
 static inline kvd_iteration schedule_next(schedule *s, const load *l, const serving_order *o)
 {
     kvd_iteration it = {.slice = s->slice};
@@ -162,11 +144,10 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
     return it;
 }
 
-/* Callback after each iteration. If it returns -1 with *err set, serve() fails. */
+/* Callback after each iteration. -1 with *err set makes serve() fail. */
 typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                       const kvd_phase_times *t, kvd_err *err);
 
-/* Runs the engine until all requests are served. */
 static inline int serve(kvd_engine *e, const load *l, const serving_order *o, behind f, void *ctx,
                         kvd_err *err)
 {
@@ -183,8 +164,8 @@ static inline int serve(kvd_engine *e, const load *l, const serving_order *o, be
 }
 
 /*
- * Returns the logits [offset[n]][vocab] of all tokens. If `plan` is NULL, attention is dense;
- * otherwise it reads the KV cache that the plan compresses.
+ * Returns logits [offset[n]][vocab] of all tokens. plan NULL: dense attention; otherwise a
+ * compressed KV cache.
  */
 static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan,
                               kvd_dtype type, kvd_err *err)

@@ -1,7 +1,4 @@
-/*
- * Test cases of gpu_evict.c, and one layer of a batch of prompts and steps for tests of eviction.
- * Include it once per program.
- */
+/* Test cases of gpu_evict.c, and one layer of prompts and decode steps. */
 #ifndef KVD_TESTS_EVICT_CASE_H
 #define KVD_TESTS_EVICT_CASE_H
 
@@ -22,21 +19,15 @@ typedef struct {
     int len[BATCH], n_len;
     int width[4][2], n_width;
     kvd_evict_rule rule;
-    /* Budget of the eviction. The members `prompt` and `steps` are set for each request. */
+    /* `prompt` and `steps` are set per request */
     kvd_evict_budget budget;
     int steps;
-    /*
-     * rope_dims is the number of dimensions that RoPE rotates (0: no RoPE). interleaved is 1 if
-     * RoPE rotates dimensions 2 i and 2 i + 1 together.
-     */
+    /* rope_dims: rotated dimensions, 0: no RoPE; interleaved: pairs (2 i, 2 i + 1) */
     int rope_dims, interleaved;
-    float factor; /* factor of all cosines and sines of RoPE */
+    float factor; /* factor of RoPE's cosines and sines */
 } test_case;
 
-/*
- * Fields of a case: heads and lengths of the prompts, pairs (d_qk, d_v) that the KV heads use in
- * turn, the rule, and the budget.
- */
+/* Fields of a case: heads, prompt lengths, pairs (d_qk, d_v) used in turn, rule, budget. */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)
 #define ONE_WIDTH(k, v)          {{k, v}}, 1
@@ -134,28 +125,24 @@ typedef struct {
     const test_case *c;
     kvd_attn_map map;
     int batch, max_pages, n_q8, room;
-    /*
-     * For each request: number of prompt tokens, index of its first row in Q, slot in the batch,
-     * number of kept tokens.
-     */
+    /* per request: prompt tokens, first row in Q, batch slot, kept tokens */
     int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH];
     int32_t *table;
     size_t pool_n;
     uint16_t *pool; /* host copy of all cache pages */
     uint16_t *q;    /* Q of the prompts, in blocks of 8 rows */
-    /* Importance scores of the cached tokens. Tokens with the lowest scores are evicted. */
+    /* importance of cached tokens; the lowest are evicted */
     float *score;
     uint32_t *position;
     kvd_evict_budget budget[BATCH + 1];
     size_t state_n;
     double worst;
-    /* number of evictions at which two scores are so close that rounding decides between them */
+    /* evictions that rounding decides */
     size_t near;
 } fixture;
 
 /*
- * Returns the address of one number in the cache. The number is element i of a vector of K (side 0)
- * or V (side 1), that of KV head g and of the token with index `place` among the cached tokens of
+ * Returns the address of element i of K (side 0) or V (1), KV head g, cached token `place` of
  * request b.
  */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
@@ -201,7 +188,7 @@ static inline void make(fixture *f, const test_case *c)
     f->room = longest + c->steps + 1;
     const int pages = f->batch * f->max_pages;
     f->table = need((size_t)pages * sizeof *f->table);
-    /* Pages are in random order. Entries of the page table that are not needed are out of range. */
+    /* Pages are in random order. Unused page table entries are out of range. */
     for (int i = 0; i < pages; i++)
         f->table[i] = i % f->max_pages * 64 < c->len[i / f->max_pages] + c->steps
                           ? (i * 7 + 3) % pages
@@ -238,9 +225,8 @@ static inline size_t state_at(const fixture *f, int b, int g)
 }
 
 /*
- * Computes the attention probabilities p of query t over the keys 0 .. t, with the temperature and
- * noise of the eviction rule. `keys`: [tokens][d_qk]; `s`: work memory. Returns the log-sum-exp of
- * the scores without temperature.
+ * Computes probabilities p of query t over keys 0 .. t, with the rule's temperature and noise.
+ * keys: [tokens][d_qk]; s: scratch. Returns the plain log-sum-exp.
  */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
@@ -268,10 +254,7 @@ static inline double row_of(const fixture *f, int b, int h, int t, const double 
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    /*
-     * `plain`, the sum of exp(score - high) with the largest score `high`, is at least 1, because
-     * the largest score contributes exp(0)
-     */
+    /* plain = sum of exp(score - high) is at least 1 */
     return high + log(fmax(plain, 1));
 }
 
@@ -312,10 +295,7 @@ static inline float *step_denominators(const fixture *f, const uint16_t *q, cons
     return lse;
 }
 
-/*
- * Writes K and V of new tokens to the cache. If the index of a new row is a multiple of 8, the next
- * 7 rows become zero, as kernels require.
- */
+/* Writes new tokens to the cache. A row that begins a group of 8 zeroes the group's rest. */
 static inline void append(fixture *f)
 {
     for (int b = 0; b < f->batch; b++)
@@ -329,8 +309,8 @@ static inline void append(fixture *f)
 }
 
 /*
- * Copies the prompts and the log-sum-exps `lse` [n_heads][n_q8] to the device, and allocates the
- * outputs there. `pool` are the cache pages on the device. The caller must call free_prompts.
+ * Copies prompts and log-sum-exps lse [n_heads][n_q8] to the device. pool: device pages. The caller
+ * calls free_prompts.
  */
 static inline kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evict_rule *rule,
                                                 int layer, const float *lse, uint16_t *pool)
@@ -361,7 +341,7 @@ static inline kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evic
     return a;
 }
 
-/* Frees what prompts_of allocated; `pool` stays. */
+/* Frees what prompts_of allocated, but not the pool. */
 static inline void free_prompts(const kvd_evict_prompts_args *a)
 {
     device_free(a->budget, a->q_start, a->q_len, a->slot, a->q, a->page_table, a->lse, a->mass,
@@ -369,8 +349,8 @@ static inline void free_prompts(const kvd_evict_prompts_args *a)
 }
 
 /*
- * Copies the budgets and page tables to the device for decode steps of all requests and one idle
- * row, the last of the batch. The caller must call free_steps.
+ * Copies budgets and page tables to the device, for all requests and a last, idle row. The caller
+ * calls free_steps.
  */
 static inline kvd_evict_steps_args steps_of(const fixture *f, const kvd_evict_rule *rule,
                                             const kvd_evict_state *state, uint16_t *pool)
@@ -399,8 +379,8 @@ static inline void free_steps(const kvd_evict_steps_args *a)
 }
 
 /*
- * Draws the tokens and queries of decode step `step`, and copies them to the device. q [batch + 1]
- * [q_pitch], kv_len and now [batch + 1] receive what was copied. The caller must call free_step.
+ * Draws and copies tokens and queries of a decode step: q [batch + 1][q_pitch], kv_len, now [batch
+ * + 1]. The caller calls free_step.
  */
 static inline void draw_step(fixture *f, int step, uint16_t *q, int32_t *kv_len, uint32_t *now,
                              kvd_evict_steps_args *a)
@@ -431,7 +411,6 @@ static inline void free_step(const kvd_evict_steps_args *a)
     device_free(a->kv_len, a->slot, a->at, a->q, a->lse);
 }
 
-/* Frees the arrays in host memory. */
 static inline void release(fixture *f)
 {
     host_free(f->table, f->pool, f->q, f->score, f->position);

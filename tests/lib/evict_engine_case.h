@@ -1,7 +1,4 @@
-/*
- * Runs of the CPU engine and of the CUDA engine with a method of the tokens axis on the same
- * requests: logits, numbers of cached tokens, and which tokens every KV head keeps.
- */
+/* Runs CPU and CUDA engine with a tokens method: logits, and tokens kept per KV head. */
 #ifndef KVD_TESTS_EVICT_ENGINE_CASE_H
 #define KVD_TESTS_EVICT_ENGINE_CASE_H
 
@@ -17,25 +14,21 @@ enum { N_REQUESTS = 8, LONGEST = 512 };
 
 static kvd_activations calibration; /* random Q and K of the model's shape */
 
-/* {number of input tokens, number of output tokens} */
+/* {input tokens, output tokens} */
 
 static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
                                              {200, 40}, {63, 30}, {5, 100}, {440, 33}};
 
 typedef struct {
-    float *logits; /* logits of the emitted tokens, [outputs][vocab] */
-    /* [outputs] Number of cached tokens, averaged over KV heads, when each token was emitted. */
+    float *logits; /* logits of emitted tokens, [outputs][vocab] */
+    /* [outputs] cached tokens at each output, mean over KV heads */
     double *entries;
-    /*
-     * Positions of the tokens that are cached before the last decode step: [requests][KV heads of
-     * all layers][LONGEST].
-     */
+    /* cached positions before the last decode step: [requests][KV heads of all layers][LONGEST] */
     uint32_t *position;
     /*
-     * [requests][KV heads of all layers] Number of tokens that each KV head caches before the last
-     * decode step. For methods whose KV heads may keep different numbers of tokens, it is the
-     * number after the prompt. For methods whose steps choose the tokens to read, it is the number
-     * of tokens that the last step reads, in the last layer only.
+     * [requests][KV heads of all layers] cached tokens before the last step.
+     * Uneven methods: after the prompt. Selecting methods: tokens read by the last step, last
+     * layer.
      */
     size_t *kept;
 } result;
@@ -45,7 +38,7 @@ static size_t heads_of(const kvd_config *c)
     return (size_t)c->n_layers * (size_t)c->n_kv_heads;
 }
 
-/* Returns the window of the layers that have one, in tokens. 0: no layer has a window. */
+/* Returns the attention window in tokens of the layers that have one, or 0. */
 static size_t window_of(const kvd_config *c)
 {
     size_t window = 0;
@@ -54,7 +47,7 @@ static size_t window_of(const kvd_config *c)
     return window;
 }
 
-/* Returns the number of KV heads of the layers without a window, on which alone methods act. */
+/* Returns the KV heads of layers without a window, where alone methods act. */
 static size_t full_heads(const kvd_config *c)
 {
     size_t n = 0;
@@ -63,10 +56,7 @@ static size_t full_heads(const kvd_config *c)
     return n;
 }
 
-/*
- * Returns the number of tokens that all layers with a window hold, summed over their KV heads, for
- * a request with n tokens. If `pages` is true, counts whole pages.
- */
+/* Returns tokens held by windowed layers, summed over KV heads. pages: in whole pages. */
 static double near_entries(const kvd_config *c, size_t n, bool pages)
 {
     const size_t window = window_of(c), first = window && n + 1 > window ? n + 1 - window : 0,
@@ -93,8 +83,8 @@ static void result_release(result *r)
 }
 
 /*
- * Kept tokens are compared at one step only, the last decode step of a request. Returns true if
- * request r has `tokens` cached tokens at this step.
+ * Returns true if `tokens` cached tokens means request r's last decode step, at which tokens are
+ * compared.
  */
 static int compared(size_t r, size_t tokens)
 {
@@ -120,7 +110,7 @@ static void record_kept(const kvd_step_attention *a, const uint8_t *level)
             watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
 }
 
-/* Replaces the `step` callback of the method, and records the tokens that the method keeps. */
+/* Replaces the method's `step` callback and records kept tokens. */
 static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                  kvd_err *err)
 {
@@ -148,7 +138,7 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
         watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
 }
 
-/* Replaces the `prompt` callback of the method, and records how many tokens each KV head keeps. */
+/* Replaces the method's `prompt` callback and records kept tokens per KV head. */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
                         uint8_t *level, kvd_err *err)
 {
@@ -167,16 +157,13 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
-/*
- * Returns true if the method drops tokens of prompts. If it does, tokens that a method groups into
- * a cluster do not have consecutive positions.
- */
+/* Returns true if the method drops prompt tokens, so that clusters have gaps. */
 static bool drops(const kvd_tokens_method *t)
 {
     return t->select && t->prompt_heads;
 }
 
-/* Replaces the `select` callback, and records the tokens that the last layer reads. */
+/* Replaces the `select` callback and records tokens that the last layer reads. */
 static int watch_select(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                         kvd_err *err)
 {
@@ -194,26 +181,26 @@ static int watch_select(const void *self, void *state, const kvd_read_choice *c,
     return 0;
 }
 
-/* Returns true if the method may keep a different number of tokens in each layer or KV head. */
+/* Returns true if numbers of kept tokens may differ between layers or KV heads. */
 static bool is_uneven(const kvd_tokens_method *t)
 {
     return t && t->info.gpu == &kvd_gpu_uneven;
 }
 
-/* Returns true if every step chooses which tokens it reads. */
+/* Returns true if every step chooses the tokens to read. */
 static bool selects(const kvd_tokens_method *t)
 {
     return t && t->select;
 }
 
-/* Returns true if the engine stores a score and a position with every cached token. */
+/* Returns true if the engine stores score and position per cached token. */
 static bool notes(const kvd_tokens_method *t)
 {
     return t && (t->step || t->step_heads) && t != &kvd_tokens_streaming &&
            t != &kvd_tokens_elasticcache && !t->select;
 }
 
-/* Returns the bytes of score, position and history that the engine stores with a cached token. */
+/* Returns bytes of score, position and history per cached token. */
 static double noted_bytes(const kvd_tokens_method *t)
 {
     return !notes(t) ? 0 : t == &kvd_tokens_scissorhands ? 16 : 8;
@@ -272,13 +259,9 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
 typedef struct {
     const char *name;
     size_t max_batch;
-    /*
-     * mixed   prompts and decode steps may share an iteration
-     * graphs  decode steps run as CUDA graphs
-     * phases  the time of each phase is measured
-     */
+    /* mixed: iterations with prompts and decode; graphs: CUDA graphs; phases: phase times */
     bool mixed, graphs, phases;
-    /* largest number of tokens of an iteration, if prompts run in chunks; else 0 */
+    /* tokens per iteration of chunked prompts; else 0 */
     size_t chunk;
 } setting;
 
@@ -305,8 +288,8 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Writes to `to` how many tokens each KV head keeps. Returns the number of KV heads that hold a
- * wrong number of pages: too few for their tokens, or more than one additional token would need.
+ * Writes kept tokens per KV head to *to. Returns the number of heads with too few pages or more
+ * than one spare token needs.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
@@ -325,24 +308,21 @@ static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t sl
 typedef struct {
     const load *l;
     const kvd_config *config;
-    /* Expected number of cached tokens per KV head at every output token; NULL: not checked. */
+    /* expected cached tokens per KV head at every output token, or NULL */
     const double *want;
     double entry;
-    /*
-     * Number of cached tokens of each running request: `here` per KV head, and `near` summed over
-     * all KV heads of layers with a window.
-     */
+    /* cached tokens of running requests: `here` per KV head, `near` over windowed layers */
     double here[MOST], near[MOST];
-    /* true if the engine stores a score and a position with every cached token */
+    /* the engine stores score and position per token */
     bool steps;
     bool uneven;
-    /* number of tokens of a page, if every step chooses which pages it reads; else 0 */
+    /* tokens per page if steps choose pages; else 0 */
     size_t page;
     result *to;
     size_t wrong;
 } counted;
 
-/* Reads the tokens that decode step `step` of the latest iteration read in the last layer. */
+/* Reads which tokens decode step `step` read in the last layer. */
 static int read_chosen(kvd_engine *e, const counted *x, size_t r, size_t step, size_t tokens,
                        kvd_err *err)
 {
@@ -397,7 +377,7 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/* Serves the requests with the CUDA engine. *wrong receives the number of failed checks. */
+/* Serves the requests with the CUDA engine. *wrong: number of failed checks. */
 static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
                    const double *want, result *to, size_t *wrong, kvd_err *err)
 {
@@ -428,8 +408,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
         /*
-         * For each entry, the CPU counts 16 bits per probability of a recent row, or only the bits
-         * that a code needs. The engine stores 32 bits per probability, or 16 bits per code.
+         * Per recent probability, the CPU counts 16 bits or a code's bits, the engine stores 32
+         * bits or 16 bits.
          */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
@@ -457,9 +437,8 @@ static void distances(const load *l, const result *a, const result *b, double *m
 }
 
 /*
- * Compares the positions that two engines keep. Returns the smallest overlap of all KV heads, as a
- * fraction of the larger set; *mean receives the mean overlap. If `numbers` is true, compares only
- * how many positions are kept.
+ * Returns the smallest overlap of kept positions as a fraction of the larger set; *mean: mean
+ * overlap. numbers: compares only counts.
  */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
@@ -467,9 +446,7 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
     double least = 1, sum = 0;
     size_t n = 0;
     for (size_t h = 0; h < l->n * heads_of(c); h++) {
-        /*
-         * A request with one output token has ended, so its cache was freed and cannot be compared.
-         */
+        /* A request with one output token has ended and freed its cache. */
         const bool read = !numbers || requests[h / heads_of(c)].output > 1;
         if (!read || (!a->kept[h] && !b->kept[h]))
             continue;
@@ -490,7 +467,7 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
 
 static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
-    static kvd_method m; /* static, because the plan keeps pointers to its parameter values */
+    static kvd_method m; /* static: the plan keeps pointers to its parameters */
     const kvd_method_setup setup = {.config = c, .calibration = &calibration, .seed = 3};
     if (kvd_method_parse(text, &m, err))
         return -1;

@@ -1,6 +1,6 @@
 /*
- * Activations that Transformers computes for the checkpoints of tests/data
- * (tests/oracle/make_family_fixtures.py). Include it once per program.
+ * Activations that Transformers computes for checkpoints of tests/data
+ * (tests/oracle/make_family_fixtures.py).
  */
 #ifndef KVD_TESTS_EXPECTED_H
 #define KVD_TESTS_EXPECTED_H
@@ -16,7 +16,7 @@
 enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
 
-/* Models for which gradients can be computed on CPUs and GPUs. */
+/* Models with gradients on CPU and GPU. */
 #define GPU_FAMILIES(X)                                                                            \
     X("llama-biases"), X("mistral-window"), X("mistral-full"), X("qwen2-gqa"), X("qwen2-window"),  \
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
@@ -34,13 +34,13 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
 /* Models without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
-/* Models with routed experts, which gradients on GPUs do not support. */
+/* Models with routed experts, without GPU gradients. */
 #define ROUTED(X)                                                                                  \
     X("mixtral-full"), X("mixtral-window"), X("qwen3-moe-norm"), X("qwen3-moe-plain"),             \
         X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4"), X("glm4-moe"),    \
         X("olmoe"), X("dots1"), X("solar-open"), X("minimax-m2")
 
-/* Models with latent attention, for which there are no gradients. */
+/* Models with latent attention, without gradients. */
 #define LATENT(X) X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v3"), X("deepseek-v3-plain")
 
 static inline size_t width_of(const kvd_config *c, int kind)
@@ -57,19 +57,13 @@ static inline size_t width_of(const kvd_config *c, int kind)
     }
 }
 
-/* Expected activations of one sequence. The caller must zero it before use. */
+/* Expected activations of one sequence. The caller zeroes it before use. */
 typedef struct {
     size_t n, n_rows, n_layers;
     uint32_t *id; /* token ids, [n] */
-    /*
-     * Indices (stored as floats) of the tokens [n_rows] and layers [n_layers] whose values are in
-     * the file.
-     */
+    /* tokens [n_rows] and layers [n_layers] in the file, stored as floats */
     float *row, *layer;
-    /*
-     * Expected values for each kind of activation (Q, K, ...), [n_layers][n_rows][width]. Logits
-     * are [n_rows][vocab].
-     */
+    /* per kind: [n_layers][n_rows][width]; logits: [n_rows][vocab] */
     float *want[N_KINDS];
 } expectation;
 
@@ -139,8 +133,8 @@ static inline size_t expected_layers(const expectation *e, int kind)
 }
 
 /*
- * Returns the relative Frobenius distance of x [all layers][n][width] from the values of layer l in
- * the file. A failure gives infinity.
+ * Returns the relative Frobenius distance of x [all layers][n][width] from layer l of the file, or
+ * infinity.
  */
 static inline double expected_error(const expectation *e, const kvd_config *c, int kind, size_t l,
                                     const float *x)

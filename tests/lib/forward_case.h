@@ -1,7 +1,4 @@
-/*
- * Compares the CPU's forward pass with a double-precision reference, and with results of
- * Transformers. Include it once per program.
- */
+/* Compares the CPU's forward pass with double precision and with Transformers. */
 #ifndef KVD_TESTS_FORWARD_CASE_H
 #define KVD_TESTS_FORWARD_CASE_H
 
@@ -17,7 +14,7 @@
 static const double bar = 2e-5;
 static double worst; /* largest relative Frobenius distance so far */
 
-/* Recorded activations of each kind (Q, K, ...), [n_layers][n][width]. Logits are [n][vocab]. */
+/* Activations per kind, [n_layers][n][width]; logits [n][vocab]. */
 typedef struct {
     const kvd_config *c;
     size_t n;
@@ -68,10 +65,7 @@ static inline void recording_release(recording *to)
         free(to->x[kind]);
 }
 
-/*
- * Runs layers up to last_layer and records activations. If last_layer < 0, all layers run and
- * logits are recorded too.
- */
+/* Records activations of layers up to last_layer. last_layer < 0: all layers and logits. */
 static inline int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
                       recording *to, kvd_err *err)
 {

@@ -1,7 +1,4 @@
-/*
- * Arrays on the host and the GPU with guard elements around them. The functions print one result
- * line for all test cases of a kernel.
- */
+/* Host and GPU arrays with guard elements, and one result line per kernel. */
 #ifndef GPU_ARRAY_H
 #define GPU_ARRAY_H
 
@@ -15,24 +12,18 @@
 
 #include "gpu_case.h"
 
-/*
- * GUARD: number of guard elements on each side. POISON: value of their bytes, which makes a NaN in
- * all number types.
- */
+/* GUARD: guard elements on each side. POISON: byte that makes a NaN in all number types. */
 enum { GUARD = 64, POISON = 0xff };
 
 static int failed;
 static kvd_rng rng;
 
-/*
- * Array on the host and on the device. On the device it begins `shift` elements after an aligned
- * address.
- */
+/* Host and device array. The device's begins `shift` elements after an aligned address. */
 typedef struct {
     kvd_dtype type;
     size_t n, shift;
-    float *host; /* [n] values; fetch() overwrites them with the device's values */
-    char *raw;   /* host copy of the device memory with its guards */
+    float *host; /* [n] values; fetch() copies the device's */
+    char *raw;   /* host copy of device memory with guards */
     char *base;
     void *dev;
 } array;
@@ -54,7 +45,7 @@ static inline void array_free(array *a)
     check(cudaFree(a->base), "free");
 }
 
-/* Copies the host's values, rounded to the number type, to the device. */
+/* Copies the host's values, rounded to the type, to the device. */
 static inline void send(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type);
@@ -63,7 +54,7 @@ static inline void send(array *a)
     check(cudaMemcpy(a->dev, a->raw, a->n * e, cudaMemcpyHostToDevice), "copy");
 }
 
-/* Normal random values, one in fifty of them much larger. */
+/* Returns normal random values, one in fifty much larger. */
 static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
 {
     array a = array_new(type, n, shift);
@@ -73,7 +64,7 @@ static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
     return a;
 }
 
-/* Copies the device's values to the host. Returns true if the guard elements are unchanged. */
+/* Copies the device's values to the host. Returns true if the guards are unchanged. */
 static inline bool fetch(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type), all = (a->shift + a->n + GUARD) * e;
@@ -101,8 +92,8 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
 }
 
 /*
- * Returns the largest error, relative to scale[i] or, if scale is NULL, to |want[i]|. Errors that
- * are explained by rounding a result to the element type of `got` count as 0.
+ * Returns the largest error relative to scale[i] or, if NULL, |want[i]|. Rounding to the type of
+ * `got` counts as 0.
  */
 static inline double distance(const array *got, const float *want, const float *scale)
 {
@@ -115,10 +106,7 @@ static inline double distance(const array *got, const float *want, const float *
             continue;
         double e = fabs(g - w);
         if (got->type != KVD_F32)
-            /*
-             * Rounding to bf16 changes a value by at most half a unit in the last place, which is
-             * at most 2^-8 of the value.
-             */
+            /* half a bf16 unit: at most 2^-8 of the value */
             e -= fabs(w) * ldexp(1, -8);
         const double s = fabs(scale ? (double)scale[i] : w);
         e = e <= 0 ? 0 : e / (s > 0 ? s : 1e-30);
@@ -130,8 +118,8 @@ static inline double distance(const array *got, const float *want, const float *
 }
 
 /*
- * Records the result of one test case; `name` is "kernel, case". A call with another kernel or an
- * empty name prints the summary of the previous kernel.
+ * Records a test case. name: "kernel, case"; another kernel or "" prints the previous kernel's
+ * summary.
  */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {

@@ -1,4 +1,4 @@
-/* Helpers of GPU tests. Any CUDA error ends the program as a failed test. */
+/* Helpers of GPU tests. A CUDA error ends the program as a failed test. */
 #ifndef GPU_CASE_H
 #define GPU_CASE_H
 
@@ -11,11 +11,11 @@
 #include "common/half.h"
 #include "common/rng.h"
 
-/* Subject of the program's tests, and number of test cases that failed. */
+/* Subject of the tests, and number of failures. */
 static const char *test_subject = "";
 static int failures;
 
-/* Prints "ok" or "not ok", the test's name, and a message like printf's. Counts failures. */
+/* Prints "ok" or "not ok", name and message. Counts failures. */
 __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, const char *name,
                                                                      const char *format, ...)
 {
@@ -29,9 +29,8 @@ __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, con
 }
 
 /*
- * Begins the tests of `subject` and returns the number of GPUs. If there are fewer than `needed`,
- * prints that the tests are skipped and returns 0. Also makes every line of output be written at
- * once, so that results are visible if the time limit ends the run.
+ * Begins tests of `subject` and makes output unbuffered. Returns the number of GPUs, or prints a
+ * skip line and returns 0 below `needed`.
  */
 static inline int gpu_devices(const char *subject, int needed)
 {
@@ -62,17 +61,14 @@ static inline void check(cudaError_t e, const char *what)
     }
 }
 
-/*
- * Fills device memory and waits for the end, because non-blocking streams do not wait for
- * cudaMemset.
- */
+/* Fills device memory and synchronises, as non-blocking streams do not wait for cudaMemset. */
 static inline void fill_bytes(void *p, int byte, size_t bytes)
 {
     check(cudaMemset(p, byte, bytes), "fill");
     check(cudaStreamSynchronize(NULL), "fill");
 }
 
-/* Copies `from` to the device. If `from` is NULL, every byte is 0xff, which makes NaNs. */
+/* Copies `from` to the device. NULL: fills with 0xff (NaN). */
 static inline void *on_device(const void *from, size_t bytes)
 {
     void *p = NULL;
@@ -92,7 +88,7 @@ static inline void free_all(const void *const *array, size_t n)
         check(cudaFree((void *)array[i]), "cudaFree");
 }
 
-/* Frees the given device arrays. NULL is allowed. */
+/* Frees device arrays; NULL is allowed. */
 #define device_free(...)                                                                           \
     free_all((const void *const[]){__VA_ARGS__},                                                   \
              sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *))
@@ -103,12 +99,12 @@ static inline void free_all_host(void *const *x, size_t n)
         free(x[i]);
 }
 
-/* Frees the given arrays in host memory. NULL is allowed. */
+/* Frees host arrays; NULL is allowed. */
 #define host_free(...)                                                                             \
     free_all_host((void *const[]){__VA_ARGS__},                                                    \
                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
 
-/* Returns n normal random numbers with standard deviation `size`, rounded to bf16. */
+/* Returns n normal random numbers of standard deviation `size`, rounded to bf16. */
 static inline float *bf16_numbers(kvd_rng *r, size_t n, double size)
 {
     float *const x = need(n * sizeof *x);
@@ -121,7 +117,6 @@ static inline float *bf16_numbers(kvd_rng *r, size_t n, double size)
     return x;
 }
 
-/* Copies n numbers to the device, rounded to bf16. */
 static inline void *on_device_bf16(const float *x, size_t n)
 {
     uint16_t *const narrow = need(n * sizeof *narrow);
@@ -131,7 +126,7 @@ static inline void *on_device_bf16(const float *x, size_t n)
     return p;
 }
 
-/* Returns the bits of x rounded to the nearest bfloat16. */
+/* Returns the bits of x rounded to bfloat16. */
 static inline uint16_t bf16_of(double x)
 {
     const float y = (float)x;
@@ -140,7 +135,7 @@ static inline uint16_t bf16_of(double x)
     return h;
 }
 
-/* Converts to float; a bfloat16 is the upper half of a float. */
+/* Converts bfloat16 bits to float. */
 static inline float bf16_wide(uint16_t h)
 {
     const uint32_t bits = (uint32_t)h << 16;

@@ -1,6 +1,6 @@
 /*
- * Runs a batch through the forward pass on GPUs and copies all activations to the host. Include it
- * after gpu_case.h and expected.h, once per program.
+ * Runs the GPU forward pass and copies all activations to the host. Requires gpu_case.h and
+ * expected.h.
  */
 #ifndef KVD_TESTS_GPU_FORWARD_CASE_H
 #define KVD_TESTS_GPU_FORWARD_CASE_H
@@ -19,7 +19,7 @@ static inline kvd_checkpoint *checkpoint_or_end(const char *path)
     return c;
 }
 
-/* Opens a small test model that make_family_fixtures.py wrote. A failure ends the program. */
+/* Opens a test model of make_family_fixtures.py, or ends the program. */
 static inline kvd_checkpoint *family_or_end(const char *name)
 {
     char path[256];
@@ -28,13 +28,13 @@ static inline kvd_checkpoint *family_or_end(const char *name)
 }
 
 /*
- * Recorded activations: x[kind] is [n_layers][n][width_of(kind)], x[LOGITS] is [n][vocab]. Values
- * of layers that did not run are 0.
+ * Activations x[kind] [n_layers][n][width_of(kind)], x[LOGITS] [n][vocab]; 0 for layers that did
+ * not run.
  */
 typedef struct {
     kvd_config c;
     size_t n;
-    int layers; /* number of layers that ran on the first GPU */
+    int layers; /* layers that ran on the first GPU */
     float *x[N_KINDS];
 } recording;
 
@@ -52,7 +52,7 @@ static inline void recording_release(recording *to)
         free(to->x[kind]);
 }
 
-/* Copies one kind of activation of a layer. The rows of `from` are ld elements apart. */
+/* Copies one kind of activation of a layer from rows of stride ld elements. */
 static inline int fetch(recording *to, const kvd_gpu_attention_in *in, int kind, int first,
                         int heads, const void *from, size_t ld, kvd_err *err)
 {
@@ -110,7 +110,7 @@ static inline void captures_init(captures *t, kvd_gpu_forward *f, int n_gpus, re
     }
 }
 
-/* Makes a forward pass for batches of up to n tokens. A failure ends the program. */
+/* Makes a forward pass for up to n tokens, or ends the program. */
 static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type, int n_gpus,
                                          size_t n)
 {
@@ -127,8 +127,8 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
 }
 
 /*
- * Runs a batch on n_gpus GPUs and records activations. If last_layer < 0, all layers run and logits
- * are recorded. The caller must release *to, also after a failure.
+ * Records a batch on n_gpus GPUs. last_layer < 0: all layers and logits. The caller must release
+ * *to, also after a failure.
  */
 static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int last_layer,
                          recording *to, kvd_err *err)
@@ -212,7 +212,7 @@ static inline int run_cpu(const kvd_checkpoint *c, const kvd_batch *b, int last_
     return status;
 }
 
-/* Relative Frobenius distance; infinity if y is 0 or a value is not finite. */
+/* Returns the relative Frobenius distance; infinity if y is 0 or a value not finite. */
 static inline double distance(const float *x, const float *y, size_t n)
 {
     double error = 0, square = 0;
@@ -225,8 +225,8 @@ static inline double distance(const float *x, const float *y, size_t n)
 }
 
 /*
- * Returns the largest distance between the activations x, from token `first` on, and y. *kind names
- * the activation that differs most.
+ * Returns the largest distance of activations x, from token `first`, from y. *kind: the worst
+ * activation.
  */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)

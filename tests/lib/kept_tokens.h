@@ -1,4 +1,4 @@
-/* Records which tokens a method's cache keeps after the prompt and after every decode step. */
+/* Records which tokens a method keeps after the prompt and after every decode step. */
 #ifndef KVD_TESTS_KEPT_TOKENS_H
 #define KVD_TESTS_KEPT_TOKENS_H
 
@@ -12,11 +12,8 @@
 enum { KEPT_HEADS = 8 };
 
 /*
- * Runs one sequence of n tokens. kept [n_kv_heads][1 + n - prompt][n] receives 1 for each token
- * that is stored, after the prompt (index 0 of the second dimension) and after each step (the other
- * indices). If the method selects tokens anew for each step, a 1 means that the step reads the
- * token. Writes the attention outputs to `out`, shaped like in->q. Returns the stored bytes of all
- * heads.
+ * Runs n tokens. kept [n_kv_heads][1 + n - prompt][n]: 1 if stored (or read, for selecting methods)
+ * after the prompt and each step. out: shaped like in->q. Returns stored bytes.
  */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)

@@ -1,7 +1,4 @@
-/*
- * Test cases of gpu_leankv.c: prompts on the host, and the device's cache pages. Include it once
- * per program.
- */
+/* Test cases of gpu_leankv.c: prompts on the host, cache pages on the device. */
 #ifndef KVD_TESTS_LEANKV_CASE_H
 #define KVD_TESTS_LEANKV_CASE_H
 
@@ -16,15 +13,14 @@
 #include "methods/tokens/cuda/leankv.h"
 
 /*
- * Sizes of the test: ROWS requests, LAYERS layers, of which layer LAYER is tested, heads of up to
- * D_MAX dimensions, and up to GROUP_MAX query heads per KV head.
+ * ROWS: requests; LAYER: tested layer; D_MAX: head dimensions; GROUP_MAX: query heads per KV head.
  */
 enum { ROWS = 3, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
 
 typedef struct {
     const char *name;
     int d, kv, group, k_bits[KVD_LEANKV_LEVELS], v_bits[KVD_LEANKV_LEVELS];
-    int32_t n[ROWS]; /* number of tokens of each prompt */
+    int32_t n[ROWS]; /* tokens of each prompt */
     int steps, window;
     double th, tl;
 } setting;
@@ -45,18 +41,18 @@ typedef struct {
     kvd_attn_map map;
     int32_t kv_len[ROWS], q_start[ROWS], slot[ROWS + 1];
     int max_pages, n_q8;
-    /* Q, K and V of the prompts. The vectors of each head are contiguous. */
+    /* prompts' Q, K and V; a head's vectors are contiguous */
     float *q, *k, *v;
-    /* Attention probability that each token received from later tokens, [n_heads][tokens]. */
+    /* attention received from later tokens, [n_heads][tokens] */
     double *mass;
     kvd_leankv_pool pool;
     size_t bytes_of_pages;
-    uint16_t *fresh; /* device pages with K and V as they are before quantisation */
+    uint16_t *fresh; /* device pages with unquantised K and V */
     kvd_leankv_prompts p;
     kvd_leankv_steps t;
 } fixture;
 
-/* Returns random numbers whose mean differs between channels, as in the keys of trained models. */
+/* Returns random numbers with different channel means, as trained models' keys. */
 static float *numbers(fixture *f, size_t n, double spread)
 {
     float *const x = need(n * sizeof *x);
@@ -131,7 +127,7 @@ static void make_pool(fixture *f)
     p->table = on_device(NULL, heads * (size_t)p->table_length * sizeof *p->table);
     p->head = on_device(NULL, heads * sizeof *p->head);
     p->state = on_device(NULL, sizeof *p->state);
-    /* fills memory with NaN; elements that are never written keep it */
+    /* NaN remains in elements never written. */
     p->page = on_device(NULL, f->bytes_of_pages);
     check(kvd_leankv_reset(p, 0), "reset");
 }
@@ -204,10 +200,7 @@ typedef struct {
 typedef struct {
     kvd_leankv_head head;
     int n;
-    /*
-     * tokens of one head in the cache: those with high precision first, then those with low
-     * precision
-     */
+    /* tokens of a head, high precision first */
     item *item;
 } section;
 
@@ -268,7 +261,7 @@ static const item *at_position(const section *x, int position)
     return NULL;
 }
 
-/* Returns how many quantised codes differ from those of the reference quantiser. */
+/* Returns the number of codes that differ from the reference quantiser. */
 static int other_codes(const fixture *f, const item *e, const float *k, const float *v)
 {
     const size_t d = (size_t)f->s->d;

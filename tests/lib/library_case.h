@@ -1,7 +1,4 @@
-/*
- * Compares the attention library (include/kvdim/attention.h) with reference code, for a prefill and
- * several decode steps.
- */
+/* Compares include/kvdim/attention.h with reference code, for a prefill and decode steps. */
 #ifndef KVD_TESTS_LIBRARY_CASE_H
 #define KVD_TESTS_LIBRARY_CASE_H
 
@@ -15,13 +12,13 @@
 #include "kernels/attention_ref.h"
 #include "kvdim/attention.h"
 
-/* Memory functions of the device. They end the test if they fail. */
+/* Memory functions of the device, which end the test on failure. */
 typedef struct {
     int device;
     void *(*take)(size_t bytes);
     void (*release)(void *p);
     void (*put)(void *to, const void *from, size_t bytes);
-    /* Waits for the device, then copies from its memory. */
+    /* waits for the device, then copies to the host */
     void (*get)(void *to, const void *from, size_t bytes);
 } case_memory;
 
@@ -32,15 +29,12 @@ typedef struct {
     const int32_t *prompt; /* tokens of each prompt, [n_requests] */
     int steps;
     int rope_dim, rope_interleaved;
-    bool rotate; /* true if rotation matrices for K and V are passed to the library */
+    bool rotate; /* passes rotation matrices for K and V */
     bool lse;
     int64_t o_stride;
 } library_case;
 
-/*
- * Makes roughly normal random numbers in the 16-bit type. *f receives the rounded numbers as
- * float32.
- */
+/* Makes nearly normal random numbers in the 16-bit type. *f: rounded numbers in float32. */
 static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, float **f)
 {
     uint16_t *const p = malloc(n * sizeof *p);
@@ -52,7 +46,7 @@ static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, flo
     return p;
 }
 
-/* Rounds n numbers to the 16-bit number type of the cache. */
+/* Rounds n numbers to the cache's 16-bit type. */
 static void case_round(int dtype, const double *from, float *to, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -63,15 +57,14 @@ static void case_round(int dtype, const double *from, float *to, size_t n)
     free(h);
 }
 
-/* K and V of all earlier tokens of one request, [n_kv_heads][capacity][d]. */
+/* K and V of a request's earlier tokens, [n_kv_heads][capacity][d]. */
 typedef struct {
     float *k, *v;
 } case_history;
 
 /*
- * Runs a prefill and several decode steps, and returns the largest relative error ||o - ref|| /
- * ||ref|| over heads and steps. Returns a negative number if a call fails or unused elements of the
- * cache change. *lse_error receives the largest error of the log-sum-exp.
+ * Returns the largest ||o - ref|| / ||ref|| over heads and steps; negative if a call fails or
+ * unused cache elements change. *lse_error: log-sum-exp.
  */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
 {
@@ -97,7 +90,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         n_qk += (size_t)(ref.d_qk[g] = c->d_qk[g]);
         n_v += (size_t)(ref.d_v[g] = c->d_v[g]);
     }
-    /* Fills the cache pages with NaN. The page tables get pages from the last one downwards. */
+    /* Pages hold NaN and are assigned from the last downwards. */
     const size_t pool_pages = n_b * MAX_PAGES + 1, pool_bytes = pool_pages * sizes.page_bytes;
     int32_t *const table = malloc(n_b * MAX_PAGES * sizeof *table);
     for (size_t i = 0; i < n_b * MAX_PAGES; i++)
@@ -132,7 +125,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
     m->put(sin_device, sine, (capacity * half + 1) * 4);
     const kvd_rope_table rope = {c->rope_dim ? cosine : NULL, c->rope_dim ? sine : NULL,
                                  c->rope_dim, c->rope_interleaved};
-    /* K and V of all tokens so far, which the reference code reads. */
+    /* K and V of all tokens so far */
     float *const k_past = calloc(n_b * capacity * n_qk, sizeof *k_past), *const v_past = calloc(
                                                                              n_b * capacity * n_v,
                                                                              sizeof *v_past);
@@ -151,10 +144,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvd_attn_batch batch = {c->n_requests, q_len, kv_len};
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
-        /*
-         * Step 0 is a prefill, step 1 a decode step with a new plan. Later decode steps reuse the
-         * plan of step 1, advanced by one token.
-         */
+        /* Step 0: prefill. Step 1: decode with a new plan, which later steps advance. */
         if (step < 2) {
             size_t bytes = 0;
             kvdim_plan_destroy(plan);
@@ -196,7 +186,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         status = kvdim_append(plan, &append, NULL);
         if (!status)
             status = kvdim_attend(plan, &attend, NULL);
-        /* The reference code uses values rounded to 16 bits, because the cache stores 16 bits. */
+        /* The reference uses values rounded to 16 bits, as cached. */
         const size_t q_total = (size_t)n_new * (size_t)sizes.q_columns,
                      o_total = (size_t)n_new * (size_t)sizes.o_columns;
         double *const wide = malloc((q_total + (size_t)n_new * (n_qk + n_v)) * sizeof *wide),

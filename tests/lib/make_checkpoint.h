@@ -1,9 +1,7 @@
 /*
- * Makes small Llama checkpoints with random weights, as a Hugging Face folder or a llama2.c file.
- * Include it once per program, together with common/half.h and common/rng.h.
- *
- * The values of a tensor depend only on seed, name and shape, not on number type, shards or file
- * format. Some are larger, like the outliers of trained models.
+ * Writes small Llama checkpoints with random weights, as a Hugging Face folder or a llama2.c file.
+ * Requires common/half.h and common/rng.h.
+ * A tensor depends only on seed, name and shape. Some values are outliers.
  */
 #ifndef KVD_TESTS_MAKE_CHECKPOINT_H
 #define KVD_TESTS_MAKE_CHECKPOINT_H
@@ -27,10 +25,7 @@ typedef struct {
     kvd_dtype dtype;
     uint64_t seed;
     double theta;
-    /*
-     * RoPE scaling: "default", "linear" (factor 4) or "llama3" (original context of positions / 4
-     * tokens).
-     */
+    /* "default", "linear" (factor 4), "llama3" (original context: positions / 4) */
     const char *rope;
 } made_spec;
 
@@ -43,8 +38,8 @@ typedef struct {
 
 typedef struct {
     char name[96];
-    size_t rows, cols; /* size of the tensor; 0 columns mean a vector */
-    double scale;      /* factor of the random weights of a matrix */
+    size_t rows, cols; /* 0 columns: a vector */
+    double scale;      /* factor of a matrix's random weights */
     bool keys;
 } made_tensor;
 
@@ -66,7 +61,7 @@ static inline void made_put(made_tensor *t, const char *name, int rows, int cols
 static inline size_t made_list(const made_spec *s, made_tensor *t)
 {
     const int q = s->heads * s->d_head, kv = s->kv_heads * s->d_head, d = s->d_model;
-    /* Scale of the weights W_O and W_down, whose outputs are added to the residual stream. */
+    /* scale of W_O and W_down, which feed the residual stream */
     const double back = 1 / sqrt(2.0 * s->layers);
     const struct {
         const char *name;
@@ -96,7 +91,7 @@ static inline size_t made_list(const made_spec *s, made_tensor *t)
 
 static inline void made_fill(const made_spec *s, const made_tensor *t, float *x)
 {
-    /* FNV-1a hash of the tensor's name, so that every tensor has its own random numbers */
+    /* FNV-1a hash of the name: own random numbers per tensor */
     uint64_t stream = 14695981039346656037u;
     for (const char *p = t->name; *p; p++)
         stream = (stream ^ (unsigned char)*p) * 1099511628211u;
@@ -219,10 +214,7 @@ static inline int made_config(const char *path, const made_spec *s, kvd_err *err
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/*
- * Writes a tokenizer with one token per byte, in the order of the characters with which GPT-2
- * represents bytes.
- */
+/* Writes a tokenizer with one token per byte, in GPT-2's order of byte characters. */
 static inline int made_tokenizer(const char *path, kvd_err *err)
 {
     FILE *f = fopen(path, "w");
@@ -287,8 +279,7 @@ static inline int made_check(const made_spec *s, kvd_err *err)
 }
 
 /*
- * Makes a checkpoint folder, which may exist already. It includes a tokenizer if the vocabulary is
- * large enough.
+ * Writes a checkpoint folder, which may exist, with a tokenizer if the vocabulary is large enough.
  */
 static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_err *err)
 {
@@ -324,8 +315,8 @@ static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_er
 }
 
 /*
- * Writes a tokenizer file. Tokens 0 .. 2 are special, tokens 3 .. 258 are bytes, and later tokens
- * are ASCII characters and pairs of letters.
+ * Writes a tokenizer file: tokens 0 .. 2 special, 3 .. 258 bytes, then ASCII characters and pairs
+ * of letters.
  */
 static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *err)
 {
@@ -357,10 +348,7 @@ static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *e
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/*
- * Writes a llama2.c file; `path` must end in ".bin". Also writes NAME.tok.bin if the vocabulary is
- * large enough.
- */
+/* Writes a llama2.c file (path: *.bin) and, if the vocabulary is large enough, NAME.tok.bin. */
 static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *err)
 {
     static const char *const order[] = {
@@ -414,7 +402,7 @@ static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *er
     return made_llama2c_tokenizer(tokenizer, s->vocab, err);
 }
 
-/* Overwrites element i of a float32 tensor that is stored in a safetensors file. */
+/* Overwrites element i of a float32 tensor in a safetensors file. */
 static inline int made_poke(const char *path, const char *tensor, size_t i, float value,
                             kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Writes small files of recorded Q, K and V, and of second moments. Files with different seeds are
- * like recordings of two texts with one model: their weights W_O and W_V are equal.
+ * Writes small files of Q, K, V and second moments. Other seeds: other texts of one model with
+ * equal W_O and W_V.
  */
 #ifndef KVD_TESTS_MAKE_DUMP_H
 #define KVD_TESTS_MAKE_DUMP_H
@@ -14,11 +14,11 @@
 #include "common/rng.h"
 
 typedef struct {
-    /* Description of the file: model, label, sizes and number type, set by the caller. */
+    /* model, label, sizes and number type, set by the caller */
     kvd_activations a;
     uint64_t seed;
-    int nan; /* true: one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
-    /* If above 0, the vectors of later tokens repeat those of this number of first tokens */
+    int nan; /* one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
+    /* above 0: later tokens repeat this number of first tokens */
     size_t distinct;
 } dump_plan;
 
@@ -77,14 +77,14 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
                     return -1;
             }
         }
-        /* All files have the same model, so its weights are always made from the seed 99. */
+        /* All files have one model: weights from seed 99. */
         dump_plan fixed = *p;
         fixed.seed = 99;
         float *w = malloc((size_t)(m->n_heads + m->n_kv_heads) * d * width * sizeof *w);
         if (!w)
             return kvd_no_memory(err, "weights", 0);
         for (int h = 0; h < m->n_heads + m->n_kv_heads; h++) {
-            /* Random weights [d_model][d_head] of one head. The file stores their transpose. */
+            /* Random weights [d_model][d_head] of a head; the file stores the transpose. */
             float *r = dump_rows(&fixed, 40, l, h, width);
             for (size_t i = 0; i < width; i++)
                 for (size_t j = 0; j < d; j++)
@@ -113,7 +113,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
     return status ? -1 : kvd_activations_finish(a, err);
 }
 
-/* Computes the second moments of the file `dump`, as kvdim-spectrum does. */
+/* Writes the second moments of the file `dump`, as kvdim-spectrum does. */
 static inline int write_moments(const char *dump, const char *path, const kvd_run *run,
                                 kvd_err *err)
 {
@@ -154,7 +154,7 @@ static inline int write_moments(const char *dump, const char *path, const kvd_ru
     return status ? -1 : 0;
 }
 
-/* Describes a file of float32, two layers, four query heads, two KV heads, d_head 8, d_model 32. */
+/* Describes a file: float32, two layers, four query heads, two KV heads, d_head 8, d_model 32. */
 static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
 {
     *p = (dump_plan){.seed = seed};

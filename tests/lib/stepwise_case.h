@@ -1,7 +1,4 @@
-/*
- * An attention problem for tests, with two functions that compute its output: one processes token
- * by token, the other computes dense attention. Include this file once per program.
- */
+/* An attention problem, computed token by token and by dense attention. */
 #ifndef KVD_TESTS_STEPWISE_CASE_H
 #define KVD_TESTS_STEPWISE_CASE_H
 
@@ -92,7 +89,7 @@ static double worst(const float *a, const float *b)
 
 static float want[TOKENS * HEADS * D], got[TOKENS * HEADS * D];
 
-/* Implements kvd_tokens_method.state_bytes for a method without state. */
+/* kvd_tokens_method.state_bytes of a method without state. */
 static inline size_t no_state(const void *self, size_t n)
 {
     (void)self, (void)n;

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 static char temp_folder_path[] =
-    /* The path is short, because longer paths that begin with it must fit into small arrays. */
+    /* Short: longer paths must fit into small arrays. */
     "/tmp/kvdim-test.XXXXXX";
 static pid_t temp_folder_owner;
 
@@ -19,14 +19,14 @@ static inline int temp_folder_remove_one(const char *path, const struct stat *s,
     return remove(path);
 }
 
-/* Forked children call exit too, so only the process that made the folder removes it. */
+/* Forked children call exit too: only the creating process removes the folder. */
 static inline void temp_folder_remove(void)
 {
     if (getpid() == temp_folder_owner)
         (void)nftw(temp_folder_path, temp_folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Path of the folder, which the first call makes. If that fails, ends the program. */
+/* Returns the folder's path, made by the first call. A failure ends the program. */
 static inline const char *temp_folder(void)
 {
     if (temp_folder_owner)

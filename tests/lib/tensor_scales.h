@@ -1,4 +1,4 @@
-/* Made-up scales of K and V for fp8 and nvfp4, which normally come from calibration data. */
+/* Made-up scales of K and V for fp8 and nvfp4, instead of calibrated ones. */
 #ifndef TENSOR_SCALES_H
 #define TENSOR_SCALES_H
 
@@ -9,17 +9,13 @@
 #include "methods/plan.h"
 
 /*
- * Opens *plan as if it had the parameter scale=0. If it has scale=1 or scale=2, then sets made-up
- * scales. They differ between K and V and between layers; with scale=2 also between heads.
+ * Opens *plan with made-up scales per layer (scale=1) or per head (scale=2), different for K and V.
  */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
-    /*
-     * The largest numbers that a format can hold are 448 * 0.031 = 14 in fp8 and, with scales of up
-     * to 448 and codes of up to 6, 448 * 6 * 0.0031 = 8 in nvfp4, so that some values saturate.
-     */
+    /* Some values saturate: maxima are 448 * 0.031 = 14 in fp8, 448 * 6 * 0.0031 = 8 in nvfp4. */
     const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;
     for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)

@@ -1,5 +1,5 @@
 /*
- * Q, K and V of one layer, and the tokens that public reference implementations of methods keep
+ * Q, K and V of a layer, and tokens kept by public reference implementations
  * (tests/data/token_methods.safetensors).
  */
 #ifndef KVD_TESTS_TOKEN_ROWS_H
@@ -52,15 +52,13 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
     return kept_tokens(text, &in, prompt, kept, out);
 }
 
-/* Returns a set of tokens in the test file: [n] float16 numbers, 1 for tokens in the set. */
+/* Returns a token set of the test file: [n] float16, 1 for members. */
 static inline const uint16_t *set(const char *name, size_t n)
 {
     return tensor(name, n);
 }
 
-/*
- * Checks which prompt tokens a method keeps. `want` [KV heads][PROMPT] is 1 for each token to keep.
- */
+/* Checks which prompt tokens a method keeps. want [KV heads][PROMPT]: 1 for kept tokens. */
 static inline void same_prompt(const char *text, int layer, const uint16_t *want)
 {
     run(text, layer, PROMPT);
@@ -69,7 +67,7 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
             if (kept[g * STEPS * N + t] != (want[g * PROMPT + t] != 0))
                 fail_msg("%s, layer %d, KV head %zu, token %zu: %d", text, layer, g, t,
                          kept[g * STEPS * N + t]);
-    /* The methods of these tests must never drop tokens after the prompt. */
+    /* No token may be dropped after the prompt. */
     for (size_t g = 0; g < KV; g++)
         for (size_t t = 0; t < N; t++)
             assert_int_equal(kept[(g * STEPS + STEPS - 1) * N + t],
@@ -77,9 +75,8 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Checks which tokens a method selects that first reads the prompt in all layers. The prompt is
- * repeated `times` times. The expected set is `name` [LAYERS][KV heads][prompt] of the test file.
- * Queries of layer l are multiplied by 2^(l - 1), so that layers differ.
+ * Checks tokens of a method that first reads the prompt, repeated `times` times, in all layers.
+ * Expected: set `name` [LAYERS][KV heads][prompt]. Queries of layer l are multiplied by 2^(l - 1).
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
 {
@@ -124,7 +121,7 @@ static inline size_t stored(size_t g, size_t step)
     return n;
 }
 
-/* Checks that the method drops no token and gives the same outputs as dense attention. */
+/* Checks that no token is dropped and outputs equal dense attention. */
 static inline void same_as_dense(const char *text)
 {
     static float want[N * HEADS * D];
@@ -142,7 +139,7 @@ static inline void same_as_dense(const char *text)
             fail_msg("%s: %g, not %g", text, (double)out[j], (double)want[j]);
 }
 
-/* Checks that opening the method fails with this message. */
+/* Checks that opening the method fails with `message`. */
 static inline void refused(const char *text, const char *message)
 {
     const kvd_method_setup setup = {.config = &config};

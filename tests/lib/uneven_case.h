@@ -1,7 +1,6 @@
 /*
- * Prompts of one layer for tests of eviction that keeps different numbers of tokens per layer or KV
- * head: exact attention, the CPU code's choice, and arguments of the kernels. Include it once per
- * program.
+ * One layer of prompts for eviction with different token counts per layer or KV head: exact
+ * attention, the CPU's choice, kernel arguments.
  */
 #ifndef KVD_TESTS_UNEVEN_CASE_H
 #define KVD_TESTS_UNEVEN_CASE_H
@@ -29,9 +28,8 @@ typedef struct {
     }
 
 /*
- * Computes exact attention of prompt b. Writes to recent [n_heads][n] the probabilities summed over
- * the last `window` queries, and to lse [n_heads][n_q8] the log-sum-exps of scores. n_q8 counts the
- * tokens of all prompts, each rounded up to a multiple of 8.
+ * Writes recent [n_heads][n]: probabilities over the last `window` queries; lse [n_heads][n_q8]:
+ * log-sum-exps. n_q8: all prompts' tokens, padded to 8 per prompt.
  */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
@@ -62,11 +60,11 @@ static void attend(const fixture *f, int b, int window, double *recent, float *l
 }
 
 typedef struct {
-    /* [n_heads][n] attention probabilities, summed over the last `window` queries */
+    /* [n_heads][n] probabilities, summed over the last `window` queries */
     double *recent;
     kvd_prompt_attention *p;
     uint8_t **level;
-    double *score; /* [n_kv_heads][n] scores of the tokens that may be dropped */
+    double *score; /* [n_kv_heads][n] scores of tokens that may be dropped */
     float *v;      /* [n_kv_heads][n][d_v] values */
 } layer_case;
 
@@ -76,9 +74,8 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Compares the tokens that the device and the CPU keep for prompt b. Tokens with index `old` or
- * above must be kept. Tokens that only one of the two keeps must have nearly equal scores. Returns
- * the number of errors.
+ * Returns the number of errors: tokens from `old` on must be kept, other differences from the CPU
+ * must be near ties.
  */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
@@ -94,7 +91,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
             i += (size_t)stays;
             if (stays == (c->level[g][t] != KVD_LEVEL_DROPPED))
                 continue;
-            wrong += t >= old; /* tokens from number `old` on must be kept */
+            wrong += t >= old;
             if (stays)
                 ours[n_ours++] = c->score[g * n + t];
             else
@@ -114,10 +111,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
     return wrong;
 }
 
-/*
- * Returns the address of dimension i of K (side 0) or V (side 1) of the token at index `place` in
- * KV head g.
- */
+/* Returns the address of dimension i of K (side 0) or V (1), KV head g, kept token `place`. */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                        int side, int place, int i)
 {
@@ -130,9 +124,8 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
 }
 
 /*
- * Returns the number of wrong elements of K and V in the pages of KV head g of prompt b. The pages
- * must hold the m tokens `kept`, then, if `step` is 1, token 0 again (the test uses it as the new
- * token of a step), then zeros up to a multiple of 8 tokens.
+ * Returns the number of wrong elements in head g's pages: kept tokens [m], token 0 as new token if
+ * `step` is 1, zeros up to a multiple of 8.
  */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)

@@ -1,13 +1,6 @@
 /*
- * Unit tests with cmocka. TEST(name) defines a test, and TEST_MAIN(set_up, tear_down) the main
- * function that runs all tests of the program in the order of their definitions.
- *
- *     TEST(test_sum)
- *     {
- *         assert_int_equal(1 + 1, 2);
- *     }
- *
- *     TEST_MAIN(NULL, NULL)
+ * Unit tests with cmocka, run in the order of their definitions: TEST(name) { ... }
+ * TEST_MAIN(set_up, tear_down)
  */
 #ifndef KVD_TESTS_UNIT_H
 #define KVD_TESTS_UNIT_H
@@ -21,14 +14,14 @@
 
 #include <cmocka.h>
 
-/* Tests of the program in the order of `place`. */
+/* Tests in the order of `place`. */
 static struct {
     struct CMUnitTest test[64];
-    int place[64]; /* value of __COUNTER__ at the test's definition */
+    int place[64]; /* __COUNTER__ at the test's definition */
     size_t n;
 } unit_tests;
 
-/* Adds a test. Constructors call it before main in an order that the compiler chooses. */
+/* Adds a test. Constructors call this before main, in any order. */
 static inline void unit_add(struct CMUnitTest added, int place)
 {
     size_t i = unit_tests.n++;
@@ -44,7 +37,7 @@ static inline void unit_add(struct CMUnitTest added, int place)
     unit_tests.place[i] = place;
 }
 
-/* Defines a test without parameters, which uses what set_up stored in variables of the file. */
+/* Defines a test without parameters. */
 #define TEST(name)                                                                                 \
     static void name(void **unused_state);                                                         \
     __attribute__((constructor)) static void name##_add(void)                                      \
@@ -53,7 +46,7 @@ static inline void unit_add(struct CMUnitTest added, int place)
     }                                                                                              \
     static void name(void **unused_state __attribute__((unused)))
 
-/* Runs the tests. Returns the number of failed tests. set_up and tear_down may be NULL. */
+/* Returns the number of failed tests. set_up and tear_down may be NULL. */
 static inline int unit_run(CMFixtureFunction set_up, CMFixtureFunction tear_down)
 {
     return _cmocka_run_group_tests("tests", unit_tests.test, unit_tests.n, set_up, tear_down);

@@ -1,7 +1,4 @@
-/*
- * This file defines a maximum that, unlike fmax, is NaN if an argument is NaN, so that a later
- * comparison with a bound fails.
- */
+/* A maximum that, unlike fmax, is NaN if an argument is NaN. */
 #ifndef WORST_H
 #define WORST_H
 

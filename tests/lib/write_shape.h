@@ -1,6 +1,6 @@
 /*
- * Writes a model with random weights as a Hugging Face folder. In f32 and bf16 the weights in the
- * file equal those of the model bit for bit; in f16 they are rounded. Include it once per program.
+ * Writes a model with random weights as a Hugging Face folder. f32 and bf16 are exact, f16 is
+ * rounded.
  */
 #ifndef KVD_TESTS_WRITE_SHAPE_H
 #define KVD_TESTS_WRITE_SHAPE_H
@@ -28,10 +28,7 @@ typedef struct {
     size_t n, n_shards, bytes;
 } written_shape;
 
-/*
- * Adds the tensor of a weight matrix or bias to the list of tensors to write. Skips tensors that
- * are in the list already or that the model lacks.
- */
+/* Adds a weight or bias to the list of tensors, unless listed or absent from the model. */
 static inline int written_add(written_shape *w, const kvd_checkpoint *c, kvd_part part, bool bias,
                               int layer, int expert, kvd_err *err)
 {
@@ -195,8 +192,8 @@ static inline int written_folder(const char *folder, kvd_err *err)
 }
 
 /*
- * Writes the model's folder, which may exist already. A shard file holds at most shard_bytes, or a
- * single larger tensor.
+ * Writes the model's folder, which may exist. A shard holds at most shard_bytes, or a single larger
+ * tensor.
  */
 static inline int write_shape(const char *folder, const kvd_shape *s, uint64_t seed,
                               kvd_dtype dtype, size_t shard_bytes, kvd_err *err)

@@ -1,6 +1,6 @@
 /*
- * Test cases of gpu_zdc.c. Method zdc stores important tokens with more dimensions (`high`) than
- * unimportant tokens (`low`). Include it once per program.
+ * Test cases of gpu_zdc.c: important tokens keep more dimensions (high) than unimportant ones
+ * (low).
  */
 #ifndef KVD_TESTS_ZDC_CASE_H
 #define KVD_TESTS_ZDC_CASE_H
@@ -17,10 +17,7 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    /*
-     * Value of `overlap` that is too large for the overlap of the sets of two layers, so each layer
-     * uses its own set
-     */
+    /* an `overlap` that no two layers reach, so each layer uses its own set */
     NEVER_LENT = 2
 };
 
@@ -28,18 +25,16 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads;
     int len[BATCH], n_len;
-    /* Stored dimensions [KV head][K or V] of important and of unimportant tokens. */
+    /* stored dimensions [KV head][K or V] */
     int high[KV_MOST][2], low[KV_MOST][2];
     int kept[KV_MOST][2];
     /*
-     * share: fraction of tokens that are important. overlap: a layer uses an earlier layer's choice
-     * if at least this fraction of both its important and its unimportant tokens is the same in
-     * that choice.
+     * share: fraction of important tokens. overlap: an earlier choice is reused if this fraction of
+     * both sets agrees.
      */
     double share, overlap;
     /*
-     * mean: 1 if each softmax denominator is divided by the number of keys to which the query
-     * attends. equal: 1 if all tokens are equally important.
+     * mean: denominators are divided by the number of visible keys. equal: equally important tokens
      */
     int mean, equal;
 } test_case;
@@ -136,22 +131,16 @@ static uint16_t some(double scale)
     return bf16_of(scale * kvd_rng_normal(&rng));
 }
 
-/* Cache pages of one layer, page tables, and which tokens are important. */
+/* One layer's cache pages, page tables and important tokens. */
 typedef struct {
     const test_case *c;
-    /*
-     * Layouts of the heads in the cache, for important and for unimportant tokens. `both` lists the
-     * heads of `high`, then those of `low`.
-     */
+    /* head layouts of important and unimportant tokens; both: `high`, then `low` */
     kvd_attn_map high, low, both;
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    /*
-     * Host copies of pages. `scratch` has all tokens in their order. `store` has important tokens
-     * and unimportant tokens in separate pages.
-     */
+    /* host copies of pages; scratch: tokens in order; store: important and unimportant apart */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;
@@ -177,7 +166,7 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
-/* Joins two layouts of heads. Head h of `low` and head h of `high` read the same query. */
+/* Joins two head layouts. Head h of both reads the same query. */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
     kvd_attn_map m = *high;
@@ -218,18 +207,12 @@ static fixture fixture_make(const test_case *c)
         f.start[b] = f.n_q8;
         f.n_q8 += (c->len[b] + 7) / 8 * 8;
         f.longest = c->len[b] > f.longest ? c->len[b] : f.longest;
-        /*
-         * The slots are permuted. The numbers are distinct, because 5 and the number of requests
-         * have no common divisor.
-         */
+        /* A permutation: 5 and the number of requests are coprime. */
         f.slot[b] = (b * 5 + 2) % c->n_len;
     }
     if (c->n_len == 5 || c->n_len < 2)
         exit(1);
-    /*
-     * Length of a request's page table. For later tokens, the table has one page more than the
-     * longest prompt needs.
-     */
+    /* One page more than the longest prompt needs, for later tokens. */
     f.pitch = (f.longest + 7) / KVD_PAGE_TOKENS + 2;
     f.n_pages = f.pitch * c->n_len;
     f.table = need((size_t)f.n_pages * sizeof *f.table);

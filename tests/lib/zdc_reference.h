@@ -1,7 +1,6 @@
 /*
- * Reference for tests of method zdc in the CUDA engine, computed with the CPU's method. zdc stores
- * important tokens with more dimensions (`high`) than unimportant tokens (`low`). Include it once
- * per program.
+ * CPU reference of method zdc: important tokens keep more dimensions (high) than unimportant ones
+ * (low).
  */
 #ifndef KVD_TESTS_ZDC_REFERENCE_H
 #define KVD_TESTS_ZDC_REFERENCE_H
@@ -16,10 +15,7 @@
 #include "methods/cache.h"
 #include "methods/method.h"
 
-/*
- * Attention callback that projects Q, K and V to the dimensions that important tokens keep, and
- * back to all dimensions, and then calls `inner`.
- */
+/* Attention hook that projects Q, K and V to the high dimensions and back, then calls `inner`. */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;
@@ -28,8 +24,8 @@ typedef struct {
 } cutter;
 
 /*
- * Projects n vectors x to `width` dimensions and back, in place. The result is x a b^T with b
- * [d][width] if `transposed`, else x a b with b [width][d].
+ * Projects n vectors x to `width` dimensions and back: x a b^T, b [d][width] if `transposed`, else
+ * x a b, b [width][d].
  */
 static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld,
                                   const float *a, const float *b, bool transposed, float *work)
@@ -101,7 +97,7 @@ static inline int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *p, 
     return kvd_forward_run(x->f, first, &x->cut->hook, -1, NULL, err);
 }
 
-/* Computes the logits of the output tokens of request r. */
+/* Computes logits of request r's output tokens. */
 static inline int one_request(const passes *x, const kvd_config *config, const load *l, size_t r,
                               const kvd_plan *plan, float *hidden, float *to, kvd_err *err)
 {
@@ -155,8 +151,8 @@ static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd
 }
 
 /*
- * Model and requests, with projections for important tokens (`high`) and for unimportant tokens
- * (`low`). Some numbers of dimensions are no multiple of 16.
+ * Model and requests with projections for important (high) and unimportant (low) tokens. Some
+ * widths are no multiples of 16.
  */
 typedef struct {
     kvd_checkpoint *c;
@@ -208,7 +204,7 @@ static inline void model_close(model *m)
 
 static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
 {
-    /* static, because compression plans keep pointers to its parameters */
+    /* static: plans keep pointers to its parameters */
     static kvd_method method;
     const kvd_method_setup setup = {.config = m->config, .seed = 3};
     if (kvd_method_parse(text, &method, err))

@@ -1,7 +1,4 @@
-/*
- * Tests of the kernels that code and restore pages of cachegen (methods/bits/cuda/streams.h),
- * compared with the method's own code on the CPU.
- */
+/* Tests kernels that code and restore cachegen's pages against the CPU method. */
 #include <string.h>
 
 #include "gpu_case.h"
@@ -17,7 +14,7 @@ enum {
 };
 static kvd_rng rng;
 
-/* Returns `room`, or if it is 0, the room of the device. */
+/* Returns `room`, or the device's room if 0. */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -36,7 +33,7 @@ typedef struct {
     const char *name, *method;
     int d, kv;
     int32_t prompt[N], steps;
-    size_t room; /* bytes of lookup tables; 0: as much as the device has */
+    size_t room; /* bytes of lookup tables; 0: the device's maximum */
 } cachegen_case;
 
 typedef struct {
@@ -45,11 +42,11 @@ typedef struct {
     kvd_cachegen_layer layer;
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *live;
-    uint32_t *device_units; /* [N + 1]; the last element is the number of words that had no room */
+    uint32_t *device_units; /* [N + 1]; last: words without room */
     float *x;               /* [N][kv][2][MOST][d] rounded to bf16 */
 } cachegen_problem;
 
-/* Opens the method with tables for normal numbers of variance 1, and copies those of layer 1. */
+/* Opens the method with tables for normal numbers of variance 1, and copies layer 1's. */
 static void open_cachegen(cachegen_problem *p)
 {
     const cachegen_case *const c = p->c;
@@ -151,10 +148,7 @@ static const float *vector(const cachegen_problem *p, int b, int g, int side, in
     return p->x + (row + (size_t)t) * (size_t)p->c->d;
 }
 
-/*
- * Returns the index of dimension i of token t in the bf16 rows. `page` is the number of pages that
- * precede the page of the token.
- */
+/* Returns the index of dimension i of token t in the bf16 rows. page: pages before the token's. */
 static size_t row_index(const cachegen_problem *p, size_t page, int g, int side, int t, int i)
 {
     const size_t d = (size_t)p->c->d;
@@ -162,7 +156,7 @@ static size_t row_index(const cachegen_problem *p, size_t page, int g, int side,
            (size_t)side * PAGE * d + kvd_blocked_index((size_t)(t % PAGE), (size_t)i, d);
 }
 
-/* Stores tokens as kvd_append does: prompts in pages, the last token of decode steps in rings. */
+/* Stores prompts in pages, or each last token in the rings, as kvd_append does. */
 static void append_tokens(const cachegen_problem *p, bool prompts)
 {
     const size_t page = (size_t)p->layer.map.page_elements, n = prompts ? PAGES * page : N * page;
@@ -207,8 +201,8 @@ static void run_cachegen(cachegen_problem *p)
 }
 
 /*
- * Compares the rows of the last step with those of the CPU method. If this step has coded a full
- * page, the rows still have its exact numbers. Adds the words that the CPU counts to `*units`.
+ * Compares the last step's rows with the CPU. A page coded in this step still has exact rows.
+ * *units: words counted by the CPU.
  */
 static size_t wrong_rows(const cachegen_problem *p, const uint16_t *rows, int b, int h,
                          uint32_t *units)
@@ -273,7 +267,7 @@ static const cachegen_case cachegen_cases[] = {
      0},
 };
 
-/* usage: gpu_cachegen [quick]: one small case, for compute-sanitizer */
+/* usage: gpu_cachegen [quick]; quick: small case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");

@@ -1,8 +1,4 @@
-/*
- * Tests of the kernels for layers that share stored data (methods/layers/cuda/merged.h). Kernels
- * that merge pairs of layers are compared with the method minicache on the CPU in double precision.
- * Memory that must not be read holds NaN.
- */
+/* Tests kernels for layers that share stored data, against method minicache in double precision. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -15,17 +11,14 @@
 
 enum { MOST = 5, MAX_PAGES = 10, PAGES = MOST * MAX_PAGES };
 
-/*
- * Largest relative error: direction, length and their product are rounded to bf16, each by up to
- * 2^-9.
- */
+/* Direction, length and their product are rounded to bf16, each by 2^-9. */
 #define BOUND 0x3p-9
 
 static kvd_rng rng;
 
 typedef struct {
     int d, kv, n;
-    /* number of tokens of each request: those of its prompt, plus the one token of a step */
+    /* tokens of each prompt plus one step's token */
     int32_t kv_len[MOST];
 } layers_case;
 
@@ -44,8 +37,8 @@ static size_t page_elements(const layers_case *c)
 }
 
 /*
- * Returns the index, in a layer's pages, of number i of token t in vector v. Vector v is K of KV
- * head v / 2 or, if v is odd, V of KV head v / 2.
+ * Returns the index of number i of token t in a layer's pages. v: K (even) or V (odd) of KV head v
+ * / 2.
  */
 static size_t at_of(const layers_case *c, int b, int t, int v, int i)
 {
@@ -66,9 +59,8 @@ static void shuffle_pages(void)
 }
 
 /*
- * Fills the pages of two layers with vectors. The angle between a token's vectors in the two layers
- * grows with the index of the token. Some pairs are special: a zero vector, two opposite vectors,
- * and two vectors with the same direction.
+ * Fills two layers with vectors whose angle grows with the token index.
+ * Special pairs: a zero vector, opposite vectors, parallel vectors.
  */
 static void make_layers(const layers_case *c, uint16_t *const layer[2])
 {
@@ -88,7 +80,7 @@ static void make_layers(const layers_case *c, uint16_t *const layer[2])
 
 typedef struct {
     kvd_merged_args args;
-    uint16_t *stored[2]; /* pages of the pair of layers */
+    uint16_t *stored[2]; /* pages of both layers */
     int32_t *prompt_len, *kv_len;
     uint32_t *range, *apart;
 } on_gpu;
@@ -132,7 +124,7 @@ static void copy_pages(uint16_t *to, const uint16_t *from, const layers_case *c)
     check(cudaMemcpy(to, from, PAGES * page_elements(c) * sizeof *to, cudaMemcpyDefault), "copy");
 }
 
-/* Merges the prompts. Returns the number of pairs of vectors that stay apart. */
+/* Merges the prompts. Returns the number of unmerged pairs. */
 static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], double t,
                     double gamma)
 {
@@ -151,10 +143,7 @@ static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], d
     return sum;
 }
 
-/*
- * Stores the newest token of each request in a layer, and writes the restored K and V of the layer
- * to `got`.
- */
+/* Stores each newest token in a layer and writes the layer's restored K and V to `got`. */
 static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *layer, uint16_t *got)
 {
     copy_pages(got, g->stored[l], c);
@@ -173,7 +162,7 @@ static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *laye
 
 typedef struct {
     double off, apart, vectors;
-    bool rest; /* true if the newest tokens and the zeros after them are right */
+    bool rest; /* newest tokens and the zeros after them are right */
 } comparison;
 
 static double vector_off(const layers_case *c, const uint16_t *got, const float *want, int b, int t,
@@ -188,7 +177,7 @@ static double vector_off(const layers_case *c, const uint16_t *got, const float 
     return sqrt(off / (square > 0 ? square : 1));
 }
 
-/* Merges K or V of the prompt of request b on the CPU, and compares the restored rows. */
+/* Merges K or V of prompt b on the CPU and compares restored rows. */
 static void compare(const layers_case *c, int b, int side, const kvd_parameter_values *v,
                     uint16_t *const layer[2], uint16_t *const got[2], comparison *sum)
 {
@@ -220,7 +209,6 @@ static void compare(const layers_case *c, int b, int side, const kvd_parameter_v
     free(x);
 }
 
-/* Tests the merging of prompts in two layers, and that steps restore both layers. */
 static void test(const layers_case *c, double t, double gamma)
 {
     const size_t n = PAGES * page_elements(c);
@@ -248,10 +236,7 @@ static void test(const layers_case *c, double t, double gamma)
     }
 }
 
-/*
- * Tests that the function copies the rows of later tokens, those after the prompt, and does not
- * change other rows.
- */
+/* Only rows after the prompt may be copied. */
 static void test_later(const layers_case *c)
 {
     const size_t n = PAGES * page_elements(c);
@@ -289,7 +274,7 @@ static void test_later(const layers_case *c)
     free(got);
 }
 
-/* Tests that leading eigenvectors are in the right order and are followed by zeros. */
+/* Leading eigenvectors must be in order and followed by zeros. */
 static void test_leading(int m, int width, int rank, int ld)
 {
     float *const x = bf16_numbers(&rng, (size_t)(m * m), 1);
@@ -311,7 +296,7 @@ static void test_leading(int m, int width, int rank, int ld)
     free(got);
 }
 
-/* usage: gpu_layers [quick]: quick has small cases for compute-sanitizer */
+/* usage: gpu_layers [quick]; quick: small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");

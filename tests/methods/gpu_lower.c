@@ -1,8 +1,4 @@
-/*
- * Tests of the kernels of method lower with hetero (methods/tokens/cuda/lower.h), compared with the
- * codes of the CPU's hetero and with sums in double precision. Memory that must not be read holds
- * NaN.
- */
+/* Tests kernels of method lower with hetero against the CPU's codes and double precision. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -19,7 +15,7 @@ static kvd_rng rng;
 typedef struct {
     const char *name;
     int d, kv, group, n;
-    double bits[5]; /* the values of hetero's parameters k, v, lk, lv and balance */
+    double bits[5]; /* hetero's parameters k, v, lk, lv, balance */
     int32_t heavy, recent, prompt[MOST];
 } lower_case;
 
@@ -32,7 +28,7 @@ static const lower_case cases[] = {
 
 static const int32_t slot[MOST] = {2, 0, 3, 1};
 
-/* State of a KV head of a request, computed on the CPU. */
+/* A request's KV head on the CPU. */
 typedef struct {
     float x[2][TOKENS][KVD_WIDTH_MAX];
     uint8_t level[TOKENS];
@@ -132,7 +128,7 @@ static head *head_of(const problem *p, int b, int g)
     return &p->head[b * p->c->kv + g];
 }
 
-/* Fills token t of a request with random numbers, in the pages and in the CPU's state. */
+/* Fills token t with random numbers, in the pages and on the CPU. */
 static void draw_token(problem *p, int b, int t)
 {
     for (int h = 0; h < 2 * p->c->kv; h++)
@@ -143,7 +139,7 @@ static void draw_token(problem *p, int b, int t)
         }
 }
 
-/* Replaces K and V of a token by the numbers that the CPU method hetero decodes for it. */
+/* Replaces K and V of a token by hetero's decoded numbers. */
 static void code_token(const problem *p, head *h, int t, uint8_t level)
 {
     kvd_err err = {""};
@@ -168,10 +164,7 @@ static void code_token(const problem *p, head *h, int t, uint8_t level)
     }
 }
 
-/*
- * Codes at low precision those tokens that are neither recent nor among the `heavy` older tokens
- * with the largest scores.
- */
+/* Codes at low precision tokens that are neither recent nor among the `heavy` best older ones. */
 static void choose(const problem *p, head *h, int n)
 {
     for (int t = 0; t < n; t++) {
@@ -191,7 +184,6 @@ static double largest(const float *x, int stride, int n)
     return most;
 }
 
-/* Runs the prompts on the GPU and on the CPU. */
 static void run_prompts(problem *p)
 {
     const lower_case *const c = p->c;
@@ -247,10 +239,7 @@ static void run_prompts(problem *p)
     free(q);
 }
 
-/*
- * Compares the restored rows with those of the CPU. The newest token, which is not coded yet, must
- * be bitwise equal to what was stored.
- */
+/* Compares restored rows with the CPU. The newest, uncoded token must be bitwise equal. */
 static void compare(problem *p, int step)
 {
     double off = 0, rest = 0;
@@ -271,10 +260,7 @@ static void compare(problem *p, int step)
                 "step %d, rows off by %.3g of %.3g, other rows by %.3g", step, off, 0x1p-7, rest);
 }
 
-/*
- * Computes one decode step of all requests on the CPU, with queries q [n][q_pitch]. lse
- * [n][n_heads] receives the logarithms of the softmax denominators.
- */
+/* Computes a decode step on the CPU. q: [n][q_pitch]; lse: [n][n_heads] log-sum-exps. */
 static void step_on_cpu(problem *p, const float *q, float *lse)
 {
     const lower_case *const c = p->c;
@@ -304,10 +290,7 @@ static void step_on_cpu(problem *p, const float *q, float *lse)
                     high++;
                     least = least < 0 || h->score[t] < h->score[least] ? t : least;
                 }
-            /*
-             * The newest token is coded once, at the precision level that it has at the end of the
-             * step.
-             */
+            /* The newest token is coded at its level after the step. */
             if (high <= c->heavy || least < n - 1)
                 code_token(p, h, n - 1, KVD_LOWER_HIGH);
             if (high > c->heavy)
@@ -345,7 +328,7 @@ static void test(const lower_case *c)
     release(&p);
 }
 
-/* usage: gpu_lower [quick]: quick has small cases for compute-sanitizer */
+/* usage: gpu_lower [quick]; quick: small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");

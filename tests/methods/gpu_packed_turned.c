@@ -1,10 +1,6 @@
 /*
- * Tests of turboquant on the GPU (methods/bits/cuda/packed_turn.cu). Codes from the device are
- * decoded on the host in double precision. A number near the middle between two levels may get
- * either level, so a few vectors may have other codes than on the CPU.
- *
- * Tests of the kernels of xquant (methods/bits/cuda/xquant.h). Restored numbers must be those of
- * kvd_quantise_group, rounded to bf16.
+ * Tests turboquant and xquant on the GPU. Turboquant codes near a border may differ; xquant must
+ * equal kvd_quantise_group in bf16.
  */
 #include <math.h>
 #include <string.h>
@@ -33,11 +29,11 @@ typedef struct {
     kvd_packed_args a;
     kvd_turboquant_tables tables;
     int most, max_pages, heads;
-    float *x[2];  /* bf16 numbers [N requests][most tokens][N_KV][d] */
+    float *x[2];  /* bf16 [N requests][most tokens][N_KV][d] */
     uint16_t *q;  /* queries [N requests][heads][d] */
     double *y[2]; /* K and V decoded from the device's codes, [N][most][N_KV][d] */
     size_t n_pages;
-    /* Number of compared vectors, and of those whose codes differ from the CPU's. */
+    /* compared vectors, and those with other codes than the CPU */
     size_t rows, other;
     double worst, attention;
     void *device[24];
@@ -230,7 +226,7 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
-/* Writes to want [d] the vector at w->x[side] + from as the CPU method codes and decodes it. */
+/* Writes to want [d] the vector at w->x[side] + from, coded and decoded by the CPU. */
 static void code_on_host(const bench *w, int side, int t, int g, size_t from, float *want)
 {
     const uint8_t level = KVD_LEVEL_HIGH;
@@ -263,10 +259,7 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /*
-         * A vector counts as different (w->other) if its error exceeds the rounding error. A wrong
-         * code causes a relative error of at least 1e-3.
-         */
+        /* A wrong code causes a relative error of at least 1e-3. */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);
@@ -288,10 +281,7 @@ static void compare_codes(bench *w, int step)
     free(codes);
 }
 
-/*
- * Compares the attention outputs of a decode step with double precision. The newest token's K and V
- * are read from bf16, all others from codes.
- */
+/* Compares decode outputs with double precision. The newest token is bf16, others are codes. */
 static void compare_attention(bench *w, int step, const uint16_t *o)
 {
     const int d = w->t->d;
@@ -421,9 +411,8 @@ static void test(const test_case *t)
 }
 
 /*
- * Compares restored rows with those of the CPU, and returns the number of wrong vectors. The newest
- * token and the rows after it, up to a multiple of 8, must be equal. If a vector has another code,
- * its error exceeds the rounding error of bf16.
+ * Returns the number of wrong restored vectors. The newest token, padded to 8 rows, must be equal;
+ * another code exceeds bf16 rounding.
  */
 static size_t compare_restored(bench *w, int step)
 {
@@ -459,10 +448,7 @@ static size_t compare_restored(bench *w, int step)
     return wrong;
 }
 
-/*
- * Tests methods whose codes no attention kernel reads, so that pages are restored before every
- * step.
- */
+/* Methods without an attention kernel restore pages before every step. */
 static void test_restored(const test_case *t)
 {
     kvd_err err = {""};
@@ -498,17 +484,14 @@ typedef struct {
     int rank, bits, group, channels, prompt, steps;
 } vector_case;
 
-/*
- * Vectors of one request, x [tokens][pitch], and the numbers that decoding must return, want
- * [tokens][pitch].
- */
+/* One request: vectors x [tokens][pitch], expected numbers want [tokens][pitch]. */
 typedef struct {
     const vector_case *c;
     int pitch, tokens, pages;
     float *x, *want;
     int32_t *table;
     kvd_xquant_args a;
-    int32_t *kv_len; /* device */
+    int32_t *kv_len; /* device memory */
 } vectors;
 
 static size_t vector_at(const vectors *v, size_t page, int t, int i)
@@ -535,7 +518,7 @@ static void decode_vectors(const vectors *v, int m)
         }
 }
 
-/* Stores token m - 1 in the ring buffer of slot 1, as the engine does before a step. */
+/* Stores token m - 1 in slot 1's ring, as the engine does before a step. */
 static void put_newest(const vectors *v, int m)
 {
     const int pages = v->a.form.ring_pages, t = m - 1;
@@ -594,10 +577,7 @@ static void make_vectors(vectors *v, const vector_case *c, kvd_rng *r)
     v->a.kv_len = v->kv_len = on_device(&c->prompt, sizeof c->prompt);
 }
 
-/*
- * Codes the vectors of a prompt. Then, for each decode step, restores all vectors, compares them,
- * and codes the new one.
- */
+/* Codes a prompt's vectors. Each decode step then restores, compares and codes the new one. */
 static void test_vectors(const vector_case *c)
 {
     kvd_rng r;
@@ -629,7 +609,7 @@ static void test_vectors(const vector_case *c)
     free(v.table);
 }
 
-/* usage: gpu_packed_turned [quick]. quick: one small case, for compute-sanitizer */
+/* usage: gpu_packed_turned [quick]; quick: one small case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     static const test_case cases[] = {

@@ -1,11 +1,7 @@
 /*
- * Tests of GPU selection at read time (methods/tokens/cuda/selection.h). Bounds must equal those of
- * plain code. The probabilities of recent rows must equal a computation in double precision. The
- * pages that a step reads are compared with the choice of methods quest, alisa, a2ats and mpcache
- * on the CPU, which get the same numbers. Both sets must have the same size. If a page is in one
- * set only, its score must be a near tie. The output of attention must equal attention in double
- * precision over the pages that the GPU chose. With a budget for all tokens, it must equal
- * attention to all tokens.
+ * Tests GPU selection of pages to read against quest, alisa, a2ats and mpcache on the CPU.
+ * Differences must be near ties.
+ * Bounds must be exact. Outputs: double precision over the chosen pages.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -84,8 +80,8 @@ static void *fetched(const void *from, size_t bytes)
 }
 
 /*
- * Fills the pages with random tokens in a random order of pages. Places after the last token are
- * NaN, except for the zeros that the layout requires. The batch has one row of padding at its end.
+ * Fills randomly ordered pages with tokens, NaN after them except required zeros. The last batch
+ * row is padding.
  */
 static fixture fixture_make(const selection_case *c, size_t page)
 {
@@ -149,9 +145,8 @@ static void fixture_release(fixture *f)
 }
 
 /*
- * Writes the probabilities p [n] that the query q [d_k] gives to the first n tokens of KV head g.
- * If `read` is not NULL, only the tokens marked in `read` are attended to. Returns the logarithm of
- * the softmax denominator.
+ * Writes probabilities p [n] of query q [d_k] over n tokens of KV head g, or those in `read`.
+ * Returns the log-sum-exp.
  */
 static double attend(const fixture *f, int b, int g, const uint16_t *q, int n, const uint8_t *read,
                      double *p)
@@ -177,8 +172,8 @@ static const uint16_t *row_of(const fixture *f, int b, int t, int h)
 }
 
 /*
- * Returns the newest position t below n with t % history = row. Its query wrote row `row` of
- * `recent` (recorded probabilities). If there is none, the result is negative.
+ * Returns the newest position t < n with t % history = row, which wrote row `row` of `recent`;
+ * negative: none.
  */
 static int position_of(int n, int row, int history)
 {
@@ -188,7 +183,7 @@ static int position_of(int n, int row, int history)
     return t;
 }
 
-/* Computes `recent` on the device for queries from[b] .. to[b] - 1 of every prompt b. */
+/* Computes `recent` on the device for queries from[b] .. to[b] - 1. */
 static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t *from,
                         const int32_t *to)
 {
@@ -231,7 +226,7 @@ static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t
     free(lse);
 }
 
-/* Runs all tokens but the last of every request, as prompts in two chunks. */
+/* Runs all but each last token, as prompts in two chunks. */
 static void run_prompts(const fixture *f, const kvd_selection *s)
 {
     int32_t at[3][BATCH + 1] = {{0}};
@@ -243,10 +238,7 @@ static void run_prompts(const fixture *f, const kvd_selection *s)
     recall_rows(f, s, at[1], at[2]);
 }
 
-/*
- * Returns the probability that the device stored for token t and row `row`, from its array
- * `recent`.
- */
+/* Returns the device's probability of token t in row `row` of `recent`. */
 static float recent_of(const fixture *f, const float *recent, int history, int b, int g, int t,
                        int row)
 {
@@ -257,9 +249,8 @@ static float recent_of(const fixture *f, const float *recent, int history, int b
 }
 
 /*
- * Returns the number of wrong elements of `recent` (the attention probabilities of recent queries)
- * in KV head g. If `read` is NULL, checks the first n - 1 tokens. If `read` is given, checks all n
- * tokens after a step that read the tokens marked in it.
+ * Returns wrong elements of head g's `recent` probabilities: of n - 1 tokens or, after a step with
+ * `read`, of n.
  */
 static size_t check_recent(const fixture *f, const float *recent, int history, int b, int g,
                            const uint8_t *read)
@@ -290,8 +281,8 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
 }
 
 /*
- * Computes the codes of all keys or, if `codes` is NULL, the bounds of the keys in all pages. The
- * work is done in three parts, as for a prompt in two chunks and a decode step.
+ * Computes codes of keys or, without `codes`, bounds of pages, in two prompt chunks and a decode
+ * step.
  */
 static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selection_codes *codes)
 {
@@ -315,7 +306,7 @@ static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selec
     }
 }
 
-/* Returns the number of wrong bounds (largest and smallest key of a page in a channel). */
+/* Returns wrong bounds (extreme keys of a page per channel). */
 static size_t check_bounds(const fixture *f, const kvd_selection *on)
 {
     const selection_case *const c = f->c;
@@ -343,7 +334,7 @@ static size_t check_bounds(const fixture *f, const kvd_selection *on)
     return wrong;
 }
 
-/* K of KV head g of request b, and the queries of its group, as float32. */
+/* float32 K of a KV head and its group's queries. */
 typedef struct {
     float *k, *q;
     uint32_t *position;
@@ -393,24 +384,20 @@ static double bound(const fixture *f, const head *h, int n, size_t page)
 typedef struct {
     const kvd_tokens_method *method;
     void *self;
-    /* Probabilities of recent rows, or NULL. */
+    /* probabilities of recent rows, or NULL */
     float *recent;
     int history;
     uint16_t *code; /* codes of keys, or NULL */
-    bool varies;    /* true if the choice determines how many tokens are read */
+    bool varies;    /* the choice determines the number of tokens read */
     kvd_activations calibration;
 } chooser;
 
-/* State of a2ats.c. */
 typedef struct {
     size_t n;
     uint16_t code[];
 } coded;
 
-/*
- * Returns the state of the CPU method a2ats.c, with the codes that the GPU computed for the first n
- * tokens.
- */
+/* Returns a2ats.c's state with the GPU's codes of the first n tokens. */
 static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t n)
 {
     coded *const x = need(sizeof *x + (size_t)f->c->len[b] * sizeof *x->code);
@@ -424,8 +411,8 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
 }
 
 /*
- * Returns the state of the method on the CPU, filled with the GPU's numbers: the state of alisa.c
- * is [len][history], that of a2ats.c a struct. NULL if the method has no state.
+ * Returns the CPU method's state with the GPU's numbers (alisa.c: [len][history], a2ats.c: struct),
+ * or NULL.
  */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)
 {
@@ -452,13 +439,10 @@ static double score_of(const fixture *f, const chooser *m, const head *h, const 
 typedef struct {
     size_t sets, equal, wrong, read, cached;
     double worst;
-    size_t codes, other; /* number of codes, and number of codes that differ from the CPU's */
+    size_t codes, other; /* codes, and those that differ from the CPU */
 } found;
 
-/*
- * Compares the chosen pages of a KV head with the choice of the CPU. Sets h->read to the pages of
- * the GPU.
- */
+/* Compares a head's pages with the CPU's choice. Sets h->read to the GPU's. */
 static void check_choice(const fixture *f, int b, int g, const chooser *m, head *h,
                          const int32_t *chosen, int32_t tokens, found *x)
 {
@@ -523,7 +507,7 @@ static void check_choice(const fixture *f, int b, int g, const chooser *m, head 
     x->cached += (size_t)n;
 }
 
-/* Compares outputs `o` with attention to the tokens in h->read in double precision. */
+/* Compares `o` with double-precision attention to h->read. */
 static void check_output(const fixture *f, int b, int g, const head *h, const uint16_t *o, found *x)
 {
     const int n = f->c->len[b], d_v = f->c->d_v;
@@ -731,7 +715,7 @@ static void run_case(const selection_case *c)
     fixture_release(&f);
 }
 
-/* usage: gpu_selection [quick]. quick: fewer cases, for compute-sanitizer */
+/* usage: gpu_selection [quick]; quick: fewer cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const int quick = argc > 1 && !strcmp(argv[1], "quick");

@@ -1,8 +1,4 @@
-/*
- * Tests of the kernels that code and decode blocks of entropy-coded components
- * (methods/bits/cuda/streams.h), compared with the CPU coder of the same format
- * (methods/bits/rans.h): blocks must be equal bit by bit.
- */
+/* Tests entropy-coding kernels against methods/bits/rans.h. Blocks must be equal bit by bit. */
 #include <math.h>
 #include <string.h>
 
@@ -22,20 +18,14 @@ static kvd_rng rng;
 
 typedef struct {
     const char *name;
-    /*
-     * kept: numbers of coded components of K and of V. most_n: for each component, the largest
-     * number of integers with a frequency above 0.
-     */
+    /* kept: coded components of K and V; most_n: most integers of a component */
     int kept[2], most_n;
     int n_sink, words;
-    /* Tokens of each request in the prompt, and tokens that follow one by one. */
+    /* prompt tokens per request; decode steps */
     int32_t prompt[N], steps;
-    /* Number of components that share a scale. 0: components are coded as multiples of a step. */
+    /* components that share a scale; 0: multiples of a step */
     int group;
-    /*
-     * Bytes of shared memory for the lookup tables with which kernels decode integers. 0: as much
-     * as the device has.
-     */
+    /* bytes of lookup tables in shared memory; 0: the device's maximum */
     size_t room;
 } test_case;
 
@@ -43,9 +33,9 @@ typedef struct {
     kvd_stream_side side;
     kvd_stream_tables tables; /* host memory */
     float *y, *bias;          /* [N][MOST][kept], [kept] */
-    /* [N][MOST][kept] Integers to code. Some have no frequency. */
+    /* [N][MOST][kept] integers, some without a frequency */
     int32_t *q;
-    uint8_t *blocks; /* [PAGES][bytes] blocks as the CPU writes them */
+    uint8_t *blocks; /* [PAGES][bytes], written by the CPU */
     float *scale;    /* [N][MOST][groups][2] scales and zero points */
 } one_side;
 
@@ -54,15 +44,13 @@ typedef struct {
     one_side of[2];
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *device_start, *live;
-    /*
-     * 16-bit units of each slot's blocks; the last element is the number of words that had no room
-     */
+    /* 16-bit units per slot; last: words without room */
     uint32_t units[N + 2], *device_units;
 } problem;
 
 /*
- * Draws the frequencies of component j, which decrease with the distance from integer 0. The last
- * components have the fewest integers with a frequency.
+ * Draws component j's frequencies, which fall from integer 0. Last components have the fewest
+ * integers.
  */
 static int draw_component(const test_case *c, int j, int kept, kvd_stream_component *of,
                           uint16_t *start)
@@ -81,7 +69,7 @@ static int draw_component(const test_case *c, int j, int kept, kvd_stream_compon
     return n + 1;
 }
 
-/* Quantises the components of all tokens in groups of c->group, with codes of 2 bits. */
+/* Quantises all components to 2 bits, in groups of c->group. */
 static void draw_groups(const test_case *c, one_side *s)
 {
     enum { BITS = 2 };
@@ -114,7 +102,7 @@ static void draw_groups(const test_case *c, one_side *s)
     host_free(group, of, x, code);
 }
 
-/* Returns `room`, or if it is 0, the room of the device. */
+/* Returns `room`, or the device's room if 0. */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -178,7 +166,7 @@ static void make(problem *p, const test_case *c)
         draw_side(c, side, &p->of[side]);
     p->of[1].side.latent_at = PAGE * p->of[0].side.rank;
     for (int i = 0; i < PAGES; i++)
-        /* A permutation of the pages: 7 and PAGES = 15 have no common factor */
+        /* A permutation: 7 and PAGES = 15 are coprime. */
         p->table[i] = (7 * i + 3) % PAGES;
     int32_t start[N], rows = 0;
     for (int b = 0; b < N; b++) {
@@ -212,7 +200,7 @@ static void release(problem *p)
     check(cudaFree(p->device_units), "cudaFree");
 }
 
-/* Returns the scales and zero points of a token. */
+/* Returns a token's scales and zero points. */
 static float *scales(const one_side *s, int b, int t)
 {
     return s->scale + ((size_t)b * MOST + (size_t)t) * 2 * (size_t)s->side.room.scales;
@@ -223,7 +211,7 @@ static int32_t *integers(const one_side *s, int b, int t)
     return s->q + ((size_t)b * MOST + (size_t)t) * (size_t)s->tables.kept;
 }
 
-/* Lists the integers of one token that have no frequency, in the order of the kernel. */
+/* Lists a token's integers without a frequency, in the kernel's order. */
 static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_t *counts,
                             kvd_stream_exception *to)
 {
@@ -242,7 +230,7 @@ static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_
             }
 }
 
-/* Codes the tokens of a request on the CPU. Returns the number of 16-bit units. */
+/* Codes a request's tokens on the CPU. Returns the number of 16-bit units. */
 static uint32_t code_request(const problem *p, one_side *s, int b)
 {
     const kvd_stream_parts parts = kvd_stream_parts_of(s->side.room);
@@ -382,10 +370,7 @@ static bool latent_right(const problem *p, int side, const uint16_t *page, int b
     return fabs((double)got - want) <= 0x1p-8 * fabs(want) && (got > 0) == (q > 0);
 }
 
-/*
- * Decodes all tokens. The newest token of a request is never coded, so the test adds one token to
- * each request.
- */
+/* Decodes all tokens. Each request gets an additional, uncoded newest token. */
 static void test_decode(const problem *p)
 {
     const size_t page = (size_t)(PAGE * (p->of[0].side.rank + p->of[1].side.rank)),
@@ -415,10 +400,7 @@ static void test_decode(const problem *p)
     free(got);
 }
 
-/*
- * Tests a coder without room: the kernel must report the number of missing words and not write to
- * another block.
- */
+/* Without room, the kernel must report missing words and spare other blocks. */
 static void test_no_room(void)
 {
     static const test_case c = {"no room", {40, 40}, 60, 0, 8, {64, 64, 64}, 0, 0, 0};
@@ -442,10 +424,7 @@ static void test_no_room(void)
     release(&p);
 }
 
-/*
- * Tests that the first rows of a request's pages can be saved in its slot and copied back from
- * there.
- */
+/* A request's first rows are saved in its slot and copied back. */
 static void test_sinks(void)
 {
     enum { SINK = 70, ROW = 2 * (16 + 32), ELEMENTS = PAGE * ROW };
@@ -500,7 +479,7 @@ static const test_case cases[] = {
     {"a wide model", {1024, 900}, 60, 1, 9000, {1, 130, 250}, 1, 0, 0},
 };
 
-/* usage: gpu_streams [quick]: small cases, for compute-sanitizer */
+/* usage: gpu_streams [quick]; quick: small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");

@@ -1,8 +1,6 @@
 /*
- * Tests of GPU eviction that keeps different numbers of tokens per layer or KV head
- * (methods/tokens/cuda/uneven.h), in one layer. Kept tokens are compared with the choice of the
- * method's CPU code. Both sets must have the same size; where they differ, the scores must be near
- * ties, which are counted.
+ * Tests GPU eviction with different token counts per head, in one layer, against CPU methods.
+ * Differences must be near ties.
  */
 #include "uneven_case.h"
 
@@ -99,8 +97,8 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
 }
 
 /*
- * Runs a decode step in which the new K and V of every request equal those of its first token. The
- * batch has one additional row, which is padding.
+ * Runs a decode step whose new K and V equal each request's first token. The last batch row is
+ * padding.
  */
 static void run_step(const fixture *f, outputs *o)
 {
@@ -173,7 +171,7 @@ static void run_case(const uneven_case *u)
     kvd_method m;
     void *self = NULL;
     test_case shape = u->shape;
-    shape.steps = 8; /* with 8 steps, the pages are large enough for a decode step */
+    shape.steps = 8; /* 8 steps: pages have room for a decode step */
     make(&f, &shape);
     const size_t kv = (size_t)f.map.n_kv_heads, rows = (size_t)f.n_q8;
     const kvd_config config = {.n_layers = u->n_layers,
@@ -242,7 +240,7 @@ static void run_case(const uneven_case *u)
         free(all[i]);
 }
 
-/* Rule of mpcache.c: a fraction of the last rows, and a mean probability. */
+/* mpcache.c: fraction of last rows, and mean probability. */
 typedef struct {
     double rows, threshold;
     test_case shape;
@@ -256,7 +254,7 @@ static const marked_case marked_cases[] = {
     {0.1, 0, SHAPE(32, 8, 128, 128, 260, 9)},
 };
 
-/* Writes the largest mean probability that the last rows of prompt b give each token: best [n]. */
+/* Writes best [n]: each token's largest mean probability from prompt b's last rows. */
 static void mean_probabilities(const fixture *f, int b, int rows, double *best)
 {
     const int n = f->len[b], heads = f->map.n_heads;
@@ -344,7 +342,7 @@ static void run_marked(const marked_case *c)
         free(all[i]);
 }
 
-/* usage: gpu_uneven [quick]. quick: fewer cases, for compute-sanitizer */
+/* usage: gpu_uneven [quick]; quick: fewer cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const int quick = argc > 1 && !strcmp(argv[1], "quick");

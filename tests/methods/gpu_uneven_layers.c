@@ -1,7 +1,6 @@
 /*
- * Tests of GPU eviction whose budgets depend on all layers (methods/tokens/cuda/uneven.h). Methods
- * run on several layers with different queries, and kept tokens are compared with the choice of the
- * method's CPU code. A layer may differ by one token because of rounding.
+ * Tests GPU eviction with budgets over all layers against CPU methods. Rounding may change a layer
+ * by one token.
  */
 #include "uneven_case.h"
 
@@ -30,7 +29,7 @@ static const uneven_case layer_cases[] = {
 };
 
 /*
- * Device memory that all layers share. least: thresholds, [batch][n_kv_heads + 1]. rank: scores,
+ * Shared by all layers. least: thresholds [batch][n_kv_heads + 1]; rank: scores
  * [layers][n_kv_heads][n_q8].
  */
 typedef struct {
@@ -46,7 +45,7 @@ typedef struct {
     uint16_t *heads;
 } layer;
 
-/* Draws normal queries with the standard deviation `sharp`, which differs from layer to layer. */
+/* Draws normal queries of standard deviation `sharp`. */
 static void draw_queries(fixture *f, double sharp)
 {
     for (int b = 0; b < f->batch; b++)
@@ -56,7 +55,7 @@ static void draw_queries(fixture *f, double sharp)
                     *(uint16_t *)query(f, b, h, t, i) = bf16_of(sharp * kvd_rng_normal(&rng));
 }
 
-/* Returns keys or queries of the first n tokens of prompt b. */
+/* Returns keys or queries of prompt b's first n tokens. */
 static float *rows_of(const fixture *f, int b, int n, bool keys)
 {
     const int heads = keys ? f->map.n_kv_heads : f->map.n_heads, d = f->map.d_qk[0];
@@ -119,10 +118,7 @@ static double score_of(const kvd_evict_rule *r, const layer *l, const found *x, 
     return t < r->sink ? INFINITY : o[r->review ? t / r->review : t];
 }
 
-/*
- * Compares the kept tokens of one layer and prompt with the CPU's. Adds to `*off` the number of KV
- * heads that keep one token more or less than on the CPU. Returns the number of wrong choices.
- */
+/* Returns wrong choices of a layer and prompt. *off: heads that differ by one token. */
 static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i, int b,
                        const int32_t *kept, const int32_t *count, int *off)
 {
@@ -151,10 +147,7 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
         }
         if (number == mine)
             continue;
-        /*
-         * The number of kept tokens may differ by one (counted in *off), but the kept tokens must
-         * be those with the largest scores.
-         */
+        /* Counts may differ by one, but kept tokens must have the largest scores. */
         *off += 1;
         wrong += r->review || number > mine + 1 || mine > number + 1 || mine + old < n;
         memset(c.level[g], KVD_LEVEL_HIGH, n);
@@ -169,8 +162,8 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
 }
 
 /*
- * Makes layer i. `scratch` has the members `least` and `rank` of all layers. If the method reads
- * prompts twice, each prompt has twice as many rows as tokens.
+ * Makes layer i with scratch memory of all layers. Methods that read prompts twice have twice as
+ * many rows.
  */
 static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, scratch to)
 {
@@ -234,10 +227,7 @@ static size_t heads_bytes(const fixture *f)
            (size_t)(KVD_PAGE_TOKENS * (f->map.d_qk[0] + f->map.d_v[0])) * 2;
 }
 
-/*
- * Compares the pages with the tokens in `kept`, or with all tokens if it is NULL. Returns the
- * number of wrong elements.
- */
+/* Returns wrong elements of pages against `kept` (NULL: all tokens). */
 static int check_layer_rows(layer *l, const int32_t *table, const int32_t *kept,
                             const int32_t *count)
 {
@@ -289,10 +279,7 @@ static void divide(const kvd_method *m, layer *l, int layers, kvd_err *err)
     }
 }
 
-/*
- * Returns 1 if the number of tokens that the KV heads of all layers keep together differs from the
- * CPU's number.
- */
+/* Returns 1 if the total over all layers differs from the CPU's. */
 static int check_total(const layer *l, int layers, int b, const found *x, const int32_t *count)
 {
     const size_t n = (size_t)l->f.len[b], kv = (size_t)l->f.map.n_kv_heads,
@@ -305,10 +292,7 @@ static int check_total(const layer *l, int layers, int b, const found *x, const 
     return off != 0;
 }
 
-/*
- * Tests all layers of a prompt with one method. If `hopper` is 0, uses the kernels that all devices
- * support.
- */
+/* Tests all layers of a prompt. hopper 0: kernels for all devices. */
 static void run_layers(const uneven_case *u, int hopper)
 {
     layer l[LAYERS_MOST];
@@ -434,7 +418,7 @@ static void run_layers(const uneven_case *u, int hopper)
     }
 }
 
-/* usage: gpu_uneven_layers [quick]. quick: fewer cases, for compute-sanitizer */
+/* usage: gpu_uneven_layers [quick]; quick: fewer cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const int quick = argc > 1 && !strcmp(argv[1], "quick");

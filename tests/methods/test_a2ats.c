@@ -1,6 +1,5 @@
 /*
- * Tests of a2ats, which stores keys as centroids and reads only the tokens with the largest
- * approximate scores. The reference is plain k-means in double precision.
+ * Tests a2ats (keys as centroids, reads by approximate scores) against k-means in double precision.
  */
 
 #include "calibration_dump.h"
@@ -29,10 +28,7 @@ static void rotate(uint32_t position, float *x)
     kvd_rope_apply(&config, cosine, sine, &position, 1, 1, x);
 }
 
-/*
- * Runs a decode step whose query is the last token of the calibration file. Sets read [N] to 1 for
- * the tokens that the step reads.
- */
+/* Runs a decode step with the last token's query. read [N]: 1 for tokens read. */
 static void choose(const char *text, uint8_t *read)
 {
     static float k[N * D], q[KVD_CONFIG_WINDOW_LAYERS * D];
@@ -76,7 +72,7 @@ static void choose(const char *text, uint8_t *read)
     m.plan.tokens->close(self);
 }
 
-/* Sets want [N] to 1 for the tokens that a decode step must read. `keys` [N][D] are before RoPE. */
+/* Sets want [N] to 1 for tokens that a step must read. keys: [N][D] before RoPE. */
 static void expected(const double *keys, size_t budget, uint8_t *want)
 {
     const int group = config.n_heads / config.n_kv_heads;
@@ -94,8 +90,7 @@ static void expected(const double *keys, size_t budget, uint8_t *want)
                 score[t] += (double)q[c] * keys[t * D + c];
         }
         for (size_t t = SINK; t + LOCAL < N; t++) {
-            size_t better =
-                0; /* number of better tokens; the later one of two equal scores is better */
+            size_t better = 0; /* later tokens win ties */
             for (size_t i = SINK; i + LOCAL < N; i++)
                 better += score[i] > score[t] || (i > t && score[i] >= score[t]);
             want[t] |= better < budget;
@@ -128,11 +123,7 @@ TEST(centroids_of_all_keys_are_exact)
     compare(60, keys);
 }
 
-/*
- * Compares the centroids with those of plain k-means with the distance (k - c) H (k - c)^T, where H
- * is the second moment of the queries. The method computes the same distance with a factor L of H =
- * L L^T.
- */
+/* Reference distance: (k - c) H (k - c)^T, H = second moment of queries = L L^T. */
 TEST(few_centroids_are_those_of_queries)
 {
     enum { SIZE = 6 };

@@ -1,4 +1,4 @@
-/* Tests of allot, which gives each dimension of K or V its own number of bits by water-filling. */
+/* Tests allot, which gives each dimension its own number of bits by water-filling. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -16,10 +16,7 @@ static int set_up(void **state)
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
-/*
- * Sets projections that multiply Q, K and V of every head by the same matrix a [D][D]. `qk` and `v`
- * are the pairs whose singular values belong to these projections.
- */
+/* Sets projections of all heads' Q, K and V to a [D][D]. qk, v: pairs of singular values. */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
     for (int i = 0; i < PLACES; i++)
@@ -107,28 +104,19 @@ TEST(errors_are_alike)
             if (distinct(j) == 1) {
                 without++;
                 largest_without = fmax(largest_without, variance);
-                /*
-                 * A dimension without bits is decoded as its mean, so its error equals its
-                 * variance.
-                 */
+                /* No bits: decoded as the mean, so the error is the variance. */
                 assert_true(fabs(e / variance - 1) < 1e-3);
             } else {
                 lo = fmin(lo, e);
                 hi = fmax(hi, e);
             }
         }
-        /*
-         * Dimensions with bits must have similar errors: one bit more or less changes the error of
-         * a dimension by a factor of about 4.
-         */
+        /* One bit changes a dimension's error by a factor of about 4. */
         assert_true(without > 0 && without < D && hi < 6 * lo && largest_without < 2 * hi);
         code("kvquant,bits=2,outliers=0,sink=0", &dims, NULL, (kvd_side)side, 1, 0);
         for (size_t j = 0; j < D; j++)
             plain += error_of(j, &variance);
-        /*
-         * With kvquant, which gives every dimension the same number of bits, the error must be
-         * larger.
-         */
+        /* Equal bits for every dimension (kvquant) must lose more. */
         assert_true(sum < plain / 2);
     }
 }
@@ -154,10 +142,7 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/*
- * The squared singular values of method fisher are costs in nats, comparable between heads. allot
- * must distribute bits by these costs, not by the variances of the data.
- */
+/* Method fisher's squared singular values are costs in nats, which must decide, not variances. */
 TEST(singular_values_decide)
 {
     float a[D * D];
@@ -175,23 +160,18 @@ TEST(singular_values_decide)
                 for (size_t j = 0; j < D; j++)
                     sigma[j] = (l == 1 && h == 0 && side == 0 ? 1e3 : 1) * pow(0.5, (double)j);
             }
-    /* From one dimension to the next, the variance doubles, while the cost of its error falls. */
+    /* Variance doubles from dimension to dimension, while cost falls. */
     falling(a, 2);
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);
-    /*
-     * Layer 1, head 0 has the largest costs, so that its keys get far more than 1 bit per number.
-     */
+    /* Layer 1, head 0 has the largest costs and gets far more than 1 bit per number. */
     assert_true(count.payload > 6.0 * N * D);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 0, 0);
     assert_true(count.payload < 1.0 * N * D);
     for (size_t j = 1; j < D; j++)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
-    /*
-     * If V has no projections, the costs of errors in K and in V have different units. K and V of
-     * each head then have separate budgets of bits.
-     */
+    /* Without V's projections, costs of K and V have different units, so budgets are separate. */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);

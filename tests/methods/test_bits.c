@@ -1,7 +1,4 @@
-/*
- * Tests of quantisation methods: errors, exact counts of bits, and the defining property of each
- * method.
- */
+/* Tests quantisation methods: errors, bit counts and each method's defining property. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +21,7 @@ static int setup(void **state)
     kvd_rng_seed(&r, 4, 1);
     for (size_t i = 0; i < N; i++) {
         for (size_t j = 0; j < D; j++)
-            /* numbers in channel 5 are 20 times larger */
+            /* channel 5 is 20 times larger */
             x[i * D + j] = (float)(kvd_rng_normal(&r) * (j == 5 ? 20 : 1));
         level[i] = KVD_LEVEL_HIGH;
         mass[i] = exp(kvd_rng_normal(&r));
@@ -84,8 +81,7 @@ TEST(more_bits_lose_less)
 }
 
 /*
- * kivi quantises keys per channel and values per token, so that a channel of large numbers
- * increases the errors of other channels in values only.
+ * kivi: keys per channel, values per token. A large channel spoils other channels of values only.
  */
 TEST(channels)
 {
@@ -94,7 +90,7 @@ TEST(channels)
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
     memcpy(other, y, sizeof y);
     const double per_token = error_of("kivi,bits=2", KVD_VALUES, &count);
-    /* Squared errors of keys (a) and values (b), without the large numbers of channel 5. */
+    /* squared errors of keys (a), values (b), without channel 5 */
     double a = 0, b = 0;
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < 32; j++)
@@ -103,10 +99,7 @@ TEST(channels)
                 b += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
-    /*
-     * Scale and zero point take 32 bits per group of 32 numbers. A channel of 150 keys has 5
-     * groups, a value vector of 48 numbers has 2.
-     */
+    /* 32 bits per group of 32: a channel of 150 keys has 5 groups, a value vector of 48 has 2. */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
     (void)error_of("kivi,bits=2", KVD_VALUES, &count);
@@ -133,10 +126,7 @@ TEST(salient_tokens_lose_less)
     }
 }
 
-/*
- * Tests gear. If K is a matrix of low rank, the low-rank correction must make it exact, with any
- * number of bits.
- */
+/* gear: a low-rank K must become exact with any number of bits. */
 TEST(outliers_and_low_rank)
 {
     kvd_bits_count count, with;
@@ -162,8 +152,7 @@ TEST(outliers_and_low_rank)
 }
 
 /*
- * Tests comet, which quantises symmetrically around 0 with 4 bits, in blocks of 128 tokens. Errors
- * must be at most half of the step max |x| / 7.
+ * comet: symmetric 4-bit codes in blocks of 128 tokens; error at most half of the step max |x| / 7.
  */
 TEST(symmetric_channels)
 {
@@ -194,9 +183,8 @@ TEST(channels_of_two_bits_and_of_one)
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
     /*
-     * In vidkv, half of the key channels have 2 bits, and 32 bits for scale and zero point per
-     * group of 32 tokens. The rest have 1 bit, and 16 bits for a mean magnitude per group. The 150
-     * tokens have 5 groups. In addition, one bit per channel marks the channels with 2 bits.
+     * vidkv keys: half of the channels have 2 bits and 32 bits per group, half 1 bit and 16 bits
+     * per group; 5 groups of 32; a mark bit per channel.
      */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
@@ -217,11 +205,7 @@ TEST(channels_of_two_bits_and_of_one)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /*
-     * Key channels with 1 bit store signs of the Fourier transform over the channels. The
-     * coefficient at frequency 0 is the sum over these channels, so the decoded channels must have
-     * a sum with the right sign.
-     */
+    /* 1-bit key channels store Fourier signs: their sum (frequency 0) must have the right sign. */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
         double mean = 0;
@@ -245,10 +229,7 @@ TEST(channels_of_two_bits_and_of_one)
     assert_true(count.payload == 2.0 * N * D && two < one && count.side == 32.0 * 5 * D + D);
 }
 
-/*
- * Tests the values of vidkv. Each number becomes s, 0 or -s, where s is the mean magnitude of a
- * group. Five numbers take 8 bits.
- */
+/* vidkv values: s, 0 or -s, s = mean magnitude of a group. Five numbers take 8 bits. */
 TEST(ternary_values)
 {
     kvd_bits_count count;
@@ -301,10 +282,7 @@ static double loss_of(const double *histogram, int bins, const double *found, in
     return sum;
 }
 
-/*
- * Returns the smallest squared error of a quantiser that divides the bins from `first` on into n
- * ranges. Tries all divisions.
- */
+/* Returns the least squared error over all divisions of bins `first` .. into n ranges. */
 static double least_of(const double *histogram, int bins, int first, int n)
 {
     double best = INFINITY, weight = 0, mean = 0, square = 0;
@@ -347,10 +325,7 @@ TEST(levels_are_the_best)
     }
 }
 
-/*
- * Numbers quantised in groups must have errors of at most half a step, except for rounding of scale
- * and zero point to float16.
- */
+/* Error at most half a step, plus float16 rounding of scale and zero point. */
 TEST(groups_lose_half_a_step)
 {
     kvd_rng r;

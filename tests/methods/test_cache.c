@@ -1,4 +1,4 @@
-/* Tests of attention over heads with reduced numbers of dimensions (methods/cache). */
+/* Tests attention over heads with reduced dimensions. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,10 +52,7 @@ static double distance(const float *a, const float *b, size_t n)
     return sqrt(diff / norm);
 }
 
-/*
- * Computes attention through a cache. `out` is filled with NaN first, so that unwritten elements
- * are found.
- */
+/* Computes attention through a cache. `out` holds NaN at first. */
 static void run(const kvd_dims *dims, kvd_dtype type, float *out, kvd_cache_account *account)
 {
     kvd_err err = {""};
@@ -99,9 +96,7 @@ TEST(test_full_rank_is_dense)
     }
 }
 
-/*
- * Reference in plain loops and double precision: o = softmax(q A_q (k A_k)^T / sqrt(D)) v A_v B_v.
- */
+/* Reference: o = softmax(q A_q (k A_k)^T / sqrt(D)) v A_v B_v, in double precision. */
 static void plain(const kvd_dims *dims, float *out)
 {
     for (size_t s = 0; s < SEQUENCES; s++)
@@ -211,10 +206,7 @@ TEST(test_cut_is_zero_padding)
     kvd_dims_release(&full);
 }
 
-/*
- * Instead of expanding outputs, A_v^T can be multiplied into each head's part of W_O. The outputs
- * in the kept dimensions times A_v^T W_O must then equal the full outputs times W_O.
- */
+/* A_v^T may be folded into W_O: kept outputs times A_v^T W_O must equal full outputs times W_O. */
 TEST(test_ragged_output_product)
 {
     enum { M = 32 };
@@ -264,10 +256,7 @@ TEST(test_one_head_cut_leaves_the_others)
         for (size_t t = 0; t < TOKENS; t++) {
             const size_t first = t * HEADS * D, second = first + GROUP * D;
             assert_true(distance(out + first, dense + first, GROUP * D) < 1e-6);
-            /*
-             * If a query sees a single key (`alone`, the first token of a sequence), the output is
-             * that key's V, and removing dimensions of Q and K changes nothing.
-             */
+            /* A query with a single key outputs its V, whatever Q and K lose. */
             const int alone = t == data.offset[0] || t == data.offset[1] || t == data.offset[2] ||
                               t == data.offset[3];
             if (side == 1 || !alone)
@@ -294,7 +283,7 @@ TEST(test_account)
     assert_int_equal(a.elements_dense, TOKENS * 2 * KV * D);
     assert_int_equal(a.bytes_stored, 2 * a.elements_kept);
     const kvd_plan plan = {.dims = &dims, .type = KVD_BF16}, none = {.type = KVD_BF16};
-    /* The run had layer 1 only, so the check passes with first_layer 1 and fails with 0. */
+    /* Layer 1 alone ran: the check passes with first_layer 1 and fails with 0. */
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 1, &err), 0);
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 0, &err), -1);
     assert_string_equal(err.msg, "the cache acted 4 times, not on each of 4 sequences in 2 layers");
@@ -316,7 +305,7 @@ TEST(test_rounded_store)
         const double error = distance(out, dense, TOKENS * HEADS * D);
         assert_true(error > unit[i] / 10 && error < 4 * unit[i]);
     }
-    /* The output of the first token of a sequence is its V, rounded to the cache's type. */
+    /* The first token's output is its V, rounded to the cache's type. */
     uint16_t half[D];
     kvd_from_f32(KVD_F16, data.v + data.offset[1] * KV * D, half, D);
     kvd_to_f32(KVD_F16, half, v, D);

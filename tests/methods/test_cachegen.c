@@ -1,7 +1,4 @@
-/*
- * Tests of cachegen, which entropy-codes the differences of tokens from the first token of their
- * group (the anchor).
- */
+/* Tests cachegen, which entropy-codes differences from a group's first token (anchor). */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -47,9 +44,8 @@ static double spread_of(size_t j)
 }
 
 /*
- * Tests the sizes. The quantisation step is half the standard deviation in layer 0, and the whole
- * standard deviation in layer 1. A normal number has an entropy of 2.047 bits in steps of its
- * standard deviation, and 3.047 bits in half steps. Anchor tokens have 8 bits.
+ * Step: half the standard deviation in layer 0, the whole in layer 1; normal entropy 3.047 and
+ * 2.047 bits. Anchors: 8 bits.
  */
 TEST(steps_and_bits)
 {
@@ -99,12 +95,12 @@ TEST(wider_steps_lose_more_and_store_less)
         before = off / all;
         stored = count.payload;
     }
-    assert_true(stored < 1.2 * N * D); /* nine of ten numbers need much less than one bit each */
+    assert_true(stored < 1.2 * N * D); /* nine of ten numbers need much less than one bit */
 }
 
 /*
- * With lanes=1, a code consists of streams that 32 lanes decode together. These streams must decode
- * to the same numbers as a single stream (lanes=0), with a few bits more per block.
+ * lanes=1 (32 lanes decode together) must decode to lanes=0's numbers, with a few more bits per
+ * block.
  */
 TEST(lanes_decode_the_same)
 {
@@ -128,9 +124,8 @@ TEST(lanes_decode_the_same)
 }
 
 /*
- * With own=1, a frequency table is made from each block, and all channels share it. The code must
- * not be much longer, because all channels have the same distribution after division by their
- * quantisation steps.
+ * own=1: one frequency table per block for all channels. Channels have equal distributions, so
+ * codes grow little.
  */
 TEST(blocks_with_tables_of_their_own)
 {
@@ -140,7 +135,7 @@ TEST(blocks_with_tables_of_their_own)
         own = code("cachegen,own=1", (kvd_side)side, 1, 1);
         const double tables = own.side - count.side - 16.0 * D;
         assert_true(tables > 20 && tables <= 8.0 * KVD_RANS_TABLE_ROOM);
-        /* Anchor tokens take 8 bits per number with own=1; otherwise they are entropy-coded. */
+        /* Anchors: 8 bits per number with own=1, otherwise entropy-coded. */
         assert_true(own.payload > 0.98 * count.payload && own.payload < 1.2 * count.payload);
         for (size_t j = 0; j < D; j++) {
             const double step = spread_of(j);
@@ -164,9 +159,7 @@ TEST(blocks_with_tables_of_their_own)
     }
 }
 
-/*
- * Codes numbers far outside the calibration data. Their differences must be limited to 127 steps.
- */
+/* Differences beyond the calibration data are limited to 127 steps. */
 TEST(other_numbers)
 {
     kvd_bits_count count;

@@ -1,4 +1,4 @@
-/* Tests of kvquant with calibration data, and with squared gradients that weight the errors. */
+/* Tests kvquant with calibration data and squared gradients as weights. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -38,10 +38,7 @@ static int by_size(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/*
- * Tests the keys of kvquant. Apart from outliers, a channel must have at most 2^bits distinct
- * numbers, and each key must become the nearest of them.
- */
+/* Channels have at most 2^bits distinct numbers without outliers, and keys become the nearest. */
 TEST(keys_have_levels)
 {
     for (int bits = 1; bits <= 4; bits++)
@@ -59,10 +56,7 @@ TEST(keys_have_levels)
                 for (size_t t = 0; t < N; t++)
                     sorted[t] = x[t * D + j];
                 qsort(sorted, N, sizeof *sorted, by_size);
-                /*
-                 * The outliers are outside the quantiles 0.02 and 0.98, computed as in
-                 * numpy.quantile.
-                 */
+                /* Outliers: outside quantiles 0.02 and 0.98 of numpy.quantile. */
                 const double at = outliers * 0.02 * (N - 1), part = at - floor(at);
                 const size_t i = (size_t)at;
                 const double lo = (1 - part) * (double)sorted[i] + part * (double)sorted[i + 1],
@@ -89,15 +83,12 @@ TEST(keys_have_levels)
                                     fabs(v - (double)found[k]) + 1e-5);
                 }
             }
-            /*
-             * With outliers=0, rounding the limits of the range may still make the smallest and the
-             * largest number of a channel outliers. Each outlier takes 32 bits.
-             */
+            /* With outliers=0, rounding may make each channel's extremes outliers, 32 bits each. */
             assert_true(fabs(count.side - 32.0 * (double)apart) <= (outliers ? 0 : 64.0 * D));
         }
 }
 
-/* Tests the outliers of values in kvquant. An outlier takes 16 bits and a 16-bit index. */
+/* A value's outlier takes 16 bits and a 16-bit index. */
 TEST(values_keep_both_ends)
 {
     kvd_bits_count count;
@@ -114,7 +105,7 @@ TEST(values_keep_both_ends)
         assert_true(fabsf(y[t * D + lo] - x[t * D + lo]) <= 1e-3f * fabsf(x[t * D + lo]));
         assert_true(fabsf(y[t * D + hi] - x[t * D + hi]) <= 1e-3f * fabsf(x[t * D + hi]));
     }
-    /* With outliers=0.2, a vector of 8 numbers also has one outlier at each end. */
+    /* outliers=0.2: one outlier at each end of a vector of 8. */
     (void)code("kvquant,bits=2,outliers=0.2,sink=0", KVD_VALUES, 0, 1, &count);
     assert_true(count.side == N * (32.0 + 2 * 32));
 }
@@ -140,10 +131,7 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/*
- * With qnorm=1, kvquant's decoded numbers keep mean and standard deviation. Without it, the
- * standard deviation shrinks.
- */
+/* qnorm=1 keeps mean and standard deviation; otherwise the latter shrinks. */
 TEST(qnorm_keeps_moments)
 {
     double off[2];
@@ -173,10 +161,7 @@ TEST(qnorm_keeps_moments)
     assert_true(off[1] < 1e-2 && off[0] > 3 * off[1]);
 }
 
-/*
- * Writes a file of squared gradients. The function `of` returns the squared gradient of one token,
- * head and dimension.
- */
+/* Writes a file of squared gradients, computed by `of`. */
 static void write_fisher(size_t n_rows, const char *hash,
                          float (*of)(size_t token, int head, size_t dim))
 {
@@ -265,10 +250,7 @@ TEST(fisher_file_is_read_as_written)
     kvd_fisher_close(&f);
 }
 
-/*
- * Codes K and V of layer 1 with a quantisation method. If `use` is true, the squared gradients f
- * are the weights of the numbers when quantisation levels are computed.
- */
+/* Codes K and V of layer 1. use: squared gradients f weight quantisation levels. */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
     static uint32_t position[N];
@@ -306,10 +288,7 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
     m.plan.bits->close(self);
 }
 
-/*
- * Sums the squared errors of keys: error[0] over keys whose squared gradient is 1e-3, error[1] over
- * keys with 1e-9.
- */
+/* Sums squared errors of keys with squared gradient 1e-3 (error[0]) and 1e-9 (error[1]). */
 static void errors_of_keys(const float *all, double error[2])
 {
     kvd_err err;
@@ -333,7 +312,7 @@ TEST(kvquant_weighs_numbers)
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     write_fisher(N, dump.corpus_hash, equal);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
-    /* If all weights are equal, the decoded numbers must be those without weights. */
+    /* Equal weights must change nothing. */
     code_all("kvquant,bits=2,sink=0", &f, true, weighted, settings);
     assert_non_null(strstr(settings, "kvquant.weights=1"));
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
@@ -343,7 +322,7 @@ TEST(kvquant_weighs_numbers)
     write_fisher(N, dump.corpus_hash, of_large_keys);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
     code_all("kvquant,bits=2,sink=0,weights=0", &f, true, weighted,
-             settings); /* the parameter weights=0, which the user set, must not be changed */
+             settings); /* the user's weights=0 must not be changed */
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     assert_memory_equal(plain, weighted, sizeof plain);
     code_all("kvquant,bits=2,sink=0,weights=2", &f, true, weighted, settings);

@@ -1,6 +1,6 @@
 /*
- * Tests of fp8, mxfp4, nvfp4, comet and vidkv against PyTorch and torchao
- * (tests/data/floats.safetensors, made by tests/oracle/make_floats.py).
+ * Tests fp8, mxfp4, nvfp4, comet and vidkv against PyTorch and torchao
+ * (tests/oracle/make_floats.py).
  */
 #include <unistd.h>
 
@@ -27,10 +27,7 @@ static int tear_down(void **state)
     return close_dump(state);
 }
 
-/*
- * Reads a tensor of the oracle file. `*n` receives the number of elements. The caller must free the
- * result.
- */
+/* Returns a tensor of the oracle file. *n: elements. The caller must free the result. */
 static float *tensor(const char *name, size_t *n)
 {
     kvd_tensor t;
@@ -103,7 +100,7 @@ TEST(blocks_of_torchao)
 {
     const struct {
         const char *method, *input, *output;
-        /* bits of scales per vector of 96 numbers */
+        /* scale bits per vector of 96 */
         double side;
     } all[] = {{"mxfp4", "mx_x", "mx", 3 * 8}, {"nvfp4", "nv_x", "nv", 6 * 8}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
@@ -125,8 +122,7 @@ TEST(blocks_of_torchao)
 }
 
 /*
- * Tests vectors whose last block is padded: 40 dimensions take 64 codes and 2 scales in mxfp4, 48
- * codes and 3 scales in nvfp4.
+ * Padded last blocks: 40 dimensions take 64 codes, 2 scales (mxfp4) or 48 codes, 3 scales (nvfp4).
  */
 TEST(ends_of_rows)
 {
@@ -138,18 +134,12 @@ TEST(ends_of_rows)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /*
-     * 448 = 7 * 64 is decoded as 6 * 64, because the scale is 64, a power of two, and 6 is the
-     * largest number of the 4-bit format.
-     */
+    /* 448 = 7 * 64 becomes 6 * 64: scale 64 is a power of two, 6 the largest 4-bit number. */
     assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /*
-     * The scale of a block with the largest magnitude 448 is 448 / 6 = 74.7, which is rounded to 72
-     * in the format E4M3.
-     */
+    /* Scale 448 / 6 = 74.7 rounds to 72 in E4M3. */
     assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
@@ -180,10 +170,7 @@ TEST(codes_per_channel)
     }
 }
 
-/*
- * Returns the largest magnitude in the calibration data of a layer. `head` -1: of all heads
- * together.
- */
+/* Returns the largest calibration magnitude of a layer's head, or of all heads (-1). */
 static float largest_of(kvd_x what, int layer, int head)
 {
     static float rows[N * D], scratch[N * D];
@@ -197,9 +184,7 @@ static float largest_of(kvd_x what, int layer, int head)
     return most;
 }
 
-/*
- * Tests fp8 and nvfp4 with calibrated scales: one per layer (scale=1) or one per KV head (scale=2).
- */
+/* Calibrated scales of fp8 and nvfp4: per layer (scale=1), per KV head (scale=2). */
 TEST(scales_of_calibration)
 {
     static float x[4 * D], y[4 * D];
@@ -223,10 +208,7 @@ TEST(scales_of_calibration)
     size_t n, same;
     float *const nv = tensor("nv_x", &n), *const want = tensor("nv_scaled", &same),
                  *const got = malloc(n * sizeof *got);
-    /*
-     * If the numbers to quantise and the calibrated scale are both multiplied by c, the decoded
-     * numbers must be c times as large.
-     */
+    /* Numbers and scale times c must decode to c times as much. */
     const float c = largest_of(KVD_X_V, 0, 1) / (6 * 448) / 0.0123f;
     for (size_t i = 0; i < n; i++)
         nv[i] *= c;
@@ -234,7 +216,7 @@ TEST(scales_of_calibration)
     size_t off = 0;
     for (size_t i = 0; i < n; i++)
         off += fabsf(got[i] - c * want[i]) > 1e-5f * fabsf(c * want[i]);
-    /* Multiplying by c moves a few numbers to the other side of a rounding border */
+    /* c moves a few numbers across a rounding border */
     assert_true(off <= n / 500);
     free(got);
     free(want);

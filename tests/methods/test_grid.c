@@ -1,6 +1,6 @@
 /*
- * Tests of option --method: lists of methods, combinations of parameter values, and refused text.
- * Tests of each method's parameter that trades bytes for quality.
+ * Tests option --method (lists, combinations, refused text) and each method's bytes-for-quality
+ * parameter.
  */
 #include <math.h>
 #include <stdio.h>
@@ -11,9 +11,7 @@
 #include "methods/method.h"
 #include "unit.h"
 
-/*
- * Every method must have a parameter that trades bytes for quality, except formats of fixed width.
- */
+/* Every method except fixed-width formats must have a parameter that trades bytes for quality. */
 TEST(test_registry)
 {
     kvd_method_entry p;
@@ -53,17 +51,11 @@ TEST(test_registry)
     assert_true(n > 20);
 }
 
-/*
- * Tests which parameter a sweep varies: that of the method named last, or the one that the caller
- * names. Parameters that the user set must keep their values.
- */
+/* A sweep varies the last method's or the named parameter and keeps values set by the user. */
 TEST(test_which)
 {
     const struct {
-        /*
-         * `key` is the parameter that the caller names, or NULL. `name` is the parameter that must
-         * be varied; if it is NULL, the call must fail.
-         */
+        /* key: named parameter or NULL; name: expected parameter, NULL: failure */
         const char *method, *key, *name;
     } all[] = {{"h2o+zack", NULL, "p"},
                {"zack+h2o", NULL, "h2o.heavy"},

@@ -1,7 +1,4 @@
-/*
- * Tests of the parameter keep_layers: the first and last layers stay uncompressed, and the layers
- * between give the results of the method without keep_layers.
- */
+/* Tests keep_layers: first and last layers stay uncompressed, layers between are unaffected. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +31,7 @@ static void fill(void)
     }
 }
 
-/* Runs a method on layers with equal Q, K and V. The attention outputs go to out [LAYERS][OUT]. */
+/* Runs a method on layers with equal Q, K, V. out: [LAYERS][OUT]. */
 static kvd_cache_account run(const char *text, float *out)
 {
     const kvd_method_setup setup = {.config = &config, .seed = 1};
@@ -83,7 +80,7 @@ TEST(first_and_last_layers)
             if (!(fabsf(got[j] - expected) < 2e-6f))
                 fail_msg("%s, layer %zu: %g, not %g", text, l, (double)got[j], (double)expected);
         }
-        /* With keep_layers=2:1, three of five layers stay uncompressed and two are compressed. */
+        /* keep_layers=2:1: three of five layers stay uncompressed. */
         const double held = all.payload + all.side + all.entries,
                      expected = (3 * all.dense + 2 * held) / 5;
         assert_true(fabs(some.payload + some.side + some.entries - expected) < 1e-9 * expected);

@@ -1,7 +1,4 @@
-/*
- * Tests of kvtc, which quantises the principal components of all heads together and compresses the
- * codes with DEFLATE.
- */
+/* Tests kvtc, which quantises principal components of all heads and applies DEFLATE. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -49,7 +46,7 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/* Tests that codes take at most the budget of bits, plus the fixed overhead of DEFLATE. */
+/* At most the budget, plus DEFLATE's fixed overhead. */
 TEST(budgets)
 {
     const double bits[] = {1, 2, 4, 6, 12};
@@ -65,7 +62,7 @@ TEST(budgets)
             const double off = code(text, (kvd_side)side, &count);
             if (!(off <= before))
                 fail_msg("%s: %g after %g", text, off, before);
-            /* All layers share one budget of bits, so layer 1 may take more than the mean. */
+            /* Layers share a budget, so layer 1 may exceed the mean. */
             assert_true(count.payload + count.side <= 2 * bits[i] * N * WIDE + 200);
             before = off;
         }
@@ -73,7 +70,7 @@ TEST(budgets)
     }
 }
 
-/* The first tokens of a sequence (sinks) must have 16 bits per number. */
+/* Sinks have 16 bits per number. */
 TEST(sinks)
 {
     kvd_bits_count count, with;
@@ -87,7 +84,7 @@ TEST(sinks)
     for (size_t i = 0; i < 5 * (size_t)WIDE; i++)
         assert_true((i < WIDE) != (y[i] == kvd_round_f16(x[i])));
     position[0] = 0;
-    /* All 300 vectors are coded as first tokens of a sequence. */
+    /* All 300 vectors have position 0. */
     for (size_t i = 0; i < 300; i++)
         position[i] = 0;
     (void)code("kvtc,bits=4,sink=1", KVD_VALUES, &with);
@@ -96,10 +93,7 @@ TEST(sinks)
         position[i] = i;
 }
 
-/*
- * Uses calibration data that depend on few principal components. The error must be below that of
- * quantising each head alone with more bits.
- */
+/* Data with few principal components must lose less than heads quantised alone with more bits. */
 TEST(decorrelation)
 {
     kvd_bits_count count, plain;
@@ -131,7 +125,7 @@ TEST(decorrelation)
                  (plain.payload + plain.side) / (N * D));
 }
 
-/* Tests that bits are counted after DEFLATE: equal tokens must take few bits. */
+/* Bits are counted after DEFLATE: equal tokens take few. */
 TEST(streams)
 {
     kvd_bits_count count, same;
@@ -147,9 +141,8 @@ TEST(streams)
 enum { PARTS = 20 };
 
 /*
- * Writes the i-th division of 16 principal components into groups: bits[0] and bits[1] are the bits
- * of two groups of 8. If bits[1] is -1, there is one group of 16, and bits[0] is its number of
- * bits.
+ * Writes division i of 16 components: bits of two groups of 8, or of one group of 16 if bits[1] is
+ * -1.
  */
 static void way(int i, int *bits)
 {
@@ -213,9 +206,8 @@ static void measure_ways(kvd_x what, int layer, double *error)
 }
 
 /*
- * Compares the groups that kvtc chose with all divisions of the components of both layers. No
- * division with at most as many bits may have an error that is smaller by more than 2 %. kvtc
- * measures errors on 256 sampled tokens, this test on all.
+ * No division of at most as many bits may be better by 2 %. kvtc samples 256 tokens, the test uses
+ * all.
  */
 TEST(divisions_are_the_best)
 {
@@ -281,8 +273,7 @@ TEST(refused)
 }
 
 /*
- * With lanes=1 the codes of each group must decode to the same numbers as with DEFLATE. Coding one
- * token at a time must give the same bits as coding all tokens together.
+ * lanes=1 must decode to DEFLATE's numbers, and single tokens must give the bits of all together.
  */
 TEST(lanes_decode_the_same)
 {
@@ -295,10 +286,7 @@ TEST(lanes_decode_the_same)
         (void)code("kvtc,bits=3,sink=5,lanes=1", (kvd_side)side, &lanes);
         for (size_t i = 0; i < (size_t)N * WIDE; i++)
             assert_true(fabsf(packed[i] - y[i]) <= 1e-5f * (1 + fabsf(y[i])));
-        /*
-         * With lanes=1, each block of up to 64 tokens has a header. Apart from the headers, the
-         * side information must be the same as with DEFLATE.
-         */
+        /* lanes=1 adds a header per block of 64 tokens to DEFLATE's side information. */
         const double blocks = (N + 63) / 64;
         assert_true(fabs(lanes.side - count.side - blocks * KVD_STREAM_HEADER_BITS) < 0.5);
         assert_true(lanes.payload < 1.1 * count.payload);

@@ -1,7 +1,4 @@
-/*
- * Tests of methods that store several layers together: minicache merges two layers, xkv decomposes
- * several layers at once.
- */
+/* Tests minicache (merges two layers) and xkv (decomposes several layers). */
 #include <lapacke.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,11 +18,11 @@ static void fill(void)
     kvd_rng_seed(&r, 3, 1);
     for (size_t i = 0; i < (size_t)N * WIDTH; i++) {
         before[0][i] = (float)kvd_rng_normal(&r);
-        for (size_t l = 1; l < LAYERS; l++) /* each layer resembles the layer before it */
+        for (size_t l = 1; l < LAYERS; l++) /* each layer resembles the preceding one */
             before[l][i] = before[l - 1][i] * 1.5f + (float)kvd_rng_normal(&r);
     }
     memset(before[0] + 5 * D, 0, D * sizeof(float)); /* a zero vector has no direction */
-    for (size_t i = 7 * D; i < 8 * D; i++) /* vectors of opposite direction in the two layers */
+    for (size_t i = 7 * D; i < 8 * D; i++)           /* opposite directions */
         before[1][i] = -2 * before[0][i];
 }
 
@@ -63,10 +60,7 @@ static double turn(const float *x, const float *y)
     return most;
 }
 
-/*
- * minicache merges the directions of two layers' vectors and keeps the lengths of both. With gamma
- * = 0 all vectors are merged.
- */
+/* minicache merges directions and keeps lengths. gamma = 0: all vectors. */
 TEST(lengths_are_kept)
 {
     for (int i = 0; i <= 10; i++) {
@@ -77,10 +71,7 @@ TEST(lengths_are_kept)
             for (size_t l = 0; l < 2; l++) {
                 const float *const was = before[l] + j * D, *const is = after[l] + j * D;
                 assert_true(fabs(length(is) - length(was)) < 1e-5 * (1 + length(was)));
-                /*
-                 * The merged vectors of both layers must have the same direction. Vector 5 of layer
-                 * 0 is zero and has no direction.
-                 */
+                /* Merged vectors share a direction. Vector 5 of layer 0 is zero. */
                 if (l == 0 && j != 5)
                     assert_true(turn(is, after[1] + j * D) < 1e-5);
             }
@@ -95,7 +86,7 @@ TEST(ends_of_the_arc)
         for (size_t j = 0; j < (size_t)N * HEADS; j++)
             assert_true(j == 5 || turn(after[1 - t] + j * D, before[t] + j * D) < 1e-5);
     }
-    /* At t = 0.5 the merged direction must be halfway between the directions in the two layers. */
+    /* t = 0.5: halfway between both directions. */
     const kvd_parameter_values v = {.value = {0.5, 0.5, 0}};
     (void)merge(&kvd_layers_minicache, v, KVD_VALUES, N, 2);
     for (size_t j = 0; j < (size_t)N * HEADS; j++) {
@@ -140,10 +131,7 @@ TEST(the_widest_angles_stay)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /*
-         * g is the parameter gamma, in quarters. With gamma = 1 (g = 4), only the vectors with the
-         * smallest angle may be merged.
-         */
+        /* g: gamma in quarters. gamma = 1: only the smallest angle is merged. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);
@@ -165,10 +153,7 @@ TEST(groups_of_layers)
     assert_int_equal(kvd_layers_xkv.group(&four, &c, 4), 3);
 }
 
-/*
- * Computes the singular values, in falling order, of the matrix whose rows are tokens and whose
- * columns are the dimensions of all heads and layers.
- */
+/* Computes falling singular values of the matrix [tokens][dimensions of all heads and layers]. */
 static void singular_values(size_t n, double *sigma)
 {
     double x[N * WIDE], superb[WIDE];
@@ -191,12 +176,12 @@ static double error2(size_t n)
 }
 
 /*
- * Tests xkv. By Eckart and Young, the least possible squared error of rank r is the sum of the
- * squared singular values after the first r.
+ * xkv: the least squared error of rank r is the sum of later squared singular values (Eckart and
+ * Young).
  */
 TEST(the_tail_is_lost)
 {
-    /* If n is small, the matrix has fewer rows (tokens) than columns. */
+    /* Small n: fewer rows (tokens) than columns. */
     for (size_t n = 10; n <= N; n += 30) {
         double sigma[N];
         fill();
@@ -226,10 +211,7 @@ TEST(full_rank_is_the_identity)
     assert_true(error2(N) < 1e-8 * N * WIDE);
 }
 
-/*
- * Tests xkv on one layer. The data X then have more rows than columns, so that xkv uses the
- * eigenvectors of X^T X instead of X X^T.
- */
+/* One layer: more rows than columns, so xkv uses eigenvectors of X^T X, not X X^T. */
 TEST(one_narrow_layer)
 {
     const kvd_parameter_values v = {.value = {1, 5, 5}};

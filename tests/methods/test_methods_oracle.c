@@ -1,7 +1,4 @@
-/*
- * Compares methods with results of PyTorch and SciPy (tests/data/methods.safetensors, made by
- * tests/oracle/make_methods.py).
- */
+/* Compares methods with PyTorch and SciPy (tests/oracle/make_methods.py). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +14,7 @@
 
 static kvd_safetensors *file;
 
-/*
- * Reads a tensor of the oracle file, which must have n elements. The caller must free the result.
- */
+/* Returns a tensor of n elements of the oracle file. The caller must free it. */
 static float *tensor(const char *name, size_t n)
 {
     kvd_tensor t;
@@ -161,7 +156,7 @@ static const kvd_config config = {.n_layers = 1,
                                   .rope_theta = 1e4};
 static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
-/* The keys that palu rebuilds must be those that W_K gives if it is reduced to rank 8. */
+/* palu's keys must be those of W_K reduced to rank 8. */
 TEST(palu)
 {
     float *const rows = tensor("rows_k", ROWS * WIDE), *const want = tensor("palu_k", ROWS * WIDE);
@@ -193,7 +188,7 @@ TEST(palu)
     free(rows);
 }
 
-/* k-means has several local optima, so our errors and SciPy's may differ by up to 2 %. */
+/* k-means has local optima: errors within 2 % of SciPy's. */
 TEST(kvquant)
 {
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -285,10 +280,7 @@ TEST(weighted)
                      *const apart = tensor(names[side][2], ROWS * WIDE),
                      *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
         static uint32_t position[ROWS];
-        /*
-         * Weighted squared errors: [0] kvquant with weights, [1] kvquant without weights, [2] SciPy
-         * with weights.
-         */
+        /* weighted squared errors: weighted kvquant, unweighted kvquant, weighted SciPy */
         double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {
@@ -317,9 +309,8 @@ TEST(weighted)
                                           .prompt = true};
                 assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
                 /*
-                 * Computes the largest possible error of decoded numbers: half of the range of each
-                 * key channel or value vector. Numbers stored as outliers do not count for the
-                 * range.
+                 * Largest possible error: half of a key channel's or value vector's range without
+                 * outliers.
                  */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
@@ -334,10 +325,7 @@ TEST(weighted)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /*
-                     * k-means weights errors by the squared gradient, for numbers that are divided
-                     * by half the range of their channel or vector.
-                     */
+                    /* Weights are squared gradients for numbers divided by half their range. */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)
@@ -361,10 +349,7 @@ TEST(weighted)
     }
 }
 
-/*
- * The ranks that palu finds must equal those of the authors' code, except that they are 1 where the
- * authors have 0.
- */
+/* Ranks must equal the authors' code, but 1 instead of 0. */
 TEST(ranks)
 {
     enum { CASES = 25, TARGETS = 2 * KV };

@@ -1,4 +1,4 @@
-/* Tests of how codes are laid out in 32-bit words for the GPU (methods/bits/packed_layout.h). */
+/* Tests the layout of codes in 32-bit words for the GPU (methods/bits/packed_layout.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ TEST(every_number_has_its_bits)
             kvd_rng r;
             kvd_rng_seed(&r, 5, (uint64_t)bits);
             memset(page, 0xa5, sizeof page);
-            /* The second pass over the page must overwrite what the first one wrote */
+            /* the second pass must overwrite the first */
             for (int pass = 0; pass < 2; pass++)
                 for (int t = 0; t < TOKENS; t++)
                     for (int i = 0; i < D; i++) {
@@ -53,10 +53,7 @@ TEST(every_number_has_its_bits)
         }
 }
 
-/*
- * Codes 2 p and 2 p + 1 of a lane must be 16 bits apart in one word, so that one mask extracts
- * both.
- */
+/* Codes 2 p and 2 p + 1 of a lane are 16 bits apart in a word, so that one mask extracts both. */
 TEST(pairs_stand_in_halves)
 {
     for (int w = 1; w <= 8; w *= 2)
@@ -82,10 +79,7 @@ TEST(levels_are_a_stream)
         }
 }
 
-/*
- * The 32 codes of a lane are A operands of mma.m16n8k16. Write the index of a code as n = 8 k + 2 r
- * + e. Code n must be in operand k, in half e of register r.
- */
+/* A operands of mma.m16n8k16: code n = 8 k + 2 r + e is in operand k, register r, half e. */
 TEST(numbers_are_fragments)
 {
     for (int t = 0; t < TOKENS; t++)
@@ -113,14 +107,11 @@ TEST(scales_have_places_of_their_own)
     const kvd_packed_form f = {.bits = 4, .k_group = 32, .v_group = 32};
     const kvd_packed_parts p = kvd_packed_parts_of(&f, 128, 128);
     assert_int_equal(p.bytes,
-                     /* The bytes are those of codes, of scales of keys and of scales of values. */
+                     /* codes, scales of keys, scales of values */
                      64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4);
 }
 
-/*
- * A lane must be able to read the scale bytes of its tokens as 8 (keys) or 16 (values) adjacent
- * bytes.
- */
+/* A lane reads its tokens' scales as 8 (keys) or 16 (values) adjacent bytes. */
 TEST(blocks_have_a_scale_per_token)
 {
     for (int side = 0; side < 2; side++) {
@@ -139,7 +130,7 @@ TEST(blocks_have_a_scale_per_token)
         nvfp4 = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .exponent = 2, .block = 16},
         mxfp4 = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .exponent = 2, .block = 32},
         turned = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .norms = true};
-    /* TOKENS tokens, each with its bytes of K and of V */
+    /* TOKENS tokens' bytes of K and V */
     assert_int_equal(kvd_packed_parts_of(&fp8, 128, 128).bytes, 128 * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&nvfp4, 128, 128).bytes, (64 + 8) * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&mxfp4, 80, 80).bytes, (40 + 3) * TOKENS * 2);
@@ -155,7 +146,7 @@ static float as_half(float x)
     return x;
 }
 
-/* Codes of groups must be decoded to the numbers of kvd_quantise_group, bit for bit. */
+/* Codes must decode to kvd_quantise_group's numbers, bit for bit. */
 TEST(groups_come_back)
 {
     kvd_rng r;
@@ -195,7 +186,7 @@ TEST(groups_come_back)
 #ifdef KVD_CUDA
 enum { HEADS = 3, WIDE = 64, MOST = 150 };
 
-/* Marks `bytes` bytes of a page of gear as used. These bytes must not have been used before. */
+/* Marks bytes of a page of gear as used, which must be unused before. */
 static void use(uint8_t *page, size_t size, int at, int bytes, const char *method)
 {
     if (at < 0 || (size_t)(at + bytes) > size)
@@ -205,7 +196,7 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/* Marks what a request of m tokens with a prompt of `prompt` coded tokens stores in page p. */
+/* Marks what a request of m tokens, `prompt` of them coded as a prompt, stores in page p. */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {
@@ -230,7 +221,7 @@ static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t
             use(page, size, of.area + kvd_gear_record(s, &of, t, prompt), of.record, method);
 }
 
-/* No two parts of a page of gear may overlap, and the outliers of a prompt must have room. */
+/* Parts of a gear page must not overlap. A prompt's outliers must have room. */
 TEST(pages_of_gear_have_room)
 {
     static const char *const method[] = {"gear",
@@ -265,9 +256,8 @@ TEST(pages_of_gear_have_room)
 }
 
 /*
- * Marks all bytes that a request uses in its first pages [12][a->page_bytes]. The first `prompt`
- * tokens of the request are coded as one block. All other tokens of the pages are coded too, except
- * those of an incomplete last block.
+ * Marks all bytes used in a request's first pages [12][a->page_bytes]. `prompt` tokens form one
+ * block; an incomplete last block is uncoded.
  */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {
@@ -295,7 +285,7 @@ static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, con
     }
 }
 
-/* Pages of zipcache must have room for the tokens of both classes, and no parts may overlap. */
+/* Parts of a zipcache page must not overlap. Both classes must have room. */
 TEST(pages_of_classes_have_room)
 {
     static const char *const method[] = {"zipcache",
@@ -325,10 +315,7 @@ TEST(pages_of_classes_have_room)
     }
 }
 
-/*
- * Returns the bits of m tokens of a head of d dimensions, as the method counts them. The first
- * `prompt` tokens are a prompt.
- */
+/* Returns the method's bits of m tokens of a head, `prompt` of them a prompt. */
 static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m, size_t prompt,
                       const float *x, float *y)
 {
@@ -367,10 +354,7 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
     return bits;
 }
 
-/*
- * The bytes that kernels use for each head must be those that the methods count, for heads with all
- * dimensions and for heads that another method projects.
- */
+/* Kernels' bytes per head must equal the method's count, for whole and projected heads. */
 TEST(bits_are_the_methods)
 {
     static const char *const method[] = {"kivi,bits=3,group=32,residual=64",

@@ -1,4 +1,4 @@
-/* Tests of palu, which stores low-rank latents of groups of heads. */
+/* Tests palu, which stores low-rank latents of groups of heads. */
 #include <lapacke.h>
 #include <unistd.h>
 
@@ -15,10 +15,7 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/*
- * Returns the sum of the squared singular values of `rows` after the first r. `*all` receives the
- * sum of all.
- */
+/* Returns the sum of squared singular values after the first r. *all: sum of all. */
 static double tail_of(const float *rows, size_t width, size_t r, double *all)
 {
     double x[N * WIDE], sigma[WIDE], superb[WIDE], tail = 0;
@@ -58,8 +55,7 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
 }
 
 /*
- * By the theorem of Eckart and Young, the least squared error of a group of heads at rank r is the
- * sum of the squared singular values from index r on.
+ * Least squared error at rank r: the sum of squared singular values from r on (Eckart and Young).
  */
 TEST(palu_is_the_best_of_its_rank)
 {
@@ -73,7 +69,7 @@ TEST(palu_is_the_best_of_its_rank)
         kvd_plan plan = m.plan;
         if (kvd_plan_open(&plan, &setup, &err))
             fail_msg("%s", err.msg);
-        /* palu groups four heads by default, but the model has two. */
+        /* palu groups four heads by default, the model has two. */
         assert_int_equal(plan.dims->heads, HEADS);
         for (int l = 0; l < LAYERS; l++)
             for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -112,8 +108,8 @@ TEST(palu_of_single_heads)
 }
 
 /*
- * Computes the ranks that palu finds for every group of heads, and returns their sum. If `drawn` is
- * not NULL, its singular values are used in place of those of the calibration data.
+ * Computes ranks of all groups and returns their sum. drawn: singular values instead of the
+ * calibration's, or NULL.
  */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
@@ -151,26 +147,19 @@ TEST(palu_gives_ranks_by_information)
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
     /*
-     * 32 ranks (4 heads, K and V, 4 on average) are divided among the 8 matrices in proportion to
-     * their Fisher information: 1 for each K, and 1, 3, 3 and 5 for V. The information adds up to
-     * 16, so that information 1 gives rank 2.
+     * 32 ranks (mean 4) in proportion to Fisher information, which adds up to 16: information 1
+     * gives rank 2.
      */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /*
-     * The five matrices with information 1 have rank 2 each. In addition, they get the 2 ranks that
-     * V of the last head cannot use, so their ranks add up to 12.
-     */
+    /* Five matrices of information 1: rank 2 each, plus 2 that the last V cannot use: 12. */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);
-    /* In proportion, V of the last head would have rank 10, but a head has only 8 dimensions. */
+    /* The last V's share is 10, but a head has 8 dimensions. */
     assert_int_equal(rank[1][1][KVD_VALUES], 8);
-    /*
-     * For any Fisher information, ranks must have the requested sum and be between 1 and the number
-     * of dimensions.
-     */
+    /* Ranks must add up as requested and be within 1 .. dimensions. */
     const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
                                 "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};
     const int each[] = {7, 2, 1, 6};
@@ -181,7 +170,7 @@ TEST(palu_gives_ranks_by_information)
             keys[j] = exp(3 * kvd_rng_normal(&rng));
             values[j] = exp(3 * kvd_rng_normal(&rng));
         }
-        /* The sum of ranks counts the rank of a group of heads once for each of its heads. */
+        /* A group's rank counts once per head. */
         assert_int_equal(searched(text[i % 4], &f, NULL, rank), each[i % 4] * LAYERS * HEADS * 2);
         for (int j = 0; j < LAYERS * HEADS * 2; j++)
             assert_in_range(((int *)rank)[j], 1, i % 4 == 3 ? WIDE : D);
@@ -208,10 +197,8 @@ static void singular_values(int layer, int head, int side, double *sigma)
 }
 
 /*
- * Tests ranks by Eq. 6 of the ZACK paper. The sum of the singular values that a head removes must
- * be at most the fraction r of the sum of all. With one more removed value, it would exceed r. All
- * heads have the same r. The sum of ranks may be smaller than requested, but by no more than one
- * rank per matrix.
+ * ZACK, Eq. 6: removed singular values sum to at most fraction r, one more would exceed r. Slack:
+ * one rank per matrix.
  */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
@@ -253,9 +240,8 @@ TEST(palu_gives_ranks_by_eq6)
 }
 
 /*
- * If palu uses random matrices, it must compute the ranks by Eq. 6 of the ZACK paper from the
- * singular values of a spectrum file. Groups of heads must be refused, because the singular values
- * of groups are not in the file.
+ * With random matrices, ranks follow Eq. 6 of ZACK from a spectrum file, which lacks groups of
+ * heads.
  */
 TEST(palu_draws_matrices_of_given_spread)
 {

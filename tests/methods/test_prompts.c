@@ -1,4 +1,4 @@
-/* Tests of the first pass over prompts (methods/prompts). */
+/* Tests the first pass over prompts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,10 +55,7 @@ static void first_pass(kvd_prompts *p, const kvd_plan *plan, size_t window)
         fail_msg("%s", err.msg);
 }
 
-/*
- * Returns the logarithm of the sum of exp(score) for query t of sequence s in layer l, over all
- * heads and the keys that the query sees.
- */
+/* Returns the log-sum-exp of query t of sequence s in layer l, over all heads and visible keys. */
 static double denominator(int l, size_t s, size_t t, size_t window)
 {
     const size_t from = window && t + 1 > window ? t + 1 - window : 0;
@@ -85,7 +82,7 @@ TEST(denominators_of_all_layers)
                            .tokens = &kvd_tokens_importance,
                            .tokens_self = (void *)(uintptr_t)&values,
                            .prompt = 90};
-    /* With big = 1, scores are so large (several hundred) that their exponentials overflow. */
+    /* big = 1: scores of several hundred, whose exponentials overflow. */
     for (int big = 0; big < 2; big++)
         for (size_t window = 0; window < 20; window += 13) {
             kvd_prompts p;
@@ -108,10 +105,7 @@ TEST(denominators_of_all_layers)
         }
 }
 
-/*
- * Tests the merged K and V of minicache. With t = 1, the deeper of two merged layers must be
- * unchanged.
- */
+/* minicache with t = 1 must leave the deeper of two layers unchanged. */
 TEST(rows_of_all_layers)
 {
     const kvd_plan plan = {.type = KVD_F16,
@@ -128,10 +122,7 @@ TEST(rows_of_all_layers)
         assert_true(kvd_prompts_share(&p, KVD_KEYS, 0, s) == 1);
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
-        /*
-         * Two merged vectors of d numbers take 16 (d + 2) bits for direction and lengths, and one
-         * bit that says that they are merged. Unmerged they would take 32 d bits.
-         */
+        /* Merged: 16 (d + 2) bits for direction and lengths plus one flag; unmerged: 32 d. */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)
             assert_true(fabsf(rows[i] - v[2][offset[s] * KV_HEADS * D + i]) < 1e-5f);

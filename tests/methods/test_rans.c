@@ -1,4 +1,4 @@
-/* Tests of the entropy coder (methods/bits/rans). */
+/* Tests the entropy coder. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +11,7 @@ enum { N = 20000 };
 static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
-/*
- * Codes the n symbols with frequency tables made from these symbols, and decodes them. Returns the
- * number of bytes; `*entropy` receives the entropy in bits.
- */
+/* Codes and decodes n symbols with their own frequencies. Returns bytes; *entropy: bits. */
 static size_t round_trip(size_t n, double *entropy)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};
@@ -54,29 +51,26 @@ TEST(every_kind_of_input)
             symbol[i] = (uint8_t)kvd_rng_below(&r, 256);
         (void)round_trip(n, &entropy);
     }
-    for (size_t i = 0; i < N; i++) /* uniformly distributed symbols */
+    for (size_t i = 0; i < N; i++) /* uniform */
         symbol[i] = (uint8_t)kvd_rng_below(&r, 256);
     size_t size = round_trip(N, &entropy);
     assert_true((double)size * 8 > entropy && (double)size * 8 < 1.002 * entropy + 40);
-    for (size_t i = 0; i < N; i++) /* normally distributed symbols in coarse steps */
+    for (size_t i = 0; i < N; i++) /* normal, in coarse steps */
         symbol[i] = (uint8_t)fmin(fmax(rint(1.5 * kvd_rng_normal(&r) + 100), 0), 255);
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.001 * entropy + 40);
-    for (size_t i = 0; i < N; i++) /* symbols with an entropy of much less than one bit each */
+    for (size_t i = 0; i < N; i++) /* entropy far below one bit */
         symbol[i] = kvd_rng_below(&r, 500) == 0 ? (uint8_t)kvd_rng_below(&r, 256) : 7;
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.05 * entropy + 40 && size < N / 100 * 4);
-    /* If there is one symbol only, the code consists of the 4 bytes of the coder's state. */
+    /* One symbol only: the coder's 4-byte state. */
     memset(symbol, 255, sizeof symbol);
     assert_int_equal(round_trip(N, &entropy), 4);
     memset(symbol, 0, sizeof symbol);
     assert_int_equal(round_trip(N, &entropy), 4);
 }
 
-/*
- * Codes symbols with several frequency tables. Each symbol must take the bits that its own table
- * predicts.
- */
+/* Several frequency tables: symbols must take their own table's bits. */
 TEST(contexts)
 {
     enum { TABLES = 3 };
@@ -120,7 +114,7 @@ TEST(what_is_refused)
     bytes[size] = 0;
     assert_int_equal(kvd_rans_decode(&t, NULL, bytes, size + 1, read_again, N, &err), -1);
     size_t wrong = 0;
-    /* With a flipped bit, decoding must fail or give other symbols */
+    /* A flipped bit must fail or give other symbols. */
     for (size_t i = 0; i < size; i++) {
         bytes[i] ^= 1;
         wrong += kvd_rans_decode(&t, NULL, bytes, size, read_again, N, &err) ||
@@ -154,7 +148,7 @@ TEST(rare_symbols)
     }
 }
 
-/* Writes a stream in several calls, and decodes it from the last call to the first. */
+/* Streams written in several calls are decoded from the last call to the first. */
 TEST(streams_continue)
 {
     enum { CALL = 16, CALLS = N / CALL };
@@ -193,10 +187,7 @@ TEST(streams_continue)
 
 enum { KEPT = 300, TOKENS = 50, ROOM = KVD_STREAM_GROUPS * KVD_LANES * TOKENS };
 
-/*
- * Streams must decode, token by token, to the integers that were coded. After the last token, the
- * state must be the initial state.
- */
+/* Streams must decode to the coded integers and end in the initial state. */
 TEST(streams_of_a_block)
 {
     static uint16_t start[KEPT * 40], words[2][ROOM];
@@ -241,10 +232,7 @@ TEST(streams_of_a_block)
     assert_int_equal(n[0] + n[1], 0);
     for (int i = 0; i < 2 * KVD_LANES; i++)
         assert_int_equal(states[i], KVD_STREAM_LEAST);
-    /*
-     * with the smallest possible states, the first decoded integer needs a word, but the stream has
-     * no words
-     */
+    /* Smallest states need a word, but the stream is empty. */
     for (int i = 0; i < 2 * KVD_LANES; i++)
         states[i] = KVD_STREAM_LEAST;
     assert_int_equal(kvd_streams_pop(&t, &block, read, &err), -1);
@@ -252,8 +240,8 @@ TEST(streams_of_a_block)
 }
 
 /*
- * Asserts that a group's lookup table finds the right integer for every number below 2^14. An
- * integer of a component has as many numbers as its frequency.
+ * Checks a lookup table for all numbers below 2^14. An integer has as many numbers as its
+ * frequency.
  */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)
@@ -272,8 +260,7 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
 }
 
 /*
- * Draws the cumulative frequencies of n integers, whose frequencies add up to 2^14 - `escape`
- * (`escape` is left for integers without a frequency). Most integers are rare, some do not occur.
+ * Draws cumulative frequencies of n integers, which add up to 2^14 - escape. Most are rare, some 0.
  */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {

@@ -1,4 +1,4 @@
-/* Tests of rotatekv against products of dense matrices. */
+/* Tests rotatekv against products of dense matrices. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -13,10 +13,7 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/*
- * Multiplies groups of `each` numbers by the Walsh-Hadamard matrix: w = matrix * v. Element (i, j)
- * of the matrix is negative if i and j have an odd number of set bits in common.
- */
+/* Multiplies groups of `each` numbers by the Walsh-Hadamard matrix: sign (-1)^popcount(i & j). */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
     for (size_t i = 0; i < n; i++) {
@@ -80,18 +77,13 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        /*
-         * counts tokens whose difference is larger than the rounding of scales to 11 bits can cause
-         */
+        /* tokens that differ by more than 11-bit rounding of scales */
         apart += diff > 1e-5 * norm;
     }
     return apart;
 }
 
-/*
- * Tests the rotations. A number halfway between two codes may be rounded to either code, so a few
- * tokens may differ from the reference.
- */
+/* A number halfway between two codes may get either, so a few tokens may differ. */
 TEST(rotations)
 {
     kvd_bits_count count;

@@ -1,7 +1,4 @@
-/*
- * Tests of shadowkv, which stores low-rank keys and reads only the chunks of tokens with the
- * largest attention scores. The reference is in double precision. The test model has no RoPE.
- */
+/* Tests shadowkv (low-rank keys, reads the best chunks) against double precision, without RoPE. */
 #include <math.h>
 #include <string.h>
 
@@ -22,10 +19,7 @@ static float q[N * HEADS * D], k[N * KV * D], v[N * KV * D], out[N * HEADS * D],
     want[N * HEADS * D];
 static uint8_t kept[KV * STEPS * N];
 
-/*
- * Draws K so that the matrix with a row per token and all heads in its columns has rank RANK. Keys
- * of neighbouring tokens are correlated.
- */
+/* Draws K of rank RANK over all heads, with correlated neighbouring tokens. */
 static int set_up(void **state)
 {
     static double left[N * RANK], right[RANK * KV * D];
@@ -63,10 +57,7 @@ static kvd_stepwise_account run(const char *text)
     return kept_tokens(text, &in, PROMPT, kept, out);
 }
 
-/*
- * Computes the mean key of each chunk of tokens. Sets `outlier` for the chunks whose keys differ
- * most from their mean, which are always read.
- */
+/* Computes mean keys of chunks. outlier: chunks farthest from their mean, always read. */
 static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 {
     double least[CHUNKS];
@@ -109,10 +100,7 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
             double dot = 0;
             for (size_t j = 0; j < D; j++)
                 dot += (double)q[(t * HEADS + h) * D + j] * mean[c][j];
-            /*
-             * the scale of scores is 1 / sqrt(D) = 1 / 4; chunks with exact keys do not take part
-             * in the choice
-             */
+            /* 1 / sqrt(D) = 1 / 4; chunks with exact keys are not ranked */
             sum += weight[c] = outlier[c] ? 0 : exp(dot / 4);
         }
         for (size_t c = 0; c < CHUNKS; c++)
@@ -168,10 +156,7 @@ static double difference(const char *text, size_t *unread)
     return most;
 }
 
-/*
- * If a step reads all chunks, and the rank is that of the keys, the outputs must equal dense
- * attention.
- */
+/* All chunks and full rank must give dense attention. */
 TEST(whole_budget_and_rank_are_the_model)
 {
     size_t unread;
@@ -182,7 +167,7 @@ TEST(whole_budget_and_rank_are_the_model)
     assert_true(difference("shadowkv,budget=96,outliers=0,local=0", &unread) < 2e-5);
     assert_true(difference("shadowkv,budget=96,rank=6,outliers=0,local=0", &unread) > 1e-2);
     assert_int_equal(unread, 0);
-    /* With a budget of 96 all chunks are stored exactly, so the rank does not matter. */
+    /* Budget 96 stores all chunks exactly, so the rank is irrelevant. */
     assert_true(difference("shadowkv,budget=96,rank=1", &unread) < 2e-6);
 }
 

@@ -1,7 +1,4 @@
-/*
- * Tests of methods that are computed token by token, against dense attention and the cache that
- * computes blocks of tokens.
- */
+/* Tests methods computed token by token against dense attention and the blockwise cache. */
 #include "model/pass/blocks.h"
 #include "stepwise_case.h"
 
@@ -21,7 +18,7 @@ TEST(identity_is_dense_attention)
     }
 }
 
-/* Callbacks of a made-up eviction method that keeps the last `keep` tokens. */
+/* Eviction method that keeps the last `keep` tokens. */
 static int keep_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                        kvd_err *err)
 {
@@ -54,8 +51,8 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
 }
 
 /*
- * A layer with a sliding window must store only the tokens that its next query may see. An eviction
- * method must leave the layer alone unless the window holds the whole sequence.
+ * A windowed layer stores only visible tokens. Eviction must spare the layer unless the window
+ * holds the whole sequence.
  */
 TEST(a_window_is_all_that_is_held)
 {
@@ -108,7 +105,7 @@ TEST(dropping_what_is_old_is_a_window)
     const kvd_plan plan = {.type = KVD_F32, .tokens = &method, .tokens_self = &keep};
     run(&plan, p, got, &a);
     assert_true(worst(got, want) < 2e-6);
-    /* Without the newest token, each of the two sequences has keep - 1 tokens left. */
+    /* Without the newest token, both sequences have keep - 1 tokens. */
     assert_int_equal(a.dropped, (TOKENS - 2 * (keep - 1)) * KV_HEADS);
     assert_true(a.payload < a.dense);
 
@@ -136,7 +133,7 @@ TEST(widths_are_those_of_the_cache)
     const size_t sizes[] = {D * 10, D * 10, D * 7, 7 * D};
     for (size_t i = 0; i < 4; i++)
         for (size_t j = 0; j < sizes[i]; j++)
-            /* makes the elements about as large as those of an orthogonal matrix */
+            /* about as large as an orthogonal matrix's elements */
             matrices[i][j] *= 0.25f;
     kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a_q, .a_k = a_k, .a_v = a_v, .b_v = b_v},
                                      {D, 7, .a_v = a_v, .b_v = b_v}};
@@ -148,10 +145,7 @@ TEST(widths_are_those_of_the_cache)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /*
-         * both results are rounded to 16 bits, and a number may be rounded up in one and down in
-         * the other
-         */
+        /* 16-bit rounding may go up in one result and down in the other */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
@@ -159,8 +153,8 @@ TEST(widths_are_those_of_the_cache)
 }
 
 /*
- * Returns the largest difference between outputs computed in blocks and token by token. `*share`
- * receives the stored bits divided by those of the dense cache.
+ * Returns the largest difference of blockwise and stepwise outputs. *share: stored bits relative to
+ * the dense cache.
  */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
@@ -196,11 +190,7 @@ static void shrink(kvd_rng *r, float *x, size_t n)
         x[i] *= 0.25f;
 }
 
-/*
- * Tests latents: the cache stores vectors from which K and V are computed by a matrix. A latent
- * belongs to one KV head or is shared by both KV heads. A shared latent has more numbers than K of
- * one head.
- */
+/* Latents, from which K and V are computed, of one KV head or shared by both. */
 TEST(latents_in_blocks_are_those_of_rows)
 {
     enum { WIDE = KV_HEADS * D };
@@ -271,7 +261,7 @@ TEST(prompts_in_blocks_are_those_of_rows)
     }
 }
 
-/* Made-up method that stores the tokens at odd positions at KVD_LEVEL_LOW. */
+/* Method that stores odd positions at KVD_LEVEL_LOW. */
 static int lower_half(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                       kvd_err *err)
 {
@@ -282,10 +272,7 @@ static int lower_half(const void *self, void *state, const kvd_step_attention *a
     return 0;
 }
 
-/*
- * Tokens at odd positions are stored at KVD_LEVEL_LOW. If KVD_LEVEL_LOW keeps fewer dimensions, K
- * and V of these tokens must lose the other dimensions.
- */
+/* Odd positions at KVD_LEVEL_LOW must lose the dimensions that this level drops. */
 TEST(lowered_entries_are_cut)
 {
     const problem *p = make(0);
@@ -318,20 +305,14 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /*
-         * Only outputs at even positions are compared. At an odd position, the newest token attends
-         * before its own K and V are reduced, so its output differs.
-         */
+        /* At odd positions the newest token attends before its K and V are cut. */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -
                                   want[(offset[s] + t) * HEADS * D + i]) < 2e-6f);
 }
 
-/*
- * A number beyond the range of float16 is infinite in a float16 cache. Quantisation must fail, and
- * the message must name the position of the number.
- */
+/* A number beyond float16's range must be an error that names its position. */
 TEST(infinite_numbers)
 {
     kvd_err err = {""};

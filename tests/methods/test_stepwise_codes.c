@@ -1,7 +1,4 @@
-/*
- * Tests of plans that run token by token, against dense attention: plans that code, prune or
- * project K and V.
- */
+/* Tests plans that code, prune or project K and V token by token, against dense attention. */
 #include "common/linalg.h"
 #include "stepwise_case.h"
 
@@ -23,10 +20,7 @@ TEST(coded_entries)
             const double e = worst(got, want);
             assert_true(e > 1e-6 && e < 0.05);
             assert_true(a.coded > 0 && a.side > 0);
-            /*
-             * Method hetero (m = 1): 8 bits per number and 32 bits for scale and zero point of each
-             * vector.
-             */
+            /* hetero (m = 1): 8 bits per number, 32 bits of scales per vector. */
             if (m)
                 assert_true(fabs((a.payload + a.side) / a.dense - (8.0 + 32.0 / D) / 16) < 1e-12);
             kvd_plan_close(&plan);
@@ -34,9 +28,7 @@ TEST(coded_entries)
 }
 
 /*
- * Functions of a made-up method that quantises all heads together. A block holds one vector for
- * each token, with K or V of all heads. The function all_newest sets the number of newest tokens
- * that stay exact to 0.
+ * A method that quantises all heads together, a vector per token. all_newest: no tokens stay exact.
  */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -50,7 +42,7 @@ static int check_rows(const void *self, const kvd_bits_block *b, float *decoded,
     const problem *const p = self;
     (void)err;
     assert_true(b->d == KV_HEADS * D && b->kv_head == 0);
-    /* Each vector of the block must be the K or V at this position in one of the two sequences. */
+    /* Each vector must be this position's K or V in one of two sequences. */
     for (size_t i = 0; i < b->n; i++) {
         const float *const rows = b->side == KVD_KEYS ? p->k : p->v, *const x = b->x + i * b->d;
         assert_true(!memcmp(x, rows + b->position[i] * b->d, b->d * sizeof *x) ||
@@ -73,19 +65,13 @@ TEST(codes_of_all_heads)
             .type = KVD_F32, .prompt = prompt, .bits = &method, .bits_self = (void *)(uintptr_t)p};
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
-        /*
-         * For each 32-bit number, the made-up method counts one bit as payload. For each vector of
-         * K or V of a token, it counts two bits as side information.
-         */
+        /* Counted: one payload bit per 32-bit number, two side bits per vector. */
         assert_true(fabs(a.payload - a.dense / 32) < 1e-9 * a.dense);
         assert_true(fabs(a.side - a.dense / 32 * 2 / (KV_HEADS * D)) < 1e-9 * a.dense);
     }
 }
 
-/*
- * Callbacks of a made-up method without loss. It codes BLOCK keys together, and values of all
- * tokens except the NEWEST newest ones. It counts one bit per number.
- */
+/* A lossless method: BLOCK keys at a time, values except the NEWEST newest, one bit per number. */
 enum { BLOCK = 8, NEWEST = 3 };
 static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest,
                          size_t *block)
@@ -105,8 +91,7 @@ static int check_blocks(const void *self, const kvd_bits_block *b, float *decode
 }
 
 /*
- * In a layer with a window, blocks begin at multiples of their length, and are held until their
- * last token has left the window.
+ * With a window, blocks begin at multiples of their length and stay until their last token leaves.
  */
 TEST(blocks_of_codes_in_a_window)
 {
@@ -133,9 +118,7 @@ TEST(blocks_of_codes_in_a_window)
     }
 }
 
-/*
- * Function of a made-up method that stores all tokens of a prompt at low precision (KVD_LEVEL_LOW).
- */
+/* Method that stores prompts at KVD_LEVEL_LOW. */
 static int low_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                       kvd_err *err)
 {
@@ -144,11 +127,7 @@ static int low_prompt(const void *self, void *state, const kvd_prompt_attention 
     return 0;
 }
 
-/*
- * Tests balancing of key channels. One channel has large keys and small queries; without balancing,
- * it determines the quantisation step of all channels. Balancing must keep the precision of the
- * other channels.
- */
+/* A channel of large keys and small queries must not spoil other channels if balanced. */
 TEST(balanced_channels)
 {
     const kvd_tokens_method method = {
@@ -184,11 +163,10 @@ TEST(balanced_channels)
 }
 
 /*
- * Tests think. The key channels i that it prunes from the prompt must be those with the smallest
- * products |Q_i| |K_i| of norms over tokens, summed over query heads. The newest keys keep all
- * channels.
+ * think prunes prompt channels i with the smallest |Q_i| |K_i|, summed over query heads. Newest
+ * keys stay whole.
  */
-/* After a step, a KV head has `heavy` + `recent` tokens of 8 bits; all other tokens have 2 bits. */
+/* `heavy` + `recent` tokens have 8 bits, others 2. */
 TEST(levels_count_their_own_bits)
 {
     enum { PROMPT = 20, HIGH = 3 + 5 };
@@ -262,10 +240,7 @@ TEST(pruned_channels)
     assert_true(a.payload == payload && a.side == (double)a.rows * D);
     assert_int_equal(a.pruned, 2 * KV_HEADS * (PROMPT - WINDOW));
 
-    /*
-     * After quantisation, the remaining channels must take 8 instead of 32 bits per number. Scale
-     * and zero point of a vector, 32 bits, are counted separately.
-     */
+    /* Remaining channels take 8 instead of 32 bits, plus 32 per vector. */
     const kvd_method_setup setup = {.config = &p->config};
     kvd_err err = {""};
     plan.bits = &kvd_bits_hetero;
@@ -279,8 +254,8 @@ TEST(pruned_channels)
 }
 
 /*
- * Reference of strawman: multiplies every K or V of a head by R_p R_p^T, where R_p are the first
- * `width` right singular vectors of the prompt's K or V.
+ * strawman's reference: multiplies by R_p R_p^T, R_p: first `width` right singular vectors of the
+ * prompt.
  */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)

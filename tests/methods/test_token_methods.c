@@ -1,7 +1,4 @@
-/*
- * Compares eviction methods with public implementations (tests/data/token_methods.safetensors, made
- * by tests/oracle/make_token_methods.py): the tokens that they keep or read.
- */
+/* Compares tokens kept or read with public implementations (tests/oracle/make_token_methods.py). */
 #include "token_rows.h"
 #include "unit.h"
 
@@ -36,10 +33,7 @@ TEST(steps_of_public_code)
     same_steps("tova,budget=20", "tova");
 }
 
-/*
- * Tests quest, which reads only some pages of tokens in each step. The authors' code supports only
- * one query head per KV head, so the test does too.
- */
+/* quest reads some pages per step. The authors' code supports one query head per KV head. */
 TEST(pages_that_are_read)
 {
     static float q[N * KV * D];
@@ -63,14 +57,11 @@ TEST(pages_that_are_read)
             fail_msg("KV head %zu, step %zu, token %zu: %d", i / (STEPS * N), i / N % STEPS, i % N,
                      kept[i]);
         if (i / N % STEPS)
-            /* Kept tokens are read: K and V of a token in float32 */
+            /* K and V of kept tokens in float32 */
             read += kept[i] * 2.0 * D * 32;
     }
     for (size_t t = PROMPT; t < N; t++)
-        /*
-         * quest stores the smallest and the largest number of each key channel for every page of 8
-         * tokens.
-         */
+        /* Smallest and largest number of each key channel per page of 8 tokens. */
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
     assert_true(a.payload >= a.dense && a.payload <= a.dense && a.dropped == 0);
     assert_true(fabs(a.entries - entries) < 1);
@@ -88,10 +79,7 @@ TEST(all_pages_are_the_model)
         assert_true(fabsf(out[i] - want[i]) < 2e-6f);
 }
 
-/*
- * Tests d2o, which merges evicted tokens into kept ones. If the threshold is so high that nothing
- * is merged, the kept tokens must be those of h2o.
- */
+/* d2o without merging (high threshold) must keep h2o's tokens. */
 TEST(merged_tokens)
 {
     static uint8_t h2o[sizeof kept];
@@ -107,7 +95,7 @@ TEST(merged_tokens)
     const kvd_stepwise_account b = run("h2o,heavy=10,recent=6", 0, PROMPT);
     assert_true(a.payload >= b.payload && a.payload <= b.payload);
     assert_int_equal(a.dropped, b.dropped);
-    /* Merging must not change which tokens of the prompt are kept. */
+    /* Merging must not change kept prompt tokens. */
     for (size_t g = 0; g < KV; g++)
         assert_memory_equal(kept + g * STEPS * N, h2o + g * STEPS * N, N);
     double most = 0;
@@ -127,10 +115,7 @@ TEST(merges_refused)
         refused(text[i][0], text[i][1]);
 }
 
-/*
- * Tests cake and kvzip, which divide a budget of tokens among layers after they have computed the
- * attention of all layers.
- */
+/* cake and kvzip divide a budget among layers after all layers' attention. */
 TEST(budgets_from_all_layers)
 {
     same_first_pass("cake,budget=12,window=8", "cake", PROMPT, 1);
@@ -139,10 +124,7 @@ TEST(budgets_from_all_layers)
     same_first_pass("kvzip,budget=12", "kvzip_sink", N / 2, 2);
 }
 
-/*
- * Tests adakv. Heads keep different numbers of tokens, whose sum must be the budget. With alpha =
- * 1, every head must keep what snapkv keeps.
- */
+/* adakv: heads share a budget. alpha = 1: snapkv's tokens. */
 TEST(one_budget_for_all_heads)
 {
     static uint8_t snapkv[sizeof kept];
@@ -153,12 +135,12 @@ TEST(one_budget_for_all_heads)
     const kvd_stepwise_account a = run("adakv,budget=12,window=8,kernel=5,alpha=0", 0, PROMPT);
     assert_int_equal(stored(0, 0) + stored(1, 0), KV * (12 + 8));
     assert_int_not_equal(stored(0, 0), stored(1, 0));
-    /* The stored bits must not depend on how the budget is divided between heads. */
+    /* Bits must not depend on the division between heads. */
     assert_true(fabs(a.payload - bits) < 1e-9 * bits);
     assert_int_equal(a.dropped, KV * (PROMPT - 20));
 }
 
-/* pyramidkv's budgets of tokens must fall from layer to layer and have the requested mean. */
+/* pyramidkv's budgets fall over layers, with the requested mean. */
 TEST(budgets_fall_over_layers)
 {
     size_t sum = 0, before = PROMPT;
@@ -172,9 +154,8 @@ TEST(budgets_fall_over_layers)
     }
     assert_int_equal(sum, LAYERS * 20);
     /*
-     * Not counting the 8 newest tokens, which are always kept, the budgets of the two layers have
-     * the mean 35. The first layer keeps all 56 older tokens, so the last layer keeps 2 * 35 - 56 =
-     * 14.
+     * Without the 8 newest tokens, the mean is 35: layer 0 keeps all 56, the last layer 2 * 35 - 56
+     * = 14.
      */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
@@ -182,7 +163,7 @@ TEST(budgets_fall_over_layers)
     assert_int_equal(stored(0, 0), 14 + 8);
 }
 
-/* Tests methods tova and streaming. In tova, all KV heads must drop the same token. */
+/* tova: all KV heads drop the same token. streaming too. */
 TEST(layers_drop_the_same_token)
 {
     for (size_t prompt = 1; prompt <= PROMPT; prompt += PROMPT - 1) {
@@ -213,10 +194,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/*
- * Checks the token budget that a method gives the CUDA engine: it must be the number of tokens that
- * the CPU code keeps.
- */
+/* The CUDA engine's budget must be the CPU's number of kept tokens. */
 static void same_budget(const char *text, int layer)
 {
     const kvd_evict_request r = {PROMPT, N, layer, LAYERS};
@@ -262,9 +240,8 @@ TEST(budgets_of_the_cuda_engine)
 }
 
 /*
- * Checks the budgets that a method gives the CUDA engine for all layers. The queries of layer l are
- * multiplied by 2^(l - 1), so that layers differ. A layer may keep up to `shorter` fewer tokens,
- * because windowkv's last window is short.
+ * Checks CUDA engine budgets of all layers; queries of layer l are multiplied by 2^(l - 1).
+ * `shorter`: slack for windowkv's short last window.
  */
 static void same_budgets(const char *text, size_t shorter)
 {
@@ -288,10 +265,7 @@ static void same_budgets(const char *text, size_t shorter)
         for (size_t j = 0; j < (size_t)PROMPT * HEADS * D; j++)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
-        /*
-         * With tau1 = tau2 = 1, the weight of a layer in cake is entropy times variance. The test
-         * therefore passes the product (from `observed`) as the entropy, with the variance 1.
-         */
+        /* cake, tau1 = tau2 = 1: weight = entropy * variance, passed as entropy with variance 1. */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;
     }

@@ -1,6 +1,6 @@
 /*
- * Compares methods that evict, merge or skip tokens with the authors' code or the papers' formulas
- * (tests/data/token_sets.safetensors, made by tests/oracle/make_token_sets.py).
+ * Compares methods that evict, merge or skip tokens with authors' code or formulas
+ * (tests/oracle/make_token_sets.py).
  */
 #include "token_rows.h"
 #include "unit.h"
@@ -16,7 +16,7 @@ static void same_outputs(const char *text, const char *name)
                      (double)out[PROMPT * HEADS * D + i], (double)want[i]);
 }
 
-/* Tests kvmerger, which merges runs of tokens with similar keys. */
+/* kvmerger merges runs of tokens with similar keys. */
 TEST(runs_of_similar_keys)
 {
     same_prompt("kvmerger,threshold=0.1,heavy=6,recent=8", 0, set("kvmerger", KV * PROMPT));
@@ -35,11 +35,11 @@ TEST(runs_of_similar_keys)
         before = n;
     }
     run("kvmerger,threshold=-1,heavy=0,recent=10", 0, PROMPT);
-    /* All tokens but the 10 newest are merged into one, so 11 tokens remain. */
+    /* All but the 10 newest tokens become one: 11 remain. */
     assert_int_equal(stored(0, 0), 11);
 }
 
-/* Tests methods that quantise or prune after kvmerger: they must act on the merged K and V. */
+/* Quantising or pruning must act on merged K and V. */
 TEST(merges_before_other_axes)
 {
     const double bits = run("kvmerger,threshold=0.1,recent=8", 0, PROMPT).payload;
@@ -50,10 +50,7 @@ TEST(merges_before_other_axes)
     assert_true(a.merged > 0 && a.pruned > 0 && a.payload < bits);
 }
 
-/*
- * Tests prefixkv. A layer with larger queries needs fewer tokens for the required fraction of its
- * attention.
- */
+/* prefixkv: larger queries need fewer tokens for their fraction of attention. */
 TEST(prefixes_of_layers)
 {
     same_first_pass("prefixkv,budget=20", "prefixkv", PROMPT, 1);
@@ -71,10 +68,7 @@ TEST(prefixes_of_layers)
     assert_int_equal(sum, LAYERS * 20);
 }
 
-/*
- * Tests windowkv. All layers of a group must keep the same windows of tokens. Each window but the
- * last is kept or dropped as a whole.
- */
+/* windowkv: a group's layers keep the same windows, whole except the last. */
 TEST(windows_of_groups)
 {
     const char *const name[] = {"windowkv", "windowkv_largest"};
@@ -95,7 +89,7 @@ TEST(windows_of_groups)
     refused("windowkv,layers=8,beta=7", "beta = 7 is below layers = 8");
 }
 
-/* Tests kvcrush, which keeps the tokens of snapkv and representatives of the dropped tokens. */
+/* kvcrush keeps snapkv's tokens and representatives of dropped ones. */
 TEST(representatives_of_tokens)
 {
     same_prompt("kvcrush,budget=24,window=8,kernel=5,crush=0.5", 0, set("kvcrush", KV * PROMPT));
@@ -121,10 +115,7 @@ TEST(representatives_of_tokens)
     assert_int_equal(stored(0, 0), 24 + 8);
 }
 
-/*
- * Tests ems, which merges some of the evicted tokens into kept ones. Tokens that resemble no kept
- * token are dropped.
- */
+/* ems merges evicted tokens into similar kept ones and drops the rest. */
 TEST(evicted_then_merged)
 {
     same_prompt("ems,budget=10,window=8,kernel=5,threshold=0.3", 0, set("ems", KV * PROMPT));
@@ -137,10 +128,7 @@ TEST(evicted_then_merged)
                      KV * (PROMPT - 18));
 }
 
-/*
- * Tests elasticcache, which merges evicted tokens into the nearest kept one. All heads must hold
- * the same tokens.
- */
+/* elasticcache merges evicted tokens into the nearest kept one, in all heads alike. */
 TEST(merged_into_the_nearest)
 {
     const char *const text = "elasticcache,budget=0.375,sink=2,distance=5";
@@ -152,19 +140,19 @@ TEST(merged_into_the_nearest)
                      kept[i]);
     const kvd_stepwise_account a = run(text, 0, PROMPT);
     assert_true(a.merged == KV * (PROMPT - 24) && a.dropped > a.merged);
-    /* Every prompt token that elasticcache drops must be merged. */
+    /* Every dropped prompt token must be merged. */
     for (int sink = 0; sink < 20; sink++) {
         char few[64];
         snprintf(few, sizeof few, "elasticcache,budget=24,sink=%d", sink);
         assert_int_equal(run(few, 0, PROMPT).merged, KV * (PROMPT - 24));
     }
-    /* With a budget in tokens, the number of kept tokens must not grow from step to step. */
+    /* The number of kept tokens must not grow from step to step. */
     run("elasticcache,budget=24,distance=5", 0, PROMPT);
     for (size_t i = 0; i < STEPS; i++)
         assert_int_equal(stored(0, i), 24);
 }
 
-/* Tests taskkv, which keeps all tokens in the KV heads whose outputs are farthest from the mean. */
+/* taskkv keeps all tokens of heads whose outputs are farthest from the mean. */
 TEST(heads_that_differ)
 {
     static float k[N * HEADS * D];
@@ -199,16 +187,13 @@ TEST(heads_that_differ)
     }
     run("taskkv,budget=20,window=8,heads=0", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == 20);
-    /* With heads=0.5, one of the two KV heads keeps all tokens: the last one. */
+    /* heads=0.5: the last of two KV heads keeps all tokens. */
     run("taskkv,budget=20,window=8,heads=0.5", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == PROMPT);
     assert_int_equal(run("taskkv,budget=20,window=8,heads=1", 0, PROMPT).dropped, 0);
 }
 
-/*
- * Tests mpcache, which evicts tokens after the prompt and then reads clusters of tokens in each
- * step. With threshold 0 no token is dropped.
- */
+/* mpcache evicts after the prompt, then reads clusters. Threshold 0 drops nothing. */
 TEST(clusters_in_two_levels)
 {
     const uint16_t *const want = set("mpcache", KV * STEPS * N);
@@ -228,22 +213,16 @@ TEST(clusters_in_two_levels)
     assert_true(fabs(a.entries - bounds) < 1);
     assert_true(fabs(a.read - bounds - (double)read * 2 * D * 32) < 1);
     assert_int_equal(run("mpcache,threshold=0", 0, PROMPT).dropped, 0);
-    /*
-     * The parameter rows=0 means that no query of the prompt decides, so only the newest token is
-     * kept.
-     */
+    /* rows=0: no query decides, only the newest token stays. */
     run("mpcache,rows=0,threshold=0.01", 0, PROMPT);
     assert_int_equal(stored(0, 0), 1);
-    /* With rows=0.015, only the prompt's last query decides which tokens are kept. */
+    /* rows=0.015: the prompt's last query decides. */
     run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT);
     assert_true(stored(0, 0) > 1);
     refused("mpcache,large=24", "large = 24 is not a multiple of small = 16");
 }
 
-/*
- * Tests alisa. A step reads K and V of `budget` tokens and, for every stored token, the attention
- * probabilities from the last 5 queries (history=5). All tokens stay stored.
- */
+/* alisa reads K and V of `budget` tokens and every token's last 5 probabilities (history=5). */
 TEST(attention_of_recent_rows)
 {
     const char *const text = "alisa,budget=20,local=0.4,history=5";

@@ -1,7 +1,4 @@
-/*
- * Compares each eviction method with its definition in plain loops, on random attention
- * probabilities.
- */
+/* Compares eviction methods with their definitions in plain loops, on random probabilities. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +9,7 @@
 
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
-/*
- * Attention probabilities: row[t][j][i] is the probability that the query of token t in query head
- * j gives to token i <= t. If tokens were dropped, the method gets the remaining probabilities,
- * renormalised.
- */
+/* row[t][j][i]: probability of query t, head j, for token i <= t, renormalised after drops. */
 static float row[ALL][GROUP][ALL];
 static double mass[ALL], own[ALL], below[ALL], recent[GROUP * PROMPT], score_mass[ALL],
     denominator[ALL];
@@ -96,10 +89,7 @@ static void start(simulation *s, const kvd_tokens_method *m, const kvd_parameter
     }
 }
 
-/*
- * Number that is added to the probability that a new token gives to its own key, so that tests can
- * make it large.
- */
+/* Added to the probability of a new token's own key. */
 static float more_own;
 
 static void go(simulation *s, size_t t, size_t prompt)
@@ -154,10 +144,7 @@ TEST(h2o)
             n++;
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
-            /*
-             * In the first step, h2o drops tokens until 11 (the budget) are left. In later steps,
-             * h2o drops one token per step.
-             */
+            /* The first step drops to 11 (the budget), later ones drop one token. */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
                 for (size_t i = ALL; i-- > 0;)
@@ -205,7 +192,7 @@ TEST(keyformer)
     }
     end(&a);
     end(&b);
-    /* Gumbel noise has mean 0.5772 and variance pi^2 / 6. */
+    /* Gumbel noise: mean 0.5772, variance pi^2 / 6. */
     double sum = 0, square = 0;
     enum { DRAWS = 100000 };
     for (uint32_t i = 0; i < DRAWS; i++) {
@@ -227,7 +214,7 @@ TEST(snapkv)
             recent[j * PROMPT + i] = (double)row[PROMPT - 1][j][i];
     start(&s, &kvd_tokens_snapkv, &v, PROMPT);
     assert_int_equal(s.n, 9 + 8);
-    /* No dropped token may have a larger smoothed sum of attention than a kept token. */
+    /* No dropped token may have a larger smoothed sum than a kept one. */
     double smooth[PROMPT - 8], least = INFINITY, most = -INFINITY;
     for (int t = 0; t < PROMPT - 8; t++) {
         smooth[t] = 0;
@@ -285,8 +272,8 @@ TEST(leankv)
             simulation s;
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
             /*
-             * Dropped tokens, and tokens of low precision, must hold less attention than the
-             * thresholds allow. If one more token were dropped or lowered, they would hold more.
+             * Dropped and low-precision tokens hold less attention than the thresholds; one more
+             * would exceed them.
              */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
@@ -330,10 +317,7 @@ TEST(leankv)
         }
 }
 
-/*
- * In leankv, the significance of a token is the attention that later queries give it. The attention
- * of its own query must not count.
- */
+/* leankv: a token's own query must not count as significance. */
 TEST(leankv_own_query)
 {
     const kvd_parameter_values v = {.value = {0.5, 0.1, 10}};
@@ -373,10 +357,7 @@ TEST(lower)
             high[t] = 1;
         }
         for (size_t t = prompt;; t++) {
-            /*
-             * The newest five tokens have high precision. So have the six older tokens with the
-             * largest attention.
-             */
+            /* High precision: newest five tokens, and six older ones with most attention. */
             for (;;) {
                 size_t worst = ALL, n = 0;
                 for (size_t i = 0; i + 5 < t; i++)
@@ -432,12 +413,8 @@ TEST(importance)
     kvd_rng r;
     kvd_rng_seed(&r, 6, 1);
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
-        d[i] = 300 * kvd_rng_normal(&r); /* the exponentials of these numbers overflow */
-    /*
-     * A layer uses the preceding layer's set of important tokens if the two layers' sets overlap by
-     * at least the fraction `overlap`. With overlap = 1, each layer must use its own set of
-     * important tokens, which has 10, 12, 14, 16 or 18 of 40 tokens in the five layers.
-     */
+        d[i] = 300 * kvd_rng_normal(&r); /* exponentials overflow */
+    /* overlap = 1: each layer uses its own set of 10, 12, 14, 16 or 18 of 40 tokens. */
     const kvd_parameter_values apart = {.value = {0.25, 0.2, 1, 0}};
     rank_layers(&apart, d, level);
     for (size_t l = 0; l < DEPTH; l++)
@@ -448,17 +425,14 @@ TEST(importance)
             assert_int_equal(level[l * PROMPT + t],
                              larger < 10 + 2 * l ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW);
         }
-    /* With overlap = 0, all layers must use the first layer's set. */
+    /* overlap = 0: all layers use layer 0's set. */
     const kvd_parameter_values one = {.value = {0.25, 0.2, 0, 0}};
     rank_layers(&one, d, level);
     for (size_t l = 1; l < DEPTH; l++)
         assert_int_equal(common(level, level + l * PROMPT), PROMPT);
     /*
-     * A layer compares its own set with the preceding layer's own set. If the overlap is large
-     * enough, the layer uses the set that the preceding layer uses, which may come from an earlier
-     * layer. Layer 2 must therefore use the set of layer 0, although two tokens of its own set are
-     * not in it. The sets of layers 2 and 3 have no token in common; those of layers 3 and 4 are
-     * equal.
+     * Own sets of adjacent layers are compared, but the set in use is passed on: layer 2 uses layer
+     * 0's. Sets 2, 3 are disjoint, 3, 4 equal.
      */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;
@@ -477,10 +451,7 @@ TEST(importance)
     rank_layers(&strict, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT - 2);
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 2);
-    /*
-     * With layers = 2, layer 1 must use the set of layer 0, and layer 3 that of layer 2. Layer 4
-     * uses its own set.
-     */
+    /* layers = 2: layers 1 and 3 use sets 0 and 2, layer 4 its own. */
     const kvd_parameter_values pairs = {.value = {0.5, 0, 1, 0, 2}};
     rank_layers(&pairs, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT);
@@ -488,8 +459,8 @@ TEST(importance)
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
     /*
-     * With mean = 1, each softmax denominator is divided by the number of keys that its token sees.
-     * With equal scores all tokens are then equally important, and the earlier ones are chosen.
+     * mean = 1 divides denominators by visible keys: equal scores become ties, won by earlier
+     * tokens.
      */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);

@@ -1,7 +1,4 @@
-/*
- * Tests of turboquant. The errors must be those that the paper states (arXiv 2504.19874, Theorems 1
- * and 2).
- */
+/* Tests turboquant's errors against arXiv 2504.19874, Theorems 1 and 2. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +16,7 @@ static int set_up(void **state)
     kvd_rng r;
     (void)state;
     kvd_rng_seed(&r, 3, 1);
-    /* Draws vectors of different norms, with channels of different variances. */
+    /* Vectors of different norms, channels of different variances. */
     for (size_t i = 0; i < (size_t)N * D; i++)
         x[i] = (float)(kvd_rng_normal(&r) * pow(0.9, (double)(i % D)) * (1 + (double)(i / D)));
     return 0;
@@ -33,16 +30,10 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
     code_rows(text, &setup, (kvd_bits_block){.side = side, .n = n, .d = d, .x = x}, y, count);
 }
 
-/*
- * The mean of |x - x^|^2 / |x|^2 must be the error of optimal quantisation levels for normal
- * numbers. This holds for any vectors x.
- */
+/* Mean |x - x^|^2 / |x|^2 must be the error of optimal levels for normal numbers, for any x. */
 TEST(distortions_of_the_paper)
 {
-    /*
-     * Errors of optimal levels for normal numbers (Max 1960). The paper prints 0.36, 0.117, 0.03
-     * and 0.009.
-     */
+    /* Max 1960. The paper prints 0.36, 0.117, 0.03, 0.009. */
     const double want[] = {0.3634, 0.1175, 0.03454, 0.009497};
     for (int bits = 1; bits <= 4; bits++) {
         char text[40];
@@ -65,9 +56,8 @@ TEST(distortions_of_the_paper)
 }
 
 /*
- * Measures the errors of inner products q.x after quantisation, divided by (|q| |x|), for many
- * seeds: their mean and mean square. `*slope` receives the slope of the regression line through the
- * pairs (exact inner product, decoded inner product).
+ * Measures errors of q.x / (|q| |x|) over seeds: mean, mean square. *slope: regression of decoded
+ * on exact products.
  */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
@@ -96,11 +86,9 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
 }
 
 /*
- * By Theorem 2, the mean square error of inner products with b bits is at most pi / (2 d) times the
- * squared error of quantisation with b - 1 bits. The paper prints 1.57, 0.56, 0.18 and 0.047,
- * divided by d. The last of these numbers, 0.047, comes from a squared error rounded to 0.03; the
- * exact error 0.0345 gives 0.054, which is used here. Without qjl, inner products shrink, with one
- * bit by 2 / pi.
+ * Theorem 2: mean square error with b bits <= pi / (2 d) * squared error with b - 1 bits.
+ * Paper, times d: 1.57, 0.56, 0.18, 0.047; the last is 0.054 with the unrounded error 0.0345.
+ * Without qjl, products shrink (one bit: 2 / pi).
  */
 TEST(inner_products)
 {
@@ -125,7 +113,7 @@ TEST(inner_products)
     assert_true(fabs(slope - 2 / acos(-1)) < 0.02);
 }
 
-/* Tests sizes. With qjl, keys store a second norm per vector. */
+/* qjl stores a second norm per key. */
 TEST(widths_and_bytes)
 {
     for (size_t d = 1; d <= 40; d += 13) {
@@ -172,7 +160,7 @@ static double square_of(size_t j, size_t n)
     return sum;
 }
 
-/* Quantises vectors that consist of the m channels in `channel`. */
+/* Quantises vectors of the m channels in `channel`. */
 static float *code_columns(const char *text, size_t n, const size_t *channel, size_t m,
                            kvd_bits_count *count)
 {
@@ -190,9 +178,8 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
 }
 
 /*
- * With 2.25 bits and 128 channels, the 32 channels with the largest sums of squares must have 3
- * bits, the rest 2. Each of the two groups of channels must be quantised as if the other did not
- * exist.
+ * 2.25 bits, 128 channels: the 32 largest have 3 bits, others 2. Both groups are quantised
+ * independently.
  */
 TEST(outliers_are_a_code_of_their_own)
 {
@@ -233,9 +220,8 @@ TEST(outliers_are_a_code_of_their_own)
 }
 
 /*
- * With a whole number of bits, each token is quantised separately. With a fractional number, blocks
- * of 32 tokens are quantised. 3.001 bits must give the same numbers as 3 bits, because no channel
- * gets another bit: 0.001 of the channels is less than one channel.
+ * Whole bits: token by token; fractions: blocks of 32. 3.001 bits = 3 bits, as 0.001 of the
+ * channels is below one.
  */
 TEST(fractions_lie_between)
 {

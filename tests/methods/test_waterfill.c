@@ -1,6 +1,5 @@
 /*
- * Tests of waterfill, which quantises principal components with steps that depend on squared
- * gradients.
+ * Tests waterfill, which quantises principal components in steps that depend on squared gradients.
  */
 #include <math.h>
 #include <string.h>
@@ -19,8 +18,8 @@ static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
 /*
- * Sets the second moments of gradients to the sum of g g^T over random gradients g. The WIDE
- * numbers of a gradient have unequal variances.
+ * Sets second moments to the sum of g g^T of random gradients with WIDE numbers of unequal
+ * variance.
  */
 static void draw_moments(void)
 {
@@ -50,9 +49,8 @@ static int set_up(void **state)
 }
 
 /*
- * Quantises x, which is K or V of all heads of layer 1, `each` tokens at a time. Returns the mean
- * loss e F e^T over the tokens, where e is the error of a token (a row vector). F is the second
- * moment of the gradients, plus the ridge that the method adds to its diagonal.
+ * Quantises layer 1's K or V, `each` tokens at a time. Returns the mean e F e^T: e: a token's
+ * error, F: gradient moment plus ridge.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
@@ -98,10 +96,7 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/*
- * If the step is small, errors are uniformly distributed, and every principal component must lose
- * step^2 / 12.
- */
+/* Small steps: every principal component loses step^2 / 12. */
 TEST(the_step_predicts_the_loss)
 {
     const double steps[] = {1e-3, 1e-2, 5e-2};
@@ -122,7 +117,7 @@ TEST(the_step_predicts_the_loss)
     }
 }
 
-/* Coding token by token must give the same bytes as coding one block. */
+/* Token by token must give the bytes of one block. */
 TEST(streams_continue)
 {
     const char *const text[] = {"waterfill,step=0.1,sink=0", "waterfill,step=0.5,sink=3",
@@ -144,9 +139,8 @@ TEST(streams_continue)
 }
 
 /*
- * Blocks must give the same bits whether tokens are coded together or one by one. They must decode
- * to the same numbers as one stream, with one exception: components that were always rounded to 0
- * in the calibration data decode to 0.
+ * Blocks must not depend on the number of tokens per call, and decode as one stream, except
+ * components always 0 in calibration.
  */
 TEST(blocks_grow)
 {
@@ -160,10 +154,7 @@ TEST(blocks_grow)
             (void)snprintf(text, sizeof text, "waterfill,step=0.1,sink=3,block=%zu", blocks[i]);
             const double whole_loss = code(text, (kvd_side)side, N, y, &whole),
                          rows_loss = code(text, (kvd_side)side, 1, again, &rows);
-            /*
-             * n is the number of blocks with coded tokens. The first 3 tokens (`sink`) are not
-             * coded, so the first block may have no coded token.
-             */
+            /* n: blocks with coded tokens. The first 3 tokens (`sink`) are uncoded. */
             const size_t n = (N - 1) / blocks[i] - 3 / blocks[i] + 1;
             assert_true(fabs(whole.side - (double)(n * KVD_STREAM_HEADER_BITS)) < 0.5);
             assert_true(fabs(rows.side - whole.side) < 0.5);
@@ -177,9 +168,8 @@ TEST(blocks_grow)
 }
 
 /*
- * If gradients are tiny, errors cost little, and the quantisation step is much larger than the
- * numbers. All tokens but the first two (sink=2) must then be decoded as the mean, for almost no
- * bits.
+ * Tiny gradients: the step exceeds all numbers, so tokens after two sinks decode as the mean, for
+ * almost no bits.
  */
 TEST(sinks_and_no_rate)
 {

@@ -1,7 +1,4 @@
-/*
- * Tests of quantised model weights (model/checkpoint/weights). The reference quantises groups in
- * double precision. Weights are read whole and in pieces.
- */
+/* Tests quantised model weights, read whole and in pieces, against double precision. */
 #include <math.h>
 #include <stdio.h>
 
@@ -29,10 +26,7 @@ static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
     return w;
 }
 
-/*
- * Checks a group of n quantised weights. The error |y - x| must be at most half a step, plus
- * rounding of scale and zero point to 11 bits. y must have at most 2^bits distinct values.
- */
+/* Checks |y - x| <= half a step plus 11-bit rounding, and at most 2^bits distinct y. */
 static void check_group(const float *x, const float *y, size_t n, int bits)
 {
     const double top = ldexp(1, bits) - 1;
@@ -116,7 +110,7 @@ TEST(test_groups)
     }
 }
 
-/* Checks the number of bytes. Every group takes 32 bits of scales, even an incomplete group. */
+/* Every group takes 32 bits of scales, even an incomplete one. */
 TEST(test_bytes)
 {
     kvd_checkpoint *const c = open_fixture("llama-biases");

@@ -1,7 +1,4 @@
-/*
- * Tests of the choice of kept dimensions per head (methods/widths, formats/rates). ZACK's Eq. 6
- * removes dimensions at a common removal rate r of singular values.
- */
+/* Tests kept dimensions per head. ZACK, Eq. 6: a common removal rate r of singular values. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +10,7 @@ static const kvd_pair pairs[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
 
 TEST(test_keep_by_hand)
 {
-    /*
-     * The tail of dimension j is the sum of the singular values from j on, as a fraction of the sum
-     * of all: 1, 0.6, 0.3 and 0.1.
-     */
+    /* Tails (sum from j on / sum of all): 1, 0.6, 0.3, 0.1. */
     const double s[4] = {4, 3, 2, 1};
     assert_int_equal(kvd_keep(s, 4, 0, false), 4);
     assert_int_equal(kvd_keep(s, 4, 0.09, false), 4);
@@ -25,13 +19,10 @@ TEST(test_keep_by_hand)
     assert_int_equal(kvd_keep(s, 4, 0.31, false), 2);
     assert_int_equal(kvd_keep(s, 4, 0.61, false), 1);
     assert_int_equal(kvd_keep(s, 4, nextafter(1, 0), false), 1);
-    /*
-     * Dimensions are removed if their tail (the fraction of the sum that they and later ones hold)
-     * is at most r, also if it equals r.
-     */
+    /* A tail equal to r is removed too. */
     assert_int_equal(kvd_keep(s, 4, 1.0 / 10, false), 3);
     assert_int_equal(kvd_keep(s, 4, nextafter(1.0 / 10, 0), false), 4);
-    /* With `energy`, tails are fractions of the sum of squares: 1, 14/30, 5/30 and 1/30. */
+    /* energy: tails of squares 1, 14/30, 5/30, 1/30. */
     assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
     assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
     assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);
@@ -46,10 +37,7 @@ TEST(test_keep_at_the_limits)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/*
- * Loop of the ZACK paper that applies its Eq. 6: removes the smallest singular values while their
- * sum is at most the fraction r of the sum of all.
- */
+/* ZACK, Eq. 6: removes the smallest singular values while their sum is at most r * sum of all. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;
@@ -103,7 +91,7 @@ static void make_spectrum(kvd_spectrum *s)
                     sigma[i] = sigma[i - 1] * (0.5 + 0.5 * uniform());
             }
     }
-    /* One head has rank 3, and the singular values of another are all 0. */
+    /* One head has rank 3, another only zeros. */
     memset(kvd_spectrum_sigma(s, KVD_PAIR_QK, 1, 1) + 3, 0, (D - 3) * sizeof(double));
     memset(kvd_spectrum_sigma(s, KVD_PAIR_VW, 2, 0), 0, D * sizeof(double));
 }
@@ -124,10 +112,7 @@ TEST(test_table_is_exact)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            /*
-             * r[i] is the smallest removal rate that removes the fraction p[i]. At the next
-             * floating-point number below r[i], the removed fraction must be p[i - 1].
-             */
+            /* r[i] is the smallest rate that removes p[i]: just below, p[i - 1]. */
             if (i > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err),
                                  0);
@@ -142,10 +127,7 @@ TEST(test_table_is_exact)
                 assert_true(back == r[i]);
             }
         }
-        /*
-         * At r = 0, only singular values that are 0 are removed: 13 in one head and 15 in the
-         * other.
-         */
+        /* r = 0 removes only zeros: 13 in one head, 15 in another. */
         assert_true(fabs(p[0] - 28.0 / (2 * L * H * D)) < 1e-15);
         assert_true(fabs(p[n - 1] - (1 - 1.0 / D)) < 1e-15);
         free(r);
@@ -165,10 +147,7 @@ TEST(test_wanted_p)
         double r;
         assert_int_equal(kvd_widths_for_p(&s, pairs, want, false, &r, &w, &err), 0);
         assert_true(kvd_widths_p(&w, 0) >= want - 1e-12 && r >= last_r);
-        /*
-         * r must be the smallest removal rate with this fraction, so the next smaller number must
-         * remove less.
-         */
+        /* The next smaller rate must remove less. */
         if (r > 0) {
             assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
             assert_true(kvd_widths_p(&below, 0) < want);
@@ -239,10 +218,7 @@ TEST(test_widths_need_kv_heads)
     kvd_spectrum_release(&s);
 }
 
-/*
- * Compares with all choices of kept dimensions that have the same sum: none may have a smaller
- * loss.
- */
+/* No choice with the same sum may have a smaller loss. */
 TEST(test_by_loss_is_optimal)
 {
     enum { SMALL = 4, HEADS = 4, ALL = SMALL * SMALL * SMALL * SMALL };
@@ -280,10 +256,7 @@ TEST(test_by_loss_is_optimal)
                     kvd_widths_p(&w, 0) == (double)gone / (HEADS * SMALL));
         kvd_widths_release(&w);
     }
-    /*
-     * If only Q and K (or only V) are reduced, the dimensions with the smallest singular values of
-     * these matrices must be removed.
-     */
+    /* Only Q-K or V is cut: the smallest singular values of this side go first. */
     for (int side = 0; side < 2; side++)
         for (int gone = 0; gone <= HEADS / 2 * (SMALL - 1); gone++) {
             kvd_widths one;
@@ -344,10 +317,7 @@ TEST(test_by_error_is_optimal_on_convex_curves)
 {
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
-    /*
-     * Errors with 1 to 5 kept dimensions: first five for Q and K, then five for V. Both curves are
-     * convex, so that removing the cheapest dimension first is optimal.
-     */
+    /* Errors with 1 .. 5 dimensions, Q-K then V. Convex, so greedy removal is optimal. */
     double error[10] = {10, 6, 3, 1, 0, 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
         .n_layers = 1, .n_kv_heads = 1, .d_head = 5, .n_widths = 5, .width = width, .error = error};
@@ -383,10 +353,8 @@ TEST(test_by_error_walks_the_hull)
     kvd_widths w;
     int32_t width[3] = {4, 8, 16};
     /*
-     * Errors with 4, 8 and 16 kept dimensions: three of Q and K, then three of V. The error of Q
-     * and K with 8 dimensions is above the straight line between the errors with 4 and 16. The
-     * method must therefore use the slope of this line, 0.1 nats per dimension. Reducing V to 8
-     * dimensions lowers the error, so V must be reduced first.
+     * Errors with 4, 8, 16 dimensions, Q-K then V. Q-K at 8 is above the chord from 4 to 16, whose
+     * slope is 0.1. V gains from 8.
      */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
@@ -400,7 +368,7 @@ TEST(test_by_error_walks_the_hull)
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
-    /* V is reduced to 8 dimensions, and so are Q and K, which costs 0.1 nats for each dimension. */
+    /* V is cut to 8, then Q-K at 0.1 nats per dimension. */
     assert_int_equal(w.kept[0][0], 8);
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);

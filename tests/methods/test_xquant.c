@@ -1,6 +1,5 @@
 /*
- * Tests of xquant, which stores quantised layer inputs and computes K and V from them. The
- * reference is in double precision.
+ * Tests xquant (quantised layer inputs, from which K and V are computed) against double precision.
  */
 #include <lapacke.h>
 #include <math.h>
@@ -78,7 +77,7 @@ static void code(const model *m, const char *text, kvd_side side, kvd_bits_count
     code_rows(text, &setup, b, y, count);
 }
 
-/* Quantises as the paper does, with scales and minima in float16. */
+/* Quantises as the paper, with float16 scales and minima. */
 static void quantise(double *x, size_t n, size_t next, int bits)
 {
     double lo = x[0], hi = x[0];
@@ -93,10 +92,7 @@ static void quantise(double *x, size_t n, size_t next, int bits)
             step * fmin(fmax(nearbyint((x[i * next] - zero) / step), 0), pow(2, bits) - 1) + zero;
 }
 
-/*
- * Returns the mean squared difference between y and x W^T + b, relative to the mean square of x
- * W^T, where y is K or V as the method restores it. x is [N][d].
- */
+/* Returns |y - (x W^T + b)|^2 relative to |x W^T|^2. y: restored K or V; x: [N][d]. */
 static double error_of(const model *m, int side, const double *x)
 {
     double off = 0, all = 0;
@@ -143,10 +139,7 @@ TEST(many_bits_are_the_model)
     }
 }
 
-/*
- * With latent=0, K and V must be computed from the same quantised input, whose bits are counted
- * once.
- */
+/* latent=0: K and V share one quantised input, counted once. */
 TEST(an_input_is_quantised_once)
 {
     static double x[N * MOST];
@@ -169,9 +162,8 @@ TEST(an_input_is_quantised_once)
 }
 
 /*
- * With latent=1, xquant stores X U, quantised per channel, where X are the inputs of the layer and
- * W_K^T = U S B^T. The keys must equal Q(X U) U^T W_K^T, where Q() means quantising and decoding.
- * The sign of a column of U is arbitrary and affects only how the minima of groups are rounded.
+ * latent=1 stores X U per channel; W_K^T = U S B^T. Keys = Q(X U) U^T W_K^T. Signs of U only affect
+ * rounding of minima.
  */
 TEST(keys_are_read_from_a_latent)
 {

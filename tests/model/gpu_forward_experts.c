@@ -1,7 +1,4 @@
-/*
- * Tests of mixture-of-experts models in the forward pass on a GPU. Experts that are streamed from
- * the checkpoint must give the same bits as experts that stay on the device.
- */
+/* Tests mixture-of-experts models on a GPU. Streamed and resident experts must give equal bits. */
 #include <math.h>
 #include <string.h>
 
@@ -26,8 +23,8 @@ typedef struct {
 } grouping;
 
 /*
- * Fills the router's logits with multiples of 1/64, so that many are equal. Every 50th token has
- * some NaN among its logits, token 123 has only NaN.
+ * Fills router logits with multiples of 1/64, many equal. Every 50th token has some NaN, token 123
+ * only NaN.
  */
 static void make_logits(const grouping *g, float *logit, float *bias)
 {
@@ -50,7 +47,7 @@ static int near(float a, float b, double scale)
                                 : fabs((double)a - (double)b) <= 1e-6 * scale;
 }
 
-/* Returns 1 if the device's list of each expert's tokens is complete and in ascending order. */
+/* Returns 1 if the device's token list of each expert is complete and ascending. */
 static int lists_agree(const kvd_gpu_routes *r, const uint32_t *expert, const float *factor,
                        const uint32_t *count, const uint32_t *row, const float *weight)
 {
@@ -146,10 +143,7 @@ typedef struct {
     size_t groups;
 } few_case;
 
-/*
- * Weights of all experts, on the host as float32 numbers that bf16 represents exactly, and on the
- * device.
- */
+/* All experts' weights, on the device and on the host as float32 that bf16 represents exactly. */
 typedef struct {
     float *gate_up, *down, *bias_gate_up, *bias_down;
     kvd_gpu_expert *device;
@@ -204,7 +198,7 @@ static double dot(const float *w, const double *x, size_t n)
     return s;
 }
 
-/* Adds factor * (output of expert x for `in` [d]) to y [d], in float64. */
+/* Adds factor * (expert x of `in` [d]) to y [d]. */
 static void add_expert(const few_case *c, const few_weights *w, size_t x, const double *in,
                        double factor, double *y)
 {
@@ -228,9 +222,8 @@ static void add_expert(const few_case *c, const few_weights *w, size_t x, const 
 }
 
 /*
- * Tests the kernels for experts of few tokens, which route tokens on the device. They must choose
- * the experts that kvd_gpu_route chooses. Their outputs must equal a float64 computation. A second
- * run must give the same bits.
+ * Tests kernels for few tokens per expert against kvd_gpu_route and float64, and for reproducible
+ * bits.
  */
 static void test_few(const few_case *c)
 {
@@ -325,7 +318,7 @@ static void test_few(const few_case *c)
     release_weights(c, &w);
 }
 
-/* The norm before the experts and the product with the router must equal a float64 computation. */
+/* The norm before the experts and the router's product must equal float64. */
 static void test_norm_route(size_t n, size_t d, size_t experts, bool adds)
 {
     kvd_rng rng;
@@ -426,8 +419,8 @@ static kvd_batch batch_of(const kvd_config *c, size_t n, size_t offset[4])
 }
 
 /*
- * Streamed experts must give the bits of experts that stay on the device. The streamed pass runs
- * twice. When its second run begins, the device buffers hold experts of other layers.
+ * Streamed experts must give resident experts' bits, also in a second run, when buffers hold other
+ * layers.
  */
 static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type, int n_gpus)
 {
@@ -491,7 +484,7 @@ static void test_limits(const char *name)
     kvd_checkpoint_close(c);
 }
 
-/* Each expert has 22 MB in bf16, so copying one expert takes several pinned host buffers. */
+/* 22 MB per expert in bf16: copies take several pinned buffers. */
 static const kvd_shape large = {
     "large", "large", "made up",
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_act\":\"silu\","
@@ -508,10 +501,7 @@ static size_t free_bytes(void)
     return left;
 }
 
-/*
- * Runs the forward pass twice. Returns the device memory that it takes; *seconds receives the time
- * of the second run.
- */
+/* Runs the forward pass twice. Returns its device memory; *seconds: second run. */
 static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *spec,
                           const kvd_batch *b, float *hidden, double *seconds, int *streamed,
                           kvd_err *err)
@@ -537,8 +527,8 @@ static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s
 }
 
 /*
- * The result of kvd_gpu_forward_bytes must equal the memory taken, up to the granularity of
- * allocations and the memory of CUDA libraries.
+ * kvd_gpu_forward_bytes must equal the memory taken, up to allocation granularity and CUDA
+ * libraries.
  */
 static void test_memory(size_t n)
 {
@@ -571,10 +561,7 @@ static void test_memory(size_t n)
     const kvd_batch b = batch_of(config, n, offset);
     float *const x = need(n * d * sizeof *x), *const y = need(n * d * sizeof *y),
                  *const z = need(n * d * sizeof *z);
-    /*
-     * The memory and time of the first run are not used, because in this run the CUDA libraries
-     * load their kernels.
-     */
+    /* The first run loads kernels of CUDA libraries. */
     (void)run_limited(c, &all, &b, x, &s_resident, &streamed[0], &err);
     const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
     (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);
@@ -597,7 +584,7 @@ static void test_memory(size_t n)
     kvd_checkpoint_close(made);
 }
 
-/* With the argument `quick`, only small models are tested. */
+/* quick: only small models */
 int main(int argc, char **argv)
 {
 #define NAME(name) name

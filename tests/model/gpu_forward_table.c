@@ -1,7 +1,6 @@
 /*
- * Compares the table of model families in docs/checkpoints.md with what the code accepts for every
- * test model. Needs no GPU. A cell is "yes", "no: WHY" or "yes, but WHY". WHY must be part of the
- * error message that the code gives.
+ * Compares the model families in docs/checkpoints.md with what the code accepts, without a GPU.
+ * Cells: "yes", "no: WHY", "yes, but WHY"; WHY is part of the error message.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -27,7 +26,7 @@ static struct {
 } row[ROWS];
 static size_t n_rows;
 
-/* Copies the next cell of a line of the table to `cell`, and returns the rest of the line. */
+/* Copies the next cell of a table line to `cell`, and returns the rest. */
 static const char *next_cell(const char *line, char cell[CELL])
 {
     const char *const end = strchr(line, '|');
@@ -66,8 +65,7 @@ static void read_table(void)
 }
 
 /*
- * `which` is a column of the table, such as GPU_PASS. Returns 0 if the computation in this column
- * supports the model, or -1 with the reason in *err.
+ * Returns 0 if the computation of column `which` supports the model, or -1 with the reason in *err.
  */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
@@ -100,8 +98,8 @@ static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 }
 
 /*
- * Returns true if kvdim-tasks would generate text with the GPU engine for this model. If the engine
- * rejects the model without a reason, returns true, so that the test fails.
+ * Returns true if kvdim-tasks would use the GPU engine, or if the engine's rejection lacks a
+ * reason.
  */
 static bool generates_in_engine(const kvd_config *c)
 {

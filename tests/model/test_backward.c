@@ -1,6 +1,6 @@
 /*
- * Tests of the gradients of the loss on the CPU, against PyTorch's autograd in float64
- * (tests/oracle/make_gradients.py) and differences of a double-precision forward pass.
+ * Tests CPU gradients against PyTorch float64 (tests/oracle/make_gradients.py) and double-precision
+ * differences.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -140,10 +140,7 @@ static kvd_checkpoint *open_family(const char *name)
     return checkpoint;
 }
 
-/*
- * Returns the ids of two sequences: the ids in expected.safetensors, and the first 20 of them in
- * reverse order.
- */
+/* Returns ids of two sequences: those of expected.safetensors, and the first 20 reversed. */
 static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
 {
     kvd_err err = {""};
@@ -266,10 +263,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
         fail_msg("%s", err.msg);
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
-        /*
-         * Sum of the probabilities of all tokens except the target token, divided by the
-         * probability of the target token.
-         */
+        /* (sum of probabilities without the target) / target's probability */
         double others = 0;
         for (size_t j = 0; j < vocab; j++)
             others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
@@ -279,10 +273,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     return sum;
 }
 
-/*
- * Compares two derivatives of the loss f along random directions h: the product of the gradient
- * with h, and (f(x + h) - f(x - h)) / 2, for small h.
- */
+/* Compares gradient . h with (f(x + h) - f(x - h)) / 2 for random small h. */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};
@@ -348,10 +339,7 @@ static void test_longer_sequence(void **state)
     compare_with_differences("gqa bf16", path, 150);
 }
 
-/*
- * The gradients of the last token's key and value must be 0: the last token predicts nothing, and
- * no later query reads them.
- */
+/* The last token predicts nothing and is read by no later query, so its K and V gradients are 0. */
 static void test_last_row_has_none(void **state)
 {
     kvd_err err = {""};

@@ -1,6 +1,6 @@
 /*
- * Tests of the operations of the CPU's forward pass against formulas in double precision, at sizes
- * around vector widths and thread limits.
+ * Tests CPU forward operations against double precision, at sizes around vector widths and thread
+ * limits.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static double distance(const float *a, const double *b, size_t n)
     return s > 0 ? sqrt(d / s) : sqrt(d);
 }
 
-/* Returns the difference of y from `exact`, in units in the last place of `exact`. */
+/* Returns the error of y in units in the last place of `exact`. */
 static double ulps(float y, double exact)
 {
     return fabs((double)y - exact) / ldexp(1.0, ilogb(exact) - 23);
@@ -52,10 +52,7 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
         y[i] = kvd_expf(x[i]);
 }
 
-/*
- * Tests every 97th float of the range in which the exponential is defined, which is about one
- * percent of the floats of this range.
- */
+/* Every 97th float, about one percent. */
 TEST(test_exponential_accuracy)
 {
     enum { N = 1024 };
@@ -112,7 +109,7 @@ TEST(test_rms_norm)
         }
         kvd_rms_norm(x, gain, 1e-5, n, d, y);
         assert_true(distance(y, exact, n * d) < 2e-7);
-        kvd_rms_norm(x, gain, 1e-5, n, d, x); /* computed in place */
+        kvd_rms_norm(x, gain, 1e-5, n, d, x); /* in place */
         assert_memory_equal(x, y, n * d * sizeof *x);
         free(x);
         free(gain);
@@ -165,10 +162,7 @@ TEST(test_linear)
     }
 }
 
-/*
- * The norm must not depend on the number of threads, on whether it is computed in place, or on the
- * mean of x.
- */
+/* Independent of threads, of computing in place, and of x's mean. */
 TEST(test_layer_norm)
 {
     const size_t shapes[][2] = {{1, 1}, {1, 2}, {3, 17}, {7, 64}, {300, 80}};
@@ -252,7 +246,7 @@ static double dot(const float *a, const float *b, size_t n)
     return s;
 }
 
-/* The product q_m . k_n of vectors that RoPE has rotated must depend on m - n alone. */
+/* q_m . k_n of rotated vectors must depend on m - n alone. */
 TEST(test_rope_is_relative)
 {
     for (int layout = 0; layout < 2; layout++)
@@ -282,10 +276,7 @@ TEST(test_rope_is_relative)
             }
 }
 
-/*
- * The two layouts of RoPE (adjacent pairs and halves) must agree if dimensions are permuted: 2i ->
- * i, 2i+1 -> i + d/2.
- */
+/* Layouts (adjacent pairs, halves) agree after the permutation 2i -> i, 2i+1 -> i + d/2. */
 TEST(test_rope_layouts_agree)
 {
     for (int d = 2; d <= 128; d += 14) {
@@ -338,10 +329,7 @@ TEST(test_rope_frequencies)
             fabs(kvd_rope_frequency(&c, false, 1, i) * 8 / kvd_rope_frequency(&plain, false, 1, i) -
                  1) < 1e-14);
     }
-    /*
-     * The RoPE scaling of Llama 3 does not change high frequencies and divides low ones by the
-     * scaling factor.
-     */
+    /* Llama 3's scaling keeps high frequencies and divides low ones by the factor. */
     c.rope_scaling = KVD_ROPE_LLAMA3;
     assert_true(kvd_rope_frequency(&c, false, 1, 0) == kvd_rope_frequency(&plain, false, 1, 0));
     assert_true(kvd_rope_frequency(&c, false, 1, 31) ==
@@ -356,10 +344,7 @@ TEST(test_rope_frequencies)
     assert_true(blended >= 3);
 }
 
-/*
- * LongRoPE's divisors must depend on the length of the sequence. The square of its factor on
- * cosines and sines must multiply attention scores.
- */
+/* LongRoPE: divisors depend on the sequence length; the squared factor multiplies scores. */
 TEST(test_longrope)
 {
     enum { D = 20, N = 300 };
@@ -469,7 +454,7 @@ TEST(test_softmax)
     }
 }
 
-/* The softmax of elements from .. to-1 must not depend on the other elements. */
+/* Elements outside from .. to-1 must not matter. */
 TEST(test_softmax_of_a_window)
 {
     for (size_t from = 0; from < 20; from++)
@@ -502,9 +487,7 @@ TEST(test_softcap)
     kvd_softcap(edge, 5, 1, 30);
     assert_true(edge[0] == 30 && edge[1] == -30 && isnan(edge[2]) && edge[3] == 0);
     assert_true(fabsf(edge[4] / 1e-30f - 1) < 1e-6f);
-    /*
-     * The softmax of scores with a softcap must equal the softmax of the scores after kvd_softcap.
-     */
+    /* A softcap in softmax must equal kvd_softcap before softmax. */
     float row[20], capped[20];
     for (size_t j = 0; j < 20; j++)
         row[j] = capped[j] = (float)(40 * uniform());
@@ -548,10 +531,7 @@ TEST(test_first_nonfinite)
     assert_int_equal(kvd_first_nonfinite_f32(x, 0), 0);
     const float bad[3] = {NAN, INFINITY, -INFINITY};
     const size_t at[] = {0, 1, 8191, 8192, 33333, 50000};
-    /*
-     * Bad values are written from the last index to the first, so that each newly written value is
-     * the first bad value.
-     */
+    /* From last to first, so that each new value is the first bad one. */
     for (size_t i = 6; i-- > 0;) {
         x[at[i]] = bad[i % 3];
         assert_int_equal(kvd_first_nonfinite_f32(x, n), at[i]);

@@ -1,6 +1,6 @@
 /*
- * Tests of chat templates: every format must give the conversations of published templates
- * (tests/oracle/make_chat.py), and must be recognised from parts of these templates.
+ * Tests chat templates: conversations and recognition of published templates
+ * (tests/oracle/make_chat.py).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static void put_config(json_t *config)
     json_decref(config);
 }
 
-/* Returns a chat template that consists of the texts by which a format is recognised. */
+/* Returns a chat template of the texts by which a format is recognised. */
 static char *template_of(const json_t *form)
 {
     char *text = strdup("");
@@ -101,10 +101,7 @@ TEST(forms_as_published_templates)
         assert_string_equal(c->name, text_of(form, "form"));
         char *const one = render(c, form, 1), *const three = render(c, form, 3);
         assert_string_equal(one, text_of(form, "one"));
-        /*
-         * a template for one turn only removes text from earlier answers, so the two texts must
-         * differ
-         */
+        /* one-turn templates remove text from earlier answers */
         if (c->one_turn)
             assert_string_not_equal(three, text_of(form, "three"));
         else
@@ -139,7 +136,7 @@ static void expect(const char *form, const char *file)
     free(path);
 }
 
-/* Reading the chat template `text` must fail with a message that contains `other`. */
+/* Reading chat template `text` must fail with a message that contains `other`. */
 static void refused(const char *text, const char *other)
 {
     kvd_err err = {""};
@@ -181,10 +178,7 @@ TEST(recognised_in_files)
     }
 }
 
-/*
- * A template that writes additional text, or that lacks a part, must not be recognised as a known
- * format.
- */
+/* A template with additional text, or without a part, must be unknown. */
 TEST(similar_templates_are_unknown)
 {
     size_t i, k;
@@ -207,10 +201,7 @@ TEST(similar_templates_are_unknown)
         }
         const kvd_chat *const c = named(name);
         for (k = 0; k < KVD_CHAT_MARKS && c->lacks[k]; k++) {
-            /*
-             * make_chat.py has checked that no published template of this format contains any
-             * string of c->lacks.
-             */
+            /* make_chat.py checked that no published template of this format contains c->lacks. */
             assert_string_equal(
                 c->lacks[k], json_string_value(json_array_get(json_object_get(form, "absent"), k)));
             assert_true(asprintf(&more, "%s%s", c->lacks[k], text) > 0);

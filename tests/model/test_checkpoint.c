@@ -16,10 +16,7 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-/*
- * Returns the path of a file in the test's folder; only the results of the last four calls stay
- * valid.
- */
+/* Returns the path of a file in the test's folder, valid for four calls. */
 static const char *in(const char *name)
 {
     static char path[4][512];
@@ -37,7 +34,7 @@ static void write_text(const char *path, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Writes one tensor per name. Each holds one float32: the index of the name plus `base`. */
+/* Writes one float32 tensor per name: index of the name plus `base`. */
 static void write_tensors(const char *path, const char *const *names, size_t n, float base)
 {
     char header[4096] = "{";
@@ -89,10 +86,7 @@ static kvd_tensor must_find(const kvd_checkpoint *c, const char *name, size_t ro
     return t;
 }
 
-/*
- * Looks up every tensor that the configuration requires, and passes it to `visit` unless that is
- * NULL.
- */
+/* Passes every tensor that the configuration requires to `visit` (may be NULL). */
 static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t),
                     void *ctx)
 {
@@ -171,7 +165,7 @@ static const char *shared_models(void)
     return path;
 }
 
-/* Tests those of the real checkpoints that are present on this machine. */
+/* Tests real checkpoints that this machine has. */
 TEST(test_real_models)
 {
     static const struct {
@@ -259,8 +253,8 @@ static void compare(void *ctx, const kvd_tensor *t)
 }
 
 /*
- * A checkpoint must give equal tensors as a single file, as three shards and in llama2.c's format,
- * and, in 16-bit formats, tensors that are equal up to rounding.
+ * Single file, three shards and llama2.c format must give equal tensors, 16-bit formats up to
+ * rounding.
  */
 TEST(test_formats_agree)
 {
@@ -319,7 +313,7 @@ TEST(test_tied_head)
     const char *file = "tied/model.safetensors";
     assert_int_equal(mkdir(in("tied"), 0777), 0);
     write_config(in("tied/config.json"), 1);
-    /* The tied tensor is stored under one of the two names, and must be found under both. */
+    /* The tied tensor is stored under one name and found under both. */
     for (int i = 0; i < 2; i++) {
         write_tensors(in(file), both + i, 1, 5);
         kvd_checkpoint *c = must_open(in("tied"));
@@ -381,7 +375,7 @@ TEST(test_index)
     static const char *const embed[] = {"model.embed_tokens.weight"}, *const norm[] = {
                                                                           "model.norm.weight"};
     static const struct {
-        /* Part of the error message; NULL means that the checkpoint opens. */
+        /* part of the error message; NULL: the checkpoint opens */
         const char *index, *message;
     } cases[] = {
         {MAP(EMBED("a") "," NORM("b")), NULL},
@@ -439,7 +433,7 @@ static void expect_tokenizer(const char *path, const char *name, const char *mes
     kvd_checkpoint_close(c);
 }
 
-/* Configuration and tokenizer must be found in the folder of the checkpoint file. */
+/* Configuration and tokenizer must be found in the checkpoint file's folder. */
 TEST(test_beside)
 {
     static const char *const embed[] = {"model.embed_tokens.weight"};
@@ -451,7 +445,7 @@ TEST(test_beside)
     write_config(in("beside/config.json"), 1);
     expect_tokenizer(in("beside/m.safetensors"), NULL,
                      "NAME.tokenizer.json or tokenizer.json is missing");
-    /* The file NAME.config.json must be used in place of config.json */
+    /* NAME.config.json takes precedence over config.json. */
     write_text(in("beside/m.config.json"), "{}");
     must_refuse(in("beside/m.safetensors"),
                 "m.config.json': neither 'architectures' nor 'model_type'");
@@ -471,7 +465,7 @@ TEST(test_beside)
 
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
-    s.vocab = 16; /* the vocabulary is too small for a tokenizer, so none is written */
+    s.vocab = 16; /* too small for a tokenizer, so none is written */
     assert_int_equal(make_llama2c(in("beside/a[b]*.bin"), &s, &err), 0);
     expect_tokenizer(in("beside/a[b]*.bin"), NULL, "NAME.tok*.bin or tokenizer.bin is missing");
     write_text(in("beside/ab.tok.bin"), ""); /* the file name must not be used as a glob pattern */
@@ -492,12 +486,12 @@ TEST(test_beside)
     must_refuse("/dev/null", "is no checkpoint");
     write_text(in("beside/empty.bin"), "");
     must_refuse(in("beside/empty.bin"), "empty.bin': not a llama2.c file: 0 bytes");
-    /* A folder is no checkpoint and must be rejected */
+    /* A folder is no checkpoint. */
     assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0);
     must_refuse(in("beside/x.bin"), "cannot open '");
 }
 
-/* Without a folder in the path, the tokenizer is in the current folder. */
+/* A path without folder: the tokenizer is in the current folder. */
 TEST(test_relative_path)
 {
     kvd_err err = {""};
@@ -548,9 +542,8 @@ static void *read_pages(void *at)
 }
 
 /*
- * Reads the part of a mapped file that is missing after the file was truncated, in a new thread if
- * `in_thread` is true. The file is mapped by kvd_filemap_load or, if `foreign` is true, directly by
- * mmap. Does not return.
+ * Reads a truncated part of a mapped file. foreign: mapped by mmap, not kvd_filemap_load. Does not
+ * return.
  */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {
@@ -569,7 +562,7 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     }
     if (truncate(in("mapped-2"), 5000))
         _exit(7);
-    read_pages(&other); /* `other` was not truncated, so this must not fail */
+    read_pages(&other); /* `other` was not truncated */
     if (!in_thread)
         read_pages(&m);
     else if (pthread_create(&thread, NULL, read_pages, &m) || pthread_join(thread, NULL))
@@ -577,7 +570,7 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     _exit(8);
 }
 
-/* The program must end with a one-line message, whichever thread reads the truncated file. */
+/* Any thread that reads a truncated file must end the program with a one-line message. */
 TEST(test_shrunk_file)
 {
     static char page[1 << 16];

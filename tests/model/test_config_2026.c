@@ -19,7 +19,7 @@ static const char gemma2[] =
     "\"num_key_value_heads\":16,\"query_pre_attn_scalar\":144,\"rms_norm_eps\":1e-06,"
     "\"rope_theta\":10000.0,\"sliding_window\":4096,\"vocab_size\":256000}";
 
-/* config.json of google/gemma-2b; the Hugging Face library replaces its activation "gelu". */
+/* config.json of google/gemma-2b, whose activation "gelu" Transformers replaces */
 static const char gemma[] =
     "{\"architectures\":[\"GemmaForCausalLM\"],\"attention_bias\":false,"
     "\"attention_dropout\":0.0,\"bos_token_id\":2,\"eos_token_id\":1,\"head_dim\":256,"
@@ -78,10 +78,7 @@ static const char gemma3_text[] =
     "\"rope_theta\":1000000,\"sliding_window\":512,\"sliding_window_pattern\":6,"
     "\"vocab_size\":262144}";
 
-/*
- * config.json of google/gemma-3-27b-it, whose text_config states only entries that differ from the
- * defaults.
- */
+/* config.json of google/gemma-3-27b-it, whose text_config omits defaults */
 static const char gemma3[] =
     "{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"boi_token_index\":255999,"
     "\"eoi_token_index\":256000,\"eos_token_id\":[1,106],\"image_token_index\":262144,"
@@ -113,7 +110,7 @@ TEST(test_gemma3)
     assert_true(c.rope_factor == 8 && c.rope_theta == 1e6 && c.rope_local_theta == 1e4);
     assert_true(fabs(c.score_scale - 1 / sqrt(168)) < 1e-15);
 
-    /* Transformers 5 writes a separate object of RoPE settings for each type of layer. */
+    /* Transformers 5: separate RoPE settings per type of layer. */
     c = accept("{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"num_hidden_layers\":2,"
                "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":9,"
                "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2.0,"
@@ -131,10 +128,7 @@ TEST(test_gemma3)
         gemma3, "\"sliding_window\":1024",
         "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}",
         "rope_parameters: sliding_attention: rope type 'linear'");
-    /*
-     * The Hugging Face library ignores these three settings, so their meaning is not known and they
-     * must be rejected.
-     */
+    /* Settings that Transformers ignores have no known meaning and must be rejected. */
     refuse_config(gemma3_text, "\"rope_scaling\":null",
                   "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":8}",
                   "'rope_parameters' has neither 'full_attention' nor 'sliding_attention'");
@@ -223,7 +217,7 @@ TEST(test_starcoder2)
     refuse_config(starcoder2, "\"norm_epsilon\":1e-05,", "", "'norm_epsilon' is missing");
 }
 
-/* Tests Qwen2.5 with the YaRN scaling of its model card. */
+/* Qwen2.5 with the YaRN scaling of its model card. */
 TEST(test_yarn)
 {
     static const char qwen[] =
@@ -239,7 +233,7 @@ TEST(test_yarn)
                   "'short_factor' is not known for rope type 'yarn'");
     /* NousResearch/Yarn-Llama-2-7b-64k has the note "finetuned". */
     (void)accept(edit_config(qwen, "\"factor\":4.0", "\"factor\":4.0,\"finetuned\":true"));
-    /* Below max_position_embeddings, dynamic NTK does not change the frequencies. */
+    /* Below max_position_embeddings, dynamic NTK keeps frequencies. */
     const kvd_config plain =
         accept(edit_config(qwen, "\"original_max_position_embeddings\":32768,\"type\":\"yarn\"",
                            "\"type\":\"dynamic\""));
@@ -252,7 +246,7 @@ TEST(test_yarn)
     "\"num_hidden_layers\":" #layers ",\"num_attention_heads\":4,\"num_key_value_heads\":2,"       \
     "\"vocab_size\":64,\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-05,"
 
-/* Entries of config.json of HuggingFaceTB/SmolLM3-3B and LGAI-EXAONE/EXAONE-4.0-32B */
+/* config.json of HuggingFaceTB/SmolLM3-3B and LGAI-EXAONE/EXAONE-4.0-32B, in part */
 static const char smollm3[] =
     "{" SIZES(8) "\"architectures\":[\"SmolLM3ForCausalLM\"],\"model_type\":\"smollm3\","
                  "\"no_rope_layer_interval\":4,\"no_rope_layers\":[1,1,1,0,1,1,1,0],"
@@ -285,7 +279,7 @@ TEST(test_layers_without_rope)
                   "'sliding_window_pattern' is not an integer");
 }
 
-/* Entries of ibm-granite/granite-3.3-2b-base and openbmb/MiniCPM-2B-sft-bf16 */
+/* config.json of ibm-granite/granite-3.3-2b-base and openbmb/MiniCPM-2B-sft-bf16, in part */
 static const char granite[] =
     "{" SIZES(40) "\"architectures\":[\"GraniteForCausalLM\"],\"model_type\":\"granite\","
                   "\"attention_bias\":false,\"attention_multiplier\":0.015625,"
@@ -326,7 +320,7 @@ TEST(test_near_llama)
     assert_true(kvd_config_window(&c, 0) == 0 && kvd_config_window(&c, 1) == 9);
 }
 
-/* Entries of config.json of CohereLabs/c4ai-command-r7b-12-2024 */
+/* config.json of CohereLabs/c4ai-command-r7b-12-2024, in part */
 static const char cohere2[] =
     "{\"architectures\":[\"Cohere2ForCausalLM\"],\"model_type\":\"cohere2\",\"hidden_act\":\"silu\","
     "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":8,"
@@ -351,7 +345,7 @@ TEST(test_cohere)
                   "'sliding_window' is null, a cohere2 model needs one");
 }
 
-/* Entries of config.json of zai-org/GLM-4.5-Air */
+/* config.json of zai-org/GLM-4.5-Air, in part */
 static const char glm4_moe[] =
     "{" SIZES(4) "\"architectures\":[\"Glm4MoeForCausalLM\"],\"model_type\":\"glm4_moe\","
                  "\"attention_bias\":true,\"first_k_dense_replace\":1,\"head_dim\":128,"
@@ -373,7 +367,7 @@ TEST(test_glm4_moe)
                   "8 experts do not form 'n_group' 3 groups of at least 2");
 }
 
-/* Entries of config.json of mistralai/Ministral-3-3B-Base-2512 */
+/* config.json of mistralai/Ministral-3-3B-Base-2512, in part */
 static const char mistral3[] =
     "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"model_type\":\"mistral3\","
     "\"image_token_index\":10,\"text_config\":{" SIZES(

@@ -48,7 +48,7 @@ static kvd_corpus *opened(const kvd_corpus_spec *spec)
     return c;
 }
 
-/* Checks the lengths of all sequences; `want` is a list such as "4 4 2". */
+/* Checks the lengths of all sequences. want: a list such as "4 4 2". */
 static void assert_lengths(const kvd_corpus *c, const char *want)
 {
     char got[256] = "";
@@ -84,7 +84,7 @@ TEST(test_random)
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
     kvd_corpus_close(b);
-    /* Equal token ids that are cut into sequences of another length must have another hash. */
+    /* Another sequence length must change the hash. */
     spec.seed = 7, spec.seq_len = 99;
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
@@ -99,7 +99,7 @@ TEST(test_windows_of_ids)
     kvd_corpus *c = opened(&spec);
     kvd_err err;
     uint32_t id[32];
-    /* the sequences that begin at tokens 9, 12 and 17 would have one token and are dropped */
+    /* sequences of one token (from 9, 12 and 17) are dropped */
     assert_lengths(c, "4 4 2 4");
     assert_int_equal(kvd_corpus_n_documents(c), 4);
     assert_int_equal(kvd_corpus_n_dropped(c), 3);
@@ -109,7 +109,7 @@ TEST(test_windows_of_ids)
     kvd_corpus_close(c);
 }
 
-/* The corpus must have exactly max_tokens tokens if sequences of 2 tokens or more allow it. */
+/* Exactly max_tokens, if sequences of at least 2 tokens allow. */
 TEST(test_max_tokens)
 {
     const char *path = put("ids.csv", "1,2,3,4,5,6,7,8,9\n10,11\n12,13,14,15,16\n");
@@ -133,7 +133,7 @@ TEST(test_max_tokens)
         }
 }
 
-/* Each text file may have its own JSON field (member `fields`). */
+/* Each text file may have its own JSON field. */
 TEST(test_by_text)
 {
     const char *paths[3] = {
@@ -225,10 +225,7 @@ TEST(test_kinds_of_text)
             assert_string_equal(kvd_corpus_hash(c), hash);
         kvd_corpus_close(c);
     }
-    /*
-     * Plain text files with the same documents as the JSON and CSV files of this test must give the
-     * same hash.
-     */
+    /* Plain text must give the hash of JSON and CSV files with the same documents. */
     const char *paths[2] = {put("1.txt", "first one\nhere"), put("2.txt", "second \xc3\xa4, here")};
     kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
     kvd_corpus *c = opened(&spec);
@@ -330,9 +327,8 @@ TEST(test_refused_ids)
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
     /*
-     * With a limit of 7 tokens, the second sequence is shortened to 2 tokens, because with 3 tokens
-     * only 1 of the 7 would remain, which cannot form a sequence. The message must still count all
-     * 6 tokens of the file.
+     * Limit 7: the second sequence has 2 tokens, as 3 would leave one token. The message counts all
+     * 6 tokens.
      */
     refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};
@@ -341,7 +337,7 @@ TEST(test_refused_ids)
     refused(&spec, "sequences of 1 tokens: at least 2 are needed");
 }
 
-/* Reading must stop early: the text after the last needed token is malformed. */
+/* Text after the last needed token is malformed and must not be read. */
 TEST(test_stops_early)
 {
     kvd_corpus_spec spec = {

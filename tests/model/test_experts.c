@@ -17,7 +17,7 @@
 
 typedef struct {
     unsigned char *bytes;
-    /* n is the size of the file in bytes, data the offset of the first tensor. */
+    /* n: bytes of the file; data: offset of the first tensor */
     size_t n, data;
     json_t *header;
 } file;
@@ -39,7 +39,7 @@ static file read_file(const char *path)
     return f;
 }
 
-/* Sets all bytes of a tensor to `byte`: 0, or 255, which gives NaN in bf16 and f16. */
+/* Sets all bytes of a tensor to `byte`: 0, or 255 (NaN in bf16 and f16). */
 static void fill(file *f, const char *tensor, int byte)
 {
     const json_t *at = json_object_get(json_object_get(f->header, tensor), "data_offsets");
@@ -93,10 +93,7 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
     return fine;
 }
 
-/*
- * A NaN in the weights of a chosen expert must reach the result; a NaN in any other expert must not
- * change the result.
- */
+/* NaN weights must reach the result from chosen experts only. */
 static void test_only_the_chosen(void **state)
 {
     const char *name = *state;
@@ -132,7 +129,7 @@ static void test_only_the_chosen(void **state)
     json_decref(f.header);
 }
 
-/* Equal router logits choose the experts with the lowest indices, with equal factors. */
+/* Equal logits choose the lowest indices with equal factors. */
 static void test_equal_logits(void **state)
 {
     (void)state;
@@ -150,7 +147,7 @@ static void test_equal_logits(void **state)
     json_decref(f.header);
 }
 
-/* The batch has more tokens than an expert processes at once. */
+/* More tokens than an expert processes at once. */
 static void test_large_batch(void **state)
 {
     enum { SEQUENCES = 12, LENGTH = 100 };
@@ -188,7 +185,7 @@ static void test_large_batch(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* config.json of Mixtral, without fields that do not affect the computation. */
+/* config.json of Mixtral, relevant fields. */
 static const char mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":1,"
     "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,"
@@ -294,10 +291,7 @@ typedef struct {
     size_t bytes;
 } stored_tensor;
 
-/*
- * Looks up one expert's tensor `name` in a safetensors file that contains the n tensors t. A tensor
- * of the file may hold the matrices of all experts.
- */
+/* Looks up an expert's tensor in a file of n tensors t, which may store all experts in one. */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
 {
@@ -332,7 +326,7 @@ static void test_stored_together(void **state)
     kvd_err err = {""};
     kvd_tensor t;
     float x[128];
-    /* Codes and scales of 3 experts, whose matrices are [2][64] in MXFP4. */
+    /* 3 experts, matrices [2][64] in MXFP4. */
     stored_tensor good[] = {{"m.experts.w_blocks", "U8", "[3,2,2,16]", 192},
                             {"m.experts.w_scales", "U8", "[3,2,2]", 12}};
     assert_int_equal(find_stored(good, 2, name, &t, &err), 0);
@@ -352,7 +346,7 @@ static void test_stored_together(void **state)
     assert_int_equal(find_stored(good, 2, "m.experts.1.v.weight", &t, &err), 1);
     assert_int_equal(find_stored(good, 2, "m.experts.1.w.bias", &t, &err), 1);
 
-    /* Matrices [in][out] of 3 experts, not quantised, and their biases. */
+    /* 3 experts, matrices [in][out] and biases. */
     const stored_tensor plain[] = {{"m.experts.w", "F32", "[3,4,2]", 96},
                                    {"m.experts.w_bias", "F32", "[3,2]", 24}};
     assert_int_equal(find_stored(plain, 2, name, &t, &err), 0);
@@ -401,7 +395,7 @@ static void test_stored_together(void **state)
     assert_string_equal(of, "x.experts.0.y.bias");
     assert_false(kvd_stacked_name("x.expert.y", of, sizeof of));
     assert_false(kvd_stacked_name("x.experts.y", of, 10));
-    /* This call fails, but before that it closes the file that the previous call opened. */
+    /* A failing call closes the file of the previous call. */
     (void)find_stored(good, 0, name, &t, &err);
 }
 
@@ -508,7 +502,7 @@ static void test_refused_by_name(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* The operation count must include only the matrices of the chosen experts. */
+/* Only chosen experts' matrices count. */
 static void test_flop_counts(void **state)
 {
     (void)state;

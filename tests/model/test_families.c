@@ -1,6 +1,6 @@
 /*
- * Tests of every model family on small random checkpoints, against Hugging Face Transformers
- * (tests/oracle/make_family_fixtures.py) and a double-precision reference.
+ * Tests every model family against Transformers (tests/oracle/make_family_fixtures.py) and double
+ * precision.
  */
 #include <stdio.h>
 
@@ -11,7 +11,7 @@
 
 static const char folder[] = "tests/data/families";
 
-/* Compares with Transformers; *state is the name of the model's folder. */
+/* *state: name of the model's folder. */
 static void test_transformers(void **state)
 {
     const char *name = *state;
@@ -38,10 +38,7 @@ static kvd_checkpoint *open_family(const char *name)
     return checkpoint;
 }
 
-/*
- * Sequences of a batch must not affect each other, neither through attention nor, with LongRoPE,
- * through their lengths.
- */
+/* Sequences of a batch must not affect each other, also with LongRoPE's lengths. */
 static void test_batch(void **state)
 {
     kvd_err err = {""};
@@ -107,9 +104,7 @@ static void test_two_parts(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/*
- * If one tensor stores several matrices, the weights of single heads in it must be read correctly.
- */
+/* Weights of single heads in a tensor of several matrices. */
 static void test_slices_of_shared_tensors(void **state)
 {
     (void)state;
@@ -150,7 +145,7 @@ static void test_configuration_decides(void **state)
 {
     (void)state;
     static const char *const cases[][4] = {
-        /* Columns: folder of the model, text to replace in its config.json, new text, message. */
+        /* folder, text to replace in config.json, new text, message */
         {"llama-biases", "\"attention_bias\": true", "\"attention_bias\": false",
          "self_attn.k_proj.bias' is not part of this llama model of 2 layers"},
         {"opt-nobias", "\"enable_bias\": false", "\"enable_bias\": true",
@@ -183,10 +178,7 @@ static void test_configuration_decides(void **state)
     }
 }
 
-/*
- * A file in which no tensor name has the family's prefix (such as "model.") must be read. If only
- * some names have the prefix, the file must be refused.
- */
+/* The prefix of a family ("model.") may be missing in all tensor names, not in some. */
 static void test_names_without_base(void **state)
 {
     (void)state;
@@ -195,10 +187,7 @@ static void test_names_without_base(void **state)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        /*
-         * llama-biases can be loaded without the prefix "model.", because it stores its output head
-         * as a tensor of its own.
-         */
+        /* llama-biases has an output head of its own, so names without "model." are unambiguous. */
         {"llama-biases", "\"model\\.", "      \"", NULL},
         /* Names as Transformers 4.52 and later may write them. */
         {"mistral3", "\"language_model\\.model\\.",
@@ -231,7 +220,7 @@ static void test_names_without_base(void **state)
     }
 }
 
-/* Tests the number of operations for feed-forward blocks without gate and for a sliding window. */
+/* Feed-forward blocks without gate, and a sliding window. */
 static void test_flop_counts(void **state)
 {
     (void)state;
@@ -248,8 +237,8 @@ static void test_flop_counts(void **state)
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
     assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
     /*
-     * In 5 tokens, the queries of layer 0 (window 3) see 1, 2, 3, 3 and 3 keys, 12 / 5 on average.
-     * The queries of layer 1 (no window) see 1 to 5 keys, 3 on average.
+     * 5 tokens: layer 0 (window 3) sees 1, 2, 3, 3, 3 keys, mean 12 / 5; layer 1 sees 1 .. 5, mean
+     * 3.
      */
     assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) <
                 1e-6);

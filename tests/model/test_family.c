@@ -7,7 +7,7 @@
 #include "model/checkpoint/weights.h"
 #include "unit.h"
 
-/* Returns a configuration with three KV heads, each with two query heads. */
+/* Returns a configuration with three KV heads of two query heads each. */
 static kvd_config sizes(const char *family)
 {
     kvd_config c = {.n_layers = 12,
@@ -104,9 +104,7 @@ TEST(test_grouped_rows)
     assert_place(&c, KVD_PART_V, false, name, 48, 12, 20, 12, 4, 16);
     assert_place(&c, KVD_PART_V, true, "transformer.h.11.self_attention.query_key_value.bias", 48,
                  12, 0, 12, 4, 16);
-    /*
-     * The norm before the feed-forward block has another tensor name in each of Falcon's variants.
-     */
+    /* Falcon's variants name the norm before the feed-forward block differently. */
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.ln_mlp.bias", 20, 20, 0, 0, 20, 20);
     c.order = KVD_ORDER_BEFORE;
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.post_attention_layernorm.bias", 20,
@@ -120,7 +118,7 @@ TEST(test_grouped_rows)
                  20, 0, 0, 20, 20);
 }
 
-/* Every row of a tensor that stores several matrices must belong to exactly one of them. */
+/* Every row of a tensor must belong to exactly one matrix. */
 TEST(test_parts_cover_their_tensor)
 {
     static const char *const families[] = {"phi3", "falcon"};
@@ -187,10 +185,7 @@ TEST(test_knows)
     assert_false(kvd_family_knows(&llama, "model.layers.12.self_attn.rotary_emb.inv_freq"));
 }
 
-/*
- * Tests a tensor in which each KV head has its rows of W_Q, W_K and W_V, so that the rows of W_K
- * are not adjacent.
- */
+/* Each KV head has its rows of W_Q, W_K and W_V, so W_K's rows are not adjacent. */
 TEST(test_read)
 {
     kvd_err err = {""};

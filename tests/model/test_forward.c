@@ -1,6 +1,6 @@
 /*
- * Tests of the CPU's forward pass, against a double-precision reference and Hugging Face
- * Transformers (tests/oracle/make_llama_fixture.py).
+ * Tests the CPU's forward pass against double precision and Transformers
+ * (tests/oracle/make_llama_fixture.py).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -83,7 +83,7 @@ TEST(test_demo_model_matches_reference)
     compare_with_reference("kvdim-6m", "data/models/kvdim-6m", 6);
 }
 
-/* Tests an output head that is so large that it is converted in several parts. */
+/* The output head is converted in several parts. */
 TEST(test_head_in_slabs)
 {
     kvd_err err;
@@ -97,10 +97,7 @@ TEST(test_head_in_slabs)
     compare_with_reference("head in slabs", in_folder("slabs"), 3);
 }
 
-/*
- * Tensors at unaligned addresses must be read: a file header that is one byte longer puts every
- * float32 tensor at an odd address.
- */
+/* A header that is one byte longer puts all float32 tensors at odd addresses. */
 TEST(test_unaligned_tensors)
 {
     kvd_err err;
@@ -168,7 +165,7 @@ TEST(test_ragged_batches_equal_single_sequences)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Sets the number of OpenMP threads. Without OpenMP the forward pass runs on one thread. */
+/* Sets the number of OpenMP threads, if OpenMP is used. */
 static void use_threads(int n)
 {
 #ifdef _OPENMP
@@ -236,10 +233,7 @@ TEST(test_last_layer)
     kvd_checkpoint_close(checkpoint);
 }
 
-/*
- * A forward pass may be split after any layer. kvd_forward_residual up to the layer and
- * kvd_forward_run_from after it must together give the bits of kvd_forward_run.
- */
+/* kvd_forward_residual and kvd_forward_run_from must together give kvd_forward_run's bits. */
 TEST(test_run_in_two_parts)
 {
     kvd_err err = {""};
@@ -332,8 +326,8 @@ TEST(test_bad_batches)
 }
 
 /*
- * If a weight is not finite, the message must name the first layer and token whose numbers are not
- * finite. Tokens 0 to 29 are two sequences.
+ * The message must name the first layer and token with non-finite numbers. Tokens 0 to 29: two
+ * sequences.
  */
 TEST(test_nonfinite_weights)
 {
@@ -405,8 +399,7 @@ TEST(test_wrong_shape_and_missing_tensor)
 }
 
 /*
- * If o W_O is computed for each head with the matrices of kvd_forward_weights_o, the sum over heads
- * must equal the layer's output projection.
+ * Outputs of kvd_forward_weights_o's matrices, summed over heads, must equal the output projection.
  */
 TEST(test_weight_slices)
 {
@@ -458,10 +451,7 @@ TEST(test_flop_counts)
                           .d_model = 64,
                           .d_ffn = 96,
                           .vocab_size = 300};
-    /*
-     * Expected number of floating-point operations of a token: two per weight, and 4 d_head for
-     * each query head and each key to which the token attends.
-     */
+    /* Per token: 2 per weight, 4 d_head per query head and visible key. */
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
     assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));
     assert_true(kvd_forward_flop_per_token(&c, 9) == 2 * (2 * weights + 4.0 * 16 * 4 * 5));

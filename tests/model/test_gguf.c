@@ -1,4 +1,4 @@
-/* Tests of GGUF files made by tests/oracle/make_gguf.py with llama.cpp's package gguf. */
+/* Tests GGUF files made by tests/oracle/make_gguf.py with llama.cpp's package gguf. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -12,10 +12,7 @@
 
 #define DATA "tests/data/gguf/"
 
-/*
- * A model in a GGUF file must give the expected numbers. *state is a string of two words: the name
- * of the GGUF file, and the folder of the expected numbers.
- */
+/* *state: GGUF file, folder of the expected numbers. */
 static void test_same_as_folder(void **state)
 {
     char name[64], folder[64], model[256], expected[256];
@@ -45,7 +42,7 @@ static void test_transformers_loader(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* Every weight must have the bits and the order of the Hugging Face checkpoint. */
+/* Weights must have the bits and the order of the Hugging Face checkpoint. */
 static void test_same_weights(void **state)
 {
     (void)state;
@@ -103,10 +100,7 @@ static void test_same_weights(void **state)
     }
 }
 
-/*
- * Dequantised blocks with scale 0.5 must have the values that were computed by hand from the
- * format's definition.
- */
+/* Blocks with scale 0.5; values computed by hand from the format's definition. */
 static void test_blocks(void **state)
 {
     (void)state;
@@ -117,7 +111,7 @@ static void test_blocks(void **state)
         q8[2 + i] = (unsigned char)(i * 8 + 1);
     for (size_t i = 0; i < 16; i++)
         q4[2 + i] = (unsigned char)(i | (15 - i) << 4);
-    /* Upper byte of the float16 scale, which becomes -1 */
+    /* upper byte of the float16 scale, which becomes -1 */
     q8[Q8_BYTES + 1] = q4[Q4_BYTES + 1] = 0xbc;
     memset(q8 + Q8_BYTES + 2, 0x80, 32);
     kvd_tensor t = {.packing = KVD_Q8_0, .rank = 2, .dims = {2, 32}, .n = 64, .data = q8};
@@ -139,7 +133,7 @@ static void test_blocks(void **state)
     assert_string_equal(kvd_tensor_type_name(&t), "q4_0");
 }
 
-/* Dequantised blocks must have the bits that the package gguf computes. */
+/* Dequantised blocks must have package gguf's bits. */
 static void test_blocks_of_ggml(void **state)
 {
     (void)state;
@@ -170,9 +164,7 @@ static void test_blocks_of_ggml(void **state)
     }
     assert_int_equal(compared, KVD_MXFP4 - KVD_PLAIN);
     kvd_gguf_close(g);
-    /*
-     * The MXFP4 scale 255 means NaN in the format's specification, although ggml reads it as 2^127.
-     */
+    /* MXFP4 scale 255 means NaN (specification), although ggml reads 2^127. */
     unsigned char block[17] = {255, 0x21};
     float out[2];
     kvd_block_read(KVD_MXFP4, block, 0, 2, out);
@@ -288,7 +280,7 @@ static void put_tensor(bytes *f, const char *name, size_t rows, size_t cols, uin
 static void expect(const bytes *f, size_t n, const char *message)
 {
     kvd_err err = {""};
-    /* The copy has exactly n bytes, so that a sanitizer detects reads beyond the end. */
+    /* exact size, so that a sanitizer detects reads beyond the end */
     unsigned char *copy = malloc(n ? n : 1);
     assert_non_null(copy);
     memcpy(copy, f->b, n);
@@ -332,7 +324,7 @@ static void test_refused_files(void **state)
     put_head(&f, 0, 1);
     put_text(&f, "key");
     put(&f, 9, 4);
-    put(&f, 9, 4); /* a list whose elements are lists */
+    put(&f, 9, 4); /* a list of lists */
     put(&f, 1, 8);
     put(&f, 0, 8);
     expect(&f, f.n, "'key': a list of type 9 is not supported");
@@ -426,7 +418,7 @@ static void test_refused_tensors(void **state)
     expect(&f, f.n, "tensor 't': has 5 dimensions");
 }
 
-/* Every truncated file must be refused, and no changed byte may cause a crash. */
+/* Truncated files must be refused; no changed byte may cause a crash. */
 static void test_damaged(void **state)
 {
     (void)state;
@@ -513,17 +505,14 @@ static void test_refused_models(void **state)
 
 enum { T_U32 = 4, T_F32 = 6, T_TEXT = 8 };
 
-/*
- * A file must be rejected if a value changes what the model computes in a way that kvdim does not
- * support.
- */
+/* Values that change the model in an unsupported way must be refused. */
 static void test_refused_values(void **state)
 {
     (void)state;
     static const struct {
         const char *key;
         uint32_t type;
-        uint64_t value; /* value of the GGUF field; for type T_F32, the bits of the float */
+        uint64_t value; /* T_F32: bits of the float */
         const char *message;
     } cases[] = {
         {"split.count", T_U32, 2,
@@ -627,7 +616,7 @@ static void test_refused_tokenizers(void **state)
     }
 }
 
-/* The tokenizer in the GGUF file is preferred to tokenizer.json in the folder. */
+/* The GGUF file's tokenizer is preferred to tokenizer.json. */
 static void test_where_the_tokenizer_is(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Tests of Unicode normalization of every character, against hashes of the results of Hugging Face
- * tokenizers (tests/oracle/make_normal_forms.py).
+ * Tests Unicode normalization of every character against hashes from Hugging Face tokenizers
+ * (tests/oracle/make_normal_forms.py).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +24,7 @@ static void put(kvd_buffer *text, uint32_t c)
     assert_int_equal(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err), 0);
 }
 
-/*
- * Normalizes the character c as tests/oracle/make_normal_forms.py does: if the normalizer makes
- * text lower case (`lower`), c is the whole text; otherwise c is between other characters.
- */
+/* Normalizes c alone (`lower`) or between other characters, as make_normal_forms.py. */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {
@@ -76,10 +73,7 @@ static void check(const char *name, const json_t *blocks)
             fail_msg("%s of characters from U+%s", name, key);
         seen++;
     }
-    /*
-     * The characters before U+20000 are 0x20000 / 0x1000 = 32 blocks. One more block begins at
-     * U+2F800.
-     */
+    /* 0x20000 / 0x1000 = 32 blocks, and one from U+2F800. */
     assert_int_equal(seen, 33);
     kvd_buffer_release(&text);
     kvd_buffer_release(&scratch);
@@ -102,7 +96,7 @@ TEST(test_every_character)
     json_decref(all);
 }
 
-/* Sorting many combining marks must not take quadratic time, even if they are in falling order. */
+/* Sorting combining marks in falling order must not take quadratic time. */
 TEST(test_many_marks)
 {
     enum { N = 100000 };

@@ -5,10 +5,7 @@
 #include "model/checkpoint/safetensors.h"
 #include "unit.h"
 
-/*
- * Bytes of a file. The allocation has exactly the file's size, so that a sanitizer detects reads
- * beyond the end.
- */
+/* A file's bytes, allocated exactly so that a sanitizer detects reads beyond the end. */
 typedef struct {
     unsigned char *bytes;
     size_t len;
@@ -103,7 +100,7 @@ TEST(test_reference_file)
     kvd_safetensors_close(s);
 }
 
-/* Valid files may have entries in any order, padding after the header, and no tensor. */
+/* Entries in any order, padding after the header, no tensor. */
 TEST(test_accepted)
 {
     static const struct {
@@ -244,7 +241,7 @@ TEST(test_header_length)
     }
 }
 
-/* A deeply nested JSON header must be refused, and must not overflow the stack. */
+/* A deeply nested JSON header must not overflow the stack. */
 TEST(test_deep_nesting)
 {
     enum { DEPTH = 100000 };

@@ -26,7 +26,7 @@ static size_t bytes_of(const kvd_tensor_spec *s)
     return n;
 }
 
-/* Returns n bytes of data for tensor i. No other tensor gets the same data. */
+/* Returns n bytes of data that are unique to tensor i. */
 static unsigned char *made_bytes(size_t i, size_t n)
 {
     unsigned char *const b = malloc(n ? n : 1);
@@ -36,10 +36,7 @@ static unsigned char *made_bytes(size_t i, size_t n)
     return b;
 }
 
-/*
- * Covers tensors of all ranks, empty tensors, dtypes that the reader does not support, and a name
- * that JSON must escape.
- */
+/* All ranks, empty tensors, unsupported dtypes, a name that JSON must escape. */
 TEST(test_round_trip)
 {
     kvd_tensor_spec spec[] = {{"b", "BF16", 2, {3, 5}},      {"f", "F32", 4, {2, 1, 3, 2}},
@@ -93,10 +90,7 @@ TEST(test_round_trip)
     }
 }
 
-/*
- * Every tensor begins at a multiple of its element size: the header's length is a multiple of 8,
- * and tensors with wide elements come first.
- */
+/* Tensors begin at multiples of their element size: wide elements come first. */
 TEST(test_alignment)
 {
     kvd_tensor_spec spec[] = {{"a", "BF16", 1, {3}},

@@ -1,7 +1,4 @@
-/*
- * Tests of streaming weights: after the pages of a weight were removed from memory, the weight must
- * be read again with equal bits. The files contain random weights, whose values are known.
- */
+/* Tests streaming of random weights: after their pages left memory, weights must be read again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +12,8 @@
 #include "write_shape.h"
 
 /*
- * Shapes of models with several matrices in one tensor, with a tied output head, and with grouped
- * heads. Each matrix takes several memory pages.
+ * Several matrices per tensor, a tied output head, grouped heads. Matrices take several memory
+ * pages.
  */
 static const kvd_shape made[] = {
     {"phi3", "", "",
@@ -105,7 +102,7 @@ static void run(const kvd_checkpoint *c, float *hidden, float *logits)
     kvd_dense_attention dense;
     kvd_dense_attention_init(&dense);
     kvd_forward *f = kvd_forward_new(c, N, N, &err);
-    /* The first run drops the pages of the weights, the second run reads them again. */
+    /* The first run drops the weights' pages, the second reads them again. */
     if (!f || kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_logits(f, hidden, N, logits, &err))
@@ -128,10 +125,7 @@ TEST(test_same_pass)
         }
 }
 
-/*
- * An attention hook that always fails, so that a run ends at its first layer. The file is then
- * closed, and no prefetch thread may still read it.
- */
+/* A failing hook ends the run at layer 0. No prefetch thread may read the closed file. */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     (void)self;

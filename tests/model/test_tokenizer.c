@@ -1,4 +1,4 @@
-/* Tests against Hugging Face tokenizers (tests/oracle/make_tokenizers.py). */
+/* Tests tokenizers against Hugging Face (tests/oracle/make_tokenizers.py). */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,9 +67,8 @@ TEST(test_fixtures)
 }
 
 /*
- * Encodes the first `cut` bytes of a document as the beginning of a longer text
- * (kvd_tokenizer_encode_start). The result must be the first ids of the document. Returns the
- * number of ids.
+ * Encodes `cut` bytes as the start of a longer text. Returns the number of ids, which must begin
+ * the document's.
  */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
@@ -97,9 +96,7 @@ static uint32_t next_random(uint32_t below)
 }
 
 /*
- * Runs expect_start on random documents, which are sequences of elements of `parts` and `texts`.
- * Returns the fraction of the documents' ids that were found although only a beginning of each
- * document was encoded.
+ * Runs expect_start on random documents of `parts` and `texts`. Returns the fraction of ids found.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -133,7 +130,7 @@ static double expect_starts(const char *what, const kvd_tokenizer *t, const char
     return (double)found / (double)all;
 }
 
-/* The ids of a document's start must be the document's first ids, whatever follows. */
+/* Ids of a start must begin the document's ids, whatever follows. */
 TEST(test_starts)
 {
     static const char *const parts[] = {" ",
@@ -167,10 +164,7 @@ TEST(test_starts)
             variant(json_string_value(json_object_get(v, "base")), json_object_get(v, "patch"));
         const double share = expect_starts(name, t, parts, sizeof parts / sizeof *parts,
                                            json_object_get(cases, "texts"));
-        /*
-         * At least half of the ids must be returned, because only the last words of a start are
-         * uncertain.
-         */
+        /* Only a start's last words are uncertain, so at least half of the ids must be found. */
         if (share < 0.5)
             fail_msg("%s: starts have %.3f of their ids", name, share);
         kvd_tokenizer_free(t);
@@ -179,8 +173,7 @@ TEST(test_starts)
 }
 
 /*
- * In each of these tokenizers, only one step may have to wait for further text before it can
- * decide. If two steps waited, an error in one of them could remain hidden.
+ * Each tokenizer has one step that may wait for more text, so that errors cannot hide each other.
  */
 TEST(test_starts_that_wait)
 {
@@ -256,7 +249,7 @@ static char *read_start(const char *path, size_t len)
     return s;
 }
 
-/* Tests real tokenizers and texts, if the files are present. */
+/* Tests real tokenizers and texts that this machine has. */
 TEST(test_shared_inputs)
 {
     const char *shared = getenv("KVDIM_SHARED");
@@ -295,11 +288,7 @@ TEST(test_shared_inputs)
         compared += ids.n;
         for (size_t cut = 1000; cut < len; cut = 3 * cut + 1) {
             const size_t n = expect_start(path, t, text, cut, &ids);
-            /*
-             * If only the first `cut` characters of a document are encoded, the ids of most of
-             * these characters must be found: at least half of those before the last 500
-             * characters.
-             */
+            /* At least half of the ids of the characters before the last 500 must be found. */
             assert_true((double)n > 0.5 * (double)(cut - 500) / (double)len * (double)ids.n);
         }
         free(text);
@@ -330,7 +319,7 @@ TEST(test_lowercase)
     kvd_ids_release(&lower);
 }
 
-/* A document of megabytes without a word boundary must be tokenized in O(n log n) time. */
+/* Megabytes without a word boundary must take O(n log n) time. */
 TEST(test_long_documents)
 {
     static const char *const files[] = {"gpt2", "llama3", "llama2"};
@@ -360,7 +349,7 @@ TEST(test_long_documents)
             assert_int_equal(n, len);
             assert_memory_equal(back, s, len);
             free(back);
-            /* A tokenizer that takes quadratic time would need an hour. */
+            /* quadratic time would be an hour */
             assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 20);
         }
         kvd_ids_release(&ids);
@@ -369,10 +358,7 @@ TEST(test_long_documents)
     free(s);
 }
 
-/*
- * If random text, also with special tokens in it, is encoded by a byte-level tokenizer, decoding
- * must return the text.
- */
+/* Byte-level: decoding must return random text, also with special tokens. */
 TEST(test_round_trip)
 {
     kvd_err err;
@@ -418,9 +404,7 @@ TEST(test_round_trip)
     kvd_tokenizer_free(t);
 }
 
-/*
- * If the text of the ids ends within a character, each ill-formed sequence must become one U+FFFD.
- */
+/* Each ill-formed sequence at a cut character becomes one U+FFFD. */
 TEST(test_decode_cut_character)
 {
     kvd_err err;

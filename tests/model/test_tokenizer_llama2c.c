@@ -1,7 +1,4 @@
-/*
- * Tests of llama2.c's tokenizer.bin. The reference is a plain loop, written from the description of
- * the format, that examines all neighbouring pieces again after every merge.
- */
+/* Tests llama2.c's tokenizer.bin against a loop that scans all neighbours after every merge. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,7 +115,7 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
         assert_int_equal(ids.n, n);
         for (int i = 0; i < n; i++)
             assert_int_equal(ids.id[i], want[i]);
-        /* The ids that each beginning of the text gives must be the first ids of the whole text. */
+        /* Ids of each start must begin the ids of the whole text. */
         for (size_t cut = 0; cut < len; cut++) {
             ids.n = 0;
             assert_int_equal(kvd_tokenizer_encode_start(t, s, cut, bos, &ids, &err), 0);
@@ -131,10 +128,7 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
     free(want);
 }
 
-/*
- * Random vocabularies with small alphabets and few different scores have many equal scores, and
- * merged pieces that are merged again.
- */
+/* Small alphabets and few scores: many ties, and merges of merged pieces. */
 TEST(test_random_vocabularies)
 {
     static vocabulary v;
@@ -202,7 +196,7 @@ static char *read_file(const char *folder, const char *name, size_t *len)
     return s;
 }
 
-/* Tests real tokenizers and texts, if the files are present. */
+/* Tests real tokenizers and texts that this machine has. */
 TEST(test_shared_inputs)
 {
     const char *shared = getenv("KVDIM_SHARED");
@@ -247,10 +241,7 @@ TEST(test_shared_inputs)
                 size_t n;
                 char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
                 assert_non_null(back);
-                /*
-                 * If ids begin with BOS, decoding removes the space that the encoder has put before
-                 * the text, so decoding must return the original text.
-                 */
+                /* After BOS, decoding removes the space that the encoder added. */
                 if (real[r].lossless) {
                     static const char bos[] = "\n<s>\n";
                     assert_memory_equal(back, bos, strlen(bos));
@@ -334,7 +325,7 @@ TEST(test_hostile_files)
     assert_non_null(strstr(err.msg, "piece 0 has no number as its score"));
 }
 
-/* Tests a text that would take too long if every merge examined all neighbours again. */
+/* Too long for a scan of all neighbours per merge. */
 TEST(test_long_document)
 {
     static vocabulary v;

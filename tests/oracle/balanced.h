@@ -1,7 +1,6 @@
 /*
- * Numbers computed by tests/oracle/balanced.py with NumPy 2.4.6, for vectors of ORACLE_D
- * dimensions: moments of Q and K, and the projection matrices for Q and for K that are computed
- * from these moments.
+ * Made by tests/oracle/balanced.py with NumPy 2.4.6: moments of Q and K (ORACLE_D dimensions) and
+ * their projections.
  */
 enum { ORACLE_D = 6 };
 static const double oracle_cl[] = {

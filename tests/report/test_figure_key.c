@@ -1,7 +1,4 @@
-/*
- * Tests of the legend below a figure's panels (plots/common.gp). All names of the legend must be
- * within the page.
- */
+/* Tests that a figure's legend (plots/common.gp) is within the page. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +9,7 @@
 
 static kvd_err err;
 
-/* Fills a table with two rows for each of n series, in the columns that plots/accuracy.gp reads. */
+/* Fills a table of n series, two rows each, as plots/accuracy.gp reads. */
 static void fill(kvd_table *t, int n, const char *tail)
 {
     char name[120];
@@ -31,9 +28,7 @@ static void fill(kvd_table *t, int n, const char *tail)
     assert_int_equal(kvd_table_check(t, &err), 0);
 }
 
-/*
- * Fails if the legend text of series `number` is outside the page. A letter is about 6 units wide.
- */
+/* Fails if the legend text of a series exceeds the page. A letter is about 6 units wide. */
 static void assert_inside(const char *svg, int number, const char *tail, int width, int height)
 {
     char text[160];
@@ -100,7 +95,7 @@ TEST(heights)
     assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
     assert_int_equal(kvd_height_with_key(420, 980, 2, &t, 0, SIZE_MAX), 420 + 2 * 20);
     assert_int_equal(kvd_height_with_key(420, 60, 3, &t, 0, SIZE_MAX),
-                     /* A legend with one column always fits into a figure of this width */
+                     /* one column always fits this width */
                      420 + 6 * 20);
     kvd_table_release(&t);
 }

@@ -81,9 +81,7 @@ TEST(test_measures)
     add(rows, "none", 1, 1000, 10, 0, 0.5);
     add(rows, "strawman", 1, 1000, 20, 2, 3);
     add(rows, "strawman", 1, 64, 4, 1, 1);
-    /*
-     * The result in this row was measured on a CPU and must not be compared with the papers' times.
-     */
+    /* Measured on a CPU: not comparable with the papers' times. */
     add(rows, "strawman", 0, 1000, 20, 9, 9);
     /* With online rotations, zdc counts as a method of its own. */
     add(rows, "zdc", 1, 1000, 20, 1, 0);
@@ -107,9 +105,7 @@ TEST(test_measures)
     is(&r, "jct-growth-strawman-decode_restore", "1000x256+64x256", 1, (const double[]){10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+1000x256", 1, (const double[]){-10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+999x256", 0, NULL);
-    /*
-     * Two rows are compared only if they differ in nothing but the size or nothing but the method.
-     */
+    /* Compared rows differ only in size or only in method. */
     add(rows, "strawman", 1, 2000, 20, 2, 3);
     kvd_rows_text(rows, "parallel", "sequence");
     is(&r, "jct-growth-strawman-decode_restore", "64x256+2000x256", 0, NULL);
@@ -145,10 +141,7 @@ static void add_score(kvd_rows *r, const char *method, const char *settings, dou
     kvd_rows_real(r, "perplexity", ppl);
 }
 
-/*
- * The perplexity of zack at the job completion time (JCT) of h2o must be interpolated linearly
- * between the logarithms of measured perplexities.
- */
+/* zack's perplexity at h2o's job completion time (JCT): linear interpolation of logarithms. */
 TEST(test_equal_time)
 {
     kvd_err err = {""};
@@ -178,7 +171,7 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /* Perplexities must be compared only if the prompts have equal lengths. */
+    /* Perplexities of unequal prompt lengths must not be compared. */
     add_score(ppl, "h2o", "h2o.heavy=0.1,h2o.recent=0.1", NAN, 50);
     kvd_rows_int(ppl, "prompt", 12);
     is(&r, "jct-perplexity-h2o-over-zack", "1000x256", 1,
@@ -202,20 +195,14 @@ TEST(test_shared_prompts)
     assert_non_null(rows);
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
-    /*
-     * In the mode "tensor", GPUs exchange sums of partial results instead of heads of a prompt. The
-     * 8 s of this communication must not be counted.
-     */
+    /* Mode "tensor" exchanges partial sums: the 8 s must not count. */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
     add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);
     add_shared(rows, "zack,p=0.7", "zack", 2, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "tensor", 8);
-    /*
-     * The uncompressed cache was not measured on 4 GPUs with 64 prompt tokens, so there is nothing
-     * to compare with.
-     */
+    /* 4 GPUs with 64 prompt tokens have no uncompressed result. */
     add_shared(rows, "zack,p=0.3", "zack", 4, 64, "sequence", 1);
     char name[] = "a";
     kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};

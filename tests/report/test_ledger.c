@@ -1,4 +1,4 @@
-/* Tests of the ledger, a table of the papers' claims, and of the verdicts on them. */
+/* Tests the ledger (a table of the papers' claims) and the verdicts. */
 
 #include <math.h>
 #include <stdio.h>
@@ -35,10 +35,7 @@ static void put_file(const char *name, const char *a, const char *b)
     assert_int_equal(fclose(f), 0);
 }
 
-/*
- * Singular values of two heads of four dimensions. The largest values are 6 and 10, with mean 8 and
- * sample standard deviation 2 sqrt 2.
- */
+/* Two heads, four dimensions. Largest: 6 and 10, mean 8, sample standard deviation 2 sqrt 2. */
 static double sigma_k[] = {6, 2, 1, 0.5, 10, 2, 1, 0.5};
 
 static kvd_result spectrum(char *name)
@@ -60,8 +57,8 @@ static double expected_cv(void)
 }
 
 /*
- * Writes a ledger of one claim, or of none for "". A `row` without newline has the fields from
- * published_table to null.
+ * Writes a ledger of one claim ("": none). A `row` without newline has the fields published_table
+ * to null.
  */
 static void put_claim(const char *row)
 {
@@ -97,7 +94,7 @@ static void expect_error(const char *row, const kvd_results *r, const char *text
         fail_msg("'%s' does not say '%s'", err.msg, text);
 }
 
-/* Takes a measure of the results, which must have n values. */
+/* Evaluates a measure, which must have n values. */
 static void measure(const kvd_results *r, const char *name, size_t n, kvd_measured *v)
 {
     kvd_err err = {""};
@@ -126,11 +123,11 @@ TEST(test_measures)
         /* Coefficient of variation in %: 100 * 2 sqrt(2) / 8. */
     } want[] = {{"cv:k", 35.35533905932738},
                 {"trailing-share:k", 100 * 1.5 / 11.5},
-                /* In each head, one singular value of four (0.5) is below 1. */
+                /* One of four singular values per head (0.5) is below 1. */
                 {"below-one:k", 25},
                 /*
-                 * Divided by sqrt(2), the root of the number of decomposed vectors, the singular
-                 * values 1 and 0.5 are below 1, and the larger ones are not.
+                 * Divided by sqrt(2), the root of the number of decomposed vectors, 1 and 0.5 are
+                 * below 1.
                  */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -141,10 +138,7 @@ TEST(test_measures)
     }
     assert_near(expected_cv(), want[0].value);
     measure(&r, "cv:qk", 0, &v);
-    /*
-     * Energies (squared singular values) of the two heads: 36, 4, 1, 0.25 of 41.25, and 100, 4, 1,
-     * 0.25 of 105.25.
-     */
+    /* Squared singular values: 36, 4, 1, 0.25 of 41.25, and 100, 4, 1, 0.25 of 105.25. */
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.95) == (2 + 1) / 2.0);
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.99) == 3);
     static const char *const bad[][2] = {
@@ -176,7 +170,7 @@ TEST(test_verdicts)
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
     put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\nend,3\n");
-    /* The measured coefficient of variation of the singular values of K is 35.36 %. */
+    /* Measured: 35.36 %. */
     expect_verdict("t,*_percent,,,%,cv:k,within,0,,,,,", &r, KVD_REPRODUCED);
     expect_verdict("t,y_percent,,,%,cv:k,within,0.5,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict("t,y_percent,,,%,cv:k,within,0.7,,,,,", &r, KVD_REPRODUCED);
@@ -185,16 +179,10 @@ TEST(test_verdicts)
     expect_verdict("t,y_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_REPRODUCED);
     expect_verdict("t,x_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict(",,35,36,%,cv:k,between,35:36,,,,,", &r, KVD_REPRODUCED);
-    /*
-     * If no test of a claim compares with the number in the paper, the verdict must never be
-     * "reproduced".
-     */
+    /* Without a comparison with the paper's number, the verdict is never "reproduced". */
     expect_verdict(",,35,,%,cv:k,,,cv:k,at-most,99,,", &r, KVD_TREND_HOLDS);
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
-    /*
-     * The measured share of the trailing singular values is 13 %. Without the claimed effect, the
-     * share could be anything from 0 to 50 %, so the verdict must not be "holds".
-     */
+    /* Measured: 13 %. Without the claimed effect, 0 to 50 % is possible, so "cannot tell". */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
     expect_verdict(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, KVD_HOLDS);
     expect_verdict(",,,,%,cv:k,above-null,,,,,,36:37 words", &r, KVD_DOES_NOT_HOLD);
@@ -205,7 +193,7 @@ TEST(test_verdicts)
     expect_verdict(",,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,", &r, KVD_NOT_MEASURED);
 }
 
-/* The verdict must fail if one measured value violates the rule, even if the mean satisfies it. */
+/* One value that violates the rule decides, whatever the mean. */
 TEST(test_all_values_count)
 {
     char a[] = "a", b[] = "b";
@@ -223,7 +211,6 @@ TEST(test_all_values_count)
     kvd_ledger_release(&l);
 }
 
-/* A similarity file of one pair of matrices. */
 static kvd_result similar(char **label, size_t *n_tokens, size_t n, kvd_similarity_pair *pair)
 {
     return (kvd_result){.kind = KVD_RESULT_SIMILARITY,
@@ -237,10 +224,7 @@ static kvd_result similar(char **label, size_t *n_tokens, size_t n, kvd_similari
 
 TEST(test_similarity)
 {
-    /*
-     * Similarity matrices of three calibrations: text a, text b and random token ids. Element (i,
-     * j) is measured with the rotation of calibration i and the data of calibration j.
-     */
+    /* Calibrations: text a, text b, random ids. Element (i, j): rotation of i, data of j. */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
     double delta[] = {0, 1.3, 1.4, 1.2, 0, 1.41, 1.4, 1.41, 0},
@@ -256,23 +240,20 @@ TEST(test_similarity)
                                 .overlap = overlap,
                                 .energy = energy,
                                 .random = {random, random, random, random}};
-    /*
-     * This similarity file compares one text at two numbers of tokens. Measures of the similarity
-     * of different texts must ignore the file.
-     */
+    /* One text at two numbers of tokens: no evidence on different texts. */
     static char *counts[] = {"a", "t", "t"};
     static double far[9] = {5, 5, 5, 5, 5, 5, 5, 5, 5};
     static size_t few[] = {1000, 1000, 2000};
     kvd_similarity_pair far_pair = pair;
     far_pair.delta_ratio = far_pair.aligned_ratio = far_pair.energy = far;
-    /* Two labels with equal hashes are the same text, which must not count as a pair of texts. */
+    /* Equal hashes are one text, not a pair of texts. */
     static char *twice[] = {"a", "copy of a"}, same[] = "xxh3:1", *hashes[] = {same, same};
     static double equal[4] = {0};
     kvd_similarity_pair equal_pair = pair;
     equal_pair.delta_ratio = equal_pair.aligned_ratio = equal_pair.energy = equal;
     kvd_result item[] = {similar(labels, tokens, 3, &pair), similar(counts, few, 3, &far_pair),
                          similar(twice, tokens, 2, &equal_pair), similar(labels, tokens, 3, &pair)};
-    /* The last file repeats the first one, so none of its values counts. */
+    /* The last file repeats the first: no value counts. */
     static char *contents[] = {"xxh3:2", "xxh3:3", "xxh3:4"};
     item[0].similarity.hash = item[3].similarity.hash = contents;
     item[2].similarity.hash = hashes;
@@ -284,15 +265,11 @@ TEST(test_similarity)
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
                 /*
-                 * Energy that a text keeps in the rotation of the other text, divided by the energy
-                 * that it keeps in its own rotation: 0.72 / 0.8 and 0.81 / 0.9.
+                 * Energy kept by the other text's rotation / own rotation: 0.72 / 0.8, 0.81 / 0.9.
                  */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /*
-                 * Ratio of two energies of a text: the energy that remains in the rotation of
-                 * random token ids, divided by the energy that remains in the text's own rotation.
-                 */
+                /* Energy kept by the rotation of random ids / own rotation. */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -314,9 +291,8 @@ TEST(test_similarity)
 TEST(test_tokens)
 {
     /*
-     * For two rotations, delta is the mean absolute difference of their elements, and epsilon is
-     * their mean absolute element. The delta ratio is delta / epsilon. For text t it is 1.2, 0.6
-     * and 0.3 at 1000, 2000 and 4000 tokens.
+     * delta: mean |A - B| of rotations; epsilon: mean |A|. Text t: delta / epsilon 1.2, 0.6, 0.3 at
+     * 1000, 2000, 4000 tokens.
      */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
@@ -338,10 +314,7 @@ TEST(test_tokens)
     size_t n, means = 0;
     kvd_err err = {""};
     assert_int_equal(kvd_token_points(&r, &p, &n, &err), 0);
-    /*
-     * The measure has points for three numbers of calibration tokens. For each number there are
-     * three points: one for each of two reference rotations, and one for the mean of the two.
-     */
+    /* Three numbers of tokens, with two reference rotations and their mean each. */
     assert_int_equal(n, 9);
     for (size_t i = 0; i < n; i++) {
         if (i % 3)
@@ -367,8 +340,8 @@ TEST(test_tokens)
 }
 
 /*
- * Makes a calibration that dropped the fraction `prune` of its token vectors and replaced the
- * others by k centroids. Its singular values are `sigma` times those of spectrum().
+ * Makes a calibration: fraction `prune` dropped, k centroids, singular values `sigma` times those
+ * of spectrum().
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
@@ -430,10 +403,7 @@ TEST(test_fewer_rows)
                 {"centroids-fall:all", 1, 15.0 / 30},
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
-                /*
-                 * Measures whose names end in "-rows" use calibrations on token vectors; the other
-                 * measures use calibrations on centroids.
-                 */
+                /* "-rows": calibrations on token vectors; others: on centroids. */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
                 {"prune-spectrum:qk", 0, 0},
@@ -451,10 +421,7 @@ TEST(test_fewer_rows)
     kvd_rows_free(rows);
 }
 
-/*
- * The change that pruning causes in singular values is compared with the difference between two
- * halves of one text, labelled NAME-a and NAME-b.
- */
+/* Pruning is compared with two halves of one text, labelled NAME-a and NAME-b. */
 TEST(test_halves)
 {
     static char label[6][8] = {"all", "half", "t-a", "t-b", "u-b", "text"};
@@ -471,23 +438,20 @@ TEST(test_halves)
     assert_near(v.value[0].null_lo, 25);
     assert_near(v.value[0].null_hi, 25);
     kvd_values_release(&v);
-    /* If only one half of a text was measured, there is no range to compare with. */
+    /* One half alone gives no range. */
     measure(&without, "prune-spectrum:k", 1, &v);
     assert_true(isnan(v.value[0].null_lo) && isnan(v.value[0].null_hi));
     kvd_values_release(&v);
     expect_verdict(",,,,%,prune-spectrum:k,below-null,,,,,,halves", &with, KVD_HOLDS);
     expect_verdict(",,,,%,prune-spectrum:k,below-null,,,,,,halves", &without, KVD_CANNOT_TELL);
-    /* u-b has no other half, so only the halves of "u" and "text" count as texts. */
+    /* u-b has no other half: only "u" and "text" count as texts. */
     measure(&with, "cv:k", 2, &v);
     kvd_values_release(&v);
     for (int i = 0; i < 6; i++)
         free(item[i].spectrum.pair[KVD_PAIR_K].sigma);
 }
 
-/*
- * Tests a measure that compares h2o and sparsity at the same cache size: the KL divergence of h2o
- * is interpolated between two of its cache sizes.
- */
+/* h2o's KL divergence is interpolated to sparsity's cache size. */
 TEST(test_pruning)
 {
     static const kvd_column columns[] = {
@@ -527,10 +491,7 @@ TEST(test_pruning)
     kvd_measured v;
     if (kvd_measure(&r, "h2o-over-sparsity-kl:all", &v, &err))
         fail_msg("%s", err.msg);
-    /*
-     * Results of method sparsity with thresholds th and tl that differ from each other must not
-     * count. Nor must results with a larger cache than every result of h2o.
-     */
+    /* Unequal thresholds th and tl, and caches above all h2o results, do not count. */
     assert_int_equal(v.n, 1);
     assert_near(v.value[0].value, 0.03 / 0.02);
     assert_near(v.value[0].lo, sqrt(0.08 * 0.008) / 0.025);
@@ -580,7 +541,7 @@ TEST(test_hostile_ledgers)
     assert_non_null(strstr(err.msg, "column 1 is called 'di', wanted 'id'"));
 }
 
-/* Every measure, test and published table that data/paper/ledger.csv names must exist. */
+/* Every measure, test and published table in data/paper/ledger.csv must exist. */
 TEST(test_shipped_ledger)
 {
     const kvd_results nothing = {NULL, 0};
@@ -611,9 +572,7 @@ TEST(test_shipped_ledger)
         if (strcmp(l.entry[k].id, "FDC Table 3") == 0)
             assert_true(l.entry[k].low == 49.55 && l.entry[k].high == 59.2);
     }
-    /*
-     * The ledger must name all 104 figures and tables of the papers on ZACK, FDC, ZDC and LeanKV.
-     */
+    /* 104 figures and tables of the papers on ZACK, FDC, ZDC and LeanKV. */
     assert_int_equal(l.figures.n, 104);
     assert_int_equal(l.figures.measured, 0);
     assert_int_equal(l.figures.unmeasured + l.figures.cannot + l.figures.nothing, 104);
@@ -668,7 +627,7 @@ TEST(test_rates_at_99)
             assert_string_equal(v.value[0].metric, "rouge1");
         kvd_values_release(&v);
     }
-    /* If a measure has several values, the ledger must show the interval of each. */
+    /* Several values: the interval of each must be shown. */
     kvd_ledger l = {0};
     target[0].saving = 0.7;
     target[0].saving_hi = 0.8;

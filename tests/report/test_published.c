@@ -7,9 +7,7 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-/*
- * Writes tables.csv with the rows `text`, followed by a last row that says how many rows there are.
- */
+/* Writes tables.csv with rows `text` and a last row with their number. */
 static void put_tables(const char *text)
 {
     char path[160];
@@ -38,10 +36,8 @@ static kvd_published_table table(const char *rows)
 }
 
 /*
- * Epsilon is the mean absolute element of a data set's rotation. Delta is the mean absolute
- * difference of that rotation from a reference rotation. For data sets a and b,
- *   |epsilon_a - epsilon_b| <= delta_a + delta_b.
- * The epsilons in this test are rounded, which changes each by at most 0.00005.
+ * epsilon: mean |A|; delta: mean |A - reference|. Triangle: |epsilon_a - epsilon_b| <= delta_a +
+ * delta_b, plus rounding of 0.00005 each.
  */
 TEST(test_triangle)
 {
@@ -49,10 +45,7 @@ TEST(test_triangle)
         const char *rows;
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
-                /*
-                 * The deltas add up to 0.0009. The epsilons differ by 0.0010, but rounding can
-                 * explain the rest.
-                 */
+                /* Deltas sum to 0.0009, epsilons differ by 0.0010 before rounding. */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
@@ -69,11 +62,8 @@ TEST(test_triangle)
 }
 
 /*
- * Epsilon is the mean absolute element of a data set's rotation. Delta is the mean absolute
- * difference of this rotation from a reference rotation. The function tests if one reference
- * rotation explains the deltas of all data sets of a model. The deltas of model m are explained by
- * a reference with mean absolute element 0.0505. The deltas of model n are not in the order of its
- * epsilons, so no reference explains them.
+ * Does one reference with mean |A| = epsilon explain all deltas? Model m: 0.0505; model n: none, as
+ * orders differ.
  */
 TEST(test_one_epsilon)
 {
@@ -87,8 +77,7 @@ TEST(test_one_epsilon)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * The order of three random deltas agrees with that of the epsilons with probability 1/6. Over
-     * two models, the expected number of agreements is 1/3, and the probability of at least one is
+     * Three random deltas are in order with probability 1/6. Two models: expected 1/3, at least one
      * 1 - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
@@ -113,10 +102,7 @@ TEST(test_twins)
     assert_string_equal(twin[0].column[0], "p");
     assert_string_equal(twin[0].column[1], "r");
     assert_int_equal(twin[0].shared, 4); /* models a, b, c and d are in both tables */
-    /*
-     * Numbers are compared as texts. The texts 0.80 and 0.8 therefore count as different, and only
-     * 3 of 4 numbers are equal.
-     */
+    /* Texts are compared: 0.80 differs from 0.8, so 3 of 4 are equal. */
     assert_int_equal(twin[0].equal, 3);
     free(twin);
     assert_int_equal(kvd_published_doubles(temp_folder(), &same, &n, &err), 0);
@@ -127,7 +113,7 @@ TEST(test_twins)
     free(same);
 }
 
-/* The expected numbers are those of docs/results.md. */
+/* Expected numbers: docs/results.md. */
 TEST(test_papers)
 {
     static const struct {
@@ -148,10 +134,7 @@ TEST(test_papers)
                     const kvd_published_triangle x = kvd_published_triangle_of(&t.model[i], a, b);
                     pairs += x.pairs;
                     violated += x.violated;
-                    /*
-                     * If the numbers of two texts violate the triangle inequality, one of the two
-                     * texts must be PG-19.
-                     */
+                    /* Every violation involves the text PG-19. */
                     assert_true(!x.violated || !strcmp(t.model[i].dataset[a], "PG-19") ||
                                 !strcmp(t.model[i].dataset[b], "PG-19"));
                 }

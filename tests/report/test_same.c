@@ -1,4 +1,4 @@
-/* Tests of the conditions under which results may be compared (report/same). */
+/* Tests when results may be compared. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,10 +53,7 @@ static kvd_rows *table(const kvd_column *columns, int n)
     return rows;
 }
 
-/*
- * Adds a row in which every column has its usual value, except the column with index `odd` (-1:
- * none).
- */
+/* Adds a row with usual values except in column `odd` (-1: none). */
 static void put(kvd_rows *rows, const kvd_column *columns, int n, int odd)
 {
     kvd_err err = {""};
@@ -114,7 +111,7 @@ TEST(test_groups)
     put(rows, accuracy, N_ACCURACY, -1);
     put(rows, accuracy, N_ACCURACY, 10);
     put(rows, accuracy, N_ACCURACY, 14);
-    /* Row 1 has another calibration than row 0, and row 2 has no calibration. */
+    /* Row 1 has another calibration than row 0, row 2 none. */
     put(rows, accuracy, N_ACCURACY, 1);
     put(rows, accuracy, N_ACCURACY, -1);
     kvd_rows_text(rows, "calibration", "");
@@ -128,10 +125,7 @@ TEST(test_groups)
     kvd_rows_free(rows);
 }
 
-/*
- * A column that only one of two files has counts as a difference. The exception is the column
- * `prompt` with the value 0.
- */
+/* A column of one file only is a difference, except `prompt` = 0. */
 TEST(test_absent_columns)
 {
     static const kvd_column old[] = {{"label", KVD_COL_TEXT, "1", "l"}},
@@ -159,7 +153,7 @@ TEST(test_absent_columns)
     kvd_rows_free(c);
 }
 
-/* Result rows without the column `admission` count as rows with the value "whole" in it. */
+/* Rows without column `admission` count as "whole". */
 TEST(test_absent_admission)
 {
     static const kvd_column old[] = {{"kind", KVD_COL_TEXT, "1", "k"}},
@@ -182,7 +176,7 @@ TEST(test_absent_admission)
     kvd_rows_free(b);
 }
 
-/* Two engine descriptions that differ only in a method's kernels must count as one engine. */
+/* Descriptions that differ only in kernels count as one engine. */
 TEST(test_engines)
 {
     static const kvd_column columns[] = {{"engine", KVD_COL_TEXT, "1", "e"}};
@@ -200,10 +194,7 @@ TEST(test_engines)
     kvd_rows_free(rows);
 }
 
-/*
- * The ratio of two degradations (losses of quality by compression) must not be computed if their
- * prompt lengths differ.
- */
+/* No ratio of degradations if prompt lengths differ. */
 TEST(test_degradation)
 {
     kvd_rows *const rows = table(accuracy, N_ACCURACY);
@@ -230,10 +221,7 @@ TEST(test_degradation)
     kvd_rows_free(rows);
 }
 
-/*
- * Tests the measure for ZDC Fig. 25, which compares removing dimensions from V only with removing
- * them from Q and K only.
- */
+/* ZDC, Fig. 25: cutting only V against cutting only Q and K. */
 TEST(test_pairs_at_equal_p)
 {
     static const struct {

@@ -66,9 +66,8 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
 }
 
 /*
- * The arrays have, for each load, the expected results of zack relative to the uncompressed cache.
- * Fails unless the measures agree with these results. A load is a request rate divided by `own`,
- * the highest request rate of the uncompressed cache.
+ * Compares measures with zack's expected results per load. load: request rate / `own`, the
+ * uncompressed cache's highest.
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
@@ -102,24 +101,17 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * The load is the request rate divided by the highest rate that the uncompressed cache sustains.
- * The uncompressed cache has latencies per token of 0.010 s, 0.012 s and 0.020 s at rates 1, 2 and
- * 2.4. zack has 0.010 s at rate 2 and 0.012 s at rate 2.4, and no measured rate has 0.020 s.
+ * Latencies per token: uncompressed 0.010, 0.012, 0.020 s at rates 1, 2, 2.4; zack 0.010, 0.012 s
+ * at 2, 2.4.
  */
 TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /*
-     * Here the highest sustained rate is 2 / 1.0027. The measured rate 2 exceeds it by 0.27 %,
-     * which must be accepted as equal.
-     */
+    /* Rate 2 exceeds the highest rate 2 / 1.0027 by 0.27 %, which counts as equal. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /*
-     * Load 1 is the rate 2.2, where the values are interpolated between the measured rates 2 and
-     * 2.4.
-     */
+    /* Load 1 is rate 2.2, interpolated between 2 and 2.4. */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
@@ -140,10 +132,7 @@ TEST(test_costs_of_a_cpu)
     kvd_rows_free(rows);
 }
 
-/*
- * If a cache serves less than 90 % of the arriving requests, its queue grows. The compared value
- * must then be marked by `grows`.
- */
+/* Below 90 % of arriving requests served, the queue grows (`grows`). */
 TEST(test_queue)
 {
     for (int i = 0; i < 2; i++) {
@@ -167,9 +156,8 @@ TEST(test_queue)
 }
 
 /*
- * 1000 requests arrive in 100 s. The queue grows if the time after the last arrival is much longer
- * than a request's time of service, although more than 90 % of the requests are served at the rate
- * at which they arrive.
+ * 1000 requests in 100 s. A long time after the last arrival shows a growing queue, even above 90
+ * %.
  */
 TEST(test_queue_of_few_percent)
 {
@@ -204,10 +192,7 @@ TEST(test_queue_of_few_percent)
     }
 }
 
-/*
- * The name of a measure selects results by parameters of the method. "!search" excludes results
- * with the parameter `search`.
- */
+/* Names select method parameters. "!search" excludes results with `search`. */
 TEST(test_keys)
 {
     kvd_err err = {""};
@@ -234,9 +219,8 @@ TEST(test_keys)
 }
 
 /*
- * Throughputs are compared at equal memory and equal admission, where an empty admission counts as
- * "whole". A row counts only if the queue grows and if the uncompressed cache runs at most half of
- * max_batch requests at the same time.
+ * Throughputs at equal memory and admission (empty: "whole"). Needed: a growing queue, and at most
+ * half of max_batch uncompressed requests.
  */
 TEST(test_short_memory)
 {
@@ -277,9 +261,8 @@ static kvd_verdict judged(const kvd_verdict_rule *rule, const kvd_measured *valu
 }
 
 /*
- * Tests the fraction of loads (request rates relative to the highest) at which a value is between
- * two limits. Values are interpolated linearly between measured loads. Loads at which the queue of
- * requests grows never count.
+ * Fraction of loads with values within limits, interpolated. Loads with a growing queue never
+ * count.
  */
 TEST(test_share_of_loads)
 {
@@ -308,16 +291,13 @@ TEST(test_share_of_loads)
     assert_int_equal(judged(&rule, &all, &all), KVD_TREND_HOLDS);
     rule.limit = "0";
     assert_int_equal(judged(&rule, &all, &all), KVD_REPRODUCED);
-    /* A value at which the queue of requests grows is no evidence for or against the claim. */
+    /* A value with a growing queue is no evidence. */
     v[3].grows = true;
     assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
     rule.limit = rule.trend_limit = "-10";
     assert_int_equal(judged(&rule, &all, &all), KVD_NOT_REPRODUCED);
     rule.limit = rule.trend_limit = "0";
-    /*
-     * If the queue grows at one of the loads, the verdict must be "cannot tell", even if this
-     * affects only a very small part of the loads.
-     */
+    /* A growing queue at any load gives "cannot tell". */
     v[2].load = 0.995;
     assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
     v[2].load = 0.7;
@@ -333,10 +313,7 @@ TEST(test_share_of_loads)
     assert_int_equal(judged(&rule, &late, &late), KVD_CANNOT_TELL);
 }
 
-/*
- * If the limit of a test is inside the confidence interval of the value, the verdict must be
- * "cannot tell".
- */
+/* A limit inside the confidence interval gives "cannot tell". */
 TEST(test_intervals)
 {
     static const struct {

@@ -1,7 +1,4 @@
-/*
- * Tests of the batcher (serving/batching), which decides which tokens of which requests each
- * iteration processes.
- */
+/* Tests the batcher, which chooses the tokens of each iteration. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,15 +18,12 @@ static size_t pages_of(const kvd_request *q)
 typedef struct {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /* Tokens of each request that were processed, and tokens that each request emitted. */
+    /* processed and emitted tokens of each request */
     uint32_t done[64], out[64];
-    int slot[64]; /* slot of each request; -1 before it starts, -2 after its end */
-    /*
-     * Tokens that each request had emitted when it was last preempted. These tokens are part of the
-     * prompt with which the request starts again.
-     */
+    int slot[64]; /* -1 before the start, -2 after the end */
+    /* tokens emitted before the last preemption, part of the new prompt */
     uint32_t again[64];
-    /* `processed` counts tokens, `lost` the processed tokens of preempted requests. */
+    /* lost: processed tokens of preempted requests */
     size_t processed, lost, preempted;
 } watcher;
 
@@ -45,7 +39,7 @@ static size_t pages_with(const watcher *w, size_t i, size_t tokens)
                                                    : pages_of(&w->requests->request[i]);
 }
 
-/* Returns the index of the first waiting request, or `arrived` if none waits. */
+/* Returns the first waiting request, or `arrived` if none waits. */
 static size_t first_waiting(const watcher *w, size_t arrived)
 {
     size_t i = 0;
@@ -55,8 +49,8 @@ static size_t first_waiting(const watcher *w, size_t arrived)
 }
 
 /*
- * Only the running request that arrived last may be preempted, and only if the free pages are too
- * few for the next steps of all running requests.
+ * Only the last arrived running request may be preempted, and only for lack of pages for the next
+ * steps.
  */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
@@ -86,11 +80,11 @@ static void check_slice(watcher *w, const kvd_slice *s, bool step)
 {
     const kvd_request *q = &w->requests->request[s->request];
     if (w->slot[s->request] == -1) {
-        /* Requests must enter in the order of their arrival. */
+        /* Requests must enter in order of arrival. */
         assert_int_equal(s->request, first_waiting(w, w->requests->n));
         w->slot[s->request] = (int)s->slot;
     }
-    /* A request must keep its slot until its last token or its preemption. */
+    /* A request keeps its slot until its last token or preemption. */
     assert_int_equal(w->slot[s->request], s->slot);
     assert_true(s->slot < w->limits.max_batch);
     assert_int_equal(s->before, w->done[s->request]);
@@ -154,14 +148,11 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_int_equal(load.pages_used, pages);
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
-    /*
-     * While an iteration runs, the batcher must still count the tokens that it processes as tokens
-     * to process.
-     */
+    /* Tokens of a running iteration still count as tokens to process. */
     assert_true(load.tokens >= tokens);
 }
 
-/* The first waiting request must enter the batch as soon as there is room. */
+/* The first waiting request must enter as soon as there is room. */
 static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iteration *it,
                         size_t arrived)
 {
@@ -180,7 +171,7 @@ static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iterat
         assert_true(it->n_tokens + prompt_of(w, i) > w->limits.max_tokens);
 }
 
-/* Runs a batcher on random requests and returns the number of preemptions. */
+/* Runs random requests and returns the number of preemptions. */
 static size_t run_random(uint64_t seed, kvd_admission admission)
 {
     kvd_rng rng;
@@ -250,9 +241,8 @@ TEST(test_properties)
 }
 
 /*
- * Returns the next iteration as text such as "S0:10+1 P2:0+7!". S is a decode step and P a prompt.
- * They are followed by request:before+n: the request's index, its number of earlier tokens, and its
- * number of tokens in this iteration. '.' marks an emitted token, '!' the last token of a request.
+ * Returns the next iteration as text such as "S0:10+1 P2:0+7!": S step, P prompt, request:before+n,
+ * '.' emits a token, '!' the last.
  */
 static const char *told(kvd_batcher *b)
 {
@@ -284,7 +274,7 @@ TEST(test_whole_prompts)
     assert_string_equal(told(b), "P2:0+30.");
     /* A prompt longer than max_tokens must run alone. */
     assert_string_equal(told(b), "P3:0+500.");
-    /* The batch is full, so request 4 waits */
+    /* The batch is full: request 4 waits. */
     assert_string_equal(told(b), "S0:100+1. S2:30+1! S3:500+1!");
     assert_string_equal(told(b), "P4:0+5.");
     assert_string_equal(told(b), "S0:101+1! S4:5+1!");
@@ -310,7 +300,7 @@ TEST(test_chunks)
 
 TEST(test_memory)
 {
-    /* The cache has 3 pages of 64 tokens, so a request of 65 tokens takes two of them. */
+    /* 3 pages of 64 tokens: a request of 65 tokens takes two. */
     kvd_request q[] = {{0, 63, 1}, {0, 64, 1}, {0, 60, 4}, {0, 64, 64}};
     const kvd_requests r = {.n = 4, .request = q};
     const kvd_batching_limits limits = {.max_batch = 8, .max_tokens = 1000, .pages = 3};
@@ -323,10 +313,7 @@ TEST(test_memory)
     kvd_batcher_free(b);
 }
 
-/*
- * Request 0 needs a second cache page, so request 2 must be preempted. When request 0 needs a third
- * page, request 1 must be preempted.
- */
+/* Request 0's second page preempts request 2, its third page request 1. */
 TEST(test_preemption)
 {
     kvd_request q[] = {{0, 62, 70}, {0, 63, 4}, {0, 10, 2}};
@@ -342,18 +329,18 @@ TEST(test_preemption)
     assert_int_equal(kvd_batcher_ask(b).pages_used, 2);
     assert_int_equal(kvd_batcher_arrive(b, 2, &err), 0);
     assert_string_equal(told(b), "P2:0+10.");
-    /* Request 1 needs a second cache page and preempts request 2, the last arrival. */
+    /* Request 1 needs a second page and preempts request 2, the last arrival. */
     assert_string_equal(told(b), "S0:63+1. S1:64+1.");
     const kvd_preempted *p = kvd_batcher_preempted(b, &n);
     assert_int_equal(n, 1);
     assert_true(p->request == 2 && p->tokens == 10);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 3);
-    /* Request 0 needs a second cache page and preempts request 1, now the last arrival. */
+    /* Request 0 needs a second page and preempts request 1, now the last arrival. */
     assert_string_equal(told(b), "S0:64+1.");
     p = kvd_batcher_preempted(b, &n);
     assert_int_equal(n, 1);
     assert_true(p->request == 1 && p->tokens == 65);
-    assert_string_equal(told(b), "S0:65+1."); /* request 1 needs two cache pages, one is free */
+    assert_string_equal(told(b), "S0:65+1."); /* request 1 needs two pages, one is free */
     for (uint32_t before = 66; before < 128; before++)
         (void)kvd_batcher_next(b);
     assert_string_equal(told(b), "S0:128+1.");
@@ -367,9 +354,8 @@ TEST(test_preemption)
 }
 
 /*
- * In layers with an attention window, a request takes at most as many pages as window_share gives.
- * If those layers have too few free pages, a request must wait, although other layers have pages
- * left.
+ * Windowed layers take at most window_share's pages per request. Too few of them make a request
+ * wait.
  */
 TEST(test_windows)
 {
@@ -380,11 +366,11 @@ TEST(test_windows)
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
-    /* Request 1 needs 3 pages in layers with a window. Only 2 are free, so it must wait. */
+    /* Request 1 needs 3 pages in windowed layers, 2 are free. */
     kvd_iteration it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 10);
-    /* Request 2 needs 3 pages in layers with a window. Only 2 are free, so it must wait. */
+    /* Request 2 needs 3 pages in windowed layers, 2 are free. */
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(it.slice[0].request, 1);
@@ -401,10 +387,7 @@ TEST(test_windows)
     size_t n = 0;
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 2);
-    /*
-     * After four steps, the first page of each of the two requests is full. The fifth step needs
-     * two pages, but only one is free, so one request must be preempted.
-     */
+    /* The fifth step needs two pages, one is free: one request must be preempted. */
     for (int i = 0; i < 5; i++)
         it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);

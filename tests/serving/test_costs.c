@@ -32,8 +32,8 @@ static int teardown(void **state)
 }
 
 /*
- * Made-up times. A prompt takes 1 ms for the weights, 10 us per token and 1 ns per query-key pair.
- * A decode step takes 1 ms, 20 us per request and 5 ns per token in the cache.
+ * Made-up times. Prompt: 1 ms, 10 us per token, 1 ns per query-key pair. Step: 1 ms, 20 us per
+ * request, 5 ns per cached token.
  */
 static double attention_cost(double n, double before)
 {
@@ -58,7 +58,7 @@ static void add_grid(jct_fixture *x, double factor)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++) {
             const double s = factor * step_cost((double)batches[i], contexts[k]);
-            /* The lines in the file are not sorted; the reader must sort them. */
+            /* The file's lines are unsorted. */
             assert_int_equal(jct_fixture_piece(x, pieces[(i + 1) % 3], befores[k],
                                                factor * prompt_cost((double)pieces[(i + 1) % 3],
                                                                     (double)befores[k]),
@@ -109,10 +109,7 @@ TEST(test_tables)
     assert_non_null(c);
     assert_non_null(z);
     near(kvd_costs_bytes_per_token(c), 1000);
-    /*
-     * Two measurements of the method store 125 and 250 bytes per token. The larger number must be
-     * used.
-     */
+    /* Measured: 125 and 250 bytes per token. The larger number counts. */
     near(kvd_costs_bytes_per_token(z), 250);
     near(kvd_costs_weight_bytes(c), 16e9);
     near(kvd_costs_cache_bytes(c), 64e6);
@@ -120,10 +117,7 @@ TEST(test_tables)
     assert_string_equal(kvd_costs_engine(c), "a test");
 
     int beyond = 1;
-    /*
-     * The made-up times without attention are bilinear in the numbers of tokens, so interpolation
-     * must reproduce them exactly.
-     */
+    /* Times without attention are bilinear, so interpolation must be exact. */
     for (uint32_t piece = 64; piece <= 4096; piece += 61)
         for (uint32_t before = 0; before <= 8000; before += 800) {
             const kvd_slice s = {.before = before, .n = piece};
@@ -139,14 +133,14 @@ TEST(test_tables)
              step_cost((double)batch, 100 + 75 * ((double)batch - 1)));
         assert_int_equal(beyond, 0);
     }
-    /* An iteration with parts of four prompts reads the weights only once. */
+    /* Parts of four prompts read the weights once. */
     const kvd_slice four[] = {
         {.before = 500, .n = 1}, {.before = 700, .n = 1}, {.n = 100}, {.before = 64, .n = 200}};
     near(cost_of(c, 2, 4, four, &beyond),
          step_cost(2, 600) + prompt_cost(100, 0) + prompt_cost(200, 64) - 2e-3);
     near(cost_of(c, 0, 2, four + 2, &beyond), prompt_cost(100, 0) + prompt_cost(200, 64) - 1e-3);
     assert_int_equal(beyond, 0);
-    /* Times outside the measured range are extrapolated, and cost_of sets `beyond`. */
+    /* Times beyond the measured range are extrapolated and set `beyond`. */
     const kvd_slice out[] = {{.n = 8192}, {.n = 3}, {.n = 64, .before = 9000}};
     const double want[] = {prompt_cost(8192, 0), prompt_cost(3, 0), prompt_cost(64, 9000)};
     for (int i = 0; i < 3; i++) {
@@ -162,9 +156,8 @@ TEST(test_tables)
 }
 
 /*
- * Returns the made-up time in seconds, without attention, of an iteration that processes `tokens`
- * prompt tokens. Up to 256 tokens, reading the weights takes 5.12 ms. Every further token adds 20
- * us of matrix products.
+ * Returns seconds without attention: 5.12 ms (reading weights) up to 256 tokens, then 20 us per
+ * token.
  */
 static double bound_cost(double tokens)
 {
@@ -191,10 +184,7 @@ TEST(test_prompts_together)
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     add_bound(&x, false);
-    /*
-     * Four prompts were also measured in one iteration. Every token after the first 2048 then takes
-     * 10 us, while a token of a single prompt takes 20 us.
-     */
+    /* Four prompts in one iteration: after 2048 tokens, 10 us per token instead of 20. */
     x.setting.method = "measured";
     add_bound(&x, false);
     assert_int_equal(
@@ -225,11 +215,11 @@ TEST(test_prompts_together)
     near(cost_of(m, 0, 8, s + 2, &beyond),
          bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0));
     assert_int_equal(beyond, 0);
-    /* The iteration has 1026 tokens and reads the weights once for all of them. */
+    /* 1026 tokens read the weights once. */
     near(cost_of(c, 2, 3, s, &beyond), bound_cost(1026) + attention_cost(1024, 0));
     /*
-     * If no parts of prompts were measured, the time of attention is computed from the second
-     * difference of the times of the two longest prompts.
+     * Without measured parts of prompts, attention follows from the second difference of the two
+     * longest prompts.
      */
     assert_true(
         fabs(cost_of(w, 0, 2, s + 2, &beyond) / (bound_cost(2048) + 2 * attention_cost(1024, 0)) -
@@ -241,16 +231,15 @@ TEST(test_prompts_together)
 }
 
 /*
- * Decode steps with long contexts were measured only for small batches, because memory is limited.
- * `beyond`, which reports that a lookup is outside the measurements, must not be set for a context
- * that was measured at the batch size of the lookup.
+ * Long contexts were measured only at small batches. `beyond` must not be set for contexts measured
+ * at the batch size.
  */
 TEST(test_ragged)
 {
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     assert_int_equal(jct_fixture_piece(&x, 100, 0, 2e-3, &err), 0);
-    /* A longer prompt takes less time here, as measurement noise may cause. */
+    /* Noise: a longer prompt takes less time. */
     assert_int_equal(jct_fixture_piece(&x, 300, 0, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_step(&x, 1, 100, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_step(&x, 1, 900, 2e-3, &err), 0);
@@ -264,16 +253,13 @@ TEST(test_ragged)
     assert_int_equal(beyond, 0);
     for (int i = 0; i < 9; i++)
         s[i] = (kvd_slice){.before = 500, .n = 1};
-    /*
-     * If only one context length was measured at a batch size, its time is used for all context
-     * lengths.
-     */
+    /* A single measured context length is used for all lengths. */
     near(cost_of(c, 9, 9, s, &beyond), 5e-3);
     assert_int_equal(beyond, 1);
     near(cost_of(c, 5, 5, s, &beyond), (1.5e-3 + 5e-3) / 2);
     assert_int_equal(beyond, 1);
     const kvd_slice far = {.n = 5000};
-    /* Extrapolated times must never be below the time of an empty iteration, 2 ms. */
+    /* Extrapolated times are never below an empty iteration's 2 ms. */
     near(cost_of(c, 0, 1, &far, &beyond), 2e-3);
     const kvd_slice behind = {.n = 100, .before = 7};
     near(cost_of(c, 0, 1, &behind, &beyond), 2e-3);

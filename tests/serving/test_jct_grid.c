@@ -41,10 +41,7 @@ static size_t count(size_t piece, size_t batch)
     return n;
 }
 
-/*
- * The engine pads a batch to a multiple of 8 requests, so the time must jump between 8 and 9
- * requests.
- */
+/* Batches are padded to multiples of 8, so time jumps between 8 and 9 requests. */
 TEST(test_steps)
 {
     const kvd_batching_limits l = {.max_batch = 64, .max_tokens = 8192, .pages = 100000};
@@ -61,10 +58,7 @@ TEST(test_steps)
     release();
 }
 
-/*
- * The measured iterations must include one that has as many prompts of the longest length as the
- * limits allow.
- */
+/* One measured iteration must have the largest allowed number of the longest prompts. */
 TEST(test_prompts_together)
 {
     kvd_batching_limits l = {.max_batch = 64, .max_tokens = 8192, .pages = 100000};

@@ -48,10 +48,7 @@ static int teardown(void **state)
 
 enum { N = 3000 };
 
-/*
- * Computes bootstrap intervals in the simplest way: copies the values of the drawn blocks and sorts
- * the copies.
- */
+/* Reference bootstrap: copies the drawn blocks' values and sorts them. */
 static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed, double lo[4],
                             double hi[4])
 {
@@ -99,10 +96,7 @@ TEST(test_statistics)
     kvd_rng_seed(&rng, 4, 0);
     size_t n = 0;
     for (size_t i = 0; i < N; i++) {
-        /*
-         * Confidence intervals are computed by resampling blocks of consecutive requests. This
-         * formula makes blocks of unequal sizes and leaves three of the 32 blocks empty.
-         */
+        /* Blocks of consecutive requests: unequal sizes, three of 32 empty. */
         block[i] = (uint8_t)(i * i / (N * N / 29));
         /* Rounding makes some values equal. */
         x[i] = i % 7 == 3 ? NAN : floor(8 * exp(kvd_rng_normal(&rng))) / 8;
@@ -133,8 +127,8 @@ TEST(test_statistics)
 }
 
 /*
- * The values are correlated, as waits in a queue are. The confidence interval of their mean must be
- * about as wide as the range in which the mean varies from run to run.
+ * Correlated values, as waits in a queue: intervals must be as wide as the mean's variation between
+ * runs.
  */
 TEST(test_intervals_of_a_queue)
 {
@@ -154,11 +148,7 @@ TEST(test_intervals_of_a_queue)
         assert_int_equal(kvd_latency_summarise(x, block, LENGTH, run, &l, &err), 0);
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
-    /*
-     * The interval should hold the true mean in 95 % of the runs. With 32 blocks the fraction is
-     * slightly lower. If single values were resampled instead of blocks, the fraction would be
-     * about 35 %.
-     */
+    /* 95 %, slightly less with 32 blocks. Resampling single values would give 35 %. */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);
 }
@@ -186,23 +176,20 @@ TEST(test_point)
     assert_true(p.utilisation > 0 && p.utilisation <= 1 && p.kv_share > 0 && p.kv_share <= 1);
     assert_true(p.drain > 0 && p.wait > 0 && p.wait < p.ttft.statistic[0].value);
     assert_true(fabs(p.served_rate - 8) < 1);
-    /*
-     * The token rate is the number of output tokens divided by the time until the last request
-     * ends.
-     */
+    /* Token rate: output tokens / time until the last request ends. */
     double tokens = 0, end = p.simulated.end - q.request[0].arrival;
     for (size_t i = 0; i < q.n; i++)
         tokens += q.request[i].output;
     near(p.token_rate, tokens / end);
     s.slo_ttft = p.ttft.statistic[KVD_LATENCY_P50].value;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
-    /* Half of the requests are faster than the median, which is the latency bound here */
+    /* Half of the requests are below the median, which is the latency bound. */
     near(strict.slo_share, 0.5);
     near(strict.goodput, p.goodput / 2);
     s.slo_tbt = 1e-9;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
     assert_true(strict.goodput <= 0);
-    /* A cache of 8 pages must refuse some requests, and a cache of one page must refuse all. */
+    /* 8 pages refuse some requests, one page all. */
     s = setting();
     s.limits.pages = 8;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
@@ -243,7 +230,7 @@ TEST(test_max_rate)
                 fail_msg("bound %g, rate %g: mean %.17g", bound[i], rate, mean);
             kvd_requests_release(&fast);
         }
-        /* The highest rate must not depend on the request rate of the given trace. */
+        /* The highest rate must not depend on the trace's rate. */
         kvd_requests slow;
         assert_int_equal(kvd_serve_faster(&q, 1. / 64, &slow, &err), 0);
         assert_int_equal(kvd_serve_max_rate(&s, &slow, 1. / 64, bound[i], &again, &err), 0);
@@ -262,8 +249,8 @@ TEST(test_pages)
     const double gib = 1 << 30;
     size_t pages;
     /*
-     * The measured model has 16e9 bytes of weights and 1000 bytes of cache per token. The measured
-     * cache of 64e6 bytes has 1000 pages of 64 tokens.
+     * Measured: 16e9 bytes of weights, 1000 bytes per token; 64e6 bytes of cache: 1000 pages of 64
+     * tokens.
      */
     assert_int_equal(kvd_serve_pages(costs, NAN, NAN, &pages, &err), 0);
     assert_int_equal(pages, 1000);

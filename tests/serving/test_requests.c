@@ -32,8 +32,8 @@ TEST(test_azure)
     assert_true(fabs(r.request[1].arrival - 4.314579) < 1e-9);
     assert_true(fabs(r.request[2].arrival - 20653.31941) < 1e-9);
     /*
-     * From 17 November 2023 to 1 March 2024 are 105 days. The first request arrived 5 h 44 min
-     * before 17 November.
+     * 105 days from 17 November 2023 to 1 March 2024. The first request arrived 5 h 44 min before
+     * 17 November.
      */
     assert_true(fabs(r.request[3].arrival - (105 * 86400 + 20653.31941)) < 1e-7);
     assert_int_equal(r.request[3].input, 2147483648u);
@@ -49,10 +49,7 @@ TEST(test_azure)
     assert_int_equal(r.n_skipped, 3);
     assert_true(kvd_requests_rate(&r) == 0);
     kvd_requests_release(&r);
-    /*
-     * In the newer format of the Azure trace, times have time zones, and the columns are in another
-     * order.
-     */
+    /* Newer Azure trace: time zones, and another order of columns. */
     parse(&r, "Id,GeneratedTokens,ContextTokens,TIMESTAMP\n"
               "a,1,2,2024-05-10 00:00:00.25+00:00\n"
               "b,3,4,2024-05-10T02:00:01+02:00\n"
@@ -85,10 +82,7 @@ TEST(test_own)
     kvd_requests r;
     parse(&r, "arrival_s,input_tokens,output_tokens\n0.1,10,20\n0.1,1,1\n1e1,3,4\n");
     assert_int_equal(r.n, 3);
-    /*
-     * Traces that kvdim wrote start at time 0, so their arrival times must be read without any
-     * change.
-     */
+    /* kvdim's own traces start at 0, so arrivals are read unchanged. */
     assert_true(r.request[0].arrival == 0.1);
     assert_true(r.request[2].arrival == 10);
     kvd_requests_release(&r);
@@ -139,7 +133,7 @@ static const char *const bad[][2] = {
      "'t' row 1: timestamp: not a number"},
     {"{\"timestamp\": -1, \"input_length\": 5, \"output_length\": 1}\n",
      "'t' row 1: timestamp: '-1' is not within 0 .. 1e15"},
-    /* NULL accepts any message, because messages of the library jansson differ between versions. */
+    /* NULL: any message, as jansson's differ between versions. */
     {"{\"timestamp\": 1, \"timestamp\": 1}\n", NULL},
     {"{]\n", NULL},
     {"{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1}\n[]\n",
@@ -182,10 +176,7 @@ TEST(test_poisson)
         square += gap * gap;
         before = r.request[i].arrival;
     }
-    /*
-     * Times between arrivals must have an exponential distribution, in which mean and standard
-     * deviation are equal. The tolerances are four standard errors or more.
-     */
+    /* Exponential arrivals: mean = standard deviation. Tolerance: at least four standard errors. */
     const double mean = sum / (double)n, sd = sqrt(square / (double)n - mean * mean);
     assert_true(fabs(mean - 0.4) < 4 * 0.4 / sqrt((double)n));
     assert_true(fabs(sd - 0.4) < 8 * 0.4 / sqrt((double)n));
@@ -206,7 +197,7 @@ TEST(test_poisson)
     assert_non_null(strstr(err.msg, "'nosuch'"));
 }
 
-/* Mean, smallest and largest length of every dataset must be as published. */
+/* Lengths must have each dataset's published mean, minimum and maximum. */
 TEST(test_tables)
 {
     static const struct {
@@ -271,7 +262,7 @@ TEST(test_lengths_of_a_file)
     for (size_t i = 0; i < n; i++) {
         const uint32_t in = r.request[i].input, out = r.request[i].output;
         const int which = in == 3772 && out == 54 ? 0 : in == 2015 && out == 156 ? 1 : 2;
-        /* The input and output length of one row must stay together. */
+        /* Input and output of a row must stay together. */
         assert_true(which < 2 || (in == 10 && out == 20));
         count[which]++;
     }

@@ -1,7 +1,4 @@
-/*
- * Tests of the simulation of a serving system (serving/simulator). A simpler simulator in this file
- * must give the same bits.
- */
+/* Tests the serving simulator against a simpler one, bit for bit. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -63,15 +60,12 @@ static int teardown(void **state)
 /* Reference simulator, which scans all requests at every event. */
 
 typedef struct {
-    /*
-     * State of a request. here: it has arrived; running: it is in the batch; gone: it has finished;
-     * now: it takes part in the running iteration.
-     */
+    /* here: arrived; running: in the batch; gone: finished; now: in the running iteration */
     bool here, running, gone, now;
     int replica;
-    /* Tokens in the cache, tokens emitted, and tokens processed in the running iteration. */
+    /* tokens cached, emitted, and in the running iteration */
     uint32_t in, out, piece;
-    uint32_t again; /* tokens emitted before a preemption; they are part of the new prompt */
+    uint32_t again; /* tokens emitted before a preemption, part of the new prompt */
     double start, first, last, longest;
 } job;
 
@@ -81,7 +75,7 @@ typedef struct {
     int replicas;
     kvd_route route;
     job job[400];
-    double end[8]; /* time when each replica's iteration ends; infinite if idle */
+    double end[8]; /* end of each replica's iteration; infinite: idle */
     size_t arrived, turn, extrapolated, iterations, refused, preempted, recomputed;
     double busy, page_seconds, request_seconds;
 } plain;
@@ -102,8 +96,8 @@ static uint32_t prompt_of(const plain *p, const job *j)
 }
 
 /*
- * With admission KVD_ADMIT_STORED, a request takes the pages that its stored tokens need, but at
- * least those that its prompt needs. Otherwise it takes pages for its prompt and its whole output.
+ * Pages of a request: KVD_ADMIT_STORED: stored tokens, at least the prompt; otherwise prompt and
+ * whole output.
  */
 static size_t pages_now(const plain *p, const job *j)
 {
@@ -112,7 +106,7 @@ static size_t pages_now(const plain *p, const job *j)
                                                    : room_of(&p->q->request[j - p->job]);
 }
 
-/* Returns the cache pages of the running requests of a replica, and their number in *running. */
+/* Returns pages of a replica's running requests. *running: their number. */
 static size_t pages_on(const plain *p, int replica, size_t *running)
 {
     size_t pages = 0;
@@ -151,8 +145,7 @@ static void plain_preempt(plain *p, int replica)
 }
 
 /*
- * Adds a decode step of request j. Returns true if a page had to be freed by preempting requests,
- * of which j may be one.
+ * Adds a decode step of request j. Returns true if requests, perhaps j, were preempted for a page.
  */
 static bool plain_step(plain *p, job *j)
 {
@@ -175,7 +168,7 @@ static void plain_begin(plain *p, int r, double now)
     kvd_iteration it = {.slice = slice};
     size_t budget = p->limits.chunk;
     bool blocked = false, preempted = false;
-    /* Without chunks, an iteration takes whole prompts before any decode step. */
+    /* Without chunks, an iteration takes whole prompts before decode steps. */
     size_t prompt_tokens = 0;
     for (size_t i = 0; i < p->q->n && !p->limits.chunk && !blocked; i++) {
         job *j = &p->job[i];
@@ -315,10 +308,7 @@ static bool same(double a, double b)
     return (a <= b && a >= b) || (isnan(a) && isnan(b));
 }
 
-/*
- * Compares kvdim's simulator with the plain one of this file on a random trace, and returns the
- * number of preemptions.
- */
+/* Compares both simulators on a random trace, and returns the number of preemptions. */
 static size_t compare(uint64_t seed, kvd_admission admission)
 {
     static plain p;
@@ -330,7 +320,7 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     const double pause = 0.05 * kvd_rng_uniform(&rng);
     double now = 0;
     for (size_t i = 0; i < q.n; i++) {
-        /* A third of the requests arrive at the same time as the previous one. */
+        /* A third of the requests arrive together with the previous one. */
         now += kvd_rng_below(&rng, 3) ? pause * kvd_rng_uniform(&rng) : 0;
         request[i] = (kvd_request){now, 1 + (uint32_t)kvd_rng_below(&rng, 900),
                                    1 + (uint32_t)kvd_rng_below(&rng, seed % 4 ? 60 : 2)};
@@ -341,7 +331,7 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     p.limits.max_batch = 1 + kvd_rng_below(&rng, 24);
     p.limits.max_tokens = 1 + kvd_rng_below(&rng, 2000);
     p.limits.chunk = seed % 2 ? p.limits.max_batch + kvd_rng_below(&rng, 300) : 0;
-    /* The cache has at least 8 pages of 64 tokens, and often refuses requests. */
+    /* At least 8 pages of 64 tokens: requests are often refused. */
     p.limits.pages = 8 + kvd_rng_below(&rng, 100);
     p.replicas = 1 + (int)kvd_rng_below(&rng, 4);
     p.route = (kvd_route)kvd_rng_below(&rng, 3);
@@ -406,16 +396,13 @@ TEST(test_against_the_obvious)
         preempted += n;
         with += n > 0;
     }
-    /*
-     * `with` counts the traces in which a request was preempted. The test is useful only if some
-     * traces have many preemptions and others none.
-     */
+    /* with: traces with a preemption. Some traces need many, others none. */
     assert_true(preempted > 300 && with > 30 && with < 150);
 }
 
 /*
- * If the cache can hold all requests at once, both kinds of admission must give equal times. With
- * few pages, KVD_ADMIT_STORED must run more requests at once.
+ * Enough memory: both admissions give equal times. Few pages: KVD_ADMIT_STORED runs more requests
+ * at once.
  */
 TEST(test_enough_memory)
 {
@@ -476,9 +463,8 @@ TEST(test_again)
 }
 
 /*
- * The simulated queue is M/D/1 with load rho and service time s, whose mean wait is rho s / (2 (1 -
- * rho)) (Pollaczek and Khinchine). Consecutive waits are correlated, so the standard error comes
- * from the means of 100 parts of the run.
+ * M/D/1 queue, load rho, service s: mean wait rho s / (2 (1 - rho)) (Pollaczek and Khinchine).
+ * Waits are correlated: standard error from 100 parts' means.
  */
 TEST(test_md1)
 {
@@ -502,10 +488,7 @@ TEST(test_md1)
         }
         const double want = rho[k] * s / (2 * (1 - rho[k])), got = kvd_mean(mean, STRETCHES);
         const double error = kvd_stddev(mean, STRETCHES) / sqrt(STRETCHES);
-        /*
-         * The mean waiting time must agree with theory within three standard errors. This is a
-         * useful test only if the standard error is small, compared with the expected value `want`.
-         */
+        /* Tolerance: three standard errors, which must be small relative to `want`. */
         assert_true(error < 0.05 * want);
         if (fabs(got - want) > 3 * error)
             fail_msg("rho %g: mean wait %g, theory %g, standard error %g", rho[k], got, want,

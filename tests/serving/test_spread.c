@@ -30,8 +30,7 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
 }
 
 /*
- * The file has singular values of three measured heads. A random head must get both its Q-K and its
- * V-W_O values from the same measured head, and all measured heads must be used equally often.
+ * A random head takes Q-K and V-W_O from one of three measured heads, which are used equally often.
  */
 TEST(test_dealing)
 {
@@ -68,10 +67,7 @@ TEST(test_dealing)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /*
-     * ZACK's Eq. 6 keeps more dimensions of a head whose singular values fall slowly. The heads
-     * must therefore keep different numbers.
-     */
+    /* ZACK, Eq. 6: slowly falling singular values keep more dimensions, so heads differ. */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
@@ -89,10 +85,7 @@ TEST(test_dealing)
     kvd_spread_release(&s);
 }
 
-/*
- * The file has singular values of a head with four dimensions. Heads with two dimensions must get
- * averages of these values, heads with eight dimensions interpolated values.
- */
+/* Measured: four dimensions. Two dimensions: averages; eight: interpolated values. */
 TEST(test_other_widths)
 {
     kvd_err err = {""};

@@ -1,11 +1,10 @@
 /*
- * Simulates the loss of a GPU, for programs that load this library with LD_PRELOAD. It launches a
- * kernel that traps, after which the CUDA context is unusable.
+ * LD_PRELOAD library that simulates the loss of a GPU by a trapping kernel.
  *
- *   KVD_LOSE_GPU=N          number of the GPU
- *   KVD_LOSE_WHEN=FILE      file to wait for
- *   KVD_LOSE_AFTER=SECONDS  seconds to wait after the file appeared
- *   KVD_LOSE_PROGRAM=NAME   program to affect; others run unchanged
+ * KVD_LOSE_GPU=N          number of the GPU
+ * KVD_LOSE_WHEN=FILE      file to wait for
+ * KVD_LOSE_AFTER=SECONDS  seconds after the file appeared
+ * KVD_LOSE_PROGRAM=NAME   program to affect
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -37,7 +36,7 @@ static void *symbol(void *library, const char *name)
     return p;
 }
 
-/* Loads a function. Copies its address, because C cannot cast an address to a function pointer. */
+/* Loads a function by copying its address: C cannot cast data pointers to functions. */
 #define FUNCTION(name, symbol_name)                                                                \
     __typeof__(&name) name##_;                                                                     \
     *(void **)(&name##_) = symbol(library, symbol_name)

@@ -1,6 +1,6 @@
 /*
- * Plugin for tests/methods/test_plugin.sh with methods that remove dimensions. Some return matrices
- * that break a rule of the plugin interface.
+ * Plugin of tests/methods/test_plugin.sh: methods that remove dimensions, some with invalid
+ * matrices.
  */
 #include <kvdim/plugin_dims.h>
 #include <math.h>
@@ -37,10 +37,7 @@ static int project(const double *value, const kvdim_model *model, const kvdim_ro
     return how == 5;
 }
 
-/*
- * Computes matrices. Fails unless the calibration rows of Q, K and V exist and differ from each
- * other.
- */
+/* Computes matrices. Fails unless calibration rows of Q, K and V exist and differ. */
 static int fitted(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                   kvdim_matrices *m, char *error)
 {

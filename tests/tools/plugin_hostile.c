@@ -1,7 +1,6 @@
 /*
- * Plugin that breaks the rules of the plugin headers, for tests/methods/test_plugin.sh. The
- * parameter `how` selects the rule to break. If compiled with -DTABLE=N, the plugin's table of
- * functions is wrong instead.
+ * Plugin of tests/methods/test_plugin.sh that breaks the rule selected by parameter `how`.
+ * -DTABLE=N: invalid function table.
  */
 #include <kvdim/plugin_bits.h>
 #include <kvdim/plugin_tokens.h>

@@ -1,7 +1,4 @@
-/*
- * Plugin for tests/methods/test_plugin.sh. One method replaces two layers by their mean; others
- * break a rule of the plugin interface.
- */
+/* Plugin of tests/methods/test_plugin.sh: replaces two layers by their mean, or breaks a rule. */
 #include <kvdim/plugin_layers.h>
 #include <math.h>
 

@@ -1,10 +1,9 @@
 /*
  * usage: tool_accuracy OUT.h5 LABEL CALIBRATION SCALE
  *
- * Writes an accuracy file with known numbers: methods none, zack and uniform at p = 0.25, 0.5, 0.75
- * on eight sequences of 100 predictions. The loss of every sequence rises by SCALE * p nats per
- * prediction for zack, and by twice as much for uniform. D, the degradation of the attention of
- * layer l, is SCALE * p * (l + 1). KL and D use the absolute value of SCALE.
+ * Writes an accuracy file: none, zack, uniform at p = 0.25, 0.5, 0.75, eight sequences of 100
+ * predictions.
+ * Loss: SCALE * p nats per prediction (uniform: twice). D of layer l: |SCALE| * p * (l + 1).
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Writes a small Llama checkpoint: a llama2.c file if the path ends in .bin, else a folder. */
+/* Writes a small Llama checkpoint: a llama2.c file (path *.bin) or a folder. */
 #include <argp.h>
 
 #include "make_checkpoint.h"

@@ -1,11 +1,11 @@
 /*
  * usage: tool_eval change IN.h5 OUT.h5 WHAT
  *
- * Copies a spectrum file with one change, for test_kvdim_eval.sh. WHAT is one of:
- *   hash      the hash of the model's weights is replaced by zeros
- *   before    the rotations are marked as rotations of keys before RoPE
- *   layers    the number of layers is one smaller
- *   rotation  an entry of a rotation is changed after the file was completed
+ * Copies a spectrum file with one change, for test_kvdim_eval.sh:
+ * hash      zeros instead of the hash of the model's weights
+ * before    marked as rotations of keys before RoPE
+ * layers    one layer less
+ * rotation  an entry changed after completion
  */
 #include <stdio.h>
 #include <stdlib.h>

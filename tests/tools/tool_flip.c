@@ -1,7 +1,7 @@
 /*
  * usage: tool_flip FILE SEED
  *
- * Flips one bit of the file, at an offset that depends on SEED. A second call restores it.
+ * Flips one bit of the file, chosen by SEED. A second call restores the bit.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,9 +3,9 @@
  *
  * Lists the contents of a file, for comparison with docs/formats.md.
  *
- *   dataset|PATH|[axis][axis]|TYPE|UNITS
- *   attribute|OBJECT|NAME|TYPE    omits long_name, units and the axes of datasets
- *   bad|PATH|WHY                  a dataset without long_name, units or a name for every axis
+ * dataset|PATH|[axis][axis]|TYPE|UNITS
+ * attribute|OBJECT|NAME|TYPE    without long_name, units, axes
+ * bad|PATH|WHY                  dataset without long_name, units or axis names
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static const char *type_name(hid_t t)
     return H5Tget_class(t) == H5T_STRING && H5Tis_variable_str(t) == 0 ? "text" : "other";
 }
 
-/* Reads a text attribute. Returns "" in `text` if the attribute is missing or too long. */
+/* Reads a text attribute; "" if missing or too long. */
 static void text_of(hid_t object, const char *name, char text[ROOM])
 {
     memset(text, 0, ROOM);
@@ -44,10 +44,7 @@ static void text_of(hid_t object, const char *name, char text[ROOM])
     H5Aclose(a);
 }
 
-/*
- * Writes the names of the axes of a dataset to `text`: for example "[layer][dim]". A scalar gives
- * "[]". If an axis has no name, the text is empty.
- */
+/* Writes axis names to `text`: "[layer][dim]", scalar "[]", nameless axis "". */
 static void axes_of(hid_t dataset, char text[ROOM])
 {
     char *label[KVD_MAX_RANK] = {NULL};
@@ -108,7 +105,7 @@ static herr_t list_link(hid_t group, const char *name, const H5L_info_t *info, v
     (void)ctx;
     snprintf(path, sizeof path, "/%s", name);
     const hid_t object = H5Oopen(group, name, H5P_DEFAULT);
-    /* Skips dimension scales, which contain only the indices of an axis. */
+    /* Skips dimension scales, which hold only indices of an axis. */
     const bool scale = object >= 0 && H5Iget_type(object) == H5I_DATASET &&
                        H5Aexists(object, "REFERENCE_LIST") > 0;
     const int status = object < 0 ? -1 : scale ? 0 : list_object(object, path);

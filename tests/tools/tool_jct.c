@@ -1,12 +1,10 @@
 /*
  * Makes files of kvdim-jct for test scripts and the report.
  *
- * tool_jct costs OUT.h5 [METHOD [GPU]]
- *   writes measured times of methods none and zack,p=0.5. The cache of zack is half as large, and
- *   its attention takes half the time. METHOD is one of the two methods or "both". GPU is the name
- *   of the GPU; "none": on the CPU.
- * tool_jct replay OUT.h5 TRACE.csv
- *   requests of the trace, served by a machine that is 5 % slower
+ * tool_jct costs OUT.h5 [METHOD [GPU]]  times of none and zack,p=0.5 (half the cache, half the
+ * attention time);
+ *                                       METHOD: one of them or "both"; GPU: name, "none": CPU
+ * tool_jct replay OUT.h5 TRACE.csv      requests served by a machine that is 5 % slower
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,10 +57,7 @@ static int write_costs(const char *path, double factor, const char *method, cons
     return jct_fixture_end(&x, path, run, err);
 }
 
-/*
- * Simulates the service of requests, with the times in the file `slow`. Writes the results like
- * measured ones.
- */
+/* Simulates serving with times of file `slow`, written like measured results. */
 static int serve(const char *slow, const kvd_requests *q, const char *path, const kvd_run *run,
                  kvd_err *err)
 {

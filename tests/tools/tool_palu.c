@@ -1,12 +1,11 @@
 /*
  * usage: tool_palu DUMP.h5 METHOD OUT.h5 [FISHER.h5]      METHOD: "palu,p=0.5,heads=2"
  *
- * Writes the low-rank matrices A and B_h of method palu, for tests/oracle/public_palu.py. Heads
- * form groups. For each token palu stores x A, where x is K or V of a whole group, and restores
- * head h as x A B_h.
+ * Writes palu's matrices A and B_h for tests/oracle/public_palu.py: x A is stored, x A B_h is head
+ * h.
  *
- *   /rank [layer][kv_head][K or V]                              number of columns of A
- *   /product [layer][kv_head][K or V][heads * d_head][d_head]   A B_h
+ * /rank [layer][kv_head][K or V]                              columns of A
+ * /product [layer][kv_head][K or V][heads * d_head][d_head]   A B_h
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,12 @@
 /*
  * usage: tool_quantisers DUMP.h5 TOKENS METHOD OUT.h5
  *
- * Quantises the first TOKENS tokens of a file of Q, K and V with METHOD ("kivi,bits=2,residual=0")
- * as one prompt and decodes them, for tests/oracle/public_quantisers.py. Every token is quantised,
- * also those that the method would keep exactly.
+ * Quantises TOKENS tokens of a file of Q, K and V as one prompt, for
+ * tests/oracle/public_quantisers.py. No token stays exact.
  *
- *   /keys, /values [layer][kv_head][token][dim]   decoded, float32
- *   /bits [layer][kv_head][side][2]               bits of codes, bits of side information
- *   /range [layer][kv_head][dim][2], /levels [layer][side][2][2^bits]   of kvquant (levels.h)
+ * /keys, /values [layer][kv_head][token][dim]   decoded, float32
+ * /bits [layer][kv_head][side][2]               bits of codes and side information
+ * /range [layer][kv_head][dim][2], /levels [layer][side][2][2^bits]   of kvquant (levels.h)
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,8 +27,8 @@ typedef struct {
 } work;
 
 /*
- * Quantises K or V of all layers and heads into decoded [layer][kv_head][n][d]. bits
- * [layer][kv_head][KVD_N_SIDES][2] receives the bits of codes and of side information.
+ * Quantises K or V of all heads to decoded [layer][kv_head][n][d]. bits
+ * [layer][kv_head][KVD_N_SIDES][2]: codes, side information.
  */
 static int code_side(const work *w, kvd_side side, float *decoded, double *bits, kvd_err *err)
 {

@@ -1,12 +1,10 @@
 /*
  * usage: tool_selection DUMP.h5 METHOD PROMPT group|each OUT.h5
  *
- * Lists the tokens that the cache keeps for the first sequence of a file, for
- * tests/oracle/public_selections.py. PROMPT is the number of prompt tokens. Writes /kept
- * [layer][head][1 + steps][token]: 1 if the token is stored.
- *
- *   group   the heads are those of the model
- *   each    every query head has its own copy of K and V and its own choice, as in public code
+ * Writes kept tokens of a file's first sequence, PROMPT of them the prompt, for
+ * tests/oracle/public_selections.py:
+ * /kept [layer][head][1 + steps][token]: 1 if stored.
+ * group: the model's heads. each: every query head has its own copy of K and V.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,17 +23,11 @@ typedef struct {
     kvd_activations dump;
     kvd_config config;
     kvd_plan plan;
-    /*
-     * Number of tokens, number of prompt tokens, and number of heads that get a copy of each K and
-     * V.
-     */
+    /* tokens, prompt tokens, heads per copy of K and V */
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    /*
-     * [n_layers][n_kv_heads][1 + n - prompt][n]: 1 for tokens that are stored after the prompt
-     * (index 0) or after a step, else 0
-     */
+    /* [n_layers][n_kv_heads][1 + n - prompt][n]: 1 if stored after the prompt (0) or a step */
     uint8_t *kept;
 } selection;
 
@@ -108,7 +100,7 @@ static int read_layer(selection *s, int layer, kvd_err *err)
     return 0;
 }
 
-/* Runs n heads through the cache: the prompt in one call, then the later tokens one by one. */
+/* Runs n heads through the cache: the prompt in one call, later tokens one by one. */
 static int run_heads(selection *s, int layer, int g, size_t n, kvd_err *err)
 {
     static kvd_head h[MOST_HEADS];

@@ -3,11 +3,12 @@
  *
  * Writes a published model shape with random weights as a Hugging Face folder.
  *
- *   dtype=bf16|f16|f32 (bf16)   shard-mb=N (5000)   seed=N (1)
- *   config=1         writes config.json alone
- *   tokenizer=FILE   writes also tokenizer.json: the BPE tokenizer FILE with more tokens, up to the
- *                    size of the vocabulary
- *   KEY=NUMBER       replaces the number KEY in config.json, for smaller models of the same form
+ * dtype=bf16|f16|f32 (bf16)
+ * shard-mb=N (5000)
+ * seed=N (1)
+ * config=1         config.json alone
+ * tokenizer=FILE   also tokenizer.json: BPE tokenizer FILE, enlarged up to the vocabulary
+ * KEY=NUMBER       replaces KEY in config.json
  */
 #include <jansson.h>
 

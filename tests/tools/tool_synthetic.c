@@ -3,20 +3,19 @@
  *
  * Writes small files for tests of programs.
  *
- *   hash=H          hash of the model
- *   corpus=C        hash of the text; by default it follows from SEED
- *   pre=1           Q and K before RoPE as well
- *   distinct=N      the vectors of later tokens repeat those of the first N tokens
- *   nan=1           one element is NaN
- *   label=L dtype=f32|f16|bf16 layers=N heads=N kv=N d=N sequences=N
+ * hash=H          hash of the model
+ * corpus=C        hash of the text (by default from SEED)
+ * pre=1           Q and K before RoPE as well
+ * distinct=N      later tokens repeat the first N
+ * nan=1           one element is NaN
+ * label=L dtype=f32|f16|bf16 layers=N heads=N kv=N d=N sequences=N
  */
 #include "formats/error_table.h"
 #include "make_dump.h"
 
 /*
- * Writes an error table with made-up losses for the projections of the pairs bqk (Q and K) and bvw
- * (V and W_O). The losses fall with the number of kept dimensions (2, 4, 6 and 8 of 8) and differ
- * between heads.
+ * Writes made-up losses of pairs bqk (Q and K) and bvw (V and W_O), which fall with kept dimensions
+ * 2, 4, 6, 8 and differ between heads.
  */
 static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run,
                              kvd_err *err)
