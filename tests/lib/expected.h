@@ -41,7 +41,9 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("olmoe"), X("dots1"), X("solar-open"), X("minimax-m2")
 
 /* Models with latent attention, without gradients. */
-#define LATENT(X) X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v3"), X("deepseek-v3-plain")
+#define LATENT(X)                                                                                  \
+    X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v3"), X("deepseek-v3-plain"),             \
+        X("glm4-moe-lite"), X("youtu")
 
 static inline size_t width_of(const kvd_config *c, int kind)
 {

@@ -464,4 +464,31 @@ TEST(test_routed_variants)
     assert_true(c.rope_theta == 5e6 && c.d_expert > 0 && !c.d_shared);
 }
 
+TEST(test_latent_variants)
+{
+    static const char lite[] =
+        "{" SIZES(3) "\"model_type\":\"glm4_moe_lite\",\"n_routed_experts\":8,"
+                     "\"mlp_layer_types\":[\"dense\",\"sparse\",\"dense\"],"
+                     "\"routed_scaling_factor\":1.8}";
+    const char *const heads = "\"num_key_value_heads\":2";
+    char text[1024];
+    kvd_config c = accept(edit_config(lite, heads, "\"num_key_value_heads\":4"));
+    assert_true(c.latent == 512 && c.d_nope == 192 && c.d_value == 256 && c.q_rank == 768);
+    assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 1) && !kvd_config_routed(&c, 2));
+    (void)snprintf(text, sizeof text, "%s", edit_config(lite, heads, "\"num_key_value_heads\":4"));
+    refuse_config(text, "\"dense\",\"sparse\"", "\"sparse\"",
+                  "'mlp_layer_types' is no list of 3 layers");
+    refuse_config(text, "\"sparse\"", "\"moe\"",
+                  "mlp_layer_types[1] is 'moe', expected 'dense' or 'sparse'");
+    c = accept(
+        edit_config("{" SIZES(2) "\"model_type\":\"kimi_k2\","
+                                 "\"architectures\":[\"DeepseekV3ForCausalLM\"],\"n_group\":1,"
+                                 "\"topk_group\":1}",
+                    heads, "\"num_key_value_heads\":4"));
+    assert_string_equal(c.family, "deepseek_v3");
+    c = accept(
+        edit_config("{" SIZES(2) "\"model_type\":\"youtu\"}", heads, "\"num_key_value_heads\":4"));
+    assert_true(c.latent == 512 && c.q_rank == 1536 && c.tied_head && !c.n_experts);
+}
+
 TEST_MAIN(NULL, NULL)

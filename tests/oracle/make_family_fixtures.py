@@ -82,7 +82,7 @@ def record(model, family):
     for name in ("apply_rotary_pos_emb", "eager_attention_forward"):
         if hasattr(module, name):
             setattr(module, name, getattr(getattr(module, name), "original", getattr(module, name)))
-    if family.startswith("deepseek"):
+    if family.startswith("deepseek") or family in ("glm4_moe_lite", "youtu"):
         return record_latents(model, module)
     c = model.config.get_text_config()
     new = family == "falcon" and c.new_decoder_architecture
@@ -512,6 +512,12 @@ MODELS = {
         first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=1.4, sliding_window=9, max_window_layers=1)),
     "solar-open": ("solar_open", 40, BF16, lambda: without("intermediate_size", small(
         "SolarOpenConfig", head_dim=6, moe_intermediate_size=7, n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1))),
+    # GLM-4.7-Flash and Youtu-LLM: the latent attention of DeepSeek-V3, the second without experts
+    "glm4-moe-lite": ("glm4_moe_lite", 40, BF16, lambda: deepseek(
+        "Glm4MoeLiteConfig", num_key_value_heads=4, n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, num_hidden_layers=3,
+        mlp_layer_types=["dense", "sparse", "dense"], routed_scaling_factor=1.3, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+    "youtu": ("youtu", 33, BF16, lambda: without("first_k_dense_replace", deepseek(
+        "YoutuConfig", num_attention_heads=3, num_key_value_heads=3, tie_word_embeddings=True))),
     "minimax-m2": ("minimax_m2", 40, BF16, lambda: small(
         "MiniMaxM2Config", head_dim=8, num_local_experts=6, num_experts_per_tok=2, rotary_dim=4)),
 }

@@ -22,7 +22,8 @@ static const kvd_family *const families[] = {
     &kvd_family_cohere2,    &kvd_family_glm4_moe,    &kvd_family_gpt_neox,
     &kvd_family_stablelm,   &kvd_family_nemotron,    &kvd_family_arcee,
     &kvd_family_internlm2,  &kvd_family_olmoe,       &kvd_family_dots1,
-    &kvd_family_solar_open, &kvd_family_minimax_m2};
+    &kvd_family_solar_open, &kvd_family_minimax_m2,  &kvd_family_glm4_moe_lite,
+    &kvd_family_youtu};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 size_t kvd_family_count(void)

@@ -27,8 +27,9 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int kv_heads = c->n_heads, rope = 64;
     c->latent = 512;
-    c->d_nope = c->d_value = 128;
-    c->q_rank = json_object_get(root, "q_lora_rank") ? 0 : 1536;
+    c->d_nope = c->d_nope ? c->d_nope : 128;
+    c->d_value = c->d_value ? c->d_value : 128;
+    c->q_rank = json_object_get(root, "q_lora_rank") ? 0 : c->q_rank ? c->q_rank : 1536;
     if (kvd_cfg_size_or(root, "kv_lora_rank", &c->latent, err) ||
         kvd_cfg_size_or(root, "qk_nope_head_dim", &c->d_nope, err) ||
         kvd_cfg_size_or(root, "qk_rope_head_dim", &rope, err) ||
@@ -122,9 +123,8 @@ static int read_experts(const json_t *root, const kvd_routed_keys *keys, int sha
     return 0;
 }
 
-/* Reads the keys that V2 and V3 share, with the defaults of read_experts. */
-static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
-                       double scale, kvd_config *c, kvd_err *err)
+/* Reads everything but experts, `tied` and special tokens of a model with latent attention. */
+static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->norm_eps = 1e-6;
     if (kvd_cfg_refuse_true(root, "attention_bias", "biases of latent attention are not supported",
@@ -134,10 +134,20 @@ static int read_common(const json_t *root, const kvd_routed_keys *keys, int shar
         kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_positive_or(root, "rms_norm_eps", &c->norm_eps, err) || read_latent(root, c, err) ||
-        read_scale(root, c, err) || read_experts(root, keys, shared, dense, scale, c, err) ||
-        kvd_cfg_head_and_tokens(root, false, c, err))
+        read_scale(root, c, err))
         return -1;
     return 0;
+}
+
+/* Reads the keys that V2 and V3 share, with the defaults of read_experts. */
+static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
+                       double scale, kvd_config *c, kvd_err *err)
+{
+    return read_latent_model(root, c, err) ||
+                   read_experts(root, keys, shared, dense, scale, c, err) ||
+                   kvd_cfg_head_and_tokens(root, false, c, err)
+               ? -1
+               : 0;
 }
 
 static int read_v2(const json_t *root, kvd_config *c, kvd_err *err)
@@ -178,16 +188,68 @@ static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
+/* Reads whether the rotated dimensions of a stored key are in neighbouring pairs. */
+static int read_interleaved(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    bool interleaved = true;
+    if (kvd_cfg_bool(root, "rope_interleave", &interleaved, err))
+        return -1;
+    c->rope_layout = interleaved ? KVD_ROPE_INTERLEAVED : KVD_ROPE_HALF;
+    return 0;
+}
+
 static int read_v3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
         "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 256, 8, 2048};
-    bool interleaved = true;
-    if (read_sigmoids(root, c, err) || kvd_cfg_bool(root, "rope_interleave", &interleaved, err) ||
-        read_common(root, &keys, 1, 3, 2.5, c, err) || read_groups(root, 8, 4, 2, c, err))
-        return -1;
-    c->rope_layout = interleaved ? KVD_ROPE_INTERLEAVED : KVD_ROPE_HALF;
+    return read_sigmoids(root, c, err) || read_common(root, &keys, 1, 3, 2.5, c, err) ||
+                   read_interleaved(root, c, err) || read_groups(root, 8, 4, 2, c, err)
+               ? -1
+               : 0;
+}
+
+/* Reads the list mlp_layer_types, if there is one, into c->dense_layers. */
+static int read_mlp_types(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    const json_t *const list = kvd_cfg_member(root, "mlp_layer_types");
+    if (!list)
+        return 0;
+    if (!json_is_array(list) || json_array_size(list) != (size_t)c->n_layers)
+        return kvd_fail(err, "'mlp_layer_types' is no list of %d layers", c->n_layers);
+    memset(c->dense_layers, 0, sizeof c->dense_layers);
+    for (int l = 0; l < c->n_layers; l++) {
+        const char *const type = json_string_value(json_array_get(list, (size_t)l));
+        if (!type || (strcmp(type, "dense") != 0 && strcmp(type, "sparse") != 0))
+            return kvd_fail(err, "mlp_layer_types[%d] is '%s', expected 'dense' or 'sparse'", l,
+                            type ? type : "not a string");
+        if (strcmp(type, "dense") == 0)
+            c->dense_layers[l / 64] |= (uint64_t)1 << (l % 64);
+    }
     return 0;
+}
+
+/* Reads GLM-4.7-Flash: the latent attention of DeepSeek-V3 with the experts of GLM-4.5. */
+static int read_glm4_moe_lite(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    static const kvd_routed_keys keys = {
+        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 64, 4, 1536};
+    c->d_nope = 192;
+    c->d_value = 256;
+    c->q_rank = 768;
+    return read_sigmoids(root, c, err) || read_common(root, &keys, 1, 1, 1.8, c, err) ||
+                   read_interleaved(root, c, err) || read_mlp_types(root, c, err) ||
+                   read_groups(root, 1, 1, 2, c, err)
+               ? -1
+               : 0;
+}
+
+/* Reads Youtu-LLM: the latent attention of DeepSeek-V3 without experts. */
+static int read_youtu(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    return read_latent_model(root, c, err) || read_interleaved(root, c, err) ||
+                   kvd_cfg_head_and_tokens(root, true, c, err)
+               ? -1
+               : 0;
 }
 
 /* Reads GLM-4.5 and 4.6: routing of DeepSeek-V3, ordinary keys and values, RoPE on half a head. */
@@ -399,4 +461,22 @@ const kvd_family kvd_family_minimax_m2 = {
     KVD_LLAMA_NAMES,
     .stored = minimax_m2_stored,
     .n_stored = sizeof minimax_m2_stored / sizeof minimax_m2_stored[0],
+};
+
+const kvd_family kvd_family_glm4_moe_lite = {
+    .name = "glm4_moe_lite",
+    .architecture = "Glm4MoeLiteForCausalLM",
+    .read = read_glm4_moe_lite,
+    KVD_LLAMA_NAMES,
+    .stored = stored,
+    .n_stored = sizeof stored / sizeof stored[0],
+};
+
+const kvd_family kvd_family_youtu = {
+    .name = "youtu",
+    .architecture = "YoutuForCausalLM",
+    .read = read_youtu,
+    KVD_LLAMA_NAMES,
+    .stored = stored,
+    .n_stored = sizeof stored / sizeof stored[0],
 };

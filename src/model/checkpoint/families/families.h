@@ -47,6 +47,8 @@ extern const kvd_family kvd_family_olmoe;
 extern const kvd_family kvd_family_dots1;
 extern const kvd_family kvd_family_solar_open;
 extern const kvd_family kvd_family_minimax_m2;
+extern const kvd_family kvd_family_glm4_moe_lite;
+extern const kvd_family kvd_family_youtu;
 
 /*
  * Name prefixes in multimodal files: of the language model (before and since Transformers 4.52),
