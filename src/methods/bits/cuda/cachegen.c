@@ -1,6 +1,6 @@
 /*
- * Method cachegen in the CUDA engine (streams.h): full pages are entropy codes, a request's newest
- * page is bf16. Decode steps restore bf16 pages layer by layer.
+ * Method cachegen in the CUDA engine: entropy codes of full pages, bf16 of each request's newest
+ * page.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -244,7 +244,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Returns the predicted bits of K or V of one head per page, the maximum over `sides`. */
+/* Returns the predicted bits of K or V of one head per page. */
 static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
 {
     const size_t anchors = KVD_PAGE_TOKENS / c->group;

@@ -17,12 +17,12 @@ typedef struct {
     kvd_packed_args *layer;
     /* page table of the ring buffers, device [max_slices][max_pages] */
     int32_t *table;
-    /* device [slots + 1]: key outliers per slot, then the largest excess of a page over its list */
+    /* device [slots + 1]: key outliers per slot, then the largest list overflow */
     uint32_t *counts;
     uint32_t *host_counts;
     /*
-     * Prefix sums of page counts, device [max_slices + 1], for layers without [0] and with [1] a
-     * window. NULL: attention reads restored pages, or no such layers.
+     * Prefix sums of page counts, device [max_slices + 1], of layers without [0] and with [1] a
+     * window.
      */
     int32_t *pages_before[2];
     float *partial;
@@ -45,9 +45,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->held;
 }
 
-/*
- * Returns the first token that a layer holds after n tokens: blocks outside the window are dropped.
- */
+/* Returns the first token that a layer holds after n tokens. */
 static size_t first_held(const packed *k, int layer, size_t n)
 {
     const size_t window = (size_t)k->layer[layer].map.window,
@@ -55,7 +53,7 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return window && n > window ? (n - window) / block * block : 0;
 }
 
-/* Returns the bits of tokens from .. n - 1 of a slot in KV head g, without key outliers. */
+/* Returns the bits of tokens from .. n - 1 of a slot, without key outliers. */
 static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];
@@ -524,10 +522,7 @@ static bool generates(const kvd_plan *plan)
     return !plan->dims && plan->bits_self && kvd_turboquant_d_head(plan->bits_self) % 32 == 0;
 }
 
-/*
- * Selects the attention kernel on quantised pages, if it supports all layers; else decode steps
- * restore bf16 pages.
- */
+/* Selects the attention kernel on quantised pages if it supports all layers. */
 static int choose_attention(packed *k, kvd_err *err)
 {
     kvd_gpu_method *const m = &k->method;
@@ -609,10 +604,7 @@ static const char *joins_heads(const kvd_plan *plan)
     return plan->bits->all_heads ? "a code holds all KV heads of a layer" : NULL;
 }
 
-/*
- * Sliding windows require pages that are read and counted one by one: no key outliers, float16
- * first tokens, gear or classes.
- */
+/* Sliding windows require pages that can be read one by one. */
 static unsigned computes(const kvd_plan *plan)
 {
     const bool whole = kvd_gpu_packed_value(plan, "outliers") > 0 ||

@@ -1,8 +1,6 @@
 /*
- * Quantised KV caches of the CUDA engine: pages of codes, scales and outliers (packed_layout.h,
- * gear.h), newest tokens in bf16 ring buffers.
- * Windows, groups and roundings are those of kvd_bits_method, applied to bf16 numbers. Functions
- * return nonzero and fill *err on failure.
+ * Quantised KV caches of the CUDA engine: pages of codes (packed_layout.h, gear.h), newest tokens
+ * in bf16 ring buffers. Functions return nonzero and fill *err on failure.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_H
 #define KVD_METHODS_BITS_CUDA_PACKED_H
@@ -20,21 +18,17 @@ bool kvd_gpu_packed_has_floats(const kvd_plan *plan);
 bool kvd_gpu_packed_takes_wide(const kvd_plan *plan);
 /* Returns the expected number of key outliers per page (64 tokens) and KV head. */
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
-/*
- * Returns the bits of tokens from .. m - 1 of a request of m tokens in KV head g, without key
- * outliers, as the CPU method counts.
- */
+/* Returns the bits of tokens from .. m - 1 of m tokens in KV head g, without key outliers. */
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m);
 /*
- * Returns the bits of tokens from .. m - 1 of KV head g in a layout with blocks
- * (kvd_packed_in_blocks), whose bits are spread evenly over their tokens. prompt: tokens of the
- * request's prompt.
+ * Returns the bits of tokens from .. m - 1 in a layout with blocks, whose bits are spread evenly
+ * over their tokens. prompt: tokens of the request's prompt.
  */
 double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
                                  size_t prompt);
 /*
- * Sets the sizes of `*a` that depend on bits per dimension (allot). first_kv_head: the model's
- * number of KV head 0. word [n_kv_heads][2][wide], unless NULL: contents of kvd_packed_allot.word.
+ * Sets the sizes of `*a` that depend on bits per dimension (allot). word, unless NULL: contents of
+ * kvd_packed_allot.word. first_kv_head: the model's number of KV head 0.
  */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);
@@ -55,16 +49,13 @@ typedef struct {
 } kvd_packed_turned;
 
 /*
- * Computes the tables for the open plan and the layout of `*a`. The caller must call
- * kvd_gpu_packed_turned_free, also after a failure.
+ * Computes the tables for an open plan. The caller must call kvd_gpu_packed_turned_free, also after
+ * a failure.
  */
 int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, kvd_packed_turned *t,
                                kvd_err *err);
 void kvd_gpu_packed_turned_free(kvd_packed_turned *t);
-/*
- * Copies the method's tables to the device and sets their addresses in layer [n_layers]. The plan
- * must be open.
- */
+/* Copies the method's tables to the device and sets their addresses in layer [n_layers]. */
 int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                           kvd_device_memory *memory, kvd_err *err);
 typedef struct {
@@ -79,15 +70,15 @@ typedef struct {
 int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
                                  kvd_device_memory *memory, kvd_err *err);
 /*
- * Computes the attention probabilities that each prompt token received, and sets the a->classes
- * members that kvd_packed_code reads. The batch in `*a` must consist of these prompts.
+ * Computes the attention probabilities that prompt tokens received, for kvd_packed_code. `*a` must
+ * hold only these prompts.
  */
 int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salience *s,
                                  const kvd_paged_rows *r, kvd_packed_args *a, kvd_err *err);
 /*
- * Sets the page layout of `*a` and the sizes that decide which tokens are quantised; zeroes the
- * rest. head [n_kv_heads]: stored dimensions without padding (NULL: those of `map`). room: key
- * outliers per page and KV head; 0: four times the expected number, plus 64.
+ * Sets the page layout of `*a`, and zeroes the other members. head [n_kv_heads]: stored dimensions,
+ * or NULL (those of `map`). room: key outliers per page; 0: four times the expected number, plus
+ * 64.
  */
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
                              const kvd_dims_head *head, size_t room, kvd_packed_args *a);

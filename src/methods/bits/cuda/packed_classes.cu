@@ -1,9 +1,9 @@
 /*
- * Codes and restores tokens of two classes (zipcache): salient tokens, by mean attention
- * probability received, have more bits.
- *   keys    s and zero of each channel and class of a block, as in kvd_quantise_group
- *   values  x / sqrt(largest magnitude of the channel in the block), s and zero of each token
- * Equal classes give the codes of the CPU method.
+ * Codes and restores tokens of two classes (zipcache): salient tokens, by mean attention received,
+ * have more bits.
+ *   keys    step and zero point of each channel and class of a block
+ *   values  x / sqrt(largest magnitude of the channel in the block), step and zero point of each
+ *           token
  */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -75,9 +75,7 @@ __device__ __forceinline__ float *received_of(const kvd_packed_args &a, int b, i
 
 /* ---- classes ---- */
 
-/*
- * Stores, per token of a prompt, coded or not, the sum of received probabilities over query heads.
- */
+/* Stores the sum of received probabilities over query heads for each prompt token. */
 __device__ void sum_prompt(const kvd_packed_args &a, int b, int g, const coded_span &s,
                            float *score)
 {
@@ -141,10 +139,7 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
 
 /* ---- scales of channels ---- */
 
-/*
- * Writes the scales of 8 adjacent key channels of a block in both classes, or the largest
- * magnitudes of 8 value channels.
- */
+/* Writes the scales of 8 key channels, or the largest magnitudes of 8 value channels. */
 __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ float low[2][RANGE / 32][8], high[2][RANGE / 32][8];
@@ -345,7 +340,7 @@ __device__ __forceinline__ float decoded(uint32_t scale, uint32_t code)
     return __fadd_rn(__fmul_rn(half_of(scale, 0), (float)code), half_of(scale, 1));
 }
 
-/* Returns elements 8 u .. 8 u + 7 of the K or V vector of a coded token as bf16. */
+/* Returns elements 8 u .. 8 u + 7 of a token's K or V as bf16. */
 template <int SIDE>
 __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, const uint32_t *record,
                                           const uint32_t *area, int u)
@@ -366,7 +361,7 @@ __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, con
                       bf16_pair(y[6], y[7]));
 }
 
-/* Writes K or V of the `left` tokens of a page, of which the first `done` are coded. */
+/* Writes K or V of the `left` tokens of a page; the first `done` are coded. */
 template <int SIDE>
 __device__ void restore_side(const head_of &o, uint16_t *rows, int p, int left, int done)
 {
@@ -402,8 +397,8 @@ __global__ void __launch_bounds__(CODE) restore_kernel(const __grid_constant__ k
 /* ---- probabilities of decode steps ---- */
 
 /*
- * Adds the probabilities that tokens received in decode steps. Dynamic shared memory: queries of a
- * KV head, float32 [group][d_qk].
+ * Adds the probabilities that tokens received in decode steps. Shared memory: float queries
+ * [group][d_qk].
  */
 __global__ void __launch_bounds__(RECEIVE)
     receive_kernel(const __grid_constant__ kvd_packed_args a, const uint16_t *all, const float *lse)

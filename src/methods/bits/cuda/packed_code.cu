@@ -1,13 +1,12 @@
 /*
- * Quantises tokens that have left the exact window (kvd_bits_method.window). Grid: KV heads,
- * requests, CTAs per head. A warp: 16 dimensions of a page's keys, or the value channels that share
- * a scale.
- *   equal steps (kivi)    s = (max - min) / (2^b - 1), zero = min, both rounded to float16; code =
- *                         round((x - zero) / s), as in kvd_quantise_group
+ * Quantises tokens that have left the exact window. Grid: KV heads, requests, CTAs per head. A
+ * warp: 16 dimensions of a page's keys, or the value channels of one scale.
+ *   equal steps (kivi)    s = (max - min) / (2^b - 1), zero = min, in float16; code = round((x -
+ *                         zero) / s)
  *   symmetric (comet)     s = max |x| / (2^(b-1) - 1); code = round(x / s) + 2^(b-1) - 1
  *   own bits (allot)      code = index of the level nearest to (x - mean) / deviation
- *   level table (kvquant) code = index of the level nearest to (x - m) / h, m middle and h half
- *   width of the range
+ *   level table (kvquant) code = index of the level nearest to (x - middle of range) / half width
+ *   of range
  */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_code_values.cuh"
@@ -21,8 +20,8 @@ enum { WARPS = 8 };
 /* ---- one token per decode step: its value and, with a level table, its key ---- */
 
 /*
- * Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken` as float16,
- * its dimension in the upper half, and adds it to `taken`. Ties: lowest dimension.
+ * Returns the smallest (sign 1) or largest (sign -1) number not in `taken`; ties: lowest dimension.
+ * Upper half: the dimension.
  */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {
@@ -48,7 +47,7 @@ __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lan
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/* Quantises dimensions 4 part .. 4 part + 3 of the value, one of at most 32 parts per lane. */
+/* Quantises dimensions 4 part .. 4 part + 3 of a value. */
 __device__ void code_value_part(const page_of &o, int t, int part, int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -149,10 +148,7 @@ __device__ void code_key(const page_of &o, int t, int lane)
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/*
- * Writes bits below .. below + W - 1 of a lane's 32 codes. Codes outside the mask `put` stay
- * unchanged.
- */
+/* Writes bits below .. below + W - 1 of a lane's codes in the mask `put`. */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
                                          uint32_t put)
@@ -174,7 +170,7 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/* Writes a lane's 32 codes of B bits one after another, except codes outside the mask `put`. */
+/* Writes a lane's 32 codes of B bits, except codes outside the mask `put`. */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -230,7 +226,7 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
         put_keys<1>(at + (bits & 6), bits & 6, code, put);
 }
 
-/* Returns the index among a lane's 32 codes of octet j of tokens and dimension e of four. */
+/* Returns the index among a lane's 32 codes of token octet j and dimension e. */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
@@ -346,10 +342,7 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/*
- * Quantises tokens from .. to - 1 of the page in 16 dimensions of keys (side 0) or of values with
- * scales per channel (side 1).
- */
+/* Quantises tokens from .. to - 1 in 16 dimensions with scales per channel. */
 __device__ void code_channels(const page_of &o, int side, int u, int from, int to, int lane)
 {
     const int bits = o.a.form.bits;
@@ -388,7 +381,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
               lane = (int)threadIdx.x % 32;
     const int m = a.kv_len[b], before = m - (a.q_len ? a.q_len[b] : 1);
     const int k_from = keys_coded(a, before), k_to = keys_coded(a, m), v_to = values_coded(a, m);
-    /* First value to code. A value outside the sliding window is skipped: its page may be freed. */
+    /* Values outside the sliding window are skipped: their pages may be freed. */
     const int v_from = max(values_coded(a, before), a.q_len ? 0 : min(first_seen(a, m), v_to));
     const int levels = 1 << a.form.bits;
     for (int i = (int)threadIdx.x; a.level && i < 2 * levels; i += 32 * WARPS) {
@@ -428,10 +421,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
         }
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
-        /*
-         * With a level table, codes of 16 tokens of V fill whole bytes: no byte is shared between
-         * warps.
-         */
+        /* With a level table, codes of 16 tokens fill whole bytes, so warps share none. */
         const int pieces = a.level ? 4 : 1,
                   v_tasks = a.form.v_channels ? a.map.d_v[g] / 16 : pieces * groups;
         for (int task = warp; task < units + v_tasks; task += WARPS) {

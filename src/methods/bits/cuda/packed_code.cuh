@@ -17,7 +17,7 @@ struct page_of {
     int before;
 };
 
-/* Returns the index of the level nearest to x among n levels, n a power of 2. */
+/* Returns the index of the nearest of n levels, n a power of 2. */
 __device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
 {
     int at = 0;
@@ -39,19 +39,13 @@ __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
     return (uint32_t)((q < -top ? -top : q > top ? top : q) + top);
 }
 
-/*
- * Returns entry i of a value vector's outlier list, or a zero in dimension KVD_WIDTH_NARROW - 1
- * (padding) after the list's end.
- */
+/* Returns entry i of an outlier list; after the end, a zero in a padding dimension. */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
     return i < a.v_apart[g] ? one : (uint32_t)(KVD_WIDTH_NARROW - 1) << 16;
 }
 
-/*
- * Returns dimensions 16 u + 8 h + 2 c and the next of K (side 0) or V (side 1) of token t from the
- * page `rows`.
- */
+/* Returns dimensions 16 u + 8 h + 2 c and the next of K or V of token t. */
 __device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *rows, int side,
                                              int u, int h, int t, int c)
 {
@@ -71,10 +65,7 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
                                                16 * u + 8 * h + 2 * c);
 }
 
-/*
- * Appends outlier x of token t and dimension i to the page's list. A full list drops x, counts on,
- * and o.a.beyond records the largest excess.
- */
+/* Appends an outlier to the page's list. A full list drops x; o.a.beyond records the overflow. */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {
     uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list);
@@ -85,10 +76,7 @@ __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float 
         atomicMax(o.a.beyond, at + 1 - (uint32_t)o.a.form.k_apart);
 }
 
-/*
- * Copies tokens first .. m - 1 of a prompt, zero-padded to groups of 8, to the ring buffer.
- * `worker`: one of `workers` warps.
- */
+/* Copies tokens first .. m - 1 of a prompt, zero-padded to groups of 8, to the ring buffer. */
 __device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, int m, int worker,
                             int workers, int lane)
 {

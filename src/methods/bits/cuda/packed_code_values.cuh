@@ -7,10 +7,7 @@
 namespace
 {
 
-/*
- * V of 16 tokens in one lane, as A operand of mma: v[i] has dimensions 16 (u0 + i) .. + 15 of
- * tokens 2 c, 2 c + 1, 2 c + 8, 2 c + 9, c = lane % 4.
- */
+/* V of 16 tokens in one lane, as A operand of mma: dimensions 16 (u0 + i) .. + 15 in v[i]. */
 struct sixteen {
     uint32_t v[8][4];
     int u0, units;
@@ -36,7 +33,7 @@ __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int 
     return mask;
 }
 
-/* Sets lo and hi to the range of the lane's token (h, e), without the dimensions in `taken`. */
+/* Sets lo and hi to the range of a token's dimensions not in `taken`. */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
 {
@@ -55,8 +52,8 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
 }
 
 /*
- * Returns the smallest (sign 1) or largest (sign -1) number of a token outside the mask `taken` as
- * float16, its dimension in the upper half, and adds it to `taken`. Ties: lowest dimension.
+ * Returns the smallest (sign 1) or largest (sign -1) number not in `taken`; ties: lowest dimension.
+ * Upper half: the dimension.
  */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
@@ -89,8 +86,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
 }
 
 /*
- * Stores bits below .. below + W - 1 of a lane's 8 codes: code 4 h + 2 db + e is token 2 c + 8 h +
- * e, dimension 8 db + lane / 4, c = lane % 4.
+ * Stores bits below .. below + W - 1 of a lane's 8 codes. Code 4 h + 2 db + e: token 2 (lane % 4) +
+ * 8 h + e, dimension 8 db + lane / 4.
  */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
@@ -136,8 +133,7 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
 }
 
 /*
- * Quantises, in one group of channels, the values of those of tokens 16 k .. 16 k + 15 in from ..
- * to - 1.
+ * Quantises values of tokens 16 k .. 16 k + 15 (those in from .. to - 1) in one group of channels.
  */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {

@@ -2,12 +2,12 @@
  * Kernels that quantise KV cache pages (packed_layout.h) and restore bf16 pages. Lengths, slots and
  * page numbers are read on the device.
  *
- * Of m tokens, the keys of the first m / k_block * k_block are quantised, with form.v_channels the
- * values of the same tokens, else all but the v_newest newest values. Other tokens are bf16 in the
- * slot's ring buffer (layout: kernels/layout.h), page p in ring page p % ring_pages.
+ * Quantised of m tokens: keys of the first m / k_block * k_block; values of the same tokens
+ * (form.v_channels) or of all but the v_newest newest. Other tokens: bf16 in the slot's ring
+ * buffer, page p in ring page p % ring_pages.
  *
- * With a sliding window (map.window) of W >= k_block tokens, decode steps neither read nor write
- * pages before that of token m - W.
+ * Sliding window (map.window) of W >= k_block tokens: decode steps do not touch pages before that
+ * of token m - W.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 #define KVD_METHODS_BITS_CUDA_PACKED_CODES_H
@@ -40,18 +40,12 @@ typedef struct {
      * head, keys before values.
      */
     uint16_t *right;
-    /*
-     * Device [partial_room]: sums of several CTAs over parts of a prompt's rows. Too small: one CTA
-     * per head.
-     */
+    /* Device [partial_room]: sums of several CTAs over a prompt's rows. */
     float *partial;
     size_t partial_room;
 } kvd_packed_gear;
 
-/*
- * Floats of one CTA's sums in kvd_packed_gear.partial. n CTAs of K or V of a head need 2 (n + 1)
- * times the number.
- */
+/* Floats of one CTA's sums in kvd_packed_gear.partial; n CTAs need 2 (n + 1) times as many. */
 enum { KVD_GEAR_PART = (KVD_WIDTH_NARROW + 2 * KVD_GEAR_RANK) * KVD_GEAR_RANK };
 
 typedef struct {
@@ -67,13 +61,13 @@ typedef struct {
 typedef struct {
     kvd_packed_classes of;
     /*
-     * Sums of the newest tokens' attention probabilities, device [slots][n_kv_heads][64 *
-     * ring_pages], token t at t % (64 * ring_pages).
+     * Sums of attention probabilities, device [slots][n_kv_heads][64 * ring_pages], token t at t %
+     * (64 * ring_pages).
      */
     float *received;
     /*
-     * Required for prompts, device. mass [n_heads][n_q8]: sums of received probabilities. score
-     * [n_kv_heads][n_q8]: scratch. q_start [n]: first row of each prompt in `mass`.
+     * For prompts, device: mass [n_heads][n_q8] received probabilities; score [n_kv_heads][n_q8]
+     * scratch; q_start [n] first row of each prompt.
      */
     const float *mass;
     float *score;
@@ -83,14 +77,11 @@ typedef struct {
 
 typedef struct {
     kvd_packed_split of;
-    /*
-     * Device: for m up to KVD_WIDTH_MAX, cosines then sines of 2 pi i / m (0 <= i < m), from
-     * element m * (m - 1) on.
-     */
+    /* Device: for each m, cosines then sines of 2 pi i / m from element m * (m - 1) on. */
     const double *wave;
     /*
-     * Device tables of turboquant for chosen [0] and other [1] channels: rotation, sketch (or NULL)
-     * [m][m]; level [3][256] for of.bits - 1, of.bits, of.bits + 1 bits.
+     * Turboquant, chosen [0] and other [1] channels: rotation, sketch [m][m]; level [3][256] for
+     * of.bits - 1, of.bits, of.bits + 1.
      */
     const float *rotation[2], *sketch[2], *level[2];
 } kvd_packed_split_codes;
@@ -99,10 +90,7 @@ typedef struct {
     kvd_attn_map map;
     kvd_packed_form form;
     int32_t head_at[KVD_HEADS_MAX]; /* byte offset of each KV head in a page */
-    /*
-     * Stored dimensions of each KV head, of keys and values, without padding. Padding is 0 in bf16
-     * rows, any finite number after decoding.
-     */
+    /* Stored dimensions of each KV head, of keys and values, without padding. */
     uint16_t width[2][KVD_HEADS_MAX];
     /* outliers per value vector of each KV head, at most form.v_apart */
     uint8_t v_apart[KVD_HEADS_MAX];
@@ -113,10 +101,7 @@ typedef struct {
     kvd_packed_row_codes row;
     kvd_packed_class_codes classes;
     kvd_packed_split_codes split;
-    /*
-     * Device [slots], if kvd_packed_in_blocks(&form): tokens coded as one block at the prompt's
-     * end; all coded tokens, if larger than the request.
-     */
+    /* device [slots]: tokens coded as one block at the prompt's end */
     int32_t *prompt;
     size_t page_bytes;
     char *codes;    /* device [pages][page_bytes] */
@@ -132,8 +117,8 @@ typedef struct {
     /* CTAs that share the pages of a KV head of one request */
     int32_t pages_side_by_side;
     /*
-     * Levels, device [2][2][2^bits], keys then values: ascending levels for coding, then the
-     * decoded numbers. NULL: equal steps.
+     * Levels, device [2][2][2^bits]: K, V; ascending levels for coding, then decoded numbers. NULL:
+     * equal steps.
      */
     const float *level;
     /* Scales of floating-point keys and values, device [n_kv_heads][2]; NULL: 1. */
@@ -144,14 +129,11 @@ typedef struct {
     /* number of first tokens of a request kept in float16 */
     int32_t n_sink;
     /*
-     * Float16 first tokens, device [slots][n_sink][map.page_elements / 64]; a row has key and value
-     * of each KV head in turn.
+     * Float16 first tokens, device [slots][n_sink][map.page_elements / 64]: key and value per KV
+     * head.
      */
     uint16_t *sink;
-    /*
-     * Device [slots]: key outliers of each slot in all heads and layers; reset when layer 0 of a
-     * new prompt is quantised.
-     */
+    /* device [slots]: key outliers of each slot in all heads and layers */
     uint32_t *apart;
     uint32_t *beyond;
     /* Q, K and V before RoPE, device; source of keys if before_rope. */
@@ -169,8 +151,8 @@ typedef struct {
      */
     const float *turn_rows, *turn_outputs;
     /*
-     * form.sketch: matrices [d][d]; sketch_rows: transpose of S; sketch_back multiplies the signs.
-     * Keys then use the first 2^(bits - 1) numbers of `level`.
+     * Sketch matrices [d][d] (form.sketch): sketch_rows is the transpose of S, sketch_back
+     * multiplies the signs.
      */
     const float *sketch_rows, *sketch_back;
     /* RoPE rotations of kvd_packed_rope_table, device, or NULL */
@@ -178,16 +160,15 @@ typedef struct {
 } kvd_packed_args;
 
 /*
- * Quantises all tokens outside the exact window that are not yet quantised: prompts from a->rows,
- * decode steps from the ring buffer. Copies a prompt's newest tokens to the ring buffer.
+ * Quantises all tokens outside the exact window: prompts from a->rows, decode steps from the ring
+ * buffer. Copies a prompt's newest tokens to the ring buffer.
  */
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 /*
  * Kernels for turboquant, for the head sizes of kvd_packed_decode.
  * kvd_packed_turn_prompts: quantises prompts from a->rows.
- * kvd_packed_turn_steps, before the attention of a decode step: quantises and rotates the newest
- * tokens in the ring buffer, rotates q [n][q_pitch] bf16; form.sketch: sketched [n][q_pitch] bf16 =
- * S q, else NULL.
+ * kvd_packed_turn_steps, before attention: quantises and rotates the newest tokens in the ring
+ * buffer, rotates q [n][q_pitch] bf16; sketched [n][q_pitch] bf16 = S q (form.sketch), else NULL.
  * kvd_packed_turn_outputs: rotates o [n][o_pitch] bf16 back.
  */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
@@ -199,10 +180,7 @@ cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStrea
  */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
-/*
- * kvd_packed_code for gear. Overwrites outliers with NaN in a->rows (prompts) and with 0 in the
- * ring buffer.
- */
+/* Quantises gear's tokens. Outliers become NaN in a->rows (prompts) and 0 in the ring buffer. */
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
 /* kvd_packed_code and kvd_packed_restore for vidkv, and for turboquant with fractional bits. */
 cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream);
@@ -211,23 +189,17 @@ cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stre
 cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * Adds the probabilities of decode steps to a->classes.received for the newest, uncoded tokens. q
- * [n][map.q_pitch] bf16: queries. lse [n][n_heads]: natural logs of the softmax denominators.
+ * Adds a decode step's probabilities to a->classes.received for uncoded tokens. q [n][map.q_pitch]
+ * bf16. lse [n][n_heads]: natural logs of the softmax denominators.
  */
 cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const float *lse,
                                cudaStream_t stream);
 /* Code and restore pages of hetero and rotatekv, as kvd_packed_code and kvd_packed_restore. */
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream);
-/*
- * Writes K and V of all tokens to the bf16 pages a->rows, with a sliding window from the page of
- * its first token on.
- */
+/* Writes K and V of all tokens (from the window's first page on) to the bf16 pages a->rows. */
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
-/*
- * Makes pages of random bytes valid for timing: finite codes, scales 1, `per_page` outliers at
- * valid positions.
- */
+/* Makes pages of random bytes valid for timing, with `per_page` outliers each. */
 cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, int32_t per_page,
                                       cudaStream_t stream);
 /* Fills table [n][max_pages] with the ring-buffer page of every page of a request. */

@@ -1,10 +1,8 @@
 /*
  * Attention of decode steps on quantised KV pages: O[b, h] = softmax(Q[b, h] K[b, g]^T /
  * sqrt(d_head)) V[b, g]
- * The pages of all requests and KV heads form one list, cut into runs of equal weight, one per
- * warp. Runs that end within a head write partial results, merged by a second launch in an order
- * that only lengths and number of requests decide (reproducible).
- * Also: page tables of ring buffers, RoPE rotations, valid pages for timing.
+ * The list of all pages is cut into runs of equal weight, one per warp. A second launch merges
+ * partial results in an order that only lengths and the number of requests decide.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
@@ -77,8 +75,7 @@ __device__ __forceinline__ int pages_read(int m, int window)
 }
 
 /*
- * Writes prefix sums of page counts to before[0 .. n]. Requests from `*live` on count as empty.
- * Launch with one CTA.
+ * Writes prefix sums of page counts to before[0 .. n]; requests from `*live` on are empty. One CTA.
  */
 __global__ void __launch_bounds__(1024)
     plan_kernel(const int32_t *kv_len, const int32_t *live, int n, int window, int32_t *before)
@@ -152,7 +149,7 @@ int log2_of(int x)
     return n;
 }
 
-/* Sets `*p`, with as many warps per CTA as shared memory allows. Returns false if none fits. */
+/* Sets `*p` with as many warps per CTA as fit. Returns false if none fits. */
 bool lay_out(const kvd_packed_args *a, packed_params *p)
 {
     int device, most;
@@ -197,7 +194,7 @@ __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, i
         table[(size_t)b * (size_t)max_pages + (size_t)p] = slot[b] * ring_pages + p % ring_pages;
 }
 
-/* Clears the upper exponent bit of 8-bit codes (numbers below 2), and sets block scales to 1. */
+/* Makes 8-bit codes finite, and sets block scales to 1. */
 __device__ void make_finite(const kvd_packed_form &f, const kvd_packed_parts &parts, char *codes)
 {
     uint32_t *const word = reinterpret_cast<uint32_t *>(codes);

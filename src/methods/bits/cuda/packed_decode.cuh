@@ -8,10 +8,8 @@ namespace
 {
 
 /*
- * Softmax state of a lane for query heads 2 c and 2 c + 1, c = lane % 4.
- * max: largest score (base-2 log); sum: the lane's part of the sum of exponentials; o[u]: output,
- * without zero points, at dimensions 16 u + lane / 4 and + 8; zero: output of the zero points of
- * channel group lane / 4.
+ * Softmax state of a lane for query heads 2 c and 2 c + 1, c = lane % 4. max: largest score (base-2
+ * log). o[u]: output at dimensions 16 u + lane / 4 and + 8. zero: output of the zero points.
  */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
@@ -37,7 +35,7 @@ __device__ __forceinline__ int token_of(int m, int i, int lane)
     return 16 * m + i / 2 * 8 + lane / 4;
 }
 
-/* Computes the scores, times log2(e), of the bf16 tokens coded .. left - 1 of the page. */
+/* Computes the scores, times log2(e), of bf16 tokens coded .. left - 1. */
 template <class PAGE>
 __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor &at, int coded,
                                             int left, float (&s)[4][4], int lane)
@@ -72,10 +70,7 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor
     }
 }
 
-/*
- * If top exceeds the running maximum by more than LAZY (log2 units) for any query head of the warp,
- * raises the maximum and rescales the state.
- */
+/* Raises the running maximum and rescales the state if `top` exceeds the maximum by LAZY. */
 template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, const float (&top)[2])
 {
     if (!__any_sync(~0u, !(top[0] - st.max[0] <= LAZY && top[1] - st.max[1] <= LAZY)))
@@ -119,7 +114,7 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/* Sets the scores of all tokens of the page but from .. to - 1 to minus infinity. */
+/* Sets the scores outside from .. to - 1 to minus infinity. */
 __device__ __forceinline__ void hide(float (&s)[4][4], int from, int to, int lane)
 {
 #pragma unroll
@@ -139,7 +134,7 @@ __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (
     }
 }
 
-/* Packs the probabilities of tokens from .. to - 1 into 16-bit pairs; other tokens get 0. */
+/* Packs the probabilities of tokens from .. to - 1 into 16-bit pairs, others as 0. */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], int from, int to,
                                               uint32_t (&packed)[8], int lane)
@@ -200,10 +195,7 @@ __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int 
            p.a.map.o_offset[head];
 }
 
-/*
- * Returns the attention sink's part of the softmax denominator, 0 without sinks. max: largest score
- * (base-2 log), which adds 2^TOP.
- */
+/* Returns the attention sink's part of the softmax denominator. max: base-2 logarithm. */
 __device__ __forceinline__ float sink_term(const packed_params &p, int head, float max)
 {
     constexpr float LOG2E = 1.4426950408889634f;
@@ -211,8 +203,7 @@ __device__ __forceinline__ float sink_term(const packed_params &p, int head, flo
 }
 
 /*
- * Writes a head's attention output or, unless `slot` is NULL, the partial result: maxima, sums and
- * factor * O [group][KVD_WIDTH_NARROW].
+ * Writes a head's output or, unless `slot` is NULL, the partial result (maxima, sums, factor * O).
  */
 template <class PAGE>
 __device__ __forceinline__ void put_result(const packed_params &p, const cursor &at,
@@ -263,10 +254,7 @@ __device__ __forceinline__ void put_result(const packed_params &p, const cursor 
     }
 }
 
-/*
- * Adds a token to the softmax state. score: base-2 log for query head lane / 4. value(i): dimension
- * i of V, divided by put_result's factor.
- */
+/* Adds a token to the softmax state. score: base-2 logarithm. value(i): dimension i of V. */
 template <int UNITS, class VALUE>
 __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lane, VALUE value)
 {
@@ -315,22 +303,18 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
 }
 
 /*
- * Processes one page of a KV head. Members of PAGE, the reader of its codes:
- * - UNITS: blocks of 16 dimensions; UNEVEN: at most UNITS, heads of different widths.
- * - WARPS: most warps per CTA. words: words of codes in registers.
- * - factor(r): excess factor of register r of the values' codes. outputs: missing factor of sums of
- * values.
- * - copy: copies the bytes after a page's codes to shared memory with cp.async.
- * - PAGE(p, shared, scratch): starts loads into memory of the CTA (shared) and of the warp
- * (scratch).
- * - ready(p, shared, scratch): waits for these loads; all threads of the CTA call it; the newest
- * cp.async group may be under way.
+ * Processes one page of a KV head. Members of the code reader PAGE:
+ * - UNITS: blocks of 16 dimensions. UNEVEN: heads differ in width. WARPS: most warps per CTA.
+ * - factor(r): excess factor of register r of V. outputs: missing factor of the sums.
+ * - copy: cp.async of the bytes after a page's codes.
+ * - PAGE(p, shared, scratch): starts loads; ready() waits for these, called by all threads; the
+ * newest cp.async group may be pending.
  * - begin: called at the first page of a head.
- * - scores, values: process quantised tokens and reload each used register of words, the last ones
+ * - scores, values: process quantised tokens, reloading each used register of words, the last ones
  * from `next`.
- * - BF: probabilities in bfloat16, else float16. ZEROS: values have zero points or middles.
- * - NEWEST: all tokens but the newest are quantised; skipped, others: number of first tokens left
- * out of scores and values, and the function that adds them.
+ * - BF: bfloat16 probabilities. ZEROS: zero points. NEWEST: only the newest token is not quantised.
+ * - skipped, others: number of first tokens outside scores and values; function that adds these
+ * tokens.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,

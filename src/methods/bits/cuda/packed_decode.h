@@ -23,10 +23,7 @@ typedef struct {
     void *o; /* device [n][o_pitch] bf16 */
     /* device [n + 1], from kvd_packed_decode_plan: pages read by requests before request i */
     int32_t *pages_before;
-    /*
-     * Device: number of leading requests that are not padding; outputs of padding are not written.
-     * NULL: all n.
-     */
+    /* device: number of leading requests that are not padding; NULL: all n */
     const int32_t *live;
     /* device [n_heads]: logits of attention sinks; NULL: no sinks */
     const float *sinks;
@@ -38,21 +35,21 @@ typedef struct {
 bool kvd_packed_decodes(const kvd_packed_args *a);
 size_t kvd_packed_decode_bytes(int n_ctas);
 /*
- * Fills d->pages_before, once per iteration for all layers with the same window; n, kv_len, live
- * and pages_before as in kvd_packed_decode.
+ * Fills d->pages_before, once per iteration for all layers with the same window, with the batch of
+ * kvd_packed_decode.
  */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
 /*
- * Computes the attention of decode steps. The newest token of every request must be unquantised in
- * the ring buffer.
+ * Computes the attention of decode steps. Each request's newest token must be unquantised in the
+ * ring buffer.
  */
 cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
 
 /*
- * RoPE rotations for keys quantised before RoPE, from RoPE tables [positions][d / 2] of at least
- * two positions; d a multiple of 32.
+ * Computes RoPE rotations for keys quantised before RoPE, from RoPE tables [positions >= 2][d / 2];
+ * d a multiple of 32.
  */
 size_t kvd_packed_rope_table_bytes(int d);
 cudaError_t kvd_packed_rope_table(const float *cosine, const float *sine, int d, uint32_t *turn,

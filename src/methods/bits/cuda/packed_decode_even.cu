@@ -1,6 +1,6 @@
 /*
- * Attention of decode steps on equal steps (kivi, comet): K = s code + zero per channel, V = s code
- * + zero per token (kivi) or channel (comet). Symmetric: zero = -s (2^(bits - 1) - 1).
+ * Attention of decode steps on equal steps: K = s code + zero per channel, V per token (kivi) or
+ * channel (comet).
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
@@ -9,7 +9,7 @@ namespace
 
 enum { WIDEST = 8 };
 
-/* Log2 of the excess factor of unshifted codes in registers 1 and 3 of an mma A operand. */
+/* Log2 of the excess factor of codes in registers 1 and 3 of an mma A operand. */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -36,20 +36,14 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
     }
 }
 
-/*
- * FINE: 16 numbers share a scale, else 32 or 64. CHANNELS: values have scales per channel, as keys.
- * ANY: heads of any widths up to 16 N.
- */
+/* FINE: a scale per 16 numbers. CHANNELS: values have scales per channel. ANY: any head widths. */
 template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
     /*
      * UNITS: blocks of 16 dimensions. SHARE: adjacent tiles with common scales at every group size.
      */
     static constexpr int UNITS = N, WARPS = 8, SHARE = FINE ? 1 : 2;
     static constexpr bool BF = false, ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
-    /*
-     * CODE: 2^-24, float16 of bit pattern 1. ROWS: excess factor of rows 8 .. 15 of an mma A
-     * operand.
-     */
+    /* CODE: float16 of bit pattern 1. ROWS: excess factor of rows 8 .. 15 of an A operand. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -145,9 +139,8 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
     }
 
     /*
-     * Adds the values of SHARE tiles of 16 tokens from tile `first` on, in 16 dimensions. scale: of
-     * dimension lane / 4; the other dimension's is 8 later. all: probability sums of the lane's two
-     * query heads.
+     * Adds the values of SHARE tiles of 16 tokens in 16 dimensions. scale: of dimension lane / 4.
+     * all: sums of probabilities.
      */
     static __device__ __forceinline__ void add_tiles(const uint16_t *scale, bool symmetric,
                                                      int first, const uint32_t (&a)[4][4],

@@ -1,7 +1,6 @@
 /*
  * Attention of decode steps on floating-point codes (fp8, mxfp4, nvfp4): K = s code, V = s code.
- * Shifted and masked codes are float16 numbers, exact times 2^(bias - 15). With block scales (wide
- * range), P and values are bfloat16.
+ * With block scales, P and V are bfloat16, else float16.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
@@ -22,9 +21,7 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
     return (uint32_t)(n + 127) * 0x00800080u;
 }
 
-/*
- * Converts codes to an A operand of mma: BF: exact bfloat16; else float16 times 2^(F::BIAS - 15).
- */
+/* Converts codes to an A operand of mma: exact bfloat16 (BF), or float16 times 2^(F::BIAS - 15). */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {

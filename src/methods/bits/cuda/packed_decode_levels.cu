@@ -2,9 +2,8 @@
  * Attention of decode steps on indices of levels (kvquant):
  *   K = R(t) (middle + half width * level[code]) per channel
  *   V = middle + half width * level[code] per token
- * RoPE R(t) = R(first position of the page) R(t % 64): the first factor rotates the queries, the
- * second comes from shared memory, R(0) .. R(15), after rotating the queries by 16 positions per
- * block. Each lane has its own column of levels (no bank conflicts).
+ * RoPE R(t) = R(first position of the page) R(t % 64); queries are rotated by 16 positions per
+ * block of tokens. Each lane has its own column of levels.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
@@ -21,17 +20,13 @@ template <int B, int N> struct levels_page {
     typedef words_ahead<B, N, true> words;
     const char *table;
     /*
-     * RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of dimensions 2 c, 2 c + 1
-     * (c = lane % 4), then 2 c + 8, 2 c + 9.
+     * RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of 4 dimensions per lane.
      */
     const uint4 *turn;
     const uint4 *tile; /* shared-memory tile of mma operands for outliers */
     uint32_t places;
     uint32_t *query; /* queries in shared memory, [2 N][32] float16, divided by a power of two */
-    /*
-     * Ranges of key channels in shared memory, [2 N][4]: half widths of dimensions 2 c, 2 c + 1 (c
-     * = lane % 4), then middles.
-     */
+    /* Ranges of key channels in shared memory, [2 N][4]: half widths, then middles. */
     uint2 *range;
     float *lowest; /* decoded number of code 0 of every key channel, in shared memory */
     /* value_token() of outlier lane + 32 k of V */
@@ -306,10 +301,7 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /*
-     * Adds V^T P^T of the quantised tokens. An outlier is added as its difference from code 0's
-     * number.
-     */
+    /* Adds V^T P^T of the quantised tokens; outliers as differences from the number of code 0. */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],

@@ -1,7 +1,4 @@
-/*
- * Distributes the pages of all requests and KV heads to warps, and loads queries and codes.
- * Included by packed_decode*.cu only.
- */
+/* Distributes pages to warps, and loads queries and codes. Included by packed_decode*.cu only. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 
@@ -16,16 +13,16 @@ struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
     /*
-     * Shared-memory bytes. stage_bytes: copy of a page, newest token at newest_at. scratch_bytes:
-     * of a warp, beyond two page copies. shared_bytes: of the CTA.
+     * Shared-memory bytes of a page copy (newest token at newest_at), of a warp's scratch, of the
+     * CTA.
      */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
     /* Log2 of: groups of 8 tokens per key scale; blocks of 16 dimensions per value scale. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
     /*
-     * True: heads differ in width, and a page weighs page_weight instead of 1. weights: sum over
-     * the KV heads.
+     * uneven: heads differ in width, and pages weigh page_weight, not 1. weights: sum over KV
+     * heads.
      */
     bool uneven;
     int32_t weights;
@@ -37,9 +34,8 @@ struct kvd_packed_decode_params {
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
 /*
- * ..._kernel: returns the attention kernel for a kind of codes, or NULL. ..._lay_out: sets the
- * kernel's shared-memory sizes and most warps. uneven: not all heads have 64 or all 128 dimensions
- * (equal steps only).
+ * Each *_kernel function returns the attention kernel for a kind of codes, or NULL; each *_lay_out
+ * function sets its shared-memory sizes. uneven: heads not all 64 or all 128 wide.
  */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
@@ -59,8 +55,8 @@ enum {
     HEADS = 8,
     SHORT = 8, /* Warps with at most SHORT pages first load their bf16 tokens into L2. */
     /*
-     * The running maximum's probability is 2^TOP; up to 2^(TOP + LAZY) before rescaling. With
-     * scales below 2^8, products fit in float16.
+     * The running maximum's probability is 2^TOP, up to 2^(TOP + LAZY) before rescaling, within
+     * float16.
      */
     TOP = 6,
     LAZY = 2,
@@ -71,17 +67,13 @@ enum {
 typedef kvd_packed_decode_params packed_params;
 
 /*
- * Position of a warp in the list of pages: page `page` of request b in KV head g, which reads pages
- * first_page .. pages - 1. m: tokens; keys, values: quantised ones; number: page numbers of 32
- * pages, one per lane; place: weight of all earlier pages.
+ * Position of a warp in the list of pages: page `page` of request b in KV head g. place: weight of
+ * all earlier pages. number: page numbers of 32 pages, one per lane.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number, place, weight;
     const char *head;
-    /*
-     * Layout of the head and its blocks of 16 dimensions of K and V, and of K of the next page, if
-     * heads differ.
-     */
+    /* layout of the head, and of K of the next page, if heads differ */
     kvd_packed_parts parts;
     int k_units, v_units, next_units;
 };
@@ -183,10 +175,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/*
- * Returns the first page whose place is at least x. If none, only `place` is set, to the sum of all
- * weights.
- */
+/* Returns the first page whose place is at least x, or sets `place` to the sum of all weights. */
 __device__ cursor seek(const packed_params &p, int x, int lane)
 {
     int lo = 0, hi = p.a.n - 1;
@@ -270,10 +259,7 @@ __device__ __forceinline__ void copy_16(uint32_t to, const void *from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/*
- * Starts the copy of the newest token to shared memory, K [width] then V [width] in bf16, if in the
- * page.
- */
+/* Starts the copy of the newest token, K then V in bf16, to shared memory. */
 template <int UNITS>
 __device__ __forceinline__ void copy_newest(const packed_params &p, const cursor &at, uint32_t to,
                                             int lane)
@@ -301,9 +287,7 @@ __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int by
         copy_16(to + (uint32_t)i, from + i);
 }
 
-/*
- * Starts a cp.async group of `bytes` bytes to shared memory. All threads of the CTA must call it.
- */
+/* Starts a cp.async group to shared memory. All threads of the CTA must call it. */
 __device__ __forceinline__ void copy_by_all(const char *to, const uint32_t *from, int bytes)
 {
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
@@ -335,10 +319,7 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
     }
 }
 
-/*
- * Words of codes that a lane loads ahead, at most 32 registers. PAIRS: K in pairs of blocks of 16
- * dimensions, as RoPE pairs them.
- */
+/* Words of codes that a lane loads ahead. PAIRS: K in pairs of blocks, as RoPE pairs them. */
 template <int B, int N, bool PAIRS> struct words_ahead {
     static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
     uint32_t w[AHEAD][B];
@@ -362,10 +343,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /*
-     * Loads the next words into the registers of block i. same: address of the current operand (K
-     * or V), next: of the operand after, of `units` blocks.
-     */
+    /* Reloads the registers of block i with the next words of the operand `same`, or of `next`. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int units = N)
     {
@@ -376,9 +354,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     }
 };
 
-/*
- * Returns a power of two that makes the query fit in float16. most: the lane's largest magnitude.
- */
+/* Returns a power of two that makes the query fit in float16. */
 __device__ __forceinline__ float unit_of(float most)
 {
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
@@ -406,23 +382,17 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
     return query_in(p, p.d.q, b, g, lane);
 }
 
-/*
- * Exchanges numbers between lanes: x of lanes 4 h .. 4 h + 3 belongs to query head h; y receives
- * heads 2 c and 2 c + 1, c = lane % 4.
- */
+/* Exchanges numbers between lanes: from head lane / 4 to heads 2 c, 2 c + 1, c = lane % 4. */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
     y[0] = __shfl_sync(~0u, x, lane % 4 * 8);
     y[1] = __shfl_sync(~0u, x, lane % 4 * 8 + 4);
 }
 
-/*
- * Query heads of one KV head as B operand of mma in float16, divided by `unit`; missing heads are
- * 0.
- */
+/* Query heads of one KV head as B operand of mma in float16, divided by `unit`. */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    /* powers of two that divided heads 2 c and 2 c + 1, c = lane % 4 */
+    /* powers of two that divided heads 2 c and 2 c + 1 */
     float unit[2];
 };
 

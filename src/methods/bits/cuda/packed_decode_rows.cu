@@ -1,7 +1,6 @@
 /*
- * Attention of decode steps on codes of single tokens (hetero): K and V = s code + zero per token.
- * Codes are bit planes over 32 channels. Pairs of adjacent channels become float16 bit patterns,
- * too small by 2^24.
+ * Attention of decode steps on codes of single tokens (hetero): K and V = s code + zero per token,
+ * codes as bit planes over 32 channels.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
@@ -29,10 +28,7 @@ struct records {
     }
 };
 
-/*
- * Writes the codes of 16 tokens in 32 channels as two A operands of mma, tokens in rows. low, high:
- * planes of tokens lane / 4 and lane / 4 + 8. MOST: 4 or 8, at least `bits`.
- */
+/* Writes the codes of 16 tokens in 32 channels as two A operands of mma, tokens in rows. */
 template <int MOST>
 __device__ __forceinline__ void tiles_of(const uint32_t *low, const uint32_t *high, int bits,
                                          uint32_t (&a)[2][4], int lane)
@@ -50,16 +46,13 @@ __device__ __forceinline__ void tiles_of(const uint32_t *low, const uint32_t *hi
         }
 }
 
-/*
- * Reads pages of hetero: keys of up to K bits, values of up to V, heads of 16 N dimensions, one
- * scale per vector.
- */
+/* Reads pages of hetero: keys of K bits, values of V bits, heads of 16 N dimensions. */
 template <int K, int V, int N> struct rows_page {
     static constexpr int UNITS = N, WARPS = 8;
     static constexpr bool BF = false, ZEROS = true, NEWEST = true, UNEVEN = false;
     typedef no_words words;
     queries<N> q;
-    float sum[2]; /* sums of the queries of heads 2 c and 2 c + 1, c = lane % 4 */
+    float sum[2]; /* sums of the queries of heads 2 c and 2 c + 1 */
 
     static __device__ constexpr float factor(int)
     {

@@ -1,7 +1,7 @@
 /*
  * Attention of decode steps on rotated vectors (turboquant): K and V = norm * level[code] per
- * token. packed_turn.cu rotates queries before and outputs after.
- * Sketch: the highest bit of a key's code is a sign; the score of a query q is
+ * token. packed_turn.cu rotates queries and outputs.
+ * Sketch: the highest bit of a key's code is a sign; score =
  *   norm * (q . level[code] + sqrt(pi / 2) / d * norm of the residual * S q . sign)
  */
 #include "methods/bits/cuda/packed_decode.cuh"
@@ -13,7 +13,7 @@ namespace
 /* Warps per CTA. A sketch needs more registers per thread. */
 template <bool SKETCH> constexpr int n_warps = SKETCH ? 8 : FLOATS_WARPS;
 
-/* Returns 1 or -1 in float16 by the highest bits of byte `byte` of `low` and of `high`. */
+/* Returns two float16 numbers, 1 or -1, by the highest bits of byte `byte`. */
 __device__ __forceinline__ uint32_t signs_of_byte(uint32_t low, uint32_t high, int byte)
 {
     uint32_t x;

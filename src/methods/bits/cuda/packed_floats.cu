@@ -1,6 +1,6 @@
 /*
  * Quantises K and V to floating-point codes (fp8, mxfp4, nvfp4), and restores bf16 pages, bit for
- * bit as the CPU methods. Grid: KV heads, requests, CTAs per head.
+ * bit as on the CPU. Grid: KV heads, requests, CTAs per head.
  */
 #include "methods/bits/cuda/packed_floats.cuh"
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side,
             codes + (side ? parts.v_side : parts.k_side)};
 }
 
-/* Returns the index of dimension 16 u + 8 h + 2 c of token t in a bf16 page. */
+/* Returns the index in a bf16 page of dimension 16 u + 8 h + 2 c of token t. */
 __device__ __forceinline__ int element(const page_side &o, int u, int h, int t, int c)
 {
     return t / 8 * 8 * o.d + (2 * u + h) * 64 + t % 8 * 8 + 2 * c;
@@ -81,8 +81,7 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
     /*
-     * pair[u][2 j + h]: dimensions 16 u + 8 h + 2 c and the next of token 8 j + lane / 4 (c = lane
-     * % 4), as bf16, later as codes.
+     * pair[u][2 j + h]: dimensions 16 u + 8 h + 2 (lane % 4) and the next of token 8 j + lane / 4.
      */
     uint32_t pair[UNITS][16];
 #pragma unroll
@@ -129,7 +128,7 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     }
 }
 
-/* Quantises dimensions 4 * part .. 4 * part + 3 of token t, one part per lane. */
+/* Quantises dimensions 4 part .. 4 part + 3 of token t. */
 template <class F> __device__ void code_part(const page_side &o, int t, int part)
 {
     const bool there = 4 * part < o.d;
@@ -195,10 +194,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
 }
 
-/*
- * Restores 16 dimensions of a page: the first `done` tokens from codes, later ones from the ring
- * buffer.
- */
+/* Restores 16 dimensions of a page: `done` tokens from codes, later ones from the ring buffer. */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
 {

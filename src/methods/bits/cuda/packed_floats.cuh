@@ -1,15 +1,12 @@
-/*
- * Floating-point formats on the device, converted in software (sm_89 instructions need codes in
- * adjacent bytes). Included by packed_*.cu only.
- */
+/* Floating-point formats on the device, converted in software. Included by packed_*.cu only. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 
 #include "methods/bits/cuda/packed_words.cuh"
 
 /*
- * Format of a sign, E bits of exponent and M of mantissa (kvd_minifloat). BLOCK_OF: channels per
- * scale: 32 (E8M0), 16 (E4M3), 0 (none).
+ * Format of a sign, E exponent and M mantissa bits. BLOCK_OF: channels per scale: 32 (E8M0), 16
+ * (E4M3), 0 (none).
  */
 template <int E, int M, int BLOCK_OF> struct packed_floats {
     static constexpr int EXPONENT = E, MANTISSA = M, BLOCK = BLOCK_OF, BITS = 1 + E + M,

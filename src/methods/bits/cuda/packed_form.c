@@ -68,10 +68,7 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
-/*
- * Returns the bits of a token in KV head g if tokens are coded one by one. Joint keys of all heads
- * count for head 0.
- */
+/* Returns the bits of a token coded alone. Joint keys of all heads count for head 0. */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
     const kvd_packed_rows *const r = &a->row.of;
@@ -130,10 +127,7 @@ static double split_block_bits(const kvd_packed_split *s, int d_qk, int d_v, int
            groups * (s->ternary ? 16 : 32) * d_v;
 }
 
-/*
- * Returns the bits of a block of n coded tokens (zipcache). The class counts once for the key, once
- * for the value.
- */
+/* Returns the bits of a block of n tokens (zipcache). The class counts for key and value. */
 static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, int n)
 {
     const int salient = kvd_packed_salient(c, n), others = n - salient;
@@ -141,7 +135,7 @@ static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, i
            32.0 * d_qk * ((salient > 0) + (others > 0)) + 16.0 * d_v + 32.0 * n;
 }
 
-/* Returns the bits of one block of n coded tokens in KV head g. prompt: the block is a prompt. */
+/* Returns the bits of one block of n coded tokens in KV head g. */
 static double block_of_bits(const kvd_packed_args *a, int g, size_t n, bool prompt)
 {
     const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];
@@ -168,8 +162,8 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
 }
 
 /*
- * Sets the records per page of each class: at most r m + 1/2 of m coded tokens, r the larger share
- * of prompt and later blocks.
+ * Sets the records per page of each class: at most r m + 1/2 of m tokens, r the larger share of
+ * prompts and later blocks.
  */
 static void set_class_room(kvd_packed_classes *c)
 {

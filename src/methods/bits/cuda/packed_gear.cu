@@ -2,14 +2,13 @@
  * Codes blocks of gear (../gear.h): quantised numbers, outliers, low-rank part of the quantisation
  * error.
  *
- * A line is one key channel of all tokens of a block, or one token's value. Its outliers come from
- * histograms of upper, then lower bytes; ties in order of place, as on the CPU. Outliers become NaN
- * in the bf16 rows, which later passes skip, and finally 0 in the ring buffer.
+ * A line is one key channel of all tokens of a block, or one token's value. Outliers are found by
+ * histograms of upper, then lower bytes (ties in order of place), become NaN in the bf16 rows and
+ * finally 0 in the ring buffer.
  *
- * Power method on the error E: with right factor B, Gram matrix G of E B, and M from G so that Q =
- * E B M has orthonormal columns, the next right factor is E^T Q = (E^T E B) M. A pass accumulates G
- * and E^T E B; the last pass also writes the left factor. Sums are ordered differently than on the
- * CPU.
+ * Power method on the error E: right factor B, Gram matrix G of E B, M from G so that Q = E B M is
+ * orthonormal; the next right factor is E^T Q = (E^T E B) M. A pass accumulates G and E^T E B; the
+ * last pass writes the left factor.
  */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
@@ -36,10 +35,7 @@ __device__ __forceinline__ double sum_of_warp(double x)
 
 /* ---- outliers and codes ---- */
 
-/*
- * Numbers from .. to - 1 of a line: the keys of channel `line`, by token, or the value of token
- * `line`, by channel.
- */
+/* Numbers from .. to - 1 of a line: keys of channel `line`, or the value of token `line`. */
 struct line_of {
     const head_of &o;
     int side, line, from, to;
@@ -50,10 +46,7 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
     return l.side ? number_at(l.o, 1, l.line, place) : number_at(l.o, 0, place, l.line);
 }
 
-/*
- * Calls f(place, there, number) in every lane for numbers from .. to - 1 of a line, 32 at a time
- * from a multiple of 32; `there` is false outside the range.
- */
+/* Calls f(place, there, number) in every lane for numbers from .. to - 1, 32 at a time. */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
 {
@@ -80,8 +73,8 @@ __device__ __forceinline__ int order_of(uint16_t x)
 }
 
 /*
- * Returns the bin of histogram [256] with the k-th smallest (top: largest) number. *before: sum of
- * the bins below (top: above).
+ * Returns the histogram bin of the k-th smallest (top: largest) number. *before: sum of earlier
+ * bins.
  */
 __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &before)
 {
@@ -105,8 +98,8 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
 }
 
 /*
- * Limits of a line's outliers: among numbers equal to `low` the first `lows`, among those equal to
- * `high` the ones from index `highs` on.
+ * Limits of outliers: among numbers equal to `low` the first `lows`, equal to `high` those from
+ * `highs` on.
  */
 struct limits {
     int low, lows, high, highs;
@@ -144,10 +137,7 @@ __device__ limits find_limits(const line_of &l, int k, int *low, int *high, int 
     return r;
 }
 
-/*
- * Stores the k smallest and k largest numbers of a line, and replaces them by NaN. Returns the mean
- * of the others.
- */
+/* Stores the k smallest and k largest numbers as outliers (NaN). Returns the mean of the others. */
 __device__ float take_outliers(const line_of &l, int k, int *shared, int lane)
 {
     const limits r = find_limits(l, k, shared, shared + 256, lane);
@@ -186,10 +176,7 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
     return pattern == APART ? middle : bf16_of(pattern, 0);
 }
 
-/*
- * Replaces an outlier's NaN in the ring buffer by 0: a later request may read the slot before
- * writing.
- */
+/* Replaces an outlier's NaN in the ring buffer by 0, for requests that read before they write. */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
     if (!a.q_len && *number == APART)
@@ -291,10 +278,7 @@ __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
     }
 }
 
-/*
- * Computes s.turn [r][r] from the Gram matrix s.gram of A, so that A * turn has orthonormal
- * columns, 0 for dependent ones. One thread.
- */
+/* Computes s.turn [r][r] from the Gram matrix s.gram of A: A * turn is orthonormal. One thread. */
 __device__ void orthonormal_turn(shared_factors &s, int r)
 {
     for (int c = 0; c < r; c++) {
@@ -319,7 +303,7 @@ __device__ void orthonormal_turn(shared_factors &s, int r)
     }
 }
 
-/* Addresses in K or V of one token: bf16 numbers, and codes and scales from channel 0 on. */
+/* Addresses in K or V of one token: bf16 numbers, codes, scales. */
 struct row_of {
     const uint16_t *number;
     const uint32_t *planes, *scale;
@@ -331,7 +315,7 @@ __device__ __forceinline__ row_of make_row(const head_of &o, int side, int t)
             side ? value_scale(o, t, 0) : key_scales(o, t)};
 }
 
-/* Returns the quantisation error of channel i of K or V of token t; 0 for an outlier. */
+/* Returns the quantisation error of channel i of K or V of token t, 0 for outliers. */
 __device__ __forceinline__ float error_of(const head_of &o, const row_of &r, int side, int t, int i)
 {
     const int bits = o.a.gear.of.bits;
@@ -353,9 +337,7 @@ __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
     return y;
 }
 
-/*
- * Multiplies row t of the error by s.right. e: the lane's share of the row; x: the whole product.
- */
+/* Multiplies row t of the error by s.right. e: the lane's part of the row; x: the product. */
 __device__ __forceinline__ void multiply_row(const shared_factors &s, const head_of &o, int side,
                                              int t, float (&e)[D_MAX / 32], float (&x)[RANK],
                                              int lane)
@@ -377,7 +359,7 @@ __device__ __forceinline__ void multiply_row(const shared_factors &s, const head
             x[c] += __shfl_xor_sync(~0u, x[c], i);
 }
 
-/* Rows of K or V that a CTA multiplies: warp w takes tokens from + w, from + w + every, ... */
+/* Rows that a CTA multiplies: warp w takes tokens from + w, from + w + every, ... */
 struct rows_of {
     int side, from, to, every;
 };
@@ -401,8 +383,8 @@ __device__ void put_left(const shared_factors &s, const head_of &o, const rows_o
 }
 
 /*
- * Accumulates over rows of the error E: s.sums = E^T E B and the Gram matrix s.gram of E B, B =
- * s.right. Ends with a CTA barrier.
+ * Accumulates s.sums = E^T E B and the Gram matrix of E B over rows of the error E. Ends with a
+ * barrier.
  */
 __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_of &rows)
 {
@@ -485,8 +467,7 @@ __device__ void put_right(const shared_factors &s, const head_of &o, int side, i
 }
 
 /*
- * Memory in which a head's CTAs exchange the results of a pass: right factor, sums, Gram matrices;
- * two halves, used in turn.
+ * Memory in which a head's CTAs exchange factors, sums and Gram matrices; two halves, used in turn.
  */
 struct exchange {
     float *right, *part;
@@ -533,8 +514,8 @@ __device__ void load(shared_factors &s, const exchange &x)
 }
 
 /*
- * Computes passes first .. last of the power method for K or V of one head; pass
- * a.gear.of.iterations stores the factors. One pass per launch if several CTAs share a head.
+ * Computes passes first .. last of the power method of one head; the pass a.gear.of.iterations
+ * stores the factors.
  */
 __global__ void __launch_bounds__(32 * ROW_WARPS)
     low_rank_kernel(const __grid_constant__ kvd_packed_args a, int first, int last)

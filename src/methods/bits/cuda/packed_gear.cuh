@@ -1,7 +1,4 @@
-/*
- * Addresses of the parts of gear's pages (../gear.h), and decoding of single codes. Included by
- * packed_gear.cu and packed_restore.cu.
- */
+/* Addresses of the parts of gear's pages (../gear.h), and decoding of single codes. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
 
@@ -54,10 +51,7 @@ __device__ __forceinline__ uint32_t *key_scales(const head_of &o, int t)
     return as_words(record_of(o, first)) + (t - first) / s.group * d;
 }
 
-/*
- * Returns the address of outlier e of a key channel, in the list of the prompt or of the block from
- * token `first`.
- */
+/* Returns outlier e of a key channel, in the list of the prompt or of the block from `first`. */
 __device__ __forceinline__ uint32_t *key_outlier(const head_of &o, int first, int e, int channel)
 {
     const int d = o.a.map.d_qk[o.g], room = o.a.gear.k_room;
@@ -91,7 +85,7 @@ __device__ __forceinline__ uint16_t *number_at(const head_of &o, int side, int t
     return uncoded(o.a, o.b, o.g, side, t, i);
 }
 
-/* Returns the bit planes that hold the code of channel i of K or V of token t. */
+/* Returns the bit planes of the code of channel i of K or V of token t. */
 __device__ __forceinline__ uint32_t *planes_at(const head_of &o, int side, int t, int i)
 {
     const int in_page = t % KVD_PAGE_TOKENS, bits = o.a.gear.of.bits;

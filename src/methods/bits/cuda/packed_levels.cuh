@@ -17,18 +17,15 @@ template <int B> __device__ __host__ constexpr int table_bytes()
     return (B == 3 ? 64 : 256) * ROW;
 }
 
-/*
- * Returns the lane's level: level i of keys in lane i, of values in lane 16 + i. level:
- * kvd_packed_args.level.
- */
+/* Returns the lane's level: of keys in lanes 0 .. 15, of values in lanes 16 .. 31. */
 template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
 {
     return level[((lane < 16 ? 1 : 3) << B) + lane % (1 << B)];
 }
 
 /*
- * Fills the table of levels. An entry decodes two codes of 3 or 4 bits, or four of 2 bits: levels
- * of K, then of V. Lanes read copies in different banks.
+ * Fills the table of levels. An entry decodes 2 codes (4 of 2 bits) for K, then V. Lanes read
+ * different banks.
  */
 template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {
@@ -45,10 +42,7 @@ template <int B> __device__ __forceinline__ void fill_table(float level, char *t
     }
 }
 
-/*
- * Returns two adjacent 3-bit codes in register r of the m-th 16 tokens, in bits 8 .. 13; other bits
- * are arbitrary.
- */
+/* Returns two adjacent 3-bit codes of 16 tokens in bits 8 .. 13; other bits are arbitrary. */
 __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int r)
 {
     const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
@@ -57,10 +51,7 @@ __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int 
                           : w[i] >> from;
 }
 
-/*
- * Looks up the levels of 16 tokens as an A operand of mma. column: offset of the lane's copy in the
- * table.
- */
+/* Looks up the levels of 16 tokens as an A operand of mma. */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
                                         int m, uint32_t (&x)[4])
@@ -93,9 +84,9 @@ enum {
 };
 
 /*
- * Returns the tile index of a key outlier, from its list index (dimension + 128 token). Bits 0 ..
- * 11: [2 halves of the head][4 blocks of 16 tokens][2 blocks of 16 dimensions][32 lanes][8]. Bit 12
- * + j: in pass j, blocks 2 j and 2 j + 1 of 16 dimensions of each half.
+ * Returns a key outlier's place from its list index (dimension + 128 token). Bits 0 .. 11: index in
+ * the tile [2 halves][4 blocks of tokens][2 blocks of dimensions][32 lanes][8]; bit 12 + j: in pass
+ * j.
  */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
@@ -105,9 +96,8 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 }
 
 /*
- * Returns the dimension's summand of a value's tile place; the other summand is the token's. Bits 0
- * .. 11: [4 blocks of 16 dimensions][4 blocks of 16 tokens][32 lanes][8]. Bit 12 + j: i is in 64 j
- * .. 64 j + 63.
+ * Returns dimension i's summand of a value's place. Bits 0 .. 11: index in the tile [4 blocks of
+ * dimensions][4 blocks of tokens][32 lanes][8]; bit 12 + j: in pass j.
  */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
@@ -119,19 +109,13 @@ __device__ __forceinline__ uint32_t value_place_of_token(uint32_t t)
     return (t & 1) | (t >> 1 & 4) | (t << 2 & 0x18) | (t << 4 & 0x300);
 }
 
-/*
- * Returns an outlier's word: tile place in the upper half, x minus code 0's number as float16 in
- * the lower.
- */
+/* Returns an outlier's word: place above, x minus code 0's number in float16 below. */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float decoded)
 {
     return half_bits(x - decoded) | place << 16;
 }
 
-/*
- * Writes an outlier's number (entry_of), or 0 if `away`, to `address` in the tile, if its dimension
- * is in pass `pass`.
- */
+/* Writes an outlier's number, or 0 if `away`, to the tile, if its dimension is in pass `pass`. */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
@@ -157,10 +141,7 @@ struct few_outliers {
     }
 };
 
-/*
- * Returns the lane's outliers lane + 32 k, k < QUICK, of a list of n. number(k): list entry lane +
- * 32 k.
- */
+/* Returns outliers lane + 32 k, k < QUICK, of a list of n. */
 template <class NUMBER>
 __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, NUMBER number)
 {
@@ -174,10 +155,7 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/*
- * Writes a pass's outliers that are not in registers, or 0 if `away`, to the tile. number(k): entry
- * of outlier k.
- */
+/* Writes a pass's outliers that are not in registers, or 0 if `away`, to the tile. */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)
@@ -200,10 +178,7 @@ __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], u
     }
 }
 
-/*
- * Returns the address of K, followed by V, of the float16 token t (one of the first n_sink) in a KV
- * head.
- */
+/* Returns the address of K, followed by V, of a float16 first token. */
 __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, const cursor &at, int t)
 {
     const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS;
@@ -228,10 +203,7 @@ __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cur
         }
 }
 
-/*
- * Returns the lane's part of the unscaled score of the float16 first token t for query head lane /
- * 4.
- */
+/* Returns the lane's part of the unscaled score of a float16 first token. */
 template <int D>
 __device__ __forceinline__ float sink_score(const packed_params &p, const cursor &at, int t,
                                             int lane)

@@ -1,6 +1,6 @@
 /*
- * Restores bf16 pages from quantised pages and, for the newest tokens, the ring buffer. Applies
- * RoPE to keys quantised before RoPE. Grid: KV heads, requests, CTAs per head.
+ * Restores bf16 pages from quantised pages and ring buffers. Applies RoPE to keys quantised before
+ * RoPE. Grid: KV heads, requests, CTAs per head.
  *   equal steps (kivi)    x = s code + zero
  *   symmetric (comet)     x = s (code - (2^(b-1) - 1))
  *   own bits (allot)      x = mean + deviation * level[code]
@@ -47,10 +47,7 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
     return *reinterpret_cast<const uint4 *>(o.codes + part + 64 * block + 16 * c);
 }
 
-/*
- * Writes 2 dimensions of token t: `restored` if t < coded, else from the ring buffer; 0 after the
- * last token.
- */
+/* Writes 2 dimensions of token t: `restored` if t < coded, else from the ring buffer. */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
 {
@@ -122,10 +119,7 @@ __device__ void even_values(const page_of &o, int u, int lane)
     }
 }
 
-/*
- * Decodes 16 dimensions of keys or values to tile [64][TILE_PITCH] by the second half of level
- * [2][2^bits].
- */
+/* Decodes 16 dimensions to tile [64][TILE_PITCH] by the second half of level [2][2^bits]. */
 __device__ void level_unit(const page_of &o, int side, int u, const float *level, float *tile,
                            int lane)
 {
@@ -194,10 +188,7 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
             half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
 }
 
-/*
- * Writes tokens t0 .. t0 + 7: coded ones from tile [8][TILE_PITCH] (RoPE applied to keys coded
- * before RoPE), others from the ring buffer. One warp, in 8 x 8 blocks of both halves of the head.
- */
+/* Writes tokens t0 .. t0 + 7, coded ones from tile [8][TILE_PITCH]. One warp, 8 x 8 blocks. */
 __device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
                                           const float *tile, int lane)
 {
@@ -273,8 +264,8 @@ __global__ void __launch_bounds__(32 * WARPS)
 /* ---- bits per dimension (allot) ---- */
 
 /*
- * Tables of a KV head in shared memory. level[side][2^n]: first level of n bits. x = mean +
- * deviation * level; deviation 0 without codes.
+ * Tables of a KV head in shared memory: x = mean + deviation * level. level[side][2^n]: first level
+ * of n bits.
  */
 struct allot_tables {
     float level[2][2 << 8];
@@ -284,7 +275,7 @@ struct allot_tables {
     } of[2][KVD_WIDTH_NARROW];
 };
 
-/* Loads the tables of KV head g to shared memory. All threads of the CTA must call it. */
+/* Loads the tables of KV head g. All threads of the CTA must call it. */
 __device__ void load_tables(const kvd_packed_args &a, int g, allot_tables &s)
 {
     const kvd_packed_allot &from = a.allot;
@@ -305,7 +296,7 @@ __device__ void load_tables(const kvd_packed_args &a, int g, allot_tables &s)
     __syncthreads();
 }
 
-/* Decodes K or V of tokens t0 .. t0 + 7 of a page to tile [8][TILE_PITCH]. One warp. */
+/* Decodes tokens t0 .. t0 + 7 to tile [8][TILE_PITCH] with one warp. */
 __device__ __forceinline__ void allotted_octet(const page_of &o, int side, int t0,
                                                const allot_tables &s, float *tile, int lane)
 {
@@ -371,13 +362,13 @@ __global__ void __launch_bounds__(32 * WARPS, 4)
 
 /* ---- gear ---- */
 
-/* Tokens from .. to - 1 of a page, whose keys share scales and a right factor. */
+/* Tokens from .. to - 1 of a page, whose keys share scales and right factor. */
 struct group_of {
     int from, to, pairs;
     const uint32_t *scale, *right; /* [d_qk] and [d_qk][pairs] */
 };
 
-/* Returns the group that begins with token t of page p, of which `done` tokens are coded. */
+/* Returns the group that begins with token t of page p. */
 __device__ __forceinline__ group_of group_at(const head_of &o, int p, int t, int done)
 {
     const kvd_gear &s = o.a.gear.of;
@@ -399,9 +390,9 @@ __device__ __forceinline__ void add_columns(uint32_t left, uint32_t right, float
 }
 
 /*
- * Restores channels 8 u .. 8 u + 7 of 32 keys from token t0 on, without outliers; only tokens of
- * group s. One warp: lane 4 r + c decodes tokens 2 c and 2 c + 1 of each octet of channel r
- * (planes; left[2 k + e]: row of token 8 k + 2 c + e), and writes token 8 k + r.
+ * Restores channels 8 u .. 8 u + 7 of 32 keys of group s from token t0 on, without outliers. One
+ * warp: lane 4 r + c decodes tokens 2 c, 2 c + 1 of each octet in channel r, and writes token 8 k +
+ * r.
  */
 template <int PAIRS>
 __device__ __forceinline__ void
@@ -432,7 +423,7 @@ restore_keys(const head_of &o, const group_of &s, const uint32_t *planes,
     }
 }
 
-/* Restores a group's keys in half h of a page (tokens 32 h .. 32 h + 31), without outliers. */
+/* Restores a group's keys in half h of a page, without outliers. */
 template <int PAIRS>
 __device__ __forceinline__ void restore_half(const head_of &o, const group_of &s, char *codes,
                                              uint16_t *rows, int h)
@@ -467,7 +458,7 @@ __device__ __forceinline__ void restore_group(const head_of &o, const group_of &
             restore_half<4>(o, s, codes, rows, h);
 }
 
-/* Coded values of a token: codes and scales, a row of the left factor, the right factor. */
+/* Coded values of a token, with left and right factor. */
 struct value_of {
     const uint32_t *planes, *scale, *left, *right;
 };
@@ -509,8 +500,7 @@ __device__ __forceinline__ uint4 restored(const head_of &o, const value_of &v, i
 }
 
 /*
- * Restores the values of tokens t0 .. t0 + 7 of page p, without outliers; `done` of `left` tokens
- * are coded. One warp, lane l for token l % 8.
+ * Restores the values of tokens t0 .. t0 + 7, without outliers. One warp, lane l for token l % 8.
  */
 __device__ void restore_values(const head_of &o, int p, char *codes, uint16_t *rows, int t0,
                                int left, int done, int lane)
@@ -539,7 +529,7 @@ __device__ void restore_values(const head_of &o, int p, char *codes, uint16_t *r
     }
 }
 
-/* Copies the keys of tokens done .. left - 1 of the page, zero-padded to groups of 8. */
+/* Copies the keys of tokens done .. left - 1, zero-padded to groups of 8. */
 __device__ void copy_keys(const head_of &o, int p, uint16_t *rows, int left, int done)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -561,10 +551,7 @@ __device__ __forceinline__ void put_outlier(const head_of &o, uint16_t *rows, in
         rows[place_of(o, side, t, i)] = (uint16_t)(bf16_pair(half_of(one, 0), 0) & 0xffff);
 }
 
-/*
- * Returns the index of the first outlier, at or after token t, of a prompt's key channel (sorted by
- * token).
- */
+/* Returns the first outlier, at or after token t, of a prompt's key channel. */
 __device__ int first_outlier(const head_of &o, int channel, int t)
 {
     int e = 0;
@@ -579,8 +566,7 @@ __device__ int first_outlier(const head_of &o, int channel, int t)
 }
 
 /*
- * Writes the outliers of the prompt's keys in page p, channel i by thread i. `next`: first outlier
- * in the page, then after it.
+ * Writes the outliers of the prompt's keys in page p, channel i by thread i, and advances `next`.
  */
 __device__ void put_prompt_keys(const head_of &o, uint16_t *rows, int p, int &next)
 {
@@ -594,10 +580,7 @@ __device__ void put_prompt_keys(const head_of &o, uint16_t *rows, int p, int &ne
     }
 }
 
-/*
- * Writes the outliers of the page's `done` coded tokens. `next`: prompt outlier at which the search
- * continues.
- */
+/* Writes the outliers of the page's coded tokens. `next`: prompt outlier to start from. */
 __device__ void put_outliers(const head_of &o, uint16_t *rows, int p, int done, int &next)
 {
     const int t0 = KVD_PAGE_TOKENS * p, d = o.a.width[0][o.g], each = o.page.k_later,

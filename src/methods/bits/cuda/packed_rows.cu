@@ -1,9 +1,8 @@
 /*
- * Codes and restores single tokens (hetero, rotatekv). A CTA has K or V of a token, all KV heads in
- * shared float32.
- *   hetero    step and zero point per vector of a head, as in kvd_quantise_group
+ * Codes and restores single tokens (hetero, rotatekv), a CTA per K or V of a token.
+ *   hetero    step and zero point per vector of a head
  *   rotatekv  keys of several heads are rotated together before RoPE and sorted, values per head; s
- *             = clip (max - min) / (2^b - 1), x = s (code - zero), zero a 16-bit integer
+ *             = clip (max - min) / (2^b - 1), x = s (code - zero)
  * Sums and roundings are in the CPU's order: equal codes.
  */
 #include "methods/bits/cuda/packed_code.cuh"
@@ -79,8 +78,8 @@ __device__ __forceinline__ vector_of vector_at(const token_of &o, int v, float *
 }
 
 /*
- * Multiplies each vector of n adjacent numbers of x [all] by the normalised Walsh-Hadamard matrix,
- * its own inverse. Begins and ends with a CTA barrier.
+ * Multiplies vectors of n numbers of x [all] by the normalised Walsh-Hadamard matrix. Begins and
+ * ends with a barrier.
  */
 __device__ void rotate(float *x, int all, int n)
 {
@@ -228,7 +227,7 @@ __device__ __forceinline__ int scale_at(const kvd_packed_args &a, int i)
     return group ? (int)__umulhi((uint32_t)i, 0xffffffffu / group + 1) : 0;
 }
 
-/* Decodes numbers i .. i + 7 of a vector, i a multiple of 8. words: codes, then scales. */
+/* Decodes numbers i .. i + 7 of a vector, i a multiple of 8. */
 __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t *words, int bits,
                                        int planes, int i, float (&y)[8])
 {
@@ -254,12 +253,7 @@ __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t 
         y[e] = __fadd_rn(__fmul_rn(s.step, y[e] - s.zero), s.add);
 }
 
-/*
- * ---- restoring bf16 rows ----
- *
- * A warp has 8 adjacent tokens; lane l has token l % 8 and part q = l / 8 of its channels, so
- * stores are 8 x 8 blocks.
- */
+/* ---- restoring bf16 rows: lane l of a warp has token l % 8 and part l / 8 of its channels ---- */
 
 enum {
     PIECES = KVD_WIDTH_NARROW / 32,
@@ -277,8 +271,8 @@ __device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n,
 }
 
 /*
- * Multiplies n numbers of each token of a warp by the unnormalised Walsh-Hadamard matrix. y[k][e]
- * is number 32 k + 8 q + e.
+ * Multiplies n numbers of each token by the Walsh-Hadamard matrix. y[k][e]: number 32 k + 8 (lane /
+ * 8) + e.
  */
 __device__ __forceinline__ void rotate_head(float (&y)[PIECES][8], int n, int lane)
 {
@@ -339,10 +333,7 @@ __device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int 
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-/*
- * Restores K or V of the warp's tokens in KV head g of a page. o.t: the lane's token; words: shared
- * memory of the warp; m: tokens of the request.
- */
+/* Restores K or V of the warp's tokens in KV head g of a page. o.t: the lane's token. */
 template <bool TURNED>
 __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, uint32_t *words,
                                               int lane)
@@ -378,10 +369,7 @@ __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, u
     }
 }
 
-/*
- * Restores values, and keys unless joint (one vector of all heads). Grid: KV heads, requests, CTAs
- * per head.
- */
+/* Restores values, and keys unless joint (one vector of all heads). */
 template <bool TURNED>
 __global__ void __launch_bounds__(THREADS, 3)
     restore_heads_kernel(const __grid_constant__ kvd_packed_args a)
@@ -396,10 +384,7 @@ __global__ void __launch_bounds__(THREADS, 3)
                                   lane);
 }
 
-/*
- * Decodes joint keys of `tokens` tokens from o.t on to shared memory x [tokens][pitch], in channel
- * order. Several warps share a token.
- */
+/* Decodes joint keys of `tokens` tokens from o.t on to x [tokens][pitch], in channel order. */
 __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, float *x)
 {
     const kvd_packed_args &a = o.a;
@@ -456,8 +441,7 @@ __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, fl
 }
 
 /*
- * Rotates the keys in x across groups of `heads` adjacent KV heads, after rotate_heads. Begins and
- * ends with a CTA barrier.
+ * Rotates x across groups of `heads` KV heads, after rotate_heads. Begins and ends with a barrier.
  */
 __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int heads, int pitch,
                                   float *x)
@@ -476,12 +460,12 @@ __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int head
     }
 }
 
-/* Channels i, i + 1 (low) and i + d / 2, i + 1 + d / 2 (high) of a key of d channels. */
+/* Channels i, i + 1 (low) and i + d / 2, i + 1 + d / 2 (high) of a key. */
 struct channels_of {
     float low[2], high[2];
 };
 
-/* Reads the lane's channels of SPAN adjacent KV heads from x, and rotates each across the heads. */
+/* Reads the lane's channels of SPAN adjacent KV heads, and rotates each across the heads. */
 template <int SPAN>
 __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&y)[SPAN])
 {
@@ -507,7 +491,7 @@ __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&
                 }
 }
 
-/* Stores the key channels y, not yet rotated by RoPE, of a token in KV head g. */
+/* Applies RoPE to the key channels y and stores them. */
 __device__ __forceinline__ void put_key(const token_of &o, int g, int i, channels_of y,
                                         const rope_of &rope)
 {
@@ -520,7 +504,7 @@ __device__ __forceinline__ void put_key(const token_of &o, int g, int i, channel
     *reinterpret_cast<uint32_t *>(to + 4 * a.d_head) = bf16_pair(y.high[0], y.high[1]);
 }
 
-/* Copies the channels from i on of an uncoded token's key; zeros after the request's last token. */
+/* Copies an uncoded token's key channels; zeros after the last token. */
 __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
 {
     const kvd_packed_args &a = o.a;
@@ -531,10 +515,7 @@ __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
             o.t < m ? *reinterpret_cast<const uint32_t *>(in_ring(a, o.b, p, g) + at) : 0;
 }
 
-/*
- * Stores the keys in x from token `first` on, rotated across SPAN KV heads. a.d_head must be a
- * power of two.
- */
+/* Stores the keys in x, rotated across SPAN KV heads. a.d_head: a power of two. */
 template <int SPAN>
 __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens, int m, int pitch,
                          const float *x)
@@ -572,18 +553,14 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
 }
 
 /*
- * Returns the distance in words between two tokens' keys in shared memory, 4 modulo 32 (no bank
- * conflicts).
+ * Returns the words between two tokens' keys in shared memory: 4 modulo 32 avoids bank conflicts.
  */
 __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
 {
     return (a.map.n_kv_heads * a.d_head + 31) / 32 * 32 + 4;
 }
 
-/*
- * Restores joint keys (one vector of all KV heads), `tokens` adjacent tokens at a time. Grid: CTAs,
- * requests.
- */
+/* Restores joint keys (one vector of all KV heads). Grid: CTAs, requests. */
 __global__ void __launch_bounds__(THREADS, 3)
     restore_joint_kernel(const __grid_constant__ kvd_packed_args a, int tokens)
 {

@@ -1,13 +1,11 @@
 /*
  * Codes and restores tokens with channels in two parts per block (vidkv, turboquant with fractional
- * bits). A CTA has a group of tokens.
- *   vidkv, chosen keys  channels with the largest ranges, 2 bits, as in kvd_quantise_group
- *          other keys   signs of the discrete Fourier transform over a token's channels; x^ =
- *                       inverse transform of sign times mean magnitude
+ * bits), a CTA per group of tokens.
+ *   vidkv, chosen keys  channels with the largest ranges, 2 bits
+ *          other keys   signs of the discrete Fourier transform over channels, and mean magnitudes
  *          values       s, 0 or -s with s = mean |x| of a channel, or 2 bits
  *   turboquant          both parts as in turboquant.c; channels with the largest sums of squares
  *                       have one bit more
- * Order of sums as on the CPU, except vidkv's inverse transform and matrix products.
  */
 #include "methods/bits/cuda/packed_split.cuh"
 
@@ -26,10 +24,7 @@ __device__ __forceinline__ double sum_of_warp(double x)
     return x;
 }
 
-/*
- * Adds tokens from, from + step, ... below `to` to statistics of eight channels: sums of squares if
- * SQUARES, else ranges lo, hi.
- */
+/* Adds tokens from, from + step, ... to eight channels' sums of squares (SQUARES) or ranges. */
 template <bool SQUARES>
 __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, int side, int u,
                                         int from, int to, int step, double (&sum)[8],
@@ -58,8 +53,8 @@ __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, 
 }
 
 /*
- * Chooses the channels of a block with the largest ranges or, with SQUARES, sums of squares (ties:
- * lowest index), and stores the choice in all groups of the block.
+ * Chooses and stores the channels of a block with the largest ranges or sums of squares; ties:
+ * lowest index.
  */
 template <bool SQUARES>
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
@@ -158,8 +153,8 @@ __device__ float mean_magnitude(const float *x, int n)
 }
 
 /*
- * Returns coefficient q of the discrete Fourier transform of m channels of token t: the sum, then
- * real and imaginary parts, as in vidkv.c. x [channels][n].
+ * Returns coefficient q of the discrete Fourier transform of m channels, in the order of vidkv.c. x
+ * [channels][n].
  */
 __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, const double *wave,
                              int q, int t)
@@ -227,10 +222,7 @@ __device__ void code_values(const group_of &o, float *x, uint8_t *digit)
 
 /* ---- rotation of a part's channels (turboquant) ---- */
 
-/*
- * Computes y [m][n] = A x, or A^T x if `transposed`, for x [m][n] in shared memory and A [m][m].
- * Begins and ends with a CTA barrier.
- */
+/* Computes y [m][n] = A x or, if transposed, A^T x. Begins and ends with a barrier. */
 __device__ void multiply_part(const float *__restrict__ matrix, bool transposed, const float *x,
                               float *y, int m, int n)
 {
@@ -276,7 +268,7 @@ __device__ __forceinline__ const float *levels_of(const group_of &o, int side, i
     return o.a.split.level[part] + 256 * (level_bits(o, side, part) - o.a.split.of.bits + 1);
 }
 
-/* Stores the norms of n tokens x [m][n] as float16 and in norm [n]. Ends with a CTA barrier. */
+/* Stores the norms of n tokens x [m][n] in float16. Ends with a barrier. */
 __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *norm)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {
@@ -289,10 +281,7 @@ __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *nor
     __syncthreads();
 }
 
-/*
- * Codes x [m][n], the chosen (part 0) or other channels (part 1) of K or V of a group. Overwrites
- * x, y, norm [n]. Ends with a CTA barrier.
- */
+/* Codes x [m][n], one part of the channels. Overwrites x, y and norm [n]. Ends with a barrier. */
 __device__ void code_part(const group_of &o, int side, int part, float *x, float *y, float *norm)
 {
     const kvd_packed_split_codes &s = o.a.split;
@@ -329,10 +318,7 @@ __device__ void code_part(const group_of &o, int side, int part, float *x, float
     __syncthreads();
 }
 
-/*
- * Codes both parts of K or V of a group. tile [3][d_head][group]: shared scratch. Ends with a CTA
- * barrier.
- */
+/* Codes both parts of K or V of a group. tile [3][d_head][group]: scratch. Ends with a barrier. */
 __device__ void code_side(const group_of &o, int side, uint8_t *list, float *tile, float *norm)
 {
     const int n = o.a.split.of.group;
@@ -394,10 +380,7 @@ __device__ __forceinline__ void put(const group_of &o, uint16_t *rows, int side,
         (uint16_t)(bf16_pair(x, 0) & 0xffff);
 }
 
-/*
- * Restores a part of K or V of turboquant with channels `list`. x, y [m][n]: shared scratch. Ends
- * with a CTA barrier.
- */
+/* Restores a part of K or V of turboquant. x, y [m][n]: scratch. Ends with a barrier. */
 __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int part,
                              const uint8_t *list, float *x, float *y)
 {
@@ -425,8 +408,7 @@ __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int pa
 }
 
 /*
- * Restores K or V of a group (turboquant). tile [3][d_head][group]: shared scratch. Ends with a CTA
- * barrier.
+ * Restores K or V of a group (turboquant). tile [3][d_head][group]: scratch. Ends with a barrier.
  */
 __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8_t *list,
                               float *tile)
@@ -443,10 +425,7 @@ __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8
     __syncthreads();
 }
 
-/*
- * Writes K and V of tokens from .. to - 1 (multiples of 8) of a page: from the ring buffer below
- * `left`, then zeros.
- */
+/* Writes tokens from .. to - 1 of a page: from the ring buffer below `left`, then zeros. */
 __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_t *rows, int from,
                           int to, int left)
 {

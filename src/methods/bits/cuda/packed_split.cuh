@@ -1,6 +1,6 @@
 /*
- * Records of tokens with channels in two parts (vidkv, turboquant with fractional bits), and
- * restoring vidkv's. Included by packed_split.cu only.
+ * Records of tokens with channels in two parts (vidkv, turboquant with fractional bits). Included
+ * by packed_split.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
@@ -39,9 +39,7 @@ __device__ __forceinline__ uint32_t *mask_of(const group_of &o, int side)
     return as_words(o.record + side * o.part.v_mask);
 }
 
-/*
- * Lists the channels of K or V of a group, chosen then others, ascending. Ends with a CTA barrier.
- */
+/* Lists the channels of a group, chosen then others, ascending. Ends with a barrier. */
 __device__ void list_channels(const group_of &o, int side, uint8_t *list)
 {
     const uint32_t *const mask = mask_of(o, side);
@@ -84,9 +82,8 @@ __device__ __forceinline__ const uint32_t *as_pair(const uint16_t *at)
 }
 
 /*
- * Shared memory for restoring vidkv: inverse transform [wide][pitch] and coefficients
- * [group][pitch] in float16, K or V as in a page, the record. digits: five ternary digits of every
- * byte, 2 bits each.
+ * Shared memory for restoring vidkv: inverse transform [wide][pitch], coefficients [group][pitch],
+ * page, record. digits: five ternary digits per byte.
  */
 struct vidkv_memory {
     uint16_t *inverse, *y, *tile;
@@ -112,7 +109,7 @@ __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory
             (uint16_t)(i % 3 | i / 3 % 3 << 2 | i / 9 % 3 << 4 | i / 27 % 3 << 6 | i / 81 % 3 << 8);
 }
 
-/* Writes 8 numbers of 2 bits of a channel, from token 8 j on, to the tile of width d. */
+/* Writes 8 numbers of 2 bits of a channel, from token 8 j on. */
 __device__ __forceinline__ void put_two(const group_of &o, const vidkv_memory &s, int side,
                                         int part, int channel, int j, int i, int d)
 {

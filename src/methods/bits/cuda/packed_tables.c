@@ -1,6 +1,6 @@
 /*
- * Device data that quantisation methods keep outside the pages: tables (kvquant, fp8, nvfp4,
- * turboquant, allot, rotatekv), and attention probabilities of prompts (zipcache).
+ * Device data that quantisation methods keep outside the pages: tables, and attention probabilities
+ * of prompts (zipcache).
  */
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"

@@ -1,9 +1,9 @@
 /*
- * Quantises rotated vectors (turboquant): float16 norm |x| and codes of the levels nearest to u = P
- * x / |x|, P random orthogonal. Attention uses (P q) . (P k) = q . k; P^T rotates outputs back.
- * Sketch (qjl=1): key code y of u with one bit less, and signs of S (u - y): x = |x| P^T (y +
- * sqrt(pi / 2) / d |u - y| S^T sign). Attention also uses S P q.
- * Sums are ordered differently than on the CPU: numbers near the middle between levels may differ.
+ * Quantises rotated vectors (turboquant): norm |x| and codes of the levels nearest to u = P x /
+ * |x|, P random orthogonal. Attention uses (P q) . (P k) = q . k; P^T rotates outputs back.
+ * Sketch (qjl=1), with code y of u and signs of S (u - y): x = |x| P^T (y + sqrt(pi / 2) / d |u -
+ * y| S^T sign).
+ * Sums are ordered differently than on the CPU: numbers between two levels may differ.
  */
 #include "methods/bits/cuda/packed_words.cuh"
 
@@ -19,10 +19,7 @@ struct shared_rows {
     float norm[ROWS];
 };
 
-/*
- * Computes the lengths of the ROWS vectors into s.norm. Each thread passes element i of every
- * vector in x.
- */
+/* Computes the lengths of the ROWS vectors. x: element i of every vector, per thread. */
 __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
 {
 #pragma unroll
@@ -45,8 +42,8 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
 }
 
 /*
- * Multiplies each vector by the transpose of a matrix [d][d]: element i of every vector in x, of
- * every product in y, per thread. Begins and ends with a CTA barrier.
+ * Multiplies each vector by a transposed matrix [d][d]; element i per thread. Begins and ends with
+ * a barrier.
  */
 __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
                                      float (&y)[ROWS], int i)
@@ -95,7 +92,7 @@ __device__ __forceinline__ int number_of(int side, int t, int i)
     return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
 }
 
-/* Stores the norm of one vector in the page; norms of values are in the place of scales. */
+/* Stores a vector's norm in the page; norms of values are in the place of scales. */
 __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &parts, int side,
                                          int t, float norm)
 {
@@ -148,7 +145,7 @@ __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args 
         c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
 }
 
-/* Stores the norm of a vector and, for a key with a sketch, its residual's norm `rest`. */
+/* Stores the norm of a vector and, for a sketched key, of its residual. */
 __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
                                           const kvd_packed_parts &parts, int side, int t,
                                           float norm, float rest)
@@ -159,7 +156,7 @@ __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
             (uint16_t)half_bits(rest);
 }
 
-/* Writes number i of the group's vectors, in bf16, to the queries of KV head g of request b. */
+/* Writes number i of the vectors, in bf16, to the queries of KV head g. */
 __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *queries, int b,
                                             int g, const float (&x)[ROWS], int i)
 {
@@ -172,9 +169,8 @@ __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *
 }
 
 /*
- * Multiplies the rotated queries in y, whose last but one vector is a key's residual, by S, into
- * `sketched`. Returns the sign bit of the key's number i; *rest: norm of the residual. Begins and
- * ends with a CTA barrier.
+ * Multiplies the rotated queries in y by S, into `sketched`. Returns the sign bit of the key's
+ * number i; *rest: norm of its residual. Begins and ends with a barrier.
  */
 __device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,
                                                 uint16_t *sketched, int b, int g,
@@ -338,8 +334,8 @@ __device__ __forceinline__ uint32_t code_at(const char *codes, const kvd_packed_
 }
 
 /*
- * Restores ROWS tokens of K or V of the page from t0 on; the first `coded` of `left` are quantised.
- * Begins and ends with a CTA barrier.
+ * Restores ROWS tokens of K or V from t0 on; the first `coded` are quantised. Begins and ends with
+ * a barrier.
  */
 __device__ void restore_rows(shared_rows &s, const kvd_packed_args &a, const char *codes,
                              const uint16_t *ring, uint16_t *rows, int side, int t0, int coded,

@@ -1,6 +1,6 @@
 /*
- * Device functions for a lane's words of codes, pairs of 16-bit numbers, and a warp's matrix
- * fragments. Included by packed_*.cu only.
+ * Device functions for a lane's words of codes and a warp's matrix fragments. Included by
+ * packed_*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
@@ -20,16 +20,13 @@ static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int
     return a.form.v_channels ? keys_coded(a, m) : m > a.v_newest ? m - a.v_newest : 0;
 }
 
-/* Returns the first token to which the newest of m tokens attends; 0 without a sliding window. */
+/* Returns the first token that the newest of m tokens attends to. */
 static __device__ __forceinline__ int first_seen(const kvd_packed_args &a, int m)
 {
     return a.map.window ? max(m - a.map.window, 0) : 0;
 }
 
-/*
- * Returns the address of K, followed by V, of KV head g in the ring-buffer page of page p of
- * request b.
- */
+/* Returns the address of K, followed by V, of KV head g in a ring-buffer page. */
 static __device__ __forceinline__ const uint16_t *in_ring(const kvd_packed_args &a, int b, int p,
                                                           int g)
 {
@@ -47,7 +44,7 @@ static __device__ __forceinline__ uint16_t *in_rows(const kvd_packed_args &a, in
     return a.rows + (size_t)page * (size_t)a.map.page_elements + a.map.kv_offset[g];
 }
 
-/* Returns the index of channel i of token t in a bf16 page of heads of d channels. */
+/* Returns the index of channel i of token t in a bf16 page. */
 static __device__ __forceinline__ int page_index(int t, int i, int d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
@@ -60,10 +57,7 @@ static __device__ __forceinline__ int place_in_page(const kvd_packed_args &a, in
     return side * KVD_PAGE_TOKENS * d_qk + page_index(t, i, side ? a.map.d_v[g] : d_qk);
 }
 
-/*
- * Returns the address of channel i of K or V of token t in bf16: in the pages for prompts, in the
- * ring buffer for steps.
- */
+/* Returns channel i of token t in bf16: from pages for prompts, from the ring buffer for steps. */
 static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, int b, int g,
                                                     int side, int t, int i)
 {
@@ -74,17 +68,14 @@ static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, in
 }
 
 /*
- * Tokens from .. to - 1 of a request, coded in the iteration. m: tokens of the request; prompt:
- * coded tokens of its prompt.
+ * Tokens from .. to - 1 coded in an iteration. m: tokens of the request. prompt: coded tokens of
+ * its prompt.
  */
 struct coded_span {
     int from, to, prompt, m;
 };
 
-/*
- * Returns the tokens of request b that the iteration codes as one block (kvd_packed_in_blocks),
- * without a prompt's blocks outside every later window.
- */
+/* Returns the tokens of request b that the iteration codes as one block. */
 static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a, int b)
 {
     const int m = a.kv_len[b], to = keys_coded(a, m);
@@ -94,9 +85,7 @@ static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a,
     return {from, to, min(a.prompt[a.slot[b]], from), m};
 }
 
-/*
- * Returns the address of the float16 K, followed by V, of sink token t in KV head g of request b.
- */
+/* Returns the address of the float16 K, followed by V, of sink token t. */
 static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, int b, int g, int t)
 {
     const int wide = a.map.page_elements / KVD_PAGE_TOKENS;
@@ -115,10 +104,7 @@ struct rope_of {
     float2 cosine, sine;
 };
 
-/*
- * Returns the rotations of channels i, i + 1, i + d_head / 2 and i + 1 + d_head / 2 at position t;
- * i and d_head / 2 even.
- */
+/* Returns the RoPE rotations of channels i, i + 1, i + d_head / 2, i + 1 + d_head / 2; i even. */
 static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, int t, int i)
 {
     const size_t half = (size_t)a.d_head / 2, row = (size_t)t * half;
@@ -131,7 +117,7 @@ static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, in
             __ldg(reinterpret_cast<const float2 *>(a.sine + row + (size_t)i))};
 }
 
-/* Applies RoPE rotations r to channels i, i + 1 (low) and the channels d_head / 2 later (high). */
+/* Applies RoPE to channels i, i + 1 (low) and i + d_head / 2, i + 1 + d_head / 2 (high). */
 static __device__ __forceinline__ void apply_rope(const kvd_packed_args &a, const rope_of &r,
                                                   float (&low)[2], float (&high)[2])
 {
@@ -154,7 +140,7 @@ static __device__ __forceinline__ uint32_t *as_words(char *at)
     return reinterpret_cast<uint32_t *>(at);
 }
 
-/* Returns the word of bytes q of word[0 .. n - 1], n <= 4. select: 0x40 + 0x11 q. */
+/* Returns the word of bytes q of n <= 4 words. select: 0x40 + 0x11 q. */
 static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n, uint32_t select)
 {
     const uint32_t second = n > 1 ? word[1] : 0, third = n > 2 ? word[2] : 0,
@@ -163,7 +149,7 @@ static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n,
                        0x5410);
 }
 
-/* Transposes two 4 x 4 bit matrices: row i is bits 0 .. 3, and 4 .. 7, of byte i of x. */
+/* Transposes two 4 x 4 bit matrices, in the low and the high halves of the bytes of x. */
 static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
 {
     uint32_t t = (x ^ x >> 7) & 0x00aa00aau;
@@ -172,10 +158,7 @@ static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
     return x ^ t ^ t << 14;
 }
 
-/*
- * Unpacks codes 8 q .. 8 q + 7 of 32 codes of at most 8 bits; planes[j]: bit j of all codes. Code e
- * becomes byte e % 4 of code[e / 4].
- */
+/* Unpacks codes 8 q .. 8 q + 7 from bit planes; code e is byte e % 4 of code[e / 4]. */
 static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
                                                        uint32_t (&code)[2])
 {
@@ -217,7 +200,7 @@ static __device__ __forceinline__ float raised_byte(uint32_t x, int e)
     return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7540u + (uint32_t)e));
 }
 
-/* Returns RAISED + (byte e of `low`) + 256 (byte e of `high`) as a float, exact. */
+/* Returns RAISED + byte e of `low` + 256 byte e of `high`, exact. */
 static __device__ __forceinline__ float raised_pair(uint32_t low, uint32_t high, int e)
 {
     const uint32_t both = __byte_perm(low, high, 0x40u + 0x11u * (uint32_t)e);
@@ -237,7 +220,7 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
     }
 }
 
-/* Unpacks the 32 codes of a lane: 2 p to the lower, 2 p + 1 to the upper half of pair[p]. */
+/* Unpacks a lane's 32 codes: 2 p and 2 p + 1 to pair[p]. */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
 {

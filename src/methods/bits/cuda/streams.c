@@ -1,8 +1,7 @@
 /*
- * Methods waterfill and kvtc in the CUDA engine. Pages hold blocks of an entropy code (streams.h),
- * as on the CPU. A decode step restores bf16 pages layer by layer: `decode`, then the inverse
- * transform (dims/cuda/latents.h), whose last row is the mean, times a constant component 1. New
- * tokens are coded after their attention.
+ * Methods waterfill and kvtc in the CUDA engine. Pages hold blocks of an entropy code (streams.h).
+ * Decode steps restore bf16 pages layer by layer: `decode`, then the inverse transform, whose last
+ * row is the mean, times a constant component 1.
  */
 #include "methods/bits/cuda/streams.h"
 
@@ -21,8 +20,8 @@ typedef struct {
      */
     const uint16_t *to[KVD_N_SIDES];
     /*
-     * Inverse transform, device: [d_head][rank] per side and KV head, or [rank / 8][wide][8] per
-     * side if joint.
+     * Inverse transform, device: [d_head][rank] per side and KV head; if joint, [rank / 8][wide][8]
+     * per side.
      */
     const uint16_t *from;
     const kvd_latent_head *head;
@@ -42,8 +41,8 @@ typedef struct {
     uint16_t *latents;
     float *y; /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
     /*
-     * Stream that decodes the next layer. Events: `restored`, the layer's latents were multiplied;
-     * `decoded`, the next layer's latents are ready.
+     * Stream that decodes the next layer. Events: restored (layer multiplied), decoded (next layer
+     * ready).
      */
     cudaStream_t ahead;
     cudaEvent_t restored, decoded;
@@ -120,10 +119,7 @@ static int follow(cudaStream_t earlier, cudaEvent_t event, cudaStream_t later, k
                : 0;
 }
 
-/*
- * Multiplies a layer's components by the inverse transform into the pages, while the next layer is
- * decoded on its own stream.
- */
+/* Multiplies a layer's components into the pages, while the next layer is decoded. */
 static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -183,7 +179,7 @@ static float *components(const streams *k, int side)
     return k->y + (size_t)side * k->method.cache->batch->max_tokens * k->pitch;
 }
 
-/* Computes y = x * to for n bf16 rows x of K and of V. Components that are not kept are 0. */
+/* Computes y = x * to for n bf16 rows x of K and of V. */
 static int transform(const streams *k, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -399,7 +395,7 @@ static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_c
     return status;
 }
 
-/* Copies the tables of one layer and side to the device, and advances the pointers of `at`. */
+/* Copies the tables of one layer and side, and advances the pointers of `at`. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {
@@ -531,7 +527,7 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-/* Returns true if the plan codes blocks of a page's size, each token right after its attention. */
+/* Returns true if blocks have a page's size, and tokens are coded right after their attention. */
 static bool fits(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_kvtc

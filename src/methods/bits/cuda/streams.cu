@@ -48,16 +48,13 @@ struct code_args {
     uint32_t *units, *beyond;
 };
 
-/* Returns the components of K or V of new token t of request b. old: number of its older tokens. */
+/* Returns the components of K or V of new token t of request b. */
 __device__ __forceinline__ float *row_of(const code_args &a, int side, int b, int t, int old)
 {
     return a.y[side] + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
 }
 
-/*
- * Returns scale and zero point of codes 0 .. top for the warp's range lo .. hi, rounded as
- * kvd_quantise_codes does.
- */
+/* Returns scale and zero point for a warp's range lo .. hi, rounded as kvd_quantise_codes does. */
 __device__ __forceinline__ __half2 scale_of(float lo, float hi, float top)
 {
 #pragma unroll
@@ -75,7 +72,7 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/* Replaces the components of a group by codes, and stores the group's scale in the token's page. */
+/* Replaces a group's components by codes, and stores its scale in the token's page. */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -132,7 +129,7 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     push(here, low, f, to, side.room.words, lane, g);
 }
 
-/* Codes the new tokens of stream s of page p of request b, of K (z = 0) or V (z = 1). */
+/* Codes the new tokens of stream s of page p, of K (z = 0) or V (z = 1). */
 __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int lane)
 {
     const kvd_stream_side &side = a.side[z];

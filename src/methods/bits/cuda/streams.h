@@ -1,8 +1,8 @@
 /*
- * Kernels that code and decode blocks of entropy-coded components (streams.h): one block per page
- * of KVD_PAGE_TOKENS tokens, layer and side; a warp per stream.
+ * Kernels that code and decode blocks of entropy-coded components (streams.h): one block per page,
+ * layer and side; a warp per stream.
  * The first n_sink tokens of a request are copied uncoded. Lengths, slots and page numbers are read
- * on the device. Launchers queue work and never wait.
+ * on the device. Launchers never wait.
  */
 #ifndef KVD_METHODS_BITS_CUDA_STREAMS_H
 #define KVD_METHODS_BITS_CUDA_STREAMS_H
@@ -17,8 +17,7 @@ extern "C" {
 #endif
 
 /*
- * Memory of a coded block: streams, and each stream's room for words (a multiple of 8) and
- * exceptions.
+ * Memory of a coded block: streams, and room for words (a multiple of 8) and exceptions per stream.
  */
 typedef struct {
     int32_t n_streams, words, exceptions;
@@ -83,45 +82,40 @@ typedef struct {
 } kvd_stream_batch;
 
 /*
- * Sets `*bytes` to the shared memory for the lookup tables of one stream (kvd_stream_lookups).
- * Tables that do not fit are read from global memory, slower.
+ * Sets `*bytes` to the shared memory for one stream's lookup tables; kernels read tables that do
+ * not fit from global memory.
  */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
 /*
- * Decodes all tokens but each request's newest into bf16 latents [pages][latent_page] (layout:
- * dims/cuda/latents.h). Component tables.kept is 1 (for the mean), later ones are 0.
+ * Decodes all tokens but each request's newest into bf16 latents [pages][latent_page]. Component
+ * tables.kept is 1, later ones are 0.
  */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 /*
- * Codes the components of new tokens, y[0] of K and y[1] of V [rows][ld], at most `most` per
- * request. Overwrites y with codes if components have scales. units [slots] += growth of the
- * blocks, in 16-bit units. *beyond: raised to the words that the largest overfull stream needed; an
- * exception counts KVD_STREAM_WORDS_PER_EXCEPTION.
+ * Codes the components of new tokens: y[0] of K, y[1] of V, [rows][ld], at most `most` per request;
+ * y is overwritten if components have scales. units [slots]: increased by the growth in 16-bit
+ * units. *beyond: raised to the words needed by a stream that does not fit.
  */
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 };
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
                              float *const y[2], size_t ld, size_t most, uint32_t *units,
                              uint32_t *beyond, cudaStream_t stream);
 /*
- * Copies rows of tokens below n_sink from bf16 pages to sink [slots][n_sink][map.page_elements /
- * KVD_PAGE_TOKENS] (K and V per KV head): new tokens; `back`: from `sink` to the pages, all but
- * each request's newest token.
+ * Copies rows of new tokens below n_sink from bf16 pages to sink [slots][n_sink][map.page_elements
+ * / KVD_PAGE_TOKENS]; `back`: from `sink` to pages, except each request's newest token.
  */
 cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map, uint16_t *pages,
                              uint16_t *sink, bool back, cudaStream_t stream);
 /*
- * One layer of cachegen; device memory. Full pages are coded; until then tokens are bf16 in a ring
- * buffer of one page per slot.
+ * One layer of cachegen; device memory. Tokens of incomplete pages are bf16 in a one-page ring
+ * buffer per slot.
  */
 typedef struct {
     kvd_attn_map map;
     kvd_stream_room room;
     int32_t group, wide;
-    /*
-     * Bytes of K or V of a head in a page: the stream (kvd_stream_parts), then scale and zero point
-     * per group.
-     */
+    /* Bytes of K or V of a head in a page: the stream, then scale and zero point per group. */
     size_t block_bytes;
     char *blocks;           /* [pages][n_kv_heads][2][block_bytes] */
     uint16_t *ring;         /* [slots][map.page_elements] */
@@ -136,16 +130,13 @@ typedef struct {
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream);
 /*
- * Codes the pages that new tokens fill: prompts from l->rows (the last, incomplete page goes to the
- * ring buffer), decode steps from the ring buffer. units, beyond: as in kvd_streams_code.
+ * Codes the pages that new tokens fill: prompts from l->rows, decode steps from the ring buffer. An
+ * incomplete page goes to the ring buffer. units, beyond: as in kvd_streams_code.
  */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
-/*
- * Fills words and states of n blocks, `block_bytes` apart, with random bits for timing: integers of
- * calibrated frequencies.
- */
+/* Fills n blocks with random words and states for timing. */
 cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_bytes,
                                        kvd_stream_room room, cudaStream_t stream);
 
@@ -157,10 +148,7 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 #include "methods/cuda/paged_cache.h"
 
 typedef struct {
-    /*
-     * Device [n + 1]: size of each slot's blocks in 16-bit units, then the most words needed by a
-     * stream that did not fit; 0: all fitted.
-     */
+    /* Device [n + 1]: 16-bit units per slot, then the most words of a stream that did not fit. */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
     uint32_t *tokens; /* [n] tokens of the request in each slot; 0: no request */
@@ -181,22 +169,19 @@ int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
 /*
- * Sets the numbers of tokens of the slots, and the bytes that m->bits reports. Fails if a stream
- * needed more than `room` words (0: never).
+ * Sets the tokens of the slots, and the bytes that m->bits reports. Fails if a stream needed more
+ * than `room` words (0: never).
  */
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err);
-/*
- * Returns a description of the running batch's decode steps or, with `prompts`, of its prompts. The
- * first n_sink tokens of a request are not coded.
- */
+/* Returns a description of the batch's decode steps or, with `prompts`, of its prompts. */
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
 /* Returns device memory of random numbers: a cache for timing. */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the plan's quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
-/* Returns the words of memory for a stream: `room`, or if 0 enough for `bits` bits per page. */
+/* Returns the words per stream: `room`, or if 0 enough for `bits` bits per page. */
 int32_t kvd_stream_words(double bits, size_t room);
 #endif
 #endif

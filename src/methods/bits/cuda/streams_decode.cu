@@ -1,7 +1,6 @@
 /*
  * Decoders of blocks of an entropy code, a warp per stream of a page. CTAs decode one stream of
- * many pages, its tables (kvd_stream_lookup) in shared memory. Words are loaded ahead to a ring
- * buffer; numbers of 4 tokens are written together, in pieces of 16 bytes.
+ * many pages with its tables in shared memory.
  */
 #include <cuda_bf16.h>
 
@@ -72,10 +71,7 @@ __device__ __forceinline__ word_stack words_of(const block_of &from, int room, u
     return w;
 }
 
-/*
- * Ensures that the words of the next token, at most KVD_STREAM_GROUPS * KVD_LANES, are in the ring:
- * the chunk of the last unread word and two chunks before.
- */
+/* Ensures that the words of the next token are in the ring. */
 __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
 {
     static_assert(KVD_STREAM_GROUPS * KVD_LANES <= 2 * CHUNK && CHUNK == 1 << 7, "chunks");
@@ -99,10 +95,7 @@ __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
     w.at = max(w.at - __popc(mask), 0);
 }
 
-/*
- * Decodes one integer from the lane's state x with the lookup table g in `image`. Returns the byte
- * offset of the integer's row of 4 * LANES bytes.
- */
+/* Decodes one integer from the state x. Returns the byte offset of its row in the lookup table. */
 template <int LANES>
 __device__ __forceinline__ uint32_t take(kvd_stream_at image, const kvd_stream_lookup &g,
                                          uint32_t lane, uint32_t &x)
@@ -120,10 +113,7 @@ __device__ __noinline__ int find(const uint16_t *start, int n, uint32_t x)
     return kvd_stream_find(start, n, x);
 }
 
-/*
- * Decodes one integer from the state x by the frequency table `start` in global memory. Returns its
- * index.
- */
+/* Decodes one integer from the state x by a frequency table in global memory. Returns its index. */
 __device__ __forceinline__ uint32_t search(const uint16_t *start, int n, uint32_t &x)
 {
     const int i = find(start, n, x);
@@ -140,10 +130,7 @@ __device__ __forceinline__ kvd_stream_lookup group_at(kvd_stream_at image, int k
     return g;
 }
 
-/*
- * Copies table image i of `lookup` (one stream) to shared memory. All threads of the CTA must call
- * it.
- */
+/* Copies one stream's tables to shared memory. All threads of the CTA must call it. */
 __device__ void load_image(const uint32_t *lookup, int i, uint4 *to)
 {
     const uint32_t first = __ldg(lookup + i), end = __ldg(lookup + i + 1);
@@ -245,10 +232,7 @@ __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
 
-/*
- * Copies components of tokens t0 .. t0 + 3 from the shared `tile` to the page's latents. SCALES:
- * converts codes.
- */
+/* Copies components of tokens t0 .. t0 + 3 from the tile to the page. SCALES: converts codes. */
 template <bool SCALES>
 __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t *tile, int t0,
                                            int lane)
@@ -281,8 +265,8 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
 }
 
 /*
- * Decodes the lane's component of a group from the state x. Returns the code if SCALES, else the
- * bf16 number. WHOLE: all lookup tables are in shared memory.
+ * Decodes the lane's component of a group: the code if SCALES, else bf16. WHOLE: all tables are in
+ * shared memory.
  */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
@@ -392,10 +376,7 @@ struct restore_args {
     kvd_cachegen_layer layer;
 };
 
-/*
- * Shared bytes before the tables of a cachegen CTA: a row [KVD_WIDTH_NARROW] of steps, then a row
- * per warp with the group's anchor token.
- */
+/* Shared bytes before the tables: a row of steps, then an anchor row per warp. */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
 /* Decodes the code of channel 32 k + lane from the lane's state x. */
@@ -445,7 +426,7 @@ __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at i
     }
 }
 
-/* Decodes the tokens of a page from the oldest to the newest, rounded as on the CPU. */
+/* Decodes the tokens of a page, oldest first, rounded as on the CPU. */
 template <bool WHOLE>
 __device__ __forceinline__ void decode_page(const head_page &h, kvd_stream_at image,
                                             const float *step, float *anchor, uint16_t *to,
@@ -510,10 +491,7 @@ cudaError_t most_memory(size_t *bytes)
     return e;
 }
 
-/*
- * Launches `kernel` in a grid [CTAs of a stream][y][z], y * z streams per page (`tables`). A CTA
- * decodes one stream of many pages with `lookup` bytes of tables.
- */
+/* Launches a grid [CTAs of a stream][y][z]. A CTA decodes one stream of many pages. */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
                    cudaStream_t stream)

@@ -1,7 +1,6 @@
 /*
- * Method xquant in the CUDA engine: matrix products turn layer inputs into vectors Y, stored
- * quantised. A decode step decodes a layer's Y to bf16 and multiplies by `up` into shared bf16
- * pages of K and V. Prompts attend to exact K and V.
+ * Method xquant in the CUDA engine. Layer inputs become vectors Y, stored quantised; a decode step
+ * multiplies a layer's Y by `up` into shared bf16 pages of K and V.
  */
 #include "methods/bits/cuda/xquant.h"
 
@@ -24,12 +23,12 @@ typedef struct {
     kvd_xquant_page page;
     size_t wide; /* n_kv_heads * d_head */
     /*
-     * bf16 matrices of all layers, in_layer elements each: `down` for K and V [pitch][d_model]
-     * (inputs to latents; absent if inputs are stored), then `up` for K and V [wide][rank].
+     * bf16 matrices of all layers: `down` [pitch][d_model] (absent if inputs are stored), then `up`
+     * for K and V [wide][rank].
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
-    /* Biases of K and V and gains of the norm of K, device [n_layers][2 wide + d_head], or NULL. */
+    /* Biases of K and V, gains of K's norm, device [n_layers][2 wide + d_head], or NULL. */
     float *finish;
     /* Vectors of new tokens [max_tokens][pitch]; NULL: the layer inputs. */
     uint16_t *rows;

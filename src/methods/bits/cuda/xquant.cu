@@ -60,7 +60,7 @@ __device__ __forceinline__ uint32_t scale_word(const scale &s)
     return half_bits(s.step) | half_bits(s.zero) << 16;
 }
 
-/* Codes numbers first .. first + 31 of token t, number first + lane (if `there`) in x. */
+/* Codes numbers first .. first + 31 of token t, one per lane. */
 __device__ __forceinline__ void put_words(uint32_t *words, int t, int first, int bits, float x,
                                           const scale &s, bool there, int lane)
 {
@@ -72,10 +72,7 @@ __device__ __forceinline__ void put_words(uint32_t *words, int t, int first, int
     }
 }
 
-/*
- * Codes numbers from .. from + n - 1 of token t's vector with scales per token (V if `channels`), n
- * >= 32. One warp.
- */
+/* Codes numbers from .. from + n - 1 of token t, with scales per token, n >= 32. One warp. */
 __device__ void code_unit(const kvd_xquant_args &a, int b, int t, int from, int n, int lane)
 {
     const kvd_xquant_form &f = a.form;
@@ -112,7 +109,7 @@ __global__ void __launch_bounds__(THREADS) code_tokens(const __grid_constant__ k
         code_unit(a, b, before + task / units, task % units * n, n, lane);
 }
 
-/* Codes channel i of the K vectors of tokens first .. first + group - 1 of a request. */
+/* Codes channel i of the K vectors of tokens first .. first + group - 1. */
 __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i)
 {
     const int group = a.form.group, bits = a.form.bits, end = first + group,
@@ -147,10 +144,7 @@ __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i)
     }
 }
 
-/*
- * Codes the K vectors: a thread has one channel of the tokens that share a scale or, below 32, a
- * word.
- */
+/* Codes the K vectors, a channel of at least 32 tokens per thread. */
 __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__ kvd_xquant_args a)
 {
     const int b = (int)blockIdx.y, m = a.kv_len[b], group = a.form.group,
@@ -209,10 +203,7 @@ __device__ __forceinline__ void decode_token(const kvd_xquant_args &a, const uin
         x[e] = decoded(__ldg(scales + (i + e) / group * KVD_PAGE_TOKENS), code[e]);
 }
 
-/*
- * Writes the bf16 vectors of all tokens to a->pages; a CTA has 4 x 8 adjacent numbers of a page's
- * tokens at a time.
- */
+/* Writes the bf16 vectors of all tokens to a->pages. */
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_xquant_args a)
 {
     const int b = (int)blockIdx.y, m = a.kv_len[b], runs = pitch_of(a) / 8, parts = (runs + 3) / 4,

@@ -1,13 +1,13 @@
 /*
- * Kernels of method xquant: quantise vectors Y of a layer's input (methods/bits/xquant.c), restore
- * pages of bf16 vectors (layout: methods/dims/cuda/latents.h).
+ * Kernels of method xquant: quantise vectors Y of a layer's input, and restore pages of bf16
+ * vectors (layout: methods/dims/cuda/latents.h).
  *
- * `channels`: two vectors of `rank` numbers per token. K: whole groups of `group` tokens, a scale
- * per group and channel; the newest, incomplete group is bf16 in the slot's ring buffer. V, and the
- * single vector without `channels`: a scale per `group` numbers of a token.
+ * `channels`: two vectors of `rank` numbers per token. K: a scale per `group` tokens and channel;
+ * the newest, incomplete group is bf16 in the slot's ring buffer. V, or the only vector without
+ * `channels`: a scale per `group` numbers of a token.
  *
- * Page of 64 tokens, in 32-bit words (rank / 32 and rank / group rounded up; scale: float16 step,
- * above it the float16 zero point):
+ * Page of 64 tokens, in 32-bit words (quotients rounded up; scale: float16 step, above it the
+ * float16 zero point):
  *   K vectors      codes [rank][2][bits]: bit t % 32 of word [i][t / 32][j] is bit j of the code of
  *                  number i of token t. Scales [64 / min(group, 64)][rank]
  *   other vectors  codes [rank / 32][bits][64]: bit i % 32 of word [i / 32][j][t] is bit j of the
@@ -75,14 +75,11 @@ typedef struct {
 } kvd_xquant_args;
 
 /*
- * Quantises all tokens of prompts; in decode steps the newest token and, if complete, the K vectors
- * of its group. Copies a prompt's unquantised K vectors to the ring buffer.
+ * Quantises all tokens of prompts; in decode steps the newest token and, if complete, its group's K
+ * vectors. Copies unquantised K vectors of prompts to the ring buffer.
  */
 cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
-/*
- * Writes the vectors of all tokens of decode steps to a->pages, the newest token's from the ring
- * buffer.
- */
+/* Writes the vectors of all tokens to a->pages, the newest token's from the ring buffer. */
 cudaError_t kvd_xquant_restore(const kvd_xquant_args *a, cudaStream_t stream);
 
 #ifdef __cplusplus
