@@ -1,7 +1,7 @@
 /*
- * Method allot: chooses the bits of every dimension of a head by reverse water-filling (Shannon
- * 1949; Huang and Schultheiss 1963).
- * Cost of b bits = (squared error at standard deviation 1) * variance, times w = (squared singular
+ * Method allot: bits per dimension by reverse water-filling (Shannon 1949; Huang and Schultheiss
+ * 1963).
+ * Cost of b bits = (squared error at standard deviation 1) * variance, times (squared singular
  * value) / (mean square) after `balanced` or `fisher`.
  */
 #include <math.h>
@@ -63,10 +63,7 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/*
- * Returns the factor of dimension j's cost: 1, or the weight of `balanced` and `fisher`. square:
- * mean square of dimension j.
- */
+/* Returns the factor of dimension j's cost: 1, or the weight of `balanced` and `fisher`. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -184,10 +181,7 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
     return 0;
 }
 
-/*
- * Gives a dimension one more bit while the bit cuts the cost by at least `price`. Returns the sum
- * of bits.
- */
+/* Adds bits that cut a dimension's cost by at least `price`. Returns the sum of bits. */
 static double give(allot *a, const making *m, size_t at, double price)
 {
     const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads,
@@ -205,10 +199,7 @@ static double give(allot *a, const making *m, size_t at, double price)
     return sum;
 }
 
-/*
- * Finds the lowest price of a bit at which heads first .. last-1 keep within their common total,
- * and sets the bits.
- */
+/* Finds the lowest price of a bit at which heads first .. last-1 keep within their total. */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {
     double most = 0, budget = 0, lo = -700, hi = 700;

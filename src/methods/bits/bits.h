@@ -5,7 +5,7 @@
 #include "common/quantise.h"
 #include "methods/axis.h"
 
-/* K or V of some tokens of one sequence, in one KV head of one layer, coded together. */
+/* K or V of some tokens, coded together, of one KV head, layer and sequence. */
 typedef struct {
     kvd_side side;
     int layer, kv_head;
@@ -26,8 +26,7 @@ typedef struct {
     /* [d] factors that multiply key channels (kvd_bits_method.balances), or NULL */
     const float *balance;
     /*
-     * State of the entropy coder [kvd_bits_method.states], initially 0; updated by a method that
-     * continues its stream. NULL: every block is a stream of its own.
+     * state of the entropy coder [kvd_bits_method.states], 0 at first; NULL: each block is a stream
      */
     uint32_t *state;
     bool prompt;
@@ -41,10 +40,7 @@ typedef struct {
 typedef struct kvd_bits_method kvd_bits_method;
 struct kvd_bits_method {
     kvd_method_info info;
-    /*
-     * Parameter whose default is 1 instead of 0 if squared gradients are given and no method
-     * removes dimensions; or NULL.
-     */
+    /* Parameter whose default is 1, not 0, if squared gradients are given; or NULL. */
     const char *fisher_key;
     /* True: opens without calibration if setup.drawn (timing). */
     bool drawn;
@@ -56,12 +52,9 @@ struct kvd_bits_method {
     const char *exact_key;
     /* Parameters that apply to tokens at KVD_LEVEL_LOW, then NULL. */
     const char *low_key[4];
-    /*
-     * True: a block holds all KV heads side by side; `code` gets the same block for every head and
-     * counts the bits of all. Not combined with other axes.
-     */
+    /* True: a block holds all KV heads, and `code` counts the bits of all. Excludes other axes. */
     bool all_heads;
-    /* True: a block can only be decoded from its first token on, so no token may be dropped. */
+    /* True: decoding starts at the first token, so no token may be dropped. */
     bool stream;
     /* Returns the number of elements of kvd_bits_block.state. NULL: 1. */
     size_t (*states)(const void *self);
@@ -69,22 +62,21 @@ struct kvd_bits_method {
     /* Returns true if parameters require calibration activations beyond info.needs. NULL: never. */
     bool (*calibrated)(const kvd_parameter_values *v);
     /*
-     * Sets how many of m tokens are coded: the first (m - window) / block * block, in blocks of
-     * `block`; a prompt's in one call. NULL: window 0, block 1.
+     * Sets how many of m tokens are coded: the first (m - window) / block * block. NULL: window 0,
+     * block 1.
      */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /*
-     * Returns true if each key channel is multiplied by sqrt(max |q| / max |k|) over the prompt
-     * (MiKV's balancer; 16 bits per channel). Excludes keys_before_rope and methods that remove
-     * dimensions. NULL: never.
+     * Returns true if key channels are multiplied by sqrt(max |q| / max |k|) over the prompt
+     * (MiKV's balancer). NULL: never.
      */
     bool (*balances)(const kvd_parameter_values *v);
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
     /*
-     * Codes a block of finite numbers, writes the decoded numbers to decoded [n][d] and the size to
-     * *count. Must handle constant vectors and incomplete groups. Thread-safe.
+     * Codes a block of finite numbers: decoded [n][d], size in *count. Must handle constant vectors
+     * and incomplete groups. Thread-safe.
      */
     int (*code)(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err);
@@ -96,8 +88,8 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
 /*
- * Matrices of xquant for K or V of one layer with inputs X: the cache stores Y = X down^T and
- * restores Y up^T + bias, then the RMS norm of K. Owned by the open method.
+ * Matrices of xquant for K or V of one layer with inputs X: stores Y = X down^T, restores Y up^T +
+ * bias, then the RMS norm of K.
  */
 typedef struct {
     const float *down; /* [rank][d_model]; NULL: Y is X, and rank is d_model */
@@ -114,15 +106,12 @@ typedef struct {
 } kvd_kvtc_group;
 
 /*
- * Returns the number of groups of K or V of one layer, covering n_kv_heads * d_head components in
- * ascending order. The open method owns `*groups`.
+ * Returns the number of groups of K or V of one layer, in order of components. The open method owns
+ * `*groups`.
  */
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
 
-/*
- * Numbers that share a calibrated scale in fp8 and nvfp4: all (scale 1), one layer's, or one KV
- * head's.
- */
+/* Numbers that share a calibrated scale in fp8 and nvfp4: all, one layer's, one KV head's. */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
 /* Calibrated scales: first member of the private data of fp8 and nvfp4. */
@@ -133,8 +122,7 @@ typedef struct {
 
 /*
  * Sets scale = (largest magnitude of the first `rows` calibration tokens) / `largest`, separately
- * for K and V; 1 if all are 0. KVD_SCALE_ONE ignores `*s`. The caller must call kvd_scales_release,
- * also after a failure.
+ * for K and V. The caller must call kvd_scales_release, also after a failure.
  */
 int kvd_scales_make(kvd_scales *scales, kvd_scale_of of, const kvd_method_setup *s, size_t rows,
                     float largest, kvd_err *err);

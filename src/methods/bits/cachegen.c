@@ -1,7 +1,6 @@
 /*
- * Method cachegen: entropy-codes differences of tokens from an anchor, the first of every `group`
- * tokens, coded in 8 bits (Liu et al. 2024, "CacheGen: KV Cache Compression and Streaming for Fast
- * Large Language Model Serving", arXiv 2310.07240, section 5.1).
+ * Method cachegen: entropy-coded differences of tokens from an anchor, the first of every `group`
+ * tokens (Liu et al. 2024, CacheGen, arXiv 2310.07240, section 5.1).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -38,8 +37,8 @@ typedef struct {
     /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation steps; NULL if `own` is 1 */
     float *step;
     /*
-     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of anchors, then of each
-     * channel; NULL if `own` is 1 (tables per block).
+     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] tables of anchors, then channels; NULL if `own`
+     * is 1
      */
     kvd_rans_table *table;
     /*
@@ -72,10 +71,8 @@ static uint8_t code_difference(float x, float anchor, float step)
 }
 
 /*
- * Reads calibration rows [n][d] of sequences of seq_len tokens.
- * count NULL: adds squared differences from the anchor to square [d].
- * Else counts codes: anchors in count[0], differences of channel j in count[1 + j].
- * Returns the number of differences per channel.
+ * Adds squared differences from the anchor to square [d] or, unless NULL, counts codes: anchors in
+ * count[0], channel j in count[1 + j]. Returns the number of differences per channel.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -136,10 +133,7 @@ static int draw(cachegen *c)
     return 0;
 }
 
-/*
- * Sets the steps and frequency tables of one side of a head. unit: step / RMS of a channel's
- * differences.
- */
+/* Sets the steps and frequency tables of a head. unit: step / RMS of differences. */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
 {

@@ -1,7 +1,4 @@
-/*
- * Reads K or V of calibration tokens as a quantisation method codes them, projected if another
- * method removes dimensions.
- */
+/* Reads K or V of calibration tokens as a quantisation method codes them. */
 #ifndef KVD_METHODS_BITS_CALIBRATION_H
 #define KVD_METHODS_BITS_CALIBRATION_H
 
@@ -18,20 +15,19 @@ typedef struct {
 /* Fails unless the calibration activations contain all layers and, if `pre`, keys before RoPE. */
 int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
 /*
- * Allocates memory for n tokens of one KV head (or of all heads that share a latent). The caller
- * must call kvd_calibration_rows_close, also after a failure.
+ * Allocates memory for n tokens of one KV head. The caller must call kvd_calibration_rows_close,
+ * also after a failure.
  */
 int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s, bool pre,
                               size_t n, kvd_err *err);
-/* Reads K or V of the first r->n calibration tokens of a KV head into r->cut [n][*width]. */
+/* Reads K or V of the first r->n tokens of a KV head into r->cut [n][*width]. */
 int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer, int kv_head,
                               size_t *width, kvd_err *err);
 void kvd_calibration_rows_close(kvd_calibration_rows *r);
 
 /*
- * Reads the first n tokens of all KV heads into rows [n][n_kv_heads * d_head], without the first
- * `sink` of every sequence. scratch [2 * n * d_head]. Returns the number of tokens read, 0 on
- * failure.
+ * Reads the first n tokens of all heads into rows [n][n_kv_heads * d_head], without the first
+ * `sink` of every sequence. scratch [2 * n * d_head]. Returns the number of tokens, 0 on failure.
  */
 size_t kvd_calibration_all_heads(const kvd_method_setup *s, kvd_x what, int layer, size_t n,
                                  size_t sink, float *scratch, float *rows, kvd_err *err);

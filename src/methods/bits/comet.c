@@ -1,6 +1,6 @@
 /*
- * Method comet: KV4 cache per channel, s = max |x| / (2^(b - 1) - 1), x^ = s round(x / s) (Liu et
- * al. 2024, "COMET: Towards Practical W4A4KV4 LLMs Serving", arXiv 2410.12168, section 3).
+ * Method comet: per channel s = max |x| / (2^(b - 1) - 1), x^ = s round(x / s) (Liu et al. 2024,
+ * COMET, arXiv 2410.12168, section 3).
  */
 #include <math.h>
 

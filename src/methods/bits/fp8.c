@@ -1,7 +1,6 @@
 /*
- * Method fp8: keys and values in E4M3 or E5M2, as in vLLM and TensorRT-LLM (OCP 8-bit Floating
- * Point Specification 1.0, 2023; Micikevicius et al. 2022, arXiv 2209.05433).
- * Scale: 1, or (largest calibration magnitude) / (largest number of the format).
+ * Method fp8: keys and values in E4M3 or E5M2 (OCP 8-bit Floating Point Specification 1.0, 2023;
+ * Micikevicius et al. 2022, arXiv 2209.05433).
  */
 #include <stdlib.h>
 

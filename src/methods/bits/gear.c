@@ -73,8 +73,7 @@ static int by_value(const void *a, const void *b)
 }
 
 /*
- * Replaces the k smallest and k largest numbers of x by the mean of the others. exact: the replaced
- * numbers in float16.
+ * Replaces the k smallest and k largest numbers by the mean of the others. exact: replaced numbers.
  */
 static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *order, float *exact)
 {
@@ -120,10 +119,7 @@ static void round_all(float *x, size_t n)
         x[i] = kvd_round_f16(x[i]);
 }
 
-/*
- * Adds the rank-r approximation of the quantisation error e [n][d] to y [n][d]. Scratch: a [n][r],
- * b [d][r].
- */
+/* Adds the rank-r approximation of the error e [n][d] to y [n][d]. */
 static void add_low_rank(const float *e, size_t n, size_t d, size_t r, int iterations, float *a,
                          float *b, float *y)
 {

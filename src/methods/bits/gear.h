@@ -34,9 +34,7 @@ typedef struct {
 
 kvd_gear kvd_gear_of(const struct kvd_parameter_values *v);
 
-/*
- * Returns the number of outliers at each end of a line of n numbers (key channel or token's value).
- */
+/* Returns the number of outliers at each end of n numbers. */
 KVD_PACKED_INLINE int kvd_gear_apart(const kvd_gear *s, int n)
 {
     const int k = (int)(s->outliers * (double)n / 2 + 0.5);
@@ -62,10 +60,7 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
     return (rank + 1) / 2 * 2;
 }
 
-/*
- * Byte offsets of the parts of a page of one KV head, and bytes of the prompt's part and of a
- * record. Multiples of 16. Codes of keys: offset 0.
- */
+/* Byte offsets of the parts of a page of one KV head, multiples of 16. */
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
@@ -73,9 +68,7 @@ typedef struct {
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
-/*
- * Returns the layout of a page of a KV head. k_room: outliers of a prompt's key channel per page.
- */
+/* Returns the layout of a page of a KV head. k_room: outliers of a key channel. */
 KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, int d_qk, int d_v)
 {
     kvd_gear_page p;
@@ -99,8 +92,8 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
 }
 
 /*
- * Returns the offset of a block's record in its page's area. first: the block's first token.
- * prompt: tokens of the prompt, a multiple of `buffer`.
+ * Returns the offset of the record of the block from token `first` in its page's area. prompt:
+ * tokens of the prompt, a multiple of `buffer`.
  */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
@@ -111,10 +104,7 @@ KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p,
            (first / s->buffer - kvd_gear_pieces(from, s->buffer)) * p->record;
 }
 
-/*
- * Returns the index of a group among the prompt's groups that begin in the page. first: the group's
- * first token.
- */
+/* Returns the index of the group from token `first` among the prompt's groups in its page. */
 KVD_PACKED_INLINE int kvd_gear_group(const kvd_gear *s, int first)
 {
     return first / s->group - kvd_gear_pieces(first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, s->group);

@@ -1,7 +1,6 @@
 /*
- * Method hetero: LeanKV's Hetero-KV (section 4 and Eq. 2), with a scale and a zero point per head's
- * key and value vector. The newest `window` tokens have the bits of KVD_LEVEL_HIGH (reading L-10 in
- * docs/readings.md).
+ * Method hetero: LeanKV's Hetero-KV (section 4 and Eq. 2). The newest `window` tokens have the bits
+ * of KVD_LEVEL_HIGH (reading L-10 in docs/readings.md).
  */
 #include <math.h>
 

@@ -1,8 +1,7 @@
 /*
- * Method kivi: keys quantised per channel, values per token, with zero points; the newest
+ * Method kivi: keys per channel, `residual` tokens at a time; values per token; the newest
  * `residual` tokens stay exact (Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization
  * for KV Cache", section 3, and its public code).
- * Keys are coded `residual` tokens at a time, values one token at a time.
  */
 #include "methods/bits/bits.h"
 

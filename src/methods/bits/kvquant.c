@@ -1,9 +1,8 @@
 /*
  * Method kvquant: keys per channel before RoPE, values per token, calibrated non-uniform levels,
- * separate outliers (Hooper et al. 2024, "KVQuant: Towards 10 Million Context Length LLM Inference
- * with KV Cache Quantization", sections 3.1 to 3.5).
- * Quantises vectors of one head; the paper, of all heads. Keys rotated to remove dimensions are
- * coded after RoPE.
+ * outliers (Hooper et al. 2024, "KVQuant: Towards 10 Million Context Length LLM Inference with KV
+ * Cache Quantization", sections 3.1 to 3.5).
+ * Quantises vectors of one head; the paper, of all heads.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -73,18 +72,12 @@ static void keep_moments(const double *histogram, int n, double *level)
         level[k] = (level[k] - mean_q) * deviation / deviation_q + mean;
 }
 
-/*
- * Histograms of normalised K or V of one layer: `count` numbers per bin, `weight` for the k-means
- * search of levels.
- */
+/* Histograms of normalised K or V. weight: for the k-means search of levels. */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
-/*
- * Adds a number to the histograms. gradient2: squared gradient; NULL: weight 1. half: half width of
- * the range.
- */
+/* Adds a number to the histograms. gradient2: weight, or NULL. half: half width of the range. */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
 {
@@ -108,10 +101,7 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
     return 2 * k < n ? k : (n - 1) / 2;
 }
 
-/*
- * Marks the k smallest and k largest of x [n] as outliers. Writes middle and half width of the
- * others' range. sorted [n]: scratch.
- */
+/* Marks the k smallest and k largest of x [n] as outliers; writes the others' range. */
 static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
                           float *middle, float *half)
 {
@@ -141,10 +131,7 @@ static float quantile(const float *sorted, size_t n, double share)
                    (at - (double)i) * ((double)sorted[next] - (double)sorted[i]));
 }
 
-/*
- * Sets the key ranges of a head from cut [n][width], and adds the numbers within to the histograms.
- * gradient2 [n][width], or NULL.
- */
+/* Sets the key ranges of a head from cut [n][width], and adds the keys to the histograms. */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
 {
@@ -351,10 +338,7 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/*
- * Returns the decoded x. level [2][n]: the number of the second table at the index nearest to the
- * normalised x in the first.
- */
+/* Returns the decoded x: level[n + i] for the nearest level[i]. */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
     return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)]

@@ -1,7 +1,7 @@
 /*
- * Method kvtc: codes principal components of all KV heads with DEFLATE, in groups of 8 to 1024 with
- * 0, 2, 4 or 8 bits (Staniszewski and Lancucki 2025, "KV Cache Transform Coding for Compact Storage
- * in LLM Inference", arXiv 2511.01815).
+ * Method kvtc: codes groups of principal components of all KV heads with 0, 2, 4 or 8 bits and
+ * DEFLATE (Staniszewski and Lancucki 2025, "KV Cache Transform Coding for Compact Storage in LLM
+ * Inference", arXiv 2511.01815).
  */
 #include <cblas.h>
 #include <math.h>
@@ -31,8 +31,8 @@ static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
 /*
- * A group begins at a multiple of UNIT and has UNIT << k components, k < N_SIZES, with bits_of[i]
- * bits, i < N_KINDS. SAMPLES: calibration tokens that measure errors.
+ * Groups have UNIT << k components, k < N_SIZES, from a multiple of UNIT on. SAMPLES: calibration
+ * tokens that measure errors.
  */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
@@ -72,7 +72,7 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns the components of a group that begins at `unit`: UNIT << k, fewer at the end. */
+/* Returns the components of a group from `unit` on: UNIT << k, fewer at the end. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -103,10 +103,7 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
     }
 }
 
-/*
- * Chooses the groups that minimise squared error + `price` * bits. Returns the bits per token.
- * least, choice [units + 1]: scratch.
- */
+/* Chooses the groups that minimise squared error + `price` * bits. Returns the bits per token. */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
 {
@@ -140,10 +137,7 @@ static double divide(const costs *from, size_t wide, double price, double *least
     return bits;
 }
 
-/*
- * Chooses the groups of K or V in all layers, at the lowest price per bit that keeps the wanted
- * number of bits.
- */
+/* Chooses the groups of K or V in all layers at the lowest price within the budget. */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
     const double budget = t->v->value[BITS] * (double)t->wide * t->n_layers;
@@ -260,10 +254,7 @@ typedef struct {
     float *to, *from;
 } lane_arrays;
 
-/*
- * Appends the components of group g to c->lanes, with one shared frequency table in proportion to
- * `count` (overwritten).
- */
+/* Appends the components of group g to c->lanes. Overwrites `count`. */
 static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t wide,
                       const lane_arrays *a)
 {
@@ -368,10 +359,7 @@ static void close_method(void *self)
     free(t);
 }
 
-/*
- * Makes a coder for timing: basis I - 2 v v^T; groups of 64 components with 4 bits, then 2, then 0,
- * `budget` bits on average.
- */
+/* Makes a coder for timing: basis I - 2 v v^T; groups of 4, 2 and 0 bits, `budget` on average. */
 static int draw(coder *c, size_t wide, double budget, bool lanes, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
@@ -468,10 +456,7 @@ static size_t packed_bytes(const coder *c, size_t n)
     return (bits + 7) / 8;
 }
 
-/*
- * Quantises the components of n tokens and packs the codes; `read`: unpacks and decodes. Codes
- * never cross a byte boundary.
- */
+/* Packs the codes of n tokens or, if `read`, unpacks and decodes the codes. */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
     size_t at = 0;
@@ -546,10 +531,7 @@ static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, u
     return status;
 }
 
-/*
- * Codes and decodes the n tokens in w->x. state NULL: DEFLATE; else the coder with lanes, continued
- * from *state.
- */
+/* Codes and decodes the n tokens in w->x: with DEFLATE if `state` is NULL, else with lanes. */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {

@@ -15,12 +15,12 @@ double kvd_level_bin(int bin, int bins);
 
 /*
  * Writes n ascending levels that minimise the sum of histogram * (middle - nearest level)^2 over
- * `bins` equal bins of [-1, 1], exactly (Wang and Song 2011, "Ckmeans.1d.dp"). Superfluous levels
- * repeat neighbours. Empty histogram: NaN.
+ * `bins` equal bins of [-1, 1] (Wang and Song 2011, "Ckmeans.1d.dp"). Superfluous levels repeat
+ * neighbours. Empty histogram: NaN.
  */
 int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd_err *err);
 
-/* Returns the index of the level nearest to x among n >= 1 ascending levels; ties: the lower. */
+/* Returns the index of the nearest of n ascending levels; ties: the lower. */
 int kvd_level_nearest(const float *level, int n, float x);
 
 enum { KVD_ALLOT_BITS = 8 };
@@ -60,10 +60,7 @@ typedef struct {
     const float *levels;
 } kvd_turboquant_tables;
 
-/*
- * Sets `*t` to the tables for vectors of d numbers. The first call for each d computes them and may
- * fail.
- */
+/* Sets `*t` to the tables for vectors of d numbers, computed at the first call. */
 int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *t, kvd_err *err);
 int kvd_turboquant_d_head(const void *self);
 
@@ -80,10 +77,7 @@ typedef struct {
 } kvd_kvquant_tables;
 
 void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t);
-/*
- * Returns the number of outliers at each end of a value vector of n numbers, not all of which are
- * outliers.
- */
+/* Returns the number of outliers at each end of n numbers, fewer than n / 2. */
 size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n);
 
 #endif

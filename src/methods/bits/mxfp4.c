@@ -1,7 +1,6 @@
 /*
  * Method mxfp4: blocks of 32 numbers in E2M1 with a power of two as scale (OCP Microscaling Formats
- * Specification 1.0, 2023, sections 5.2, 5.3.3, 5.4.1 and 6.3). A token's last block is padded with
- * stored zeros.
+ * Specification 1.0, 2023, sections 5.2, 5.3.3, 5.4.1 and 6.3). The last block is zero-padded.
  */
 #include <math.h>
 

@@ -1,10 +1,9 @@
 /*
- * Method nvfp4: blocks of 16 numbers in E2M1, with E4M3 scale s per block and float32 scale t per
- * tensor (NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, arXiv 2509.25149, appendix
- * B):
+ * Method nvfp4: blocks of 16 numbers in E2M1, scale s per block, scale t per tensor (NVIDIA,
+ * "Pretraining Large Language Models with NVFP4", 2025, arXiv 2509.25149, appendix B):
  *   s = E4M3(max |x| / 6 / t), x^ = E2M1(x / (s t)) s t, t = 1 or (largest calibration magnitude) /
- * (6 * 448)
- * A token's last block is padded with stored zeros.
+ *   (6 * 448)
+ * The last block is zero-padded.
  */
 #include <math.h>
 #include <stdlib.h>

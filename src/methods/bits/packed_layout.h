@@ -52,10 +52,7 @@
 
 typedef struct {
     int32_t bits;
-    /*
-     * Tokens of a key channel per scale in a page: 16, 32 or 64; 0: no scales. Longer groups repeat
-     * the scale in each page.
-     */
+    /* tokens of a key channel per scale: 16, 32, 64; 0: no scales */
     int32_t k_group;
     /* Channels of a token's values per scale: 16, 32, 64, or KVD_WIDTH_NARROW for all. */
     int32_t v_group;
@@ -75,8 +72,8 @@ typedef struct {
     /* True: no zero point, x = s (code - (2^(bits - 1) - 1)). */
     bool symmetric;
     /*
-     * True: own number of bits n per dimension (allot). A page has the codes of K, then V, by
-     * dimension, each from a new 32-bit word; token t has bits t * n .. t * n + n - 1.
+     * True: own number of bits n per dimension (allot). Codes of K, then V, by dimension, each from
+     * a new word; token t in bits t * n .. t * n + n - 1.
      */
     bool allotted;
     /* layout of gear.h; other members unset */
@@ -87,7 +84,7 @@ typedef struct {
     bool split;   /* layout of kvd_packed_split; other members unset */
 } kvd_packed_form;
 
-/* Returns true if tokens are coded in blocks, the coded tokens of a prompt in one block. */
+/* Returns true if tokens are coded in blocks, a prompt's in one. */
 KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 {
     return f->low_rank || f->classes || f->split;
@@ -95,8 +92,8 @@ KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 
 /*
  * Codes of single tokens (hetero, rotatekv). A vector takes kvd_packed_row_words words: per 32
- * numbers, word j has bit j of their codes; then a word per scale. A page has these words for its
- * 64 tokens, vector by vector.
+ * numbers, word j has bit j of their codes; then a word per scale. A page has 64 such vectors,
+ * vector by vector.
  */
 typedef struct {
     /* bits of keys and of values, at most 16; 16: float16 without scales */
@@ -149,8 +146,8 @@ KVD_PACKED_INLINE int kvd_packed_salient(const kvd_packed_classes *c, int n)
 }
 
 /*
- * Returns the number of salient tokens before the block that begins at token `first`, if the first
- * `prompt` tokens are one block.
+ * Returns the number of salient tokens before token `first`, if the first `prompt` tokens are one
+ * block.
  */
 KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int first, int prompt)
 {
@@ -183,10 +180,7 @@ KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packe
     return p;
 }
 
-/*
- * Returns the offset in its page of the area of the block that begins at token `first`, a multiple
- * of c->block.
- */
+/* Returns the area's offset in the page of the block from token `first` on. */
 KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
                                             const kvd_packed_class_page *p, int first)
 {
@@ -216,10 +210,7 @@ typedef struct {
     bool sketch;
 } kvd_packed_split;
 
-/*
- * Layout of a record: channels, sizes and byte offsets for keys [0] and values [1], chosen [0] and
- * other [1] channels.
- */
+/* Layout of a record, for keys [0] and values [1], chosen [0] and other [1] channels. */
 typedef struct {
     int32_t channels[2][2], planes[2][2];
     int32_t v_mask; /* offset of the mask of chosen value channels */
@@ -227,7 +218,7 @@ typedef struct {
     int32_t bytes;
 } kvd_packed_split_record;
 
-/* Returns the number of chosen channels among d channels of keys (side 0) or values (side 1). */
+/* Returns the number of chosen channels among d channels. */
 KVD_PACKED_INLINE int kvd_packed_chosen(const kvd_packed_split *s, int side, int d)
 {
     return s->bits ? kvd_packed_share(s->share, d) : side ? 0 : (int)(s->share * (double)d);
@@ -261,16 +252,10 @@ KVD_PACKED_INLINE kvd_packed_split_record kvd_packed_split_record_of(const kvd_p
     return r;
 }
 
-/*
- * Stored norms are divided by, and levels multiplied by, the power of two that keeps probability
- * times norm in float16.
- */
+/* Divisor of stored norms, multiplier of levels: keeps probability times norm in float16. */
 #define KVD_PACKED_NORM 8.0f
 
-/*
- * Byte offsets of the parts of a page, multiples of 16; codes of keys at 0; bytes: size of the
- * page.
- */
+/* Byte offsets of the parts of a page, multiples of 16; codes of keys at 0. */
 typedef struct {
     int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
 } kvd_packed_parts;
@@ -304,7 +289,7 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
     return p;
 }
 
-/* Returns the index of a lane's first word of a unit, from the start of the codes of K or V. */
+/* Returns the index of a lane's first word of a unit. */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
     return (unit * 32 + lane) * bits;
@@ -330,27 +315,20 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
     return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
 }
 
-/*
- * Returns the float16 index, within 16 scales, of the scale of dimension x (keys) or token x
- * (values); the zero point follows 4 later.
- */
+/* Returns the float16 index of a scale within 16 scales; its zero point is 4 later. */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
     return x % 8 / 2 * 8 + x % 16 / 8 * 2 + x % 2;
 }
 
-/*
- * Returns the index of token t's scale among 64 block scales: 8 adjacent bytes per lane for keys
- * (side 0), 16 for values (side 1).
- */
+/* Returns the index of token t's scale among the 64 scales of a block. */
 KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 {
     return side ? t % 8 / 2 * 16 + t / 8 * 2 + t % 2 : t % 8 * 8 + t / 8;
 }
 
 /*
- * Piece of a code within one word: bits below .. below + width - 1, stored from bit `shift` of
- * words[word] on.
+ * Piece of a code in one word: bits below .. below + width - 1, from bit `shift` of words[word] on.
  */
 typedef struct {
     int word, shift, width;

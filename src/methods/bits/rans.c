@@ -80,8 +80,8 @@ static uint32_t get(bit_string *b, int bits)
 }
 
 /*
- * Format: last symbol with a frequency above 0 (8 bits); per symbol up to the last: bit length of
- * the frequency (4 bits), frequency without its highest bit.
+ * Format: last symbol of frequency above 0 (8 bits); per symbol: bit length of its frequency (4
+ * bits), frequency without the highest bit.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
@@ -347,10 +347,7 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/*
- * Returns how many of the numbers 0 .. 2^14 - 1 need a search: two or more rows after their
- * bucket's first row.
- */
+/* Returns how many numbers are two or more rows after their bucket's first row. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;

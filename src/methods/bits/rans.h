@@ -12,15 +12,12 @@
 #include "methods/bits/streams.h"
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
-/*
- * A decoder searches linearly from the first symbol of the number's range, one of KVD_RANS_PARTS
- * equal ranges.
- */
+/* Number of equal ranges from whose first symbol a decoder searches linearly. */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
 /*
  * Frequencies of symbols 0 .. 255, total KVD_RANS_TOTAL: f = start[s + 1] - start[s], cost
- * KVD_RANS_BITS - log2(f) bits. f = 0 cannot be coded.
+ * KVD_RANS_BITS - log2(f) bits.
  */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
@@ -29,47 +26,43 @@ typedef struct {
 } kvd_rans_table;
 
 /*
- * Sets frequencies in proportion to the counts of n <= 256 symbols, at least 1 for a count above 0.
- * All counts 0: symbol 0 gets KVD_RANS_TOTAL.
+ * Sets frequencies in proportion to n <= 256 counts, at least 1 for a count above 0. All counts 0:
+ * symbol 0 gets KVD_RANS_TOTAL.
  */
 void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n);
 
 enum { KVD_RANS_TABLE_ROOM = (KVD_RANS_SYMBOLS * 18 + 8 + 7) / 8 };
 /* Writes a frequency table to `out`, of KVD_RANS_TABLE_ROOM bytes. Returns the bytes written. */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out);
-/*
- * Reads a frequency table from in [n]; *used: bytes read. Fails if the bytes end early or are no
- * table.
- */
+/* Reads a frequency table from in [n]; *used: bytes read. Fails for an invalid table. */
 int kvd_rans_table_read(kvd_rans_table *t, const uint8_t *in, size_t n, size_t *used, kvd_err *err);
 
 size_t kvd_rans_room(size_t n);
 
 /*
- * Codes symbol [n] to `out` [kvd_rans_room(n)] with table[context[i]], table[0] if `context` is
- * NULL. *bytes: bytes written, 0 if n is 0. Fails for a symbol of frequency 0.
+ * Codes symbol [n] to `out` [kvd_rans_room(n)] with table[context[i]] (NULL: table[0]). *bytes:
+ * bytes written. Fails for a symbol of frequency 0.
  */
 int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                     size_t n, uint8_t *out, size_t *bytes, kvd_err *err);
 
 /*
- * Decodes n symbols from in [bytes] with the encoder's tables and contexts. Fails if bytes are
- * missing or left over, or if the final state is wrong.
+ * Decodes n symbols from in [bytes] with the encoder's tables and contexts. Fails if `in` is
+ * invalid.
  */
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err);
 
 /*
- * Appends n symbols to a stream; out [kvd_rans_room(n)] and *bytes: the added bytes. *state: 0 for
- * a new stream, then updated by every call. A decoder reads from the stream's end. A stream also
- * stores its last state, 4 bytes.
+ * Appends n symbols to a stream; out [kvd_rans_room(n)] receives the added *bytes. *state: 0 for a
+ * new stream; the last state is stored too. Decoding starts at the stream's end.
  */
 int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                   size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err);
 
 /*
- * Decodes the n symbols of the last kvd_rans_push from its bytes, tables and contexts. *state: that
- * before the push, never 0. Fails as kvd_rans_decode does.
+ * Decodes the n symbols of the last kvd_rans_push from its bytes. *state: that before the push,
+ * never 0. Fails if `in` is invalid.
  */
 int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                  size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err);
@@ -83,22 +76,21 @@ typedef struct {
 } kvd_stream_block;
 
 /*
- * Codes the integers q [t->kept] of one token, all of frequency above 0. Every stack needs room for
- * KVD_STREAM_GROUPS * KVD_LANES more words.
+ * Codes q [t->kept] of one token. Every stack needs room for KVD_STREAM_GROUPS * KVD_LANES more
+ * words.
  */
 void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_block *b);
 /*
- * Decodes the integers of the last kvd_streams_push into q [t->kept] and removes them. Fails if a
- * stack has too few words.
+ * Decodes and removes the integers of the last kvd_streams_push. Fails if a stack has too few
+ * words.
  */
 int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 
 /*
- * kvd_streams_begin: sets state [kvd_stream_count(kept)][KVD_LANES] for a block's first token;
- * returns the header's bits.
- * kvd_streams_token: codes q [t->kept] of the next token, adds the bits of its words to *bits.
- * Fails if decoding does not return q. scratch [kvd_streams_scratch(t->kept)] bytes, aligned for
- * uint32_t.
+ * kvd_streams_begin: sets state [kvd_stream_count(kept)][KVD_LANES] for a new block; returns the
+ * header's bits.
+ * kvd_streams_token: codes q [t->kept] of the next token, adds its bits to *bits. Fails if decoding
+ * does not return q. scratch: kvd_streams_scratch(t->kept) bytes, aligned for uint32_t.
  */
 double kvd_streams_begin(int32_t kept, uint32_t *state);
 size_t kvd_streams_scratch(int32_t kept);

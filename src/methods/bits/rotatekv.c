@@ -3,7 +3,7 @@
  * values per head (Su et al. 2025, "RotateKV: Accurate and Robust 2-Bit KV Cache Quantization for
  * LLMs via Outlier-Aware Adaptive Rotations", section 4, and its public code).
  * s = clip (max - min) / (2^b - 1), z = round(-clip min / s), x^ = s (clamp(round(x / s) + z) - z)
- * The first `sink` tokens are exact; the paper's are those with the largest hidden activations.
+ * Exact tokens: the first `sink`; in the paper those with the largest hidden activations.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -67,10 +67,7 @@ static int rising(const void *a, const void *b)
     return x->channel < y->channel ? -1 : 1;
 }
 
-/*
- * Sorts the key channels of a layer by the sums of rotated numbers over n calibration tokens.
- * Scratch: rows [2][n][d]; sum, sorted [n_kv_heads * d].
- */
+/* Sorts a layer's key channels by the sums of rotated numbers over n calibration tokens. */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
                       float *rows, float *sum, placed *sorted, kvd_err *err)
 {

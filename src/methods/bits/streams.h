@@ -43,8 +43,8 @@ enum {
 #define KVD_STREAM_LEAST (1u << 16)
 
 /*
- * Integers least .. least + n - 1 of a component have frequencies: integer least + i owns the
- * numbers start[at + i] .. start[at + i + 1] - 1 below 2^14 (kvd_stream_tables.start).
+ * Integers least .. least + n - 1 have frequencies: least + i owns the numbers start[at + i] ..
+ * start[at + i + 1] - 1 (kvd_stream_tables.start).
  */
 typedef struct {
     uint32_t at;
@@ -52,10 +52,7 @@ typedef struct {
     uint16_t n;
 } kvd_stream_component;
 
-/*
- * Frequencies of K or V of one layer. `start` increases within a component. Integer 0 always has a
- * frequency.
- */
+/* Frequencies of K or V of one layer. Integer 0 always has a frequency. */
 typedef struct {
     int32_t kept;
     const kvd_stream_component *component; /* [kept] */
@@ -87,7 +84,7 @@ KVD_STREAM_INLINE int kvd_stream_count(int kept)
     return (kvd_stream_n_groups(kept) + KVD_STREAM_GROUPS - 1) / KVD_STREAM_GROUPS;
 }
 
-/* Returns the last group of stream s, which has the groups s, s + n, s + 2 n, ... */
+/* Returns the last of the groups s, s + n, s + 2 n, ... of stream s. */
 KVD_STREAM_INLINE int kvd_stream_last_group(int kept, int s, int n)
 {
     return s + (kvd_stream_n_groups(kept) - 1 - s) / n * n;
@@ -98,7 +95,7 @@ KVD_STREAM_INLINE bool kvd_stream_has(kvd_stream_component c, int32_t q)
     return q >= c.least && q < c.least + c.n;
 }
 
-/* Returns true if the encoder pushes a word before coding a symbol of frequency f in state x. */
+/* Returns true if the encoder pushes a word before a symbol of frequency f. */
 KVD_STREAM_INLINE bool kvd_stream_pushes(uint32_t x, uint32_t f)
 {
     return (x >> (32 - KVD_STREAM_SHIFT)) >= f;
@@ -110,18 +107,15 @@ KVD_STREAM_INLINE uint32_t kvd_stream_put(uint32_t x, uint32_t start, uint32_t f
 }
 
 /*
- * Returns the state after decoding an integer of frequency f from state x. start: sum of smaller
- * integers' frequencies. Below KVD_STREAM_LEAST the caller must pop a word.
+ * Returns the state after decoding an integer of frequency f. Below KVD_STREAM_LEAST, the caller
+ * must pop a word.
  */
 KVD_STREAM_INLINE uint32_t kvd_stream_take(uint32_t x, uint32_t start, uint32_t f)
 {
     return f * (x >> KVD_STREAM_SHIFT) + (x & ((1u << KVD_STREAM_SHIFT) - 1)) - start;
 }
 
-/*
- * Returns the index i of the integer (least + i) that the state x encodes; its numbers begin at
- * start[i].
- */
+/* Returns the index i of the integer (least + i) that state x encodes. */
 KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 {
     const uint32_t number = x & ((1u << KVD_STREAM_SHIFT) - 1);
@@ -137,20 +131,13 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 }
 
 /*
- * Lookup table of one group of lanes: from a state to its integer without a search. A stream's
- * image begins with a kvd_stream_lookup per group. Each lane reads its own shared-memory bank.
- * Buckets of 2^shift numbers; row i: integer least + i. lanes: 1 if all share a table, else
- * KVD_LANES.
+ * Lookup table of a group of lanes, from a state to its integer: buckets of 2^shift numbers; row i:
+ * integer least + i. lanes: 1 if all share a table, else KVD_LANES.
  */
 typedef struct {
-    /*
-     * Byte offset of uint16_t [buckets][lanes] in the image: 4 * lanes * (row of the bucket's first
-     * number). 0: no tables.
-     */
+    /* Byte offset of uint16_t [buckets][lanes]: 4 * lanes * (first row). 0: no tables. */
     uint32_t bucket;
-    /*
-     * byte offset of uint32_t [rows][lanes] in the image: start + 2^16 * end of the row's numbers
-     */
+    /* byte offset of uint32_t [rows][lanes]: start + 2^16 * end of the row's numbers */
     uint32_t row;
     /* bits 0 .. 7: log2 of the bucket size; above: index of the last row */
     uint32_t shift;
@@ -192,8 +179,8 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #endif
 
 /*
- * Returns the byte offset from `row` of the first row after `offset` whose word exceeds `key`; the
- * word of row `last` must. Offsets are multiples of `pitch`, a power of 2.
+ * Returns the byte offset of the first row after `offset` whose word exceeds `key`. Row `last`
+ * must. pitch: a power of 2.
  */
 #ifdef __CUDACC__
 __noinline__
@@ -221,15 +208,12 @@ __noinline__
     return high;
 }
 
-/*
- * Returns start + 2^16 * end of the integer that owns `number`; *offset: 4 * lanes * (row). The
- * group must have tables.
- */
+/* Returns start + 2^16 * end of the owner of `number`; *offset: 4 * lanes * (row). */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* A row's word exceeds `key` if and only if the row's last number is at least `number`. */
+    /* A row's word exceeds `key` if and only if its last number is at least `number`. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -250,21 +234,20 @@ typedef struct {
 } kvd_stream_lookup_size;
 
 /*
- * Writes an index [n + 1] of word offsets, then n = kvd_stream_count(kept) images. Tables that
- * would make an image exceed `room` bytes are left out. If `to` is NULL, only returns the size.
+ * Writes an index [n + 1] and n = kvd_stream_count(kept) images of at most `room` bytes, omitting
+ * tables that do not fit. If `to` is NULL, only returns the size.
  */
 kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
 
-/* Adjacent components of a token that share a scale and a zero point; codes are 0 .. top. */
+/* Adjacent components that share a scale and a zero point; codes are 0 .. top. */
 typedef struct {
     uint16_t first, size, top;
 } kvd_stream_group;
 
 /*
- * Coder of K or V of one layer: y = (x - mean) * to, coded as integers q; decoding gives x = mean +
- * y * from. The open method owns the arrays.
- * waterfill  n_groups 0; q: multiples of `step` (kvd_stream_multiple); y_j = (q_j + sign(q_j)
- * offset) step
+ * Coder of K or V of one layer: y = (x - mean) * to, coded as integers q; x = mean + y * from. The
+ * open method owns the arrays.
+ * waterfill  n_groups 0; q: multiples of `step`; y_j = (q_j + sign(q_j) offset) step
  * kvtc       q: codes of groups; y_j = scale q_j + zero
  */
 typedef struct {
@@ -281,7 +264,7 @@ typedef struct {
     bool drawn;
 } kvd_stream_coder;
 
-/* Fills `*to` from an open waterfill with block > 0, or kvtc with lanes=1. side: a kvd_side. */
+/* Fills `*to` from an open waterfill (block > 0) or kvtc (lanes=1). side: a kvd_side. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 /*
@@ -297,8 +280,8 @@ enum {
 };
 
 /*
- * Steps and frequencies of cachegen, owned by the open method. The first of `group` tokens has 256
- * codes, later differences from it KVD_CACHEGEN_CODES. Blocks are coded newest token first.
+ * Steps and frequencies of cachegen. The first of `group` tokens has 256 codes, differences from it
+ * KVD_CACHEGEN_CODES. Blocks are coded newest token first.
  */
 typedef struct {
     size_t wide, group;
@@ -313,8 +296,8 @@ typedef struct {
 
 enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* group whose table decodes anchor tokens */ };
 /*
- * Writes the lookup tables of table [n][1 + wide][KVD_STREAM_TABLE] in the form of
- * kvd_stream_lookups. All lanes share the table of group KVD_CACHEGEN_FIRST.
+ * Writes the lookup tables of table [n][1 + wide][KVD_STREAM_TABLE] as kvd_stream_lookups does.
+ * Anchors: group KVD_CACHEGEN_FIRST.
  */
 kvd_stream_lookup_size kvd_cachegen_lookups(const uint16_t *table, size_t n, size_t wide,
                                             size_t room, uint32_t *to);

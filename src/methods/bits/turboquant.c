@@ -1,8 +1,7 @@
 /*
  * Method turboquant: random rotation, then the best scalar quantiser per coordinate (Zandieh,
- * Daliri, Hadian and Mirrokni 2025, "TurboQuant: Online Vector Quantization with Near-optimal
- * Distortion Rate", arXiv 2504.19874, Algorithms 1 and 2).
- * x^ = |x| P^T y^ with code y^ of y = P x / |x|, P random orthogonal. Each coordinate t of y has
+ * Daliri, Hadian and Mirrokni 2025, arXiv 2504.19874, Algorithms 1 and 2).
+ * x^ = |x| P^T y^ with code y^ of y = P x / |x|, P random orthogonal. Coordinates t of y have
  * density c (1 - t^2)^((d - 3) / 2).
  * `qjl`: keys also store r = y - y^ as |r| and sign(S r), S standard normal; y^ + sqrt(pi / 2) / d
  * |r| S^T sign(S r) has an unbiased inner product with any query (QJL: Zandieh et al. 2024, arXiv
@@ -64,8 +63,7 @@ static void free_tables(tables *t)
 }
 
 /*
- * Replaces standard normal a [n][n] by a uniformly distributed orthogonal matrix: Q of QR with the
- * signs of R's diagonal (Mezzadri 2007).
+ * Replaces standard normal a [n][n] by a uniformly distributed orthogonal matrix (Mezzadri 2007).
  */
 static int make_orthogonal(double *a, size_t n, kvd_err *err)
 {
@@ -134,10 +132,7 @@ static tables *make_tables(const turboquant *q, size_t d, kvd_err *err)
     return NULL;
 }
 
-/*
- * Returns the tables for vectors of d numbers, or NULL on failure. If two threads make the same
- * tables, one frees its own.
- */
+/* Returns the tables for vectors of d numbers, or NULL on failure. Thread-safe. */
 static const tables *tables_of(const turboquant *q, size_t d, kvd_err *err)
 {
     tables *there = atomic_load(&q->of[d]);
@@ -215,8 +210,8 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
 }
 
 /*
- * Adds to decoded unit vectors y [n][d] an estimate of their error from the signs of S (u - y). u
- * [n][d]: exact vectors in the rotated basis, overwritten. work [2][n][d]: scratch.
+ * Adds to decoded unit vectors y [n][d] an error estimate from the signs of S (u - y). Overwrites
+ * u.
  */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
@@ -235,10 +230,7 @@ static void add_residual(const tables *t, float *u, size_t n, size_t d, float *w
     }
 }
 
-/*
- * Codes n vectors x [n][d] with `bits` bits per number; `decoded` may be x. Adds the bits to
- * `*count`.
- */
+/* Codes n vectors x [n][d]; `decoded` may be x. Adds the bits to `*count`. */
 static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d, int bits, bool qjl,
                         float *decoded, kvd_bits_count *count, kvd_err *err)
 {
@@ -294,8 +286,7 @@ static int by_channel(const void *a, const void *b)
 }
 
 /*
- * Orders the channels of x [n][d]: the `outliers` with the largest sums of squares, then the rest,
- * each part ascending.
+ * Orders channels: the `outliers` with the largest sums of squares, then the rest, each ascending.
  */
 static void order_channels(const float *x, size_t n, size_t d, size_t outliers, ranked *order)
 {
@@ -309,7 +300,7 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
     qsort(order + outliers, d - outliers, sizeof *order, by_channel);
 }
 
-/* Copies the first m channels of `order` from x [n][d] to part [n][m]; `back`: from part to x. */
+/* Copies the first m channels of `order` from x to part [n][m]; `back`: from part to x. */
 static void move_channels(float *x, size_t n, size_t d, const ranked *order, size_t m, float *part,
                           bool back)
 {

@@ -1,7 +1,7 @@
 /*
- * Method vidkv: 2 bits for key channels with a large range, 1 bit (sign of the Fourier transform
- * over channels) for others, ternary values (Tao et al. 2025, "Plug-and-Play 1.x-Bit KV Cache
- * Quantization for Video Large Language Models", arXiv 2503.16257, section 3, and its public code).
+ * Method vidkv: key channels with 2 bits (large range) or 1 bit (sign of the Fourier transform over
+ * channels), ternary values (Tao et al. 2025, "Plug-and-Play 1.x-Bit KV Cache Quantization for
+ * Video Large Language Models", arXiv 2503.16257, section 3, and its public code).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -63,10 +63,7 @@ static void code_two_bits(const float *x, size_t n, size_t stride, float *y)
     (void)kvd_quantise_group(x, n, stride, 2, y);
 }
 
-/*
- * Calls `code` for each group of `group` adjacent tokens in one column of x [n][d]. Returns the
- * number of calls.
- */
+/* Calls `code` for each group of tokens in one column of x. Returns the number of calls. */
 static size_t code_column(void (*code)(const float *, size_t, size_t, float *), const float *x,
                           size_t n, size_t d, size_t group, float *y)
 {
@@ -77,9 +74,8 @@ static size_t code_column(void (*code)(const float *, size_t, size_t, float *), 
 }
 
 /*
- * Writes the discrete Fourier transform of m real numbers: the sum; real and imaginary part of each
- * frequency below m / 2; for even m the real part of m / 2. wave [2][m]: cosines and sines of 2 pi
- * i / m.
+ * Writes the discrete Fourier transform: the sum; real and imaginary part of each frequency below m
+ * / 2; for even m the real part of m / 2. wave [2][m]: cosines and sines of 2 pi i / m.
  */
 static void transform(const float *x, size_t m, const double *wave, float *y)
 {
@@ -132,10 +128,7 @@ static int by_channel(const void *a, const void *b)
     return x->channel < y->channel ? -1 : 1;
 }
 
-/*
- * Sorts the channels of x [n][d]: the `two` with the largest ranges (2 bits), then the others
- * ascending.
- */
+/* Sorts the channels: the `two` with the largest ranges, then the others ascending. */
 static void sort_channels(const float *x, size_t n, size_t d, size_t two, ranged *order)
 {
     for (size_t j = 0; j < d; j++) {

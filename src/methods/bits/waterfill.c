@@ -2,8 +2,8 @@
  * Method waterfill: transform coding of all KV heads of a layer, with one step for the whole cache.
  *
  * x: K (before RoPE) or V of all heads of a token; mean m, covariance C; F = E[g^T g] = A^T A:
- * second moment of the loss gradient g. An error e costs (1/2) e F e^T nats to second order. With
- * the eigenvectors U of A C A^T
+ * second moment of the loss gradient g. An error e costs (1/2) e F e^T nats. With the eigenvectors
+ * U of A C A^T
  *
  *   y = (x - m) A^T U,   x^ = m + y^ U^T A^{-T},   e F e^T = |y^ - y|^2
  *
@@ -34,29 +34,22 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
 
-/*
- * Symbol ZERO + q codes the multiple q. Other multiples: ESCAPE, then 4 bytes with equal
- * frequencies.
- */
+/* Symbol ZERO + q codes the multiple q; ESCAPE precedes other multiples in 4 bytes. */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/*
- * Ridge on the diagonal of the gradients' second moment, as a fraction of its mean, for Cholesky.
- */
+/* Ridge on the diagonal of the gradients' second moment, as a fraction of its mean. */
 static const double RIDGE = 1e-3;
 
 typedef struct {
     float *mean; /* [wide] mean of the calibration data */
-    /* [wide][wide] Transform y = (x - mean) * to; inverse x = mean + y * from. */
+    /* [wide][wide] y = (x - mean) * to; x = mean + y * from */
     float *to, *from;
     /* [wide + 1] frequency table per component, then of the bytes after ESCAPE */
     kvd_rans_table *table;
-    /*
-     * Mean of |y| / step - |q| over calibration components with q != 0; added to |q| when decoding.
-     */
+    /* mean of |y| / step - |q| over calibration components with q != 0 */
     double offset;
     /*
-     * Frequencies of the multiples, for codes in blocks, from `table`: component [wide], start
-     * [n_starts]. Components from `kept` on were always 0.
+     * Frequencies for codes in blocks: component [wide], start [n_starts]. Components from `kept`
+     * on: always 0.
      */
     kvd_stream_component *component;
     uint16_t *start;
@@ -86,10 +79,7 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
                 (blasint)n);
 }
 
-/*
- * Computes to->to and to->from. m->x [n][d]: calibration data minus its mean. moment [d][d]: second
- * moment of the gradients.
- */
+/* Computes to->to and to->from. moment [d][d]: second moment of the gradients. */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
 {
@@ -128,8 +118,8 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
 }
 
 /*
- * Makes the frequency table of component j in proportion to count [KVD_RANS_SYMBOLS] (overwritten).
- * Symbols least .. most and ESCAPE get frequencies above 0.
+ * Makes component j's frequency table from `count` (overwritten). Symbols least .. most and ESCAPE
+ * get frequencies above 0.
  */
 static void make_component(coder *to, size_t j, uint64_t *count, int least, int most)
 {
@@ -232,8 +222,8 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
 }
 
 /*
- * Standard deviations of random multiples at the first and last component, log-linear between:
- * about 1.4 bits per number of variance 1.
+ * Standard deviations of random multiples at the first and last component: about 1.4 bits per
+ * number.
  */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
@@ -431,8 +421,8 @@ static size_t n_states(size_t kept)
 }
 
 /*
- * Rounds y [wide] of one token to multiples of `step` and replaces y by decoded numbers. to
- * [c->kept]: the multiples; 0 for an exception, whose bits are added to *bits.
+ * Rounds y [wide] of one token to multiples, decoded in place. to [c->kept]: multiples, 0 for an
+ * exception.
  */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)

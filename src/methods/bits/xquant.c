@@ -1,8 +1,7 @@
 /*
  * Method xquant: quantises the layer's input X, and computes K and V from it (Tomar et al. 2025,
- * "XQuant: Breaking the Memory Wall for LLM Inference with KV Cache Rematerialization", arXiv
- * 2508.10395, sections 3.1 and 3.3.1). latent=1 stores X U_K and X U_V, with W_K = U_K S_K B_K^T
- * and W_V = U_V S_V B_V^T.
+ * XQuant, arXiv 2508.10395, sections 3.1 and 3.3.1). latent=1 stores X U_K and X U_V, with W_K =
+ * U_K S_K B_K^T and W_V = U_V S_V B_V^T.
  */
 #include <lapacke.h>
 #include <stdlib.h>
@@ -26,10 +25,7 @@ static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 typedef struct {
     /* [rank][d_model] transposed left singular vectors U of W_K or W_V; NULL: X is stored */
     float *down;
-    /*
-     * [wide][rank] Product B S that rebuilds K or V from X U; W_K or W_V [wide][d_model] if `down`
-     * is NULL.
-     */
+    /* [wide][rank] product B S, from X U to K or V; W_K or W_V if `down` is NULL */
     float *up;
     float *bias; /* [wide], or NULL */
     float *norm;
@@ -187,8 +183,7 @@ kvd_xquant_matrices kvd_xquant_matrices_of(const void *self, int layer, kvd_side
 }
 
 /*
- * Quantises x [n][d] in place. A scale covers adjacent channels of a token or, if by_channel,
- * adjacent tokens of a channel.
+ * Quantises x in place. A scale covers channels of a token or, if by_channel, tokens of a channel.
  */
 static void quantise(const xquant *q, float *x, size_t n, size_t d, bool by_channel,
                      kvd_bits_count *count)

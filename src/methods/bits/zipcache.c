@@ -1,7 +1,7 @@
 /*
- * Method zipcache: codes salient tokens with more bits (He et al. 2024, "ZipCache: Accurate and
- * Efficient KV Cache Quantization with Salient Token Identification", sections 4.1 to 4.3).
- * Saliency: mean attention probability received, from all tokens (the paper: a few probe tokens).
+ * Method zipcache: more bits for salient tokens, by mean attention probability received (He et al.
+ * 2024, "ZipCache: Accurate and Efficient KV Cache Quantization with Salient Token Identification",
+ * sections 4.1 to 4.3).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -38,8 +38,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 /*
- * Chooses the most salient tokens: salient [n] is KVD_LEVEL_HIGH or, for fewer bits,
- * KVD_LEVEL_DROPPED. Ignores assigned levels.
+ * Chooses the most salient tokens: KVD_LEVEL_HIGH in salient [n], KVD_LEVEL_DROPPED for fewer bits.
  */
 static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, uint8_t *salient,
                         kvd_err *err)
