@@ -1,6 +1,6 @@
 /*
- * Counters of a cache: stored numbers, bits and bytes, and numbers of changed tokens. Functions
- * return nonzero and fill *err on failure.
+ * Counters of a cache: stored numbers, bits and bytes, numbers of changed tokens. Functions return
+ * nonzero and fill *err on failure.
  */
 #ifndef KVD_METHODS_ACCOUNT_H
 #define KVD_METHODS_ACCOUNT_H
@@ -19,8 +19,8 @@ typedef enum {
 } kvd_stepwise_part;
 
 /*
- * Counters of a cache that runs token by token. Sizes: bits, summed over all steps. A step is one
- * token after the prompt in one KV head of one layer.
+ * Counters of a token-by-token cache: bits summed over steps. A step is one token after the prompt
+ * in one KV head of one layer.
  */
 typedef struct {
     size_t rows;
@@ -57,39 +57,29 @@ typedef struct {
 } kvd_cache_account;
 
 /*
- * Checks the counters of one evaluation of n_sequences sequences in layers first_layer ..
- * n_layers-1: one cache call per sequence and layer; elements_kept as the kept dimensions say;
- * n_steps steps per layer and KV head if the plan is stepwise.
+ * Checks the counters of n_sequences sequences in layers first_layer .. n_layers-1: cache calls,
+ * elements_kept and, if the plan is stepwise, n_steps per layer and KV head.
  */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
                     kvd_err *err);
 
-/*
- * Fails unless `a` has counted `rows` steps and every method of the plan changed at least one
- * token.
- */
+/* Fails unless `a` counted `rows` steps and every method of the plan changed a token. */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
 
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
 /*
- * Returns the number of tokens that one layer holds at the end. offset [n_sequences + 1]: first
- * token of each sequence. window 0: no attention window.
+ * Returns the tokens that a layer holds at the end. offset [n_sequences + 1]: first token of each
+ * sequence. window 0: none.
  */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
-/*
- * Returns the number of tokens that all layers hold after n tokens, divided by the number held
- * without attention windows.
- */
+/* Returns the share of n tokens that all layers hold with their attention windows. */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
-/*
- * Adds to *sum the counters of an uncompressed cache. offset [n_sequences + 1]: first token of each
- * sequence.
- */
+/* Adds to *sum the counters of an uncompressed cache. offset [n_sequences + 1]: first tokens. */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 

@@ -1,8 +1,8 @@
 /*
- * Declarations shared by all compression methods. Each method compresses one axis, in this order:
- * layers (sharing), tokens (selection), dims (subspaces), bits (quantisation).
- * Prompt tokens attend to uncompressed K and V. Every later token is a step: appended to the cache,
- * it attends to the cached tokens.
+ * Declarations shared by all compression methods, one axis each: layers (sharing), tokens
+ * (selection), dims (subspaces), bits (quantisation).
+ * Prompt tokens attend to uncompressed K and V; every later token is a step that attends to the
+ * cached tokens.
  */
 #ifndef KVD_METHODS_AXIS_H
 #define KVD_METHODS_AXIS_H

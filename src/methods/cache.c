@@ -9,7 +9,7 @@
 #include "methods/stepwise.h"
 #include "model/pass/blocks.h"
 
-/* y = x a, x [n][d], a [d][m]. Rows of x and y are ldx and ldy floats apart. */
+/* y = x a, x [n][d], a [d][m]; row pitches ldx and ldy. */
 static void project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a,
                     float *y, size_t ldy)
 {
@@ -30,7 +30,7 @@ static const kvd_dims_head *head_of(const kvd_cache *c, int layer, size_t g,
     return dims ? &dims->head[(size_t)layer * (size_t)dims->n_kv_heads + g] : whole;
 }
 
-/* Writes x [n] to `store` from element `at` on, and rounds x to the cache's data type. */
+/* Writes x [n] to `store` from element `at` on; rounds x alike. */
 static size_t put(const kvd_cache *c, char *store, size_t at, float *x, size_t n)
 {
     void *const to = store + at * kvd_dtype_bytes(c->plan->type);
@@ -46,8 +46,8 @@ static size_t sharing(const kvd_cache *c)
 }
 
 /*
- * Stores n rows of K or V, projected by `a` to w numbers unless `a` is NULL. cut [n][w]: stored
- * numbers. Returns the number of stored elements.
+ * Stores n rows of K or V, projected by `a` unless NULL. cut [n][w]: stored numbers. Returns the
+ * stored elements.
  */
 static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, size_t w,
                          const float *x, size_t ld, const float *a, size_t at, float *cut)
@@ -80,10 +80,7 @@ typedef struct {
     size_t w_k, w_v;
 } stored_head;
 
-/*
- * Returns the memory of KV head g in c->work. Heads that share a latent of V use the first head's
- * memory.
- */
+/* Returns the memory of KV head g; heads that share a latent of V use the first head's. */
 static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer, size_t n,
                              size_t g, const kvd_dims_head *whole)
 {
@@ -96,10 +93,7 @@ static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer
                          .w_v = (size_t)h->d_v};
 }
 
-/*
- * Stores n tokens of the KV heads that share a latent, the first of which is g. Returns the number
- * of stored elements.
- */
+/* Stores n tokens of the KV heads that share a latent, from g on. Returns the stored elements. */
 static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n,
                           size_t g, const kvd_dims_head *whole, size_t at)
 {
@@ -253,8 +247,8 @@ static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size
 }
 
 /*
- * Runs sequences from .. to-1 in parallel. Counters are added in a fixed order, so that results are
- * reproducible bit by bit.
+ * Runs sequences from .. to-1 in parallel. Counters are added in a fixed order, for reproducible
+ * bits.
  */
 static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to,
                           float *out, kvd_err *err)

@@ -1,6 +1,6 @@
 /*
- * A KV cache as an attention hook: stores K and V of whole sequences as a plan says, attends to the
- * stored numbers, and counts bytes.
+ * A KV cache as an attention hook: stores K and V as a plan says, attends to the stored numbers,
+ * and counts bytes.
  * With plan.prompt = 0 every token attends to the cached tokens, itself included (Z-19 of
  * docs/readings.md).
  */
@@ -23,7 +23,7 @@ typedef struct {
     const kvd_prompts *prompts;
     kvd_cache_account account;
     /* The following fields are private. */
-    /* K and V of one layer of one sequence, head after head, in the plan's data type. */
+    /* K and V of one layer of one sequence, in the plan's data type */
     void *store;
     size_t store_n;
     /* K and V in float32 as attention reads them, then scratch memory of every thread. */
@@ -36,8 +36,8 @@ typedef struct {
 } kvd_cache;
 
 /*
- * Initialises `*c` for sequences of at most max_len tokens. The plan must be open and fit the
- * model. Numbers beyond the range of the plan's data type become infinite.
+ * Initialises `*c` for sequences of at most max_len tokens. The plan must be open. Numbers beyond
+ * the range of its data type become infinite.
  */
 int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_plan *plan, size_t max_len,
                    kvd_err *err);

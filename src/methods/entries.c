@@ -140,10 +140,7 @@ static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
     }
 }
 
-/*
- * Copies cached tokens from .. to-1 to x. Returns false, copying nothing, if h->x already has them
- * contiguous.
- */
+/* Copies cached tokens from .. to-1 to x, or returns false if h->x has them contiguous. */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
     if (h->p->bits->all_heads)
@@ -252,10 +249,7 @@ static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
     return h->p->bits->two_levels && there[KVD_LEVEL_LOW] && there[KVD_LEVEL_HIGH];
 }
 
-/*
- * Quantises K or V of cached tokens from .. to-1. Either all or none of the tokens have pruned
- * channels.
- */
+/* Quantises K or V of cached tokens from .. to-1, pruned all or none. */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;

@@ -56,23 +56,19 @@ typedef struct {
 } kvd_folded_list;
 
 /*
- * Lists the tensors that change when `dims` is folded into the checkpoint; both are borrowed.
- * Projections of Q and K require kvd_folds_qk. The caller must call kvd_folded_list_release, also
- * after a failure.
+ * Lists the tensors that change when `dims` is folded into the checkpoint; both are borrowed. Q and
+ * K require kvd_folds_qk. The caller must call kvd_folded_list_release, also after a failure.
  */
 int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);
 void kvd_folded_list_release(kvd_folded_list *l);
 
-/* Returns true if neither RoPE nor a norm is applied between W_Q, W_K and the attention scores. */
+/* Returns true if neither RoPE nor a norm follows W_Q and W_K. */
 bool kvd_folds_qk(const kvd_config *c);
 
 const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);
 
-/*
- * Receives the next n elements of a tensor in `x`. `stored`: the elements in the checkpoint file if
- * unchanged, else NULL.
- */
+/* Receives the next n elements of a tensor. stored: the unchanged elements in the file, or NULL. */
 typedef int (*kvd_folded_sink)(void *ctx, const float *x, const void *stored, size_t n,
                                kvd_err *err);
 

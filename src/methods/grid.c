@@ -15,8 +15,8 @@ typedef struct {
 enum { PIECES = 64 };
 
 /*
- * Finds the first slash between two alternative values (not in a path) and writes the values' start
- * to *value. Returns NULL if none.
+ * Finds the first slash between alternative values, outside paths. *value: start of the values.
+ * Returns NULL if none.
  */
 static const char *find_slash(const char *at, const char **value)
 {
@@ -157,10 +157,7 @@ static int check_names(const char *spec, const char *names, size_t n, kvd_err *e
     return 0;
 }
 
-/*
- * Returns the length of the first method in `list` with its parameters, or 0 on failure. A name may
- * have a suffix "@WORD".
- */
+/* Returns the length of the first method in `list` with parameters, 0 on failure. */
 static size_t first_method(const char *spec, const char *list, kvd_err *err)
 {
     size_t n = strcspn(list, ",");

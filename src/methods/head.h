@@ -1,7 +1,4 @@
-/*
- * State of one KV head while a sequence runs through a compressed cache. Private to head.c,
- * entries.c, stepwise.c and sequence_cache.c.
- */
+/* State of one KV head while a sequence runs through a compressed cache. Private to src/methods. */
 #ifndef KVD_METHODS_HEAD_H
 #define KVD_METHODS_HEAD_H
 
@@ -10,7 +7,7 @@
 
 /*
  * KV head of one layer of one sequence. Cached tokens are sorted by position. One call processes
- * positions base .. end-1: the batch's rows from row `first` on.
+ * positions base .. end-1, batch rows from `first` on.
  */
 typedef struct {
     const kvd_plan *p;
@@ -54,9 +51,8 @@ typedef struct {
     /* [room][width] projected K and V of this call's tokens, from position `base` on */
     float *cut[KVD_N_SIDES];
     /*
-     * Tokens after the prompt, the first at position kvd_head_step_base(h).
-     * q_cut [group][step_room][read]: projected queries.
-     * o_cut [group][step_room][width of V]: outputs before the projection back.
+     * Projected queries [group][step_room][read] and outputs [group][step_room][width of V] of
+     * tokens after the prompt.
      */
     float *q_cut, *o_cut;
 
@@ -81,10 +77,7 @@ typedef struct {
     /* [d] mask of the n_keep unpruned key channels, for the first `pruned` cached tokens */
     uint8_t *keep;
     size_t n_keep, pruned;
-    /*
-     * [d][n_basis] Orthonormal basis from the prompt, for K and V, then n_basis floats of scratch;
-     * or NULL.
-     */
+    /* [d][n_basis] orthonormal basis from the prompt, for K and V, then scratch; or NULL */
     float *basis[KVD_N_SIDES];
     size_t n_basis[KVD_N_SIDES];
     /* basis columns that a token at KVD_LEVEL_LOW stores; at most n_basis */
@@ -99,9 +92,7 @@ typedef struct {
     float *score, *prob;
     /* [KVD_ATTEND_ROWS][n0] attention scores of one block of prompt queries */
     float *block;
-    /*
-     * [most] New level of each cached token; during a decode step: 1 if attention reads the token.
-     */
+    /* [most] new level of each cached token; in attention: 1 if the token is read */
     uint8_t *decision;
     size_t *kept;
     /* [5 + group][n0] memory of struct `statistics` of stepwise.c */
@@ -113,41 +104,37 @@ typedef struct {
 
 /* Returns the KV head's part of `dims`, or NULL if `dims` is NULL. */
 const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g);
-/* Sets the sizes, matrices and scale of *h. The caller must have set h->p, h->g and h->prompts. */
+/* Sets the sizes, matrices and scale of *h, after h->p, h->g and h->prompts. */
 void kvd_head_describe(kvd_head *h, const kvd_attention_in *in);
 /*
- * Allocates all arrays of *h, after kvd_head_describe and with n, n0, room and step_room set. The
- * caller must call kvd_head_release, also after a failure.
+ * Allocates all arrays of *h, after kvd_head_describe and n, n0, room, step_room. The caller must
+ * call kvd_head_release, also after a failure.
  */
 int kvd_head_allocate(kvd_head *h, kvd_err *err);
 void kvd_head_end_prompt(kvd_head *h);
 void kvd_head_release(kvd_head *h);
 
-/* Returns the bits stored for the head in addition to K and V, such as scores and positions. */
+/* Returns the bits stored for the head in addition to K and V. */
 double kvd_head_entry_bits(const kvd_head *h);
 
 /* Returns the position of the call's first token after the prompt. */
 size_t kvd_head_step_base(const kvd_head *h);
 
-/* Returns the query of the token at position t, in the j-th query head of the KV head. */
+/* Returns the query at position t of the head's j-th query head. */
 const float *kvd_head_query(const kvd_head *h, size_t j, size_t t);
-/* Returns the head's vector at position t in `k`, an array of all keys or all values. */
+/* Returns the head's vector at position t in `k` (all keys or values). */
 const float *kvd_head_key(const kvd_head *h, const float *k, size_t t);
 /* Returns the first position in the attention window of the token at position t. */
 size_t kvd_head_seen_from(const kvd_head *h, size_t t);
 
-/*
- * y = x a, x [n][d], a [d][m]. If `a` is NULL, copies the first m columns of x. Rows of x are ldx
- * floats apart.
- */
+/* y = x a, x [n][d] with row pitch ldx, a [d][m]; a NULL: copies m columns. */
 void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a,
                       float *y);
 void kvd_head_project_rows(kvd_head *h);
 
 /*
  * Processes new tokens of n KV heads: the prompt as a whole if base is 0, later tokens one at a
- * time. n is all KV heads if kvd_plan_heads_together(plan), else 1. out: layout of kvd_attention.
- * Adds seconds to h[0].account.
+ * time. n: all heads if kvd_plan_heads_together(plan), else 1. out: layout of kvd_attention.
  */
 int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err);
 
@@ -157,21 +144,13 @@ void kvd_head_append(kvd_head *h, size_t t);
  * Removes cached tokens outside the attention window of position t, in blocks of h->leaving tokens.
  */
 void kvd_head_leave(kvd_head *h, size_t t);
-/*
- * Quantises the cached tokens that the method may quantise now. If `prompt`, the tokens form one
- * block. Pruned and unpruned keys are coded in separate blocks.
- */
+/* Quantises the cached tokens that the method may quantise now; a prompt's as one block. */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
-/*
- * Lowers or drops cached tokens as h->decision [m] says. If `merges`, the method may first merge
- * dropped tokens into kept tokens.
- */
+/* Lowers or drops cached tokens as h->decision [m] says, after merging if `merges`. */
 int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
 /* Prunes key channels of all cached tokens except the newest. Counts d bits for the mask. */
 int kvd_head_prune(kvd_head *h, kvd_err *err);
-/*
- * Computes a projection basis for K and for V from the prompt, and projects the prompt's K and V.
- */
+/* Computes a projection basis for K and for V, and projects the prompt. */
 int kvd_head_cut(kvd_head *h, kvd_err *err);
 /*
  * Replaces the prompt's keys by rebuilt approximations. Called once, before the first later token.

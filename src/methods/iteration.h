@@ -1,4 +1,4 @@
-/* One iteration of a serving engine, as a KV cache sees it: the tokens of all running requests. */
+/* One iteration of a serving engine: the tokens of all running requests. */
 #ifndef KVD_METHODS_ITERATION_H
 #define KVD_METHODS_ITERATION_H
 
@@ -42,10 +42,7 @@ typedef enum {
      * describe.
      */
     KVD_ATTENTION_PAPERS,
-    /*
-     * Heads padded to the layer's widest, work divided by tokens, latents restored before attention
-     * (without ZACK/KE and FDC/KE).
-     */
+    /* Heads padded to the layer's widest, work divided by tokens (without ZACK/KE and FDC/KE). */
     KVD_ATTENTION_STOCK
 } kvd_attention_choice;
 enum { KVD_N_ATTENTIONS = 3 };

@@ -216,8 +216,8 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
 }
 
 /*
- * Combines a method that ranks prompt tokens (plan.levels) with one that drops tokens
- * (plan.tokens), in either order. Returns false if the two cannot be combined.
+ * Combines a method that ranks prompt tokens with one that drops tokens, in either order. Returns
+ * false if impossible.
  */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {

@@ -1,8 +1,8 @@
 /*
  * A method as users type it: NAME[+NAME]...[,KEY=VALUE]..., such as
  * "h2o+zack+kivi,heavy=0.2,p=0.5,bits=4".
- * A parameter that several members declare is written NAME.KEY. Every method has
- * keep_layers=FIRST:LAST, the uncompressed layers at the start and the end.
+ * Ambiguous parameters are written NAME.KEY. Every method has keep_layers=FIRST:LAST, the
+ * uncompressed first and last layers.
  */
 #ifndef KVD_METHODS_METHOD_H
 #define KVD_METHODS_METHOD_H
@@ -11,8 +11,8 @@
 #include "methods/plan.h"
 
 /*
- * Rule that chooses the kept dimensions of every head from p (fraction of dimensions to remove) or
- * r (fraction of the singular values' sum to remove, Eq. 6 of the ZACK paper).
+ * Rule that chooses every head's kept dimensions from p (fraction to remove) or r (removal rate,
+ * Eq. 6 of the ZACK paper).
  */
 typedef enum {
     KVD_WIDTH_RULE_EQ6,
@@ -34,8 +34,8 @@ typedef struct {
     /* All parameters but p, r and ranks, such as "h2o.heavy=0.1,h2o.recent=0.1". */
     char settings[320];
     /*
-     * Template with the members on layers, tokens, bits and own projections. A caller copies the
-     * plan, sets dims, type, prompt and seed, and opens the copy.
+     * Template of the plan. A caller copies it, sets dims, type, prompt and seed, and opens the
+     * copy.
      */
     kvd_plan plan;
     /* method with rotations from a spectrum file (zack, fdc, ...), or NULL */
@@ -43,9 +43,7 @@ typedef struct {
     /* Parameters of method `dims`. Fractions and rates: [0, 1), NaN if not given. */
     kvd_cut cut;
     double p;
-    /*
-     * Parameters `p.qk` and `p.v`: fractions to remove from Q and K, and from V; both or neither.
-     */
+    /* parameters `p.qk` and `p.v`: fractions to remove, both or neither */
     double p_side[2];
     double r;
     double p_low;
@@ -64,9 +62,9 @@ typedef struct {
 } kvd_method;
 
 /*
- * Parses `text` into `*m`. Fails if two names act on the same axis; for a parameter that is
- * unknown, duplicate, out of range or unused; for more than one of p, r and the pair p.qk, p.v; for
- * half a pair; for r with ranks=error.
+ * Parses `text` into `*m`. Fails if two names act on the same axis; for an unknown, duplicate,
+ * invalid or unused parameter; for more than one of p, r and the pair p.qk, p.v; for r with
+ * ranks=error.
  */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
 /* Returns true if the user gave p, or p.qk and p.v, or r. */
@@ -88,10 +86,7 @@ typedef struct {
     /* True if the method alone, without an input file, reduces the stored bytes. */
     bool alone;
 } kvd_method_entry;
-/*
- * Writes the i-th known method, in the order of --help and without "none". Returns false if there
- * is no i-th method.
- */
+/* Writes the i-th known method, in --help order without "none". Returns false if none. */
 bool kvd_method_entry_at(int i, kvd_method_entry *out);
 const char *kvd_method_nearest(const char *name);
 
@@ -101,13 +96,13 @@ const char *kvd_method_file(const kvd_method *m, int i);
 bool kvd_method_is_text_key(const char *key, size_t length);
 
 /*
- * Tells the method that squared gradients (--fisher) are available. A quantiser uses them unless
- * the user set its parameter, or the method also reduces dimensions.
+ * Tells the method that squared gradients (--fisher) are available; a quantiser then uses them by
+ * default, unless the method reduces dimensions.
  */
 void kvd_method_with_fisher(kvd_method *m);
 bool kvd_method_reads_fisher(const kvd_method *m);
 
-/* Parameter that trades stored bytes for quality, such as p, a token budget or a number of bits. */
+/* Parameter that trades stored bytes for quality, such as p or a token budget. */
 typedef struct {
     /* name as --method takes it: "p", "h2o.heavy" */
     char name[64];
@@ -123,29 +118,26 @@ typedef struct {
 } kvd_method_tradeoff;
 
 /*
- * Finds the trade-off parameter `key` (KEY or NAME.KEY; NULL: that of the last method named). Fails
- * if `key` is not a trade-off parameter, or if there is none.
+ * Finds the trade-off parameter `key` (KEY or NAME.KEY), or if NULL that of the last method named.
+ * Fails if there is none.
  */
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
 /*
- * Returns the parameter's value at fraction `share` of the way from t->most (0) to t->least (1),
- * rounded to six digits or to a whole number.
+ * Returns the value at fraction `share` of the way from t->most to t->least, rounded to six digits
+ * or to a whole number.
  */
 double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share);
 /* Returns the fraction `share` for which kvd_method_tradeoff_at gives `value`. */
 double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value);
 bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t);
 /*
- * Copies `*m` to `*out` with the trade-off parameter set to `value`. A second parameter is computed
- * from `value` unless the user gave it.
+ * Copies `*m` with the trade-off parameter set to `value`, and the second parameter computed,
+ * unless the user gave it.
  */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);
-/*
- * Returns the value of the trade-off parameter in `*m`, or NaN if the user gave r, or p.qk and p.v,
- * instead of p.
- */
+/* Returns the trade-off parameter's value, or NaN if the user gave r or p.qk, p.v instead of p. */
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t);
 
 #endif

@@ -54,8 +54,8 @@ enum {
 };
 
 /*
- * Parameters of methods with rotations from a spectrum file. `rate`: offset of the member in
- * kvd_method, or 0. The ZDC paper calls p_i p.
+ * Parameters of methods with rotations from a spectrum file. rate: offset in kvd_method. The ZDC
+ * paper calls p_i p.
  */
 static const struct {
     const char *key;
@@ -238,7 +238,7 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     return member >= 0 ? set_value(&all[member], at, value, err) : unknown_key(m, all, n, key, err);
 }
 
-/* Fails if the fraction to remove is given twice: both for all matrices and for a side. */
+/* Fails if the fraction to remove is given both for all matrices and for a side. */
 static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 {
     if ((seen & KEY_P) && (seen & KEY_R))
@@ -261,10 +261,7 @@ static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
     return 0;
 }
 
-/*
- * Fails unless online=1 and explicit=1 fit the other parameters: one rotation for Q and K and one
- * for V per head, both projected, no token dropped.
- */
+/* Fails unless online=1 and explicit=1 fit: one rotation per head and side, no token dropped. */
 static int check_rebuilt(const kvd_method *m, kvd_err *err)
 {
     const char *const key = m->plan.channels ? m->plan.channels->info.name : NULL;
@@ -447,10 +444,7 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
         snprintf(out->with, sizeof out->with, "%s%s%s", name ? name : "", dot, t->with);
 }
 
-/*
- * Writes the trade-off parameter `key` of member `name` to `*out`. NULL matches any member or key.
- * Returns false if none matches.
- */
+/* Finds the trade-off parameter `key` of member `name`; NULL matches any. Returns false if none. */
 static bool of_member(kvd_method *m, const char *name, const char *key, kvd_method_tradeoff *out)
 {
     kvd_keyed all[KVD_MEMBERS];

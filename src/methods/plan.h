@@ -78,37 +78,22 @@ void kvd_plan_close(kvd_plan *p);
  */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
-/*
- * Returns true if stored numbers depend on the order of tokens, so that the cache must process one
- * token at a time.
- */
+/* Returns true if stored numbers depend on the order of tokens. */
 bool kvd_plan_stepwise(const kvd_plan *p);
 
 /* Returns true if a method needs results of the prompts from all layers first (prompts.h). */
 bool kvd_plan_first_pass(const kvd_plan *p);
 
-/*
- * Returns the method that ranks prompt tokens by data of all layers, or NULL. *self: its private
- * data.
- */
+/* Returns the method that ranks prompt tokens over all layers, or NULL. */
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
-/*
- * Returns the number of times that the model reads a prompt: 2 if a method ranks tokens by a
- * repeated prompt (kvd_tokens_method.repeats), else 1.
- */
+/* Returns 2 if a method ranks tokens by a repeated prompt (kvd_tokens_method.repeats), else 1. */
 size_t kvd_plan_copies(const kvd_plan *p);
 
-/*
- * Returns true if a method decides for all KV heads of a layer together: all heads must process a
- * token before the next token.
- */
+/* Returns true if all KV heads of a layer must process a token before the next token. */
 bool kvd_plan_heads_together(const kvd_plan *p);
 
-/*
- * Returns the number of tokens that leave a sliding window together: one coded block, beginning at
- * a multiple of the number; 1 without blocks.
- */
+/* Returns the number of tokens that leave a sliding window together: one coded block, or 1. */
 size_t kvd_plan_block(const kvd_plan *p);
 
 /*

@@ -172,10 +172,7 @@ static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_wi
                   : 0;
 }
 
-/*
- * Removes the fraction p of the dimensions of Q and K (side 0) or V (side 1). Sets *removal_rate
- * for Eq. 6 only.
- */
+/* Removes the fraction p of Q and K (side 0) or V (side 1). *removal_rate: Eq. 6 only. */
 static int side_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
                    kvd_err *err)
 {
@@ -191,10 +188,7 @@ static int side_at(const kvd_method *m, int side, double p, double *removal_rate
                   : 0;
 }
 
-/*
- * Removes the fractions p[0] of Q and K, p[1] of V. *removal_rate: the common rate of Eq. 6 of the
- * ZACK paper, or NaN.
- */
+/* Removes fractions p[0] of Q and K, p[1] of V. *removal_rate: their common rate, or NaN. */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
 {
@@ -214,8 +208,8 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
 }
 
 /*
- * Restores all d_head dimensions of sides and layers that `cut` and `keep_layers` exclude. Writes
- * the removed fractions to p and *overall_p.
+ * Restores all dimensions of sides and layers that `cut` and `keep_layers` exclude. Rewrites the
+ * fractions.
  */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)

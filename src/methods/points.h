@@ -1,6 +1,6 @@
 /*
- * Settings (kvd_point) at which a method is evaluated: kept dimensions of every head with
- * projection matrices, from rates.h5, p, the removal rate r or a search.
+ * Settings (kvd_point) at which a method is evaluated: every head's kept dimensions and projection
+ * matrices.
  */
 #ifndef KVD_METHODS_POINTS_H
 #define KVD_METHODS_POINTS_H
@@ -21,24 +21,20 @@ typedef struct {
 } kvd_method_files;
 
 /*
- * Sets m->spectrum, m->rates and, with ranks=error, m->table to the files that fit the method's
- * rotations. Fails if no spectrum or two spectra fit, or if rates or table were made for other
- * rotations. Methods that do not reduce dimensions need no file.
+ * Sets m->spectrum, m->rates and, with ranks=error, m->table to the files that fit the method.
+ * Fails if no or two spectra fit, or if rates or table have other rotations.
  */
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err);
 
 /*
- * Warns on stderr about every given file that none of the n methods reads. `calibration` and
- * `fisher`: paths or NULL. Call kvd_method_find_files for all methods first.
+ * Warns on stderr about given files that no method reads. calibration, fisher: paths or NULL. Call
+ * kvd_method_find_files for all methods first.
  */
 void kvd_method_files_say_unused(const kvd_method_files *files, const char *calibration,
                                  const char *fisher, const kvd_method *method, size_t n,
                                  const char *program);
 
-/*
- * Warns on stderr if kept dimensions or error table were not made for the rotations of the method's
- * spectrum file.
- */
+/* Warns on stderr if kept dimensions or error table were made for other rotations. */
 int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err);
 
 typedef struct {
@@ -47,7 +43,7 @@ typedef struct {
     const char *rule;
     /* removal rate r of Eq. 6 of the ZACK paper, or NaN */
     double removal_rate;
-    /* Requested fraction of dimensions to remove over Q, K and V; NaN if the user gave r. */
+    /* fraction of dimensions to remove, as requested; NaN if the user gave r */
     double p_wanted;
     double overall_p;
     /* fractions of elements of Q and K, and of V, not stored */
@@ -61,15 +57,15 @@ typedef struct {
 } kvd_point;
 
 /*
- * Makes the kvd_point that p or r chooses, else one for each setting in the method's file of kept
- * dimensions, else none. The caller must call kvd_points_free. The method must outlive `*points`.
+ * Makes the kvd_point of p or r, else one per setting in the file of kept dimensions, else none.
+ * The caller must call kvd_points_free. The method must outlive `*points`.
  */
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
 /*
  * Each makes one kvd_point, which the caller must release with kvd_point_release.
- * kvd_point_at: smallest possible removed fraction of at least `p` (method uniform: nearest).
+ * kvd_point_at: smallest removed fraction of at least `p` (method uniform: nearest).
  * kvd_point_of_keys: the method's p, or p.qk and p.v, or r.
  * kvd_point_of_rates: i-th setting in the file of kept dimensions.
  */
@@ -79,8 +75,8 @@ int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err 
 void kvd_point_release(kvd_point *point);
 
 /*
- * Returns a copy of the method's plan with the borrowed projections of `point`. The caller must set
- * type, prompt and seed, and open the plan.
+ * Returns a copy of the method's plan with the borrowed projections. The caller must set type,
+ * prompt and seed, and open the plan.
  */
 kvd_plan kvd_point_plan(const kvd_point *point);
 

@@ -1,6 +1,6 @@
 /*
- * Prompts of one batch in all layers, recorded in a first pass over the prompts, for methods that
- * merge layers or rank tokens over all layers.
+ * Prompts of one batch in all layers, recorded in a first pass, for methods that merge layers or
+ * rank tokens over all layers.
  */
 #ifndef KVD_METHODS_PROMPTS_H
 #define KVD_METHODS_PROMPTS_H
@@ -23,47 +23,46 @@ typedef struct {
     /* [n_layers][n_sequences] stored bits of K and V / uncompressed bits; NaN: not merged. */
     double *share[KVD_N_SIDES];
     /*
-     * Log softmax denominators [n_layers][tokens of prompt s], for sequence s from n_layers *
-     * offset[s] on, or NULL.
+     * [n_layers][tokens of prompt s] log softmax denominators, from n_layers * offset[s] on, or
+     * NULL
      */
     double *log_denominator;
     /* Numbers computed by the ranking method, by sequence (observed_at) and layer, or NULL. */
     double *observed;
     size_t *observed_at;
     /*
-     * KVD_LEVEL_* of every prompt token.
-     * observed NULL: [n_layers][tokens of prompt s] from n_layers * offset[s] on.
-     * Else [n_layers][n_kv_heads][tokens of prompt s] from n_kv_heads * n_layers * offset[s] on.
+     * KVD_LEVEL_* of prompt tokens, by [n_layers][tokens] from n_layers * offset[s] on or, with
+     * `observed`, [n_layers][n_kv_heads][tokens] from n_kv_heads * n_layers * offset[s] on.
      */
     uint8_t *level;
 } kvd_prompts;
 
 /*
- * Allocates memory for n_sequences prompts of length[s] tokens, for a plan with
- * kvd_plan_first_pass. The caller must release `*p`, also after a failure.
+ * Allocates memory for n_sequences prompts of length[s] tokens. The caller must release `*p`, also
+ * after a failure.
  */
 int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
                      const size_t *length, size_t n_sequences, kvd_err *err);
 void kvd_prompts_release(kvd_prompts *p);
 
 /*
- * Merges the layers of the prompts, or ranks their tokens, after the first pass. whole[s]: length
- * of sequence s including later tokens, for RoPE.
+ * Merges the prompts' layers or ranks their tokens. whole[s]: length of sequence s including later
+ * tokens.
  */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
 /*
- * Fails if a method reads prompts twice, and two copies of `length` tokens exceed max_len or the
- * model's positions. The plan need not be open. sequence: number for the message.
+ * Fails if a method reads prompts twice, and two copies of `length` tokens do not fit. sequence:
+ * number for the message.
  */
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);
 
 /*
- * Callback of kvd_prompts_make: must run the model over `prompts` with p->hook.
- * kvd_prompts_make: initialises `*p`, calls `pass`, then kvd_prompts_finish. The prompt is the
- * whole sequence if b->whole, else its first plan->prompt tokens; it comes twice in a row if a
- * method reads prompts twice. Fails if a sequence is longer than max_len.
+ * Callback that runs the model over `prompts` with p->hook.
+ * kvd_prompts_make: kvd_prompts_init, pass, kvd_prompts_finish. Prompts: whole sequences if
+ * b->whole, else the first plan->prompt tokens, each twice if a method reads prompts twice. Fails
+ * beyond max_len.
  */
 typedef int (*kvd_prompts_pass)(void *ctx, const kvd_batch *prompts, kvd_prompts *p, kvd_err *err);
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,
@@ -71,15 +70,9 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
 
 bool kvd_prompts_repeated(const kvd_prompts *p);
 
-/*
- * Returns the merged keys (after RoPE) or values of a prompt in one layer, [tokens][n_kv_heads *
- * d_head].
- */
+/* Returns the merged keys (after RoPE) or values [tokens][n_kv_heads * d_head] of a prompt. */
 const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
-/*
- * Returns the stored bits of a prompt in one layer, divided by the uncompressed bits; 1 if not
- * merged, may exceed 1.
- */
+/* Returns the stored bits of a prompt in one layer / the uncompressed bits; may exceed 1. */
 double kvd_prompts_share(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 
 /* Returns KVD_LEVEL_* of each token of a prompt, [tokens]. */

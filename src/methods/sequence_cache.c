@@ -136,10 +136,7 @@ static kvd_sequence_cache_slot *slot_of(const kvd_sequence_cache *r, size_t sequ
     return &r->slots[r->slot ? r->slot[sequence] : sequence];
 }
 
-/*
- * Fails unless the new tokens continue the sequence in its slot and fit into its length. A prompt
- * starts the sequence.
- */
+/* Starts a sequence, or fails unless the tokens continue the sequence and fit. */
 static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, kvd_err *err)
 {
     kvd_sequence_cache_slot *const s = slot_of(r, sequence);
@@ -164,7 +161,7 @@ static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t seque
     return 0;
 }
 
-/* Runs new tokens through KV heads g .. g+n-1. Adds the counters of head g+i to account[i]. */
+/* Runs new tokens through KV heads g .. g+n-1, counted in account[i] for head g+i. */
 static int take(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, size_t g,
                 size_t n, float *out, kvd_stepwise_account *account, kvd_err *err)
 {

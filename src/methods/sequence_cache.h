@@ -1,8 +1,6 @@
 /*
  * Compressed caches of sequences that are being generated: an attention hook for batches with
- * `start` (model/pass/batch.h).
- * A sequence's first call holds its whole prompt; plan.prompt is ignored. Results equal those of
- * cache.h, except for rounding.
+ * `start`. A sequence's first call holds its whole prompt; plan.prompt is ignored.
  */
 #ifndef KVD_METHODS_SEQUENCE_CACHE_H
 #define KVD_METHODS_SEQUENCE_CACHE_H
@@ -17,8 +15,7 @@ typedef struct {
     const kvd_plan *plan; /* borrowed, open */
     const kvd_config *config;
     /*
-     * Prompts for plans with kvd_plan_first_pass, set when sequences begin (sequence s: prompt s).
-     * Must outlive the batch's sequences.
+     * Prompts for plans with kvd_plan_first_pass, sequence s: prompt s. Must outlive the sequences.
      */
     const kvd_prompts *prompts;
     /* [n_sequences] cache slot of each sequence. NULL: slot s for sequence s. */
@@ -31,10 +28,7 @@ typedef struct {
 
 int kvd_sequence_cache_init(kvd_sequence_cache *r, const kvd_config *config, const kvd_plan *plan,
                             size_t n_slots, kvd_err *err);
-/*
- * Returns the bits that the sequence in `slot` stores, including scales, indices, scores and
- * positions; 0 for a free slot.
- */
+/* Returns the bits of the sequence in `slot`, scales, indices, scores and positions included. */
 double kvd_sequence_cache_bits(const kvd_sequence_cache *r, size_t slot);
 void kvd_sequence_cache_end(kvd_sequence_cache *r, size_t slot);
 void kvd_sequence_cache_release(kvd_sequence_cache *r);

@@ -27,11 +27,9 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 
 typedef struct {
     /*
-     * [n0] Statistics per prompt token:
-     * mass: sum of attention probabilities received; own: probability from the own query
-     * log_denominator: log softmax denominator, mean over query heads
-     * score_mass: sum of probabilities from regularised scores
-     * below: number of the last `window` queries that gave less than the mean probability
+     * [n0] per prompt token: sum of probabilities received; probability from the own query; mean
+     * log softmax denominator; sum from regularised scores; number of the last `window` queries
+     * below the mean.
      */
     double *mass, *own, *log_denominator, *score_mass, *below;
     /* [group][n0] attention probabilities from the last `window` queries */
@@ -40,8 +38,8 @@ typedef struct {
 } statistics;
 
 /*
- * Replaces scores x [n] by exp(x - *top), *top the maximum, divided by their sum; returns the sum,
- * including exp(*sink - *top) unless sink is NULL.
+ * Replaces scores x [n] by exp(x - *top) / sum, *top the maximum. Returns the sum, attention sink
+ * included.
  */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {
@@ -83,8 +81,8 @@ static const float *sink_of(const kvd_head *h, size_t j)
 }
 
 /*
- * Turns the scores of the query at position t for keys from .. from+n-1 into probabilities, and
- * adds them to the prompt's statistics.
+ * Turns a query's scores for keys from .. from+n-1 into probabilities, and adds these to the
+ * statistics.
  */
 static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t from, float *score,
                     size_t n)
@@ -155,8 +153,8 @@ static statistics statistics_of(const kvd_head *h)
 }
 
 /*
- * Appends the prompt to the cache: in a windowed layer only blocks that the last token attends to.
- * `s` may be NULL.
+ * Appends the prompt to the cache, in a windowed layer only what the last token sees. `s` may be
+ * NULL.
  */
 static void append_prompt(kvd_head *h, const statistics *s)
 {
@@ -258,8 +256,8 @@ static int take_prompt(kvd_head *h, size_t n, const together *all, float *out, k
 }
 
 /*
- * Chooses the cached tokens that the token at position t reads, and counts their bits. The first
- * `unseen` tokens are outside the attention window.
+ * Chooses the cached tokens that position t reads, and counts their bits. `unseen`: first tokens
+ * outside the window.
  */
 static int choose_read(kvd_head *h, size_t t, size_t unseen, kvd_err *err)
 {

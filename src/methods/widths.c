@@ -12,8 +12,8 @@ static double weight(double s, bool energy)
 }
 
 /*
- * Returns the sum of the singular values (energy: of their squares), smallest first. All sums
- * compared with a removal rate use this order.
+ * Returns the sum of the singular values (energy: squares), smallest first, as all code compared
+ * with a removal rate.
  */
 static double total(const double *sigma, size_t d, bool energy)
 {
@@ -76,9 +76,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
     /*
-     * Breakpoint of a dimension: smallest removal rate that removes the dimension = (sum of its
-     * singular value and all smaller ones) / (sum of all). A head's first dimension is never
-     * removed.
+     * Breakpoint of a dimension: (sum of its singular value and all smaller ones) / (sum of all).
      */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
@@ -100,10 +98,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         }
     kvd_sort(breaks, m);
 
-    /*
-     * A dimension is removed if its breakpoint is at most r. `gone` counts in integers, so that p
-     * equals kvd_widths_p to the last bit.
-     */
+    /* Dimensions with breakpoint <= r are removed; `gone` counts in integers, as kvd_widths_p. */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
         gone++;
@@ -185,10 +180,7 @@ int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int sid
     return 0;
 }
 
-/*
- * Edge of the lower convex hull of a head's error over kept dimensions: `dims` dimensions, `slope`
- * nats each.
- */
+/* Edge of the lower convex hull of a head's error: `dims` dimensions, `slope` nats each. */
 typedef struct {
     double slope;
     /* index in [2][n_layers][n_kv_heads], Q and K first, then V */
@@ -209,8 +201,8 @@ static int compare_edges(const void *a, const void *b)
 }
 
 /*
- * Writes the edges of the lower convex hull of the points (width[i], error[i]) by decreasing width.
- * Returns their number. hull [n]: scratch.
+ * Writes the edges of the lower convex hull of (width[i], error[i]) by decreasing width. Returns
+ * their number.
  */
 static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head,
                          size_t *hull, edge *out)
@@ -219,7 +211,7 @@ static size_t hull_edges(const int32_t *width, const double *error, size_t n, si
     for (size_t i = n; i-- > 0;) {
         while (m >= 2) {
             const size_t a = hull[m - 2], b = hull[m - 1];
-            /* Point b, if on or above the line from a to i, is not on the lower hull. */
+            /* A point b on or above the line from a to i is not on the hull. */
             const double via = (error[b] - error[a]) * (double)(width[a] - width[i]);
             const double direct = (error[i] - error[a]) * (double)(width[a] - width[b]);
             if (via < direct)
@@ -254,8 +246,8 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
 }
 
 /*
- * Chooses kept dimensions by measured errors. Sides first .. first+n_sides-1 (0: Q and K, 1: V) are
- * reduced; the rest keep d_head.
+ * Chooses kept dimensions by measured errors, for sides first .. first+n_sides-1 (0: Q and K, 1:
+ * V).
  */
 static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, double wanted_p,
                     kvd_widths *w, kvd_err *err)
@@ -285,10 +277,7 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     }
     qsort(edges, m, sizeof *edges, compare_edges);
 
-    /*
-     * Removes edges by rising slope, which along one head's hull is the order of removal. left:
-     * dimensions still to remove.
-     */
+    /* Rising slope is also the order of removal along each head's hull. */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
         const int32_t cut = (double)edges[i].dims <= left ? edges[i].dims : (int32_t)left;
@@ -329,10 +318,7 @@ static int compare_directions(const void *a, const void *b)
     return (x->head > y->head) - (x->head < y->head);
 }
 
-/*
- * Removes the smallest singular values. Sides first .. first+n_sides-1 (0: Q and K, 1: V) are
- * reduced; the rest keep d_head.
- */
+/* Removes the smallest singular values of sides first .. first+n_sides-1 (0: Q and K, 1: V). */
 static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, size_t n_sides,
                    double wanted_p, double *loss, kvd_widths *w, kvd_err *err)
 {

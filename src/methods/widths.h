@@ -1,7 +1,6 @@
 /*
- * Computes how many dimensions every head keeps: by Eq. 6 of ZACK (Eq. 1 of FDC), by measured error
- * or by predicted loss. The removed fraction p follows from these integers (Z-3 in
- * docs/readings.md).
+ * Computes every head's kept dimensions by Eq. 6 of ZACK (Eq. 1 of FDC), by measured error or by
+ * predicted loss. The removed fraction p follows (Z-3 in docs/readings.md).
  */
 #ifndef KVD_METHODS_WIDTHS_H
 #define KVD_METHODS_WIDTHS_H
@@ -21,45 +20,41 @@ int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
 /*
  * Allocates *w with the kept dimensions at removal rate r, by singular values s->pair[pair[0]] (Q,
- * K) and s->pair[pair[1]] (V). energy: see kvd_keep. Fails without these values, or with one
- * rotation per query head (Z-1 in docs/readings.md).
+ * K) and s->pair[pair[1]] (V). Fails with one rotation per query head (Z-1 in docs/readings.md).
  */
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy,
                    kvd_widths *w, kvd_err *err);
 
 /*
- * Tabulates the removed fraction p as a step function of the removal rate r: p is table_p[i] for r
- * from table_r[i] up to table_r[i + 1], bit by bit as kvd_widths_eq6. Both arrays rise strictly,
- * from r = 0; *n >= 1. The caller must free both.
+ * Tabulates p as a step function of the removal rate: table_p[i] for r from table_r[i] up to
+ * table_r[i + 1], bit by bit as kvd_widths_eq6. Both arrays rise strictly. The caller must free
+ * both.
  */
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
-/*
- * Writes the smallest removal rate whose p is at least p - 1e-12 (rounding: 0.6 against 1 - 0.4).
- * Fails if there is none.
- */
+/* Writes the smallest removal rate whose p is at least p - 1e-12 (rounding). Fails if none. */
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
 
 /*
- * Finds the smallest removal rate *r that removes at least the fraction wanted_p of all dimensions
- * of Q, K and V. Writes the kept dimensions to `*w`.
+ * Writes the smallest removal rate *r that removes at least wanted_p of all dimensions, and the
+ * kept dimensions *w.
  */
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy,
                      double *r, kvd_widths *w, kvd_err *err);
 
 /*
- * Removes at least the fraction wanted_p of all dimensions of Q, K and V: those with the smallest
- * squared singular values, but never a head's first. *loss, unless NULL: half the removed sum (nats
- * per token, to second order, for Fisher-weighted matrices).
+ * Removes at least wanted_p of all dimensions, the smallest squared singular values first. *loss,
+ * unless NULL: half the removed sum (nats per token, to second order, for Fisher-weighted
+ * matrices).
  */
 int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
                        kvd_widths *w, kvd_err *err);
 
 /*
- * Removes the fraction wanted_p of the dimensions of Q and K (side 0) or V (side 1). Writes the
- * removal rate of Eq. 6 to *r unless NULL.
+ * Removes the fraction wanted_p of Q and K (side 0) or V (side 1). *r, unless NULL: removal rate of
+ * Eq. 6.
  */
 int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                           bool energy, double *r, kvd_widths *w, kvd_err *err);
@@ -71,9 +66,9 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
                       const char *spectrum_path, kvd_err *err);
 
 /*
- * Removes at least the fraction wanted_p of the dimensions with the smallest sum of table errors,
- * interpolated on the lower convex hull of each head's error curve. No head falls below the
- * smallest width in the table. side: 0 Q and K, 1 V.
+ * Removes at least wanted_p of the dimensions with the smallest sum of table errors, interpolated
+ * on each head's lower convex hull. No head falls below the table's smallest width. side: 0 Q and
+ * K, 1 V.
  */
 int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err);
 int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,

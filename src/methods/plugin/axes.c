@@ -30,9 +30,7 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
     return false;
 }
 
-/*
- * Sets *newest and *block by the plugin's `window`. Numbers out of range make the next `code` fail.
- */
+/* Sets *newest and *block. Numbers out of range make the next `code` fail. */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     if (!ask_window(v, side, newest, block))
@@ -375,10 +373,7 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
     return 0;
 }
 
-/*
- * Calls the plugin's `group`: number of layers merged from `layer` on. Returns false if the number
- * is invalid.
- */
+/* Calls the plugin's `group`. Returns false for an invalid number of layers. */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
     const kvdim_model model = kvd_plugin_model(c, 0);
@@ -391,10 +386,7 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
     return kvd_plugin_wrong(m, "group", err, "gave another answer for the same layer");
 }
 
-/*
- * Returns the number of layers in the group. A bad number from the plugin makes the next `merge`
- * fail.
- */
+/* Returns the number of layers in the group. An invalid number makes the next `merge` fail. */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
     int n;

@@ -30,7 +30,7 @@ typedef struct {
 static library loaded[LIBRARIES];
 static int n_loaded;
 
-/* Returns true if `text` has 1 to `most` characters a-z, 0-9 and '_', the first a letter. */
+/* Returns true if `text` has 1 to `most` characters [a-z][a-z0-9_]*. */
 static bool is_name(const char *text, size_t most)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
@@ -159,9 +159,7 @@ static const struct {
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 
-/*
- * Allocates *m from an entry of the plugin's table. The caller must free *m, also after a failure.
- */
+/* Allocates *m from the plugin's table. The caller must free *m, also after a failure. */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
                        kvd_err *err)
 {
@@ -225,10 +223,7 @@ static int check_table(const kvdim_plugin *p, kvd_err *err)
     return 0;
 }
 
-/*
- * Fails if an ELF file of `size` bytes ends before its section table: dlopen of a truncated file
- * raises SIGBUS.
- */
+/* Fails if an ELF file ends before its section table, because dlopen would raise SIGBUS. */
 static int check_whole(const char *path, off_t size, kvd_err *err)
 {
     Elf64_Ehdr h;

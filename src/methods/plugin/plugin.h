@@ -16,16 +16,15 @@ typedef enum {
 } kvd_plugin_kind;
 
 /*
- * Loads the library `path` and appends its methods to the registry. Fails, appending none, if the
- * library breaks a rule of include/kvdim/plugin*.h or a name is taken. Libraries stay loaded. Not
- * thread-safe.
+ * Loads the library `path` and registers its methods. Fails, registering none, if a rule of
+ * include/kvdim/plugin*.h is broken or a name is taken. Not thread-safe.
  */
 int kvd_plugin_load(const char *path, kvd_err *err);
 int kvd_plugin_option(void *config, const char *path, kvd_err *err);
 
 /*
- * Returns the i-th method of all loaded libraries and sets *kind, or returns NULL. The result
- * points to the first member of a kvd_tokens_method, kvd_bits_method, ...
+ * Returns the i-th method of all loaded libraries, or NULL: a pointer to the first member of a
+ * kvd_tokens_method, kvd_bits_method, ...
  */
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 

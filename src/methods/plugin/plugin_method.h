@@ -1,7 +1,4 @@
-/*
- * Structures and checks of the adapters of all axes (tokens, bits, dims, layers). Private to the
- * folder src/methods/plugin.
- */
+/* Structures and checks of the adapters of all axes. Private to src/methods/plugin. */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 #define KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 
@@ -41,7 +38,7 @@ typedef struct {
     const char *path;
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /* Set after a bad result where no error can be reported; the next function that can, fails. */
+    /* set after a bad result; the next function that can report errors fails */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 
@@ -66,8 +63,8 @@ void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
 /*
- * Each fills m->as and m->kind from the plugin's functions in m->api. Fails if a required function
- * is missing, or if two functions exclude each other.
+ * Each fills m->as and m->kind from m->api. Fails if a required function is missing, or functions
+ * exclude each other.
  */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);

@@ -61,10 +61,7 @@ static size_t window(const kvd_parameter_values *v)
     return rows < WINDOW_MOST ? rows : WINDOW_MOST;
 }
 
-/*
- * Returns the bytes of a state by the plugin's state_bytes. Too large a size makes a later function
- * fail.
- */
+/* Returns the bytes of a state. Too large a size makes a later function fail. */
 static size_t state_bytes(const void *self, size_t n)
 {
     const opened *const o = self;
@@ -83,7 +80,7 @@ static int check_state(const opened *o, kvd_err *err)
                : 0;
 }
 
-/* Returns the indices 0 .. n-1 followed by guard bytes (KVD_GUARD), or NULL if memory runs out. */
+/* Returns the indices 0 .. n-1 with guard bytes after, or NULL. */
 static uint32_t *new_list(size_t n)
 {
     uint32_t *const list = malloc(n * sizeof *list + KVD_GUARD);
@@ -95,10 +92,7 @@ static uint32_t *new_list(size_t n)
     return list;
 }
 
-/*
- * Sets mark[i] to 0 for every token i outside list [some]. Fails for overwritten guard bytes or
- * indices that break plugin_tokens.h.
- */
+/* Sets mark[i] to 0 for every token i outside `list`. Fails for an invalid list. */
 static int take_list(const opened *o, const char *function, const uint32_t *list, size_t some,
                      size_t n, uint8_t *mark, kvd_err *err)
 {
@@ -217,9 +211,7 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/*
- * Allocates the arrays of *l for n_heads heads, with `each` bytes of l->in per head. Requires l->n.
- */
+/* Allocates the arrays of *l for n_heads heads, `each` bytes of l->in per head. */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;
@@ -302,10 +294,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status;
 }
 
-/*
- * Returns the bits that a step reads to choose tokens. An invalid number makes the next `choose`
- * fail.
- */
+/* Returns the bits read to choose tokens. An invalid number makes the next `choose` fail. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
