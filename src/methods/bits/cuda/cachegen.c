@@ -17,7 +17,7 @@ typedef struct {
     kvd_cachegen_layer *layer;
     /* page table of the ring buffers, device [max_slices][max_pages] */
     int32_t *table;
-    /* true: random tables (timing), whose codes may exceed their memory */
+    /* true: the frequency tables are random (for timing), so codes may exceed their memory */
     bool drawn;
     kvd_stream_slots slots;
     kvd_device_memory memory;
@@ -361,7 +361,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    /* The cache releases the method, also if describe() fails. */
+    /* From here on, the cache releases the method, also after a failure. */
     *m = &k->method;
     return describe(k, err);
 }

@@ -13,7 +13,7 @@ static const char what[] = "coded cache";
 
 typedef struct {
     kvd_gpu_method method;
-    /* [n_layers] kernel arguments that do not change between iterations */
+    /* [n_layers] arguments that stay equal in all iterations */
     kvd_packed_args *layer;
     /* page table of the ring buffers, device [max_slices][max_pages] */
     int32_t *table;
@@ -45,7 +45,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->held;
 }
 
-/* Returns the first token that a layer holds after n tokens. */
+/* Returns the first token that a layer with a sliding window still holds after n tokens. */
 static size_t first_held(const packed *k, int layer, size_t n)
 {
     const size_t window = (size_t)k->layer[layer].map.window,
@@ -328,9 +328,7 @@ static size_t received_bytes(const kvd_packed_args *a)
                            : 0;
 }
 
-/*
- * Allocates prompt lengths and gear's memory for sums. A slot never written counts as all prompt.
- */
+/* Allocates the prompt lengths, and gear's memory for sums. */
 static int make_prompts(packed *k, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t room =
@@ -413,7 +411,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Returns true if keys are coded before RoPE, never together with a dims method. */
+/* Returns true if keys are quantised before RoPE. */
 static bool codes_before_rope(const kvd_plan *plan, const kvd_paged_cache *c)
 {
     return plan->bits->keys_before_rope && c->cosine && !plan->dims;
@@ -450,7 +448,7 @@ static bool has_group(const kvd_plan *plan)
            (m == &kvd_bits_comet && group % 64 == 0);
 }
 
-/* Returns false for gear with ranks or a buffer larger than the kernels support. */
+/* Returns false if the ranks or the buffer of gear are too large for the kernels. */
 static bool has_ranks(const kvd_plan *plan)
 {
     if (plan->bits != &kvd_bits_gear)
@@ -584,10 +582,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
-    /*
-     * True: timing may read slots never written. Methods in blocks need valid classes, channels and
-     * outliers.
-     */
+    /* True: runs for timing may read slots that were never written. */
     k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
     if ((k->layer->form.classes &&
          kvd_gpu_packed_salience_make(&k->method, &k->salience, &k->memory, err)) ||
@@ -604,7 +599,7 @@ static const char *joins_heads(const kvd_plan *plan)
     return plan->bits->all_heads ? "a code holds all KV heads of a layer" : NULL;
 }
 
-/* Sliding windows require pages that can be read one by one. */
+/* A layer with a sliding window requires pages that can be read one by one. */
 static unsigned computes(const kvd_plan *plan)
 {
     const bool whole = kvd_gpu_packed_value(plan, "outliers") > 0 ||

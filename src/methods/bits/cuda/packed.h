@@ -32,9 +32,9 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
  */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);
-/* Returns true for turboquant with whole bits: all channels rotated together. */
+/* Returns true for turboquant with a whole number of bits. */
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
-/* Returns true for turboquant with fractional bits: channels in two parts. */
+/* Returns true for turboquant with a fractional number of bits (two parts of channels). */
 bool kvd_gpu_packed_is_parted(const kvd_plan *plan);
 
 /* Fills host memory [KVD_WIDTH_MAX (KVD_WIDTH_MAX + 1)] as kvd_packed_split_codes.wave. */
@@ -44,7 +44,7 @@ void kvd_gpu_packed_waves(double *wave);
 typedef struct {
     float *level, *range, *turn_rows, *turn_outputs;
     float *sketch_rows, *sketch_back;
-    /* elements of `level`, of `range`, and of each matrix */
+    /* numbers of elements of `level`, of `range`, and of each matrix */
     size_t n_level, n_range, n_matrix;
 } kvd_packed_turned;
 

@@ -14,7 +14,7 @@ namespace
 
 enum { CHOOSE = 512, RANGE = 128, CODE = 256, LANES = CODE / KVD_PAGE_TOKENS, RECEIVE = 128 };
 
-/* KV head g of request b, whose first `prompt` tokens are one block. */
+/* KV head g of request b, whose first `prompt` tokens form one block. */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt;
@@ -60,7 +60,7 @@ __device__ __forceinline__ uint32_t *area_of(const head_of &o, int first)
                     kvd_packed_class_area(&o.a.classes.of, &o.page, first));
 }
 
-/* Returns the first token of the block of the coded token t. */
+/* Returns the first token of the block that contains the coded token t. */
 __device__ __forceinline__ int block_of(const head_of &o, int t)
 {
     return t < o.prompt ? 0 : t / o.a.k_block * o.a.k_block;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kv
 
 /* ---- codes ---- */
 
-/* Returns the square root of the channel's largest magnitude `most`, or 1. */
+/* Returns the square root of `most` (largest magnitude of a channel), or 1 for 0. */
 __device__ __forceinline__ float channel_scale(float most)
 {
     return most > 0 ? __fsqrt_rn(most) : 1;
@@ -249,7 +249,7 @@ __device__ __forceinline__ eight scaled(const head_of &o, int t, int u, const ui
     return r;
 }
 
-/* Range of the values of each token of a page, per thread that shares the token. */
+/* Range of the values of each token of a page, per thread. */
 struct ranges {
     float lo[LANES][KVD_PAGE_TOKENS], hi[LANES][KVD_PAGE_TOKENS];
 };
@@ -296,7 +296,7 @@ __device__ void code_value(const head_of &o, int t, const member &m, const uint1
         record[o.page.words[1][m.salient] - 1] = half_bits(step) | half_bits(zero) << 16;
 }
 
-/* Codes the tokens of a block. LANES threads share a token of a page. */
+/* Codes the tokens of a block. LANES threads share a token. */
 __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ ranges r;
@@ -340,7 +340,7 @@ __device__ __forceinline__ float decoded(uint32_t scale, uint32_t code)
     return __fadd_rn(__fmul_rn(half_of(scale, 0), (float)code), half_of(scale, 1));
 }
 
-/* Returns elements 8 u .. 8 u + 7 of a token's K or V as bf16. */
+/* Returns elements 8 u .. 8 u + 7 of the K or V of a token in bf16. */
 template <int SIDE>
 __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, const uint32_t *record,
                                           const uint32_t *area, int u)
@@ -361,7 +361,7 @@ __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, con
                       bf16_pair(y[6], y[7]));
 }
 
-/* Writes K or V of the `left` tokens of a page; the first `done` are coded. */
+/* Writes K or V of the `left` tokens of a page, of which `done` are coded. */
 template <int SIDE>
 __device__ void restore_side(const head_of &o, uint16_t *rows, int p, int left, int done)
 {

@@ -20,8 +20,8 @@ enum { WARPS = 8 };
 /* ---- one token per decode step: its value and, with a level table, its key ---- */
 
 /*
- * Returns the smallest (sign 1) or largest (sign -1) number not in `taken`; ties: lowest dimension.
- * Upper half: the dimension.
+ * Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as float16,
+ * with its dimension in the upper half. Ties: lowest dimension.
  */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {
@@ -62,7 +62,7 @@ __device__ void code_value_part(const page_of &o, int t, int part, int lane)
         x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0),
         x[3] = bf16_of(v.y, 1);
     }
-    /* Padding is masked: neither outlier nor in the range. */
+    /* Padding is marked in the mask, so that it is neither an outlier nor in the range. */
     uint32_t taken = 0xfu & ~0u << min(max((int)a.width[1][o.g] - 4 * part, 0), 4);
     uint32_t *const list =
         reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
@@ -232,7 +232,7 @@ __device__ __forceinline__ constexpr int number_in(int j, int e)
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
-/* Widens a lane's ranges [lo, hi] of four channels to other pages that share the scales. */
+/* Widens the ranges [lo, hi] of four channels by tokens of other pages that share the scales. */
 __device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -381,7 +381,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
               lane = (int)threadIdx.x % 32;
     const int m = a.kv_len[b], before = m - (a.q_len ? a.q_len[b] : 1);
     const int k_from = keys_coded(a, before), k_to = keys_coded(a, m), v_to = values_coded(a, m);
-    /* Values outside the sliding window are skipped: their pages may be freed. */
+    /* Values outside the sliding window are skipped, because their pages may be freed. */
     const int v_from = max(values_coded(a, before), a.q_len ? 0 : min(first_seen(a, m), v_to));
     const int levels = 1 << a.form.bits;
     for (int i = (int)threadIdx.x; a.level && i < 2 * levels; i += 32 * WARPS) {

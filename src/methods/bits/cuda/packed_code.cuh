@@ -39,13 +39,13 @@ __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
     return (uint32_t)((q < -top ? -top : q > top ? top : q) + top);
 }
 
-/* Returns entry i of an outlier list; after the end, a zero in a padding dimension. */
+/* Returns entry i of an outlier list, or a zero in a padding dimension after the end. */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
     return i < a.v_apart[g] ? one : (uint32_t)(KVD_WIDTH_NARROW - 1) << 16;
 }
 
-/* Returns dimensions 16 u + 8 h + 2 c and the next of K or V of token t. */
+/* Returns two adjacent dimensions, from 16 u + 8 h + 2 c on, of K or V of token t. */
 __device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *rows, int side,
                                              int u, int h, int t, int c)
 {
@@ -65,7 +65,9 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
                                                16 * u + 8 * h + 2 * c);
 }
 
-/* Appends an outlier to the page's list. A full list drops x; o.a.beyond records the overflow. */
+/*
+ * Appends an outlier to the page's list, or counts the overflow in o.a.beyond if the list is full.
+ */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {
     uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list);

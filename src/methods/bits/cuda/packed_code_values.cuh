@@ -7,7 +7,7 @@
 namespace
 {
 
-/* V of 16 tokens in one lane, as A operand of mma: dimensions 16 (u0 + i) .. + 15 in v[i]. */
+/* V of 16 tokens in one lane, as A operands of mma. v[i]: dimensions from 16 (u0 + i) on. */
 struct sixteen {
     uint32_t v[8][4];
     int u0, units;
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int 
     return mask;
 }
 
-/* Sets lo and hi to the range of a token's dimensions not in `taken`. */
+/* Sets lo and hi to the range of the token's dimensions outside the mask `taken`. */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
 {
@@ -52,8 +52,8 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
 }
 
 /*
- * Returns the smallest (sign 1) or largest (sign -1) number not in `taken`; ties: lowest dimension.
- * Upper half: the dimension.
+ * Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as float16,
+ * with its dimension in the upper half. Ties: lowest dimension.
  */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
@@ -111,7 +111,7 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
     }
 }
 
-/* Writes a lane's 8 codes one after another: whole bytes, so no race with other lanes. */
+/* Writes a lane's 8 codes, which fill whole bytes, so lanes do not race. */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
 {

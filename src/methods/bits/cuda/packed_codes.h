@@ -33,7 +33,7 @@ typedef struct {
 
 typedef struct {
     kvd_gear of;
-    /* outliers of a prompt's key channel per page */
+    /* number of outliers of a prompt's key channel per page */
     int32_t k_room;
     /*
      * Right factors of prompts, float16, device [slots][map.page_elements / 64][columns]: by KV
@@ -45,14 +45,14 @@ typedef struct {
     size_t partial_room;
 } kvd_packed_gear;
 
-/* Floats of one CTA's sums in kvd_packed_gear.partial; n CTAs need 2 (n + 1) times as many. */
+/* Number of floats of one CTA's sums in kvd_packed_gear.partial. */
 enum { KVD_GEAR_PART = (KVD_WIDTH_NARROW + 2 * KVD_GEAR_RANK) * KVD_GEAR_RANK };
 
 typedef struct {
     kvd_packed_rows of;
     /* number of KV heads whose keys are rotated together; 0: none */
     int32_t turned;
-    /* Factor of a vector's range (rotatekv). 0: steps as in kvd_quantise_group. */
+    /* factor that shrinks a vector's range (rotatekv); 0: none */
     float clip;
     /* Device [n_kv_heads * d_head]: channel of each code of rotated keys. NULL: ascending. */
     const uint32_t *order;
@@ -77,11 +77,11 @@ typedef struct {
 
 typedef struct {
     kvd_packed_split of;
-    /* Device: for each m, cosines then sines of 2 pi i / m from element m * (m - 1) on. */
+    /* device: for each m, the cosines and sines of 2 pi i / m, from m * (m - 1) on */
     const double *wave;
     /*
-     * Turboquant, chosen [0] and other [1] channels: rotation, sketch [m][m]; level [3][256] for
-     * of.bits - 1, of.bits, of.bits + 1.
+     * Turboquant tables of chosen [0] and other [1] channels: rotation and sketch [m][m], level
+     * [3][256].
      */
     const float *rotation[2], *sketch[2], *level[2];
 } kvd_packed_split_codes;
@@ -92,7 +92,7 @@ typedef struct {
     int32_t head_at[KVD_HEADS_MAX]; /* byte offset of each KV head in a page */
     /* Stored dimensions of each KV head, of keys and values, without padding. */
     uint16_t width[2][KVD_HEADS_MAX];
-    /* outliers per value vector of each KV head, at most form.v_apart */
+    /* number of outliers per value vector of each KV head, at most form.v_apart */
     uint8_t v_apart[KVD_HEADS_MAX];
     /* form.allotted: bits of a token of each KV head, of keys and of values */
     uint16_t allotted[2][KVD_HEADS_MAX];
@@ -108,13 +108,13 @@ typedef struct {
     uint16_t *ring; /* newest tokens, device [slots][ring_pages][map.page_elements] */
     uint16_t *rows; /* working pages in bf16, device [pages][map.page_elements] */
     int32_t ring_pages, k_block, v_newest;
-    /* Tokens per scale of a key channel: form.k_group or a multiple of 64. */
+    /* number of tokens per scale of a key channel: form.k_group or a multiple of 64 */
     int32_t span;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
     const int32_t *q_len;         /* device [n] lengths of prompts; NULL: decode steps */
     const int32_t *page_table;    /* device [n][max_pages] */
-    /* CTAs that share the pages of a KV head of one request */
+    /* number of CTAs that share the pages of a KV head of one request */
     int32_t pages_side_by_side;
     /*
      * Levels, device [2][2][2^bits]: K, V; ascending levels for coding, then decoded numbers. NULL:
@@ -133,12 +133,12 @@ typedef struct {
      * head.
      */
     uint16_t *sink;
-    /* device [slots]: key outliers of each slot in all heads and layers */
+    /* device [slots]: number of key outliers of each slot */
     uint32_t *apart;
     uint32_t *beyond;
-    /* Q, K and V before RoPE, device; source of keys if before_rope. */
+    /* device: Q, K and V before RoPE, the source of keys if before_rope */
     const uint16_t *x;
-    /* elements from a token of x to the next */
+    /* elements between adjacent tokens of x */
     size_t ld;
     /* device [n]: first token of each prompt in x. NULL: token i belongs to request i */
     const int32_t *start;
@@ -175,17 +175,15 @@ cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t strea
 cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketched,
                                   cudaStream_t stream);
 cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream);
-/*
- * kvd_packed_code and kvd_packed_restore for turboquant, for heads of one width, a multiple of 32.
- */
+/* Quantise and restore turboquant's pages, for heads of one width, a multiple of 32. */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
 /* Quantises gear's tokens. Outliers become NaN in a->rows (prompts) and 0 in the ring buffer. */
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
-/* kvd_packed_code and kvd_packed_restore for vidkv, and for turboquant with fractional bits. */
+/* Quantise and restore the pages of vidkv, and of turboquant with fractional bits. */
 cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stream);
-/* Code and restore pages of zipcache, as kvd_packed_code and kvd_packed_restore. */
+/* Quantise and restore the pages of zipcache. */
 cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream);
 /*
@@ -194,7 +192,7 @@ cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t st
  */
 cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const float *lse,
                                cudaStream_t stream);
-/* Code and restore pages of hetero and rotatekv, as kvd_packed_code and kvd_packed_restore. */
+/* Quantise and restore the pages of hetero and rotatekv. */
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream);
 /* Writes K and V of all tokens (from the window's first page on) to the bf16 pages a->rows. */

@@ -67,16 +67,14 @@ __global__ void __launch_bounds__(32 * MERGERS)
     output_of(p, b, head)[dim] = __float2bfloat16_rn(x / (all + sink_term(p, head, most)));
 }
 
-/* Returns the number of pages with the newest `window` of m tokens; window 0: all. */
+/* Returns the number of pages with the newest `window` of m tokens (0: all tokens). */
 __device__ __forceinline__ int pages_read(int m, int window)
 {
     return (m + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS -
            (window ? max(m - window, 0) / KVD_PAGE_TOKENS : 0);
 }
 
-/*
- * Writes prefix sums of page counts to before[0 .. n]; requests from `*live` on are empty. One CTA.
- */
+/* Writes the prefix sums of the requests' page counts to before[0 .. n]. Launch with one CTA. */
 __global__ void __launch_bounds__(1024)
     plan_kernel(const int32_t *kv_len, const int32_t *live, int n, int window, int32_t *before)
 {
@@ -125,7 +123,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
     if (a->map.group > HEADS || a->form.allotted || kvd_packed_in_blocks(&a->form))
         return NULL;
-    /* Only kivi's kernel reads unquantised tokens other than the newest. */
+    /* The other kernels support only the newest token unquantised. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))
@@ -224,7 +222,7 @@ __global__ void plausible_kernel(const __grid_constant__ kvd_packed_args a, int 
         v_list[i] = half | (uint32_t)(i * 7 % d_v) << 16;
 }
 
-/* Fills RoPE rotations of length 1 for positions 0 .. 63, in the layout of levels_page.turn. */
+/* Fills a table of RoPE rotations for positions 0 .. 63. */
 __global__ void rope_table_kernel(const float *cosine, const float *sine, int half, uint4 *table)
 {
     const int lane = (int)threadIdx.x, u = (int)blockIdx.x, t = 8 * (int)blockIdx.y + lane / 4;

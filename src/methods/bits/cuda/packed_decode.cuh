@@ -35,7 +35,7 @@ __device__ __forceinline__ int token_of(int m, int i, int lane)
     return 16 * m + i / 2 * 8 + lane / 4;
 }
 
-/* Computes the scores, times log2(e), of bf16 tokens coded .. left - 1. */
+/* Computes the attention scores, times log2(e), of the unquantised tokens of a page. */
 template <class PAGE>
 __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor &at, int coded,
                                             int left, float (&s)[4][4], int lane)
@@ -114,7 +114,7 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/* Sets the scores outside from .. to - 1 to minus infinity. */
+/* Sets the scores of all tokens but from .. to - 1 to minus infinity. */
 __device__ __forceinline__ void hide(float (&s)[4][4], int from, int to, int lane)
 {
 #pragma unroll
@@ -155,7 +155,7 @@ __device__ __forceinline__ uint32_t times_bf16(uint32_t x, float factor)
     return *reinterpret_cast<const uint32_t *>(&y);
 }
 
-/* Adds V^T P^T of the bf16 tokens coded .. left - 1 of the page. */
+/* Adds V^T P^T (values times probabilities) of the unquantised tokens of a page. */
 template <class PAGE>
 __device__ __forceinline__ void ring_values(const packed_params &p, const cursor &at, int coded,
                                             int left, const uint32_t (&prob)[8],
@@ -195,7 +195,7 @@ __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int 
            p.a.map.o_offset[head];
 }
 
-/* Returns the attention sink's part of the softmax denominator. max: base-2 logarithm. */
+/* Returns the attention sink's part of the softmax denominator. max: largest score (base-2 log). */
 __device__ __forceinline__ float sink_term(const packed_params &p, int head, float max)
 {
     constexpr float LOG2E = 1.4426950408889634f;
@@ -254,7 +254,7 @@ __device__ __forceinline__ void put_result(const packed_params &p, const cursor 
     }
 }
 
-/* Adds a token to the softmax state. score: base-2 logarithm. value(i): dimension i of V. */
+/* Adds a token to the softmax state. value(i) returns dimension i of V. */
 template <int UNITS, class VALUE>
 __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lane, VALUE value)
 {
@@ -264,7 +264,7 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         s[e] = power_of_two(s[e] - (st.max[e] - TOP));
-        /* Lanes with the same lane % 4 share the sum: only one adds. */
+        /* Four lanes share the sum, so only one of them adds. */
         st.sum[e] += lane < 4 ? s[e] : 0;
     }
 #pragma unroll
@@ -281,7 +281,7 @@ __device__ __forceinline__ float sum_of_head(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* Adds the newest token, which copy_newest has copied to `row` in shared memory. */
+/* Adds the newest token, whose copy is in shared memory at `row`. */
 template <class PAGE>
 __device__ __forceinline__ void attend_newest(const packed_params &p, const cursor &at,
                                               const PAGE &page, const char *row,
@@ -353,7 +353,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
-    /* Tokens that left the attention window unquantised have no codes. */
+    /* Tokens outside the attention window may have no codes. */
     if (keys > unseen)
         page.scores(p, at, stage, w, codes, s, lane);
     else

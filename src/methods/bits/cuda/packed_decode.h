@@ -18,7 +18,7 @@ extern "C" {
 
 typedef struct {
     const void *q; /* device [n][q_pitch] bf16 */
-    /* form.sketch: device [n][q_pitch] bf16, S q of the rotated queries q */
+    /* device [n][q_pitch] bf16: products S q of the sketch, if form.sketch */
     const void *sketched;
     void *o; /* device [n][o_pitch] bf16 */
     /* device [n + 1], from kvd_packed_decode_plan: pages read by requests before request i */

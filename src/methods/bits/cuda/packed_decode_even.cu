@@ -9,7 +9,7 @@ namespace
 
 enum { WIDEST = 8 };
 
-/* Log2 of the excess factor of codes in registers 1 and 3 of an mma A operand. */
+/* Log2 of the factor by which unshifted codes in registers 1 and 3 are too large. */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -43,7 +43,9 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
      */
     static constexpr int UNITS = N, WARPS = 8, SHARE = FINE ? 1 : 2;
     static constexpr bool BF = false, ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
-    /* CODE: float16 of bit pattern 1. ROWS: excess factor of rows 8 .. 15 of an A operand. */
+    /*
+     * CODE: value of the float16 bit pattern 1. ROWS: factor by which rows 8 .. 15 are too large.
+     */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -138,10 +140,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
             }
     }
 
-    /*
-     * Adds the values of SHARE tiles of 16 tokens in 16 dimensions. scale: of dimension lane / 4.
-     * all: sums of probabilities.
-     */
+    /* Adds the values of SHARE tiles of 16 tokens in 16 dimensions. all: sums of probabilities. */
     static __device__ __forceinline__ void add_tiles(const uint16_t *scale, bool symmetric,
                                                      int first, const uint32_t (&a)[4][4],
                                                      const uint32_t (&prob)[8],

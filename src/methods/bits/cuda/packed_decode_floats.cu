@@ -15,13 +15,13 @@ __device__ __forceinline__ uint32_t times_bf16_pair(uint32_t x, uint32_t y)
     return *reinterpret_cast<const uint32_t *>(&z);
 }
 
-/* Returns the bit pattern of two bfloat16 numbers 2^n. */
+/* Returns a pair of bfloat16 numbers 2^n. */
 __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
 {
     return (uint32_t)(n + 127) * 0x00800080u;
 }
 
-/* Converts codes to an A operand of mma: exact bfloat16 (BF), or float16 times 2^(F::BIAS - 15). */
+/* Converts codes to an A operand of mma, exact in bfloat16 (BF), scaled in float16. */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {

@@ -11,7 +11,6 @@
 namespace
 {
 
-/* Bytes of rotations in shared memory per 16 dimensions: 256 per 8 tokens. */
 enum { TURNS = 3 * 256 };
 
 template <int B, int N> struct levels_page {
@@ -28,11 +27,10 @@ template <int B, int N> struct levels_page {
     uint32_t *query; /* queries in shared memory, [2 N][32] float16, divided by a power of two */
     /* Ranges of key channels in shared memory, [2 N][4]: half widths, then middles. */
     uint2 *range;
-    float *lowest; /* decoded number of code 0 of every key channel, in shared memory */
-    /* value_token() of outlier lane + 32 k of V */
+    float *lowest;
     uint32_t quick_token[QUICK];
     float level;
-    float level_0[2]; /* level 0 of keys and of values, as float16 */
+    float level_0[2];
     uint32_t column;
     float unit[2]; /* powers of two that divide query heads 2 c and 2 c + 1 */
 
@@ -181,7 +179,6 @@ template <int B, int N> struct levels_page {
         const uint2 low[2] = {ranges[0], ranges[4]}, high[2] = {ranges[4 * N], ranges[4 * N + 4]};
         const uint4 step = turn[2 * (N / 2) * 32 + u * 32 + lane % 4],
                     t[2] = {turn[u * 32 + lane], turn[(N / 2 + u) * 32 + lane]};
-        /* Rotates the middles by the token's position in its block of 16 tokens. */
         uint32_t x_middle[4], y_middle[4];
 #pragma unroll
         for (int r = 0; r < 4; r++) {
@@ -219,7 +216,7 @@ template <int B, int N> struct levels_page {
         return min(max(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, 0), (int)KVD_PAGE_TOKENS);
     }
 
-    /* Adds the page's first n tokens, stored in float16, to the softmax state. */
+    /* Adds the page's first n tokens, which are in float16, to the softmax state. */
     static __device__ __forceinline__ void others(const packed_params &p, const cursor &at, int n,
                                                   state<N> &st, int lane)
     {
@@ -301,7 +298,7 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /* Adds V^T P^T of the quantised tokens; outliers as differences from the number of code 0. */
+    /* Adds V^T P^T (values times probabilities) of the quantised tokens of a page. */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],

@@ -5,28 +5,24 @@
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/packed_words.cuh"
 
-/* Warps per CTA for floating-point codes and rotated vectors, at most WARPS_MOST. */
+/* number of warps per CTA for floating-point codes and rotated vectors */
 enum { FLOATS_WARPS = 12 };
 
-/* Members that every kernel reads come first: few lines of constant memory. */
+/* Members that every kernel reads come first, in few lines of constant memory. */
 struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
-    /*
-     * Shared-memory bytes of a page copy (newest token at newest_at), of a warp's scratch, of the
-     * CTA.
-     */
+    /* Shared-memory bytes: copy of a page, offset of the newest token, scratch of a warp, CTA. */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
     /* Log2 of: groups of 8 tokens per key scale; blocks of 16 dimensions per value scale. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
     /*
-     * uneven: heads differ in width, and pages weigh page_weight, not 1. weights: sum over KV
-     * heads.
+     * True: heads differ in width, and page_weight weighs their pages. weights: sum over KV heads.
      */
     bool uneven;
     int32_t weights;
-    kvd_packed_parts parts; /* layout of all heads unless `uneven` */
+    kvd_packed_parts parts;
     kvd_packed_decode_args d;
     kvd_packed_args a;
 };
@@ -53,11 +49,8 @@ namespace
 enum {
     WARPS_MOST = 12,
     HEADS = 8,
-    SHORT = 8, /* Warps with at most SHORT pages first load their bf16 tokens into L2. */
-    /*
-     * The running maximum's probability is 2^TOP, up to 2^(TOP + LAZY) before rescaling, within
-     * float16.
-     */
+    SHORT = 8, /* warps with at most SHORT pages first load their bf16 tokens into L2 */
+    /* The largest score has probability 2^TOP, or up to 2^(TOP + LAZY), within float16. */
     TOP = 6,
     LAZY = 2,
     /* fixed time of a page, in blocks of 16 dimensions */
@@ -68,12 +61,11 @@ typedef kvd_packed_decode_params packed_params;
 
 /*
  * Position of a warp in the list of pages: page `page` of request b in KV head g. place: weight of
- * all earlier pages. number: page numbers of 32 pages, one per lane.
+ * all earlier pages.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number, place, weight;
     const char *head;
-    /* layout of the head, and of K of the next page, if heads differ */
     kvd_packed_parts parts;
     int k_units, v_units, next_units;
 };
@@ -136,7 +128,7 @@ __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const
     return p.a.ring + page * (size_t)p.a.map.page_elements + p.a.map.kv_offset[at.g];
 }
 
-/* Returns the first page that the request reads, in or after the sliding window. */
+/* Returns the first page that overlaps the sliding window of the request. */
 __device__ __forceinline__ int first_page(const packed_params &p, const cursor &at)
 {
     return first_seen(p.a, at.m) / KVD_PAGE_TOKENS;
@@ -156,7 +148,7 @@ __device__ __forceinline__ void begin_request(const packed_params &p, cursor &at
     at.values = values_coded(p.a, at.m - 1);
 }
 
-/* Moves to the next page. After the last page, the cursor may not be used. */
+/* Moves to the next page. */
 __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int lane)
 {
     at.place += at.weight;
@@ -319,7 +311,7 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
     }
 }
 
-/* Words of codes that a lane loads ahead. PAIRS: K in pairs of blocks, as RoPE pairs them. */
+/* Words of codes that a lane loads ahead of use. */
 template <int B, int N, bool PAIRS> struct words_ahead {
     static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
     uint32_t w[AHEAD][B];
@@ -343,7 +335,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* Reloads the registers of block i with the next words of the operand `same`, or of `next`. */
+    /* Reloads the registers of block i with the next words. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int units = N)
     {

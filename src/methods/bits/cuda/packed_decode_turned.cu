@@ -17,7 +17,7 @@ template <bool SKETCH> constexpr int n_warps = SKETCH ? 8 : FLOATS_WARPS;
 __device__ __forceinline__ uint32_t signs_of_byte(uint32_t low, uint32_t high, int byte)
 {
     uint32_t x;
-    /* A prmt selector of 8 + i fills a byte with the sign of byte i. */
+    /* A prmt selector of 8 + i repeats the highest bit of byte i. */
     asm("prmt.b32 %0, %1, %2, %3;"
         : "=r"(x)
         : "r"(low), "r"(high), "r"(0xc080u + 0x1010u * (uint32_t)byte));

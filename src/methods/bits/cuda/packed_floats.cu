@@ -11,7 +11,7 @@ enum { WARPS = 8 };
 
 struct page_side {
     int side, d, left;
-    float tensor; /* scale of all keys, or of all values, of the head or layer */
+    float tensor; /* scale of all keys, or of all values, of a head or layer */
     const uint16_t *from;
     uint16_t *to;
     char *codes, *scales;
@@ -81,7 +81,8 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
     /*
-     * pair[u][2 j + h]: dimensions 16 u + 8 h + 2 (lane % 4) and the next of token 8 j + lane / 4.
+     * Pairs of adjacent dimensions: pair[u][2 j + h] is token 8 j + lane / 4, from dimension 16 u +
+     * 8 h + 2 (lane % 4) on.
      */
     uint32_t pair[UNITS][16];
 #pragma unroll

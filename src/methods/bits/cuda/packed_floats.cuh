@@ -42,7 +42,7 @@ template <class F> static __device__ __forceinline__ uint32_t float_code(float x
 {
     const float y = fminf(fabsf(x), F::LARGEST);
     const int exponent = max((int)(__float_as_uint(y) >> 23) - 127, F::LEAST);
-    /* q includes the leading 1, so adding q raises the exponent field by 1. */
+    /* Adding q, which includes the leading 1, adds 1 to the exponent field. */
     const float q = rintf(y * __uint_as_float(power_bits(F::MANTISSA - exponent)));
     return (__float_as_uint(x) >> 31 << (F::BITS - 1)) |
            (((uint32_t)(exponent - F::LEAST) << F::MANTISSA) + (uint32_t)q);
@@ -55,7 +55,7 @@ template <class F> static __device__ __forceinline__ float float_of(uint32_t cod
     return code >> (F::BITS - 1) & 1 ? -y : y;
 }
 
-/* Returns the scale that `byte` encodes, without the tensor's scale. */
+/* Returns the block scale that `byte` encodes. */
 template <class F> static __device__ __forceinline__ float block_scale(uint32_t byte)
 {
     if (F::BLOCK == 32) /* byte 0 encodes 2^-127, a subnormal number */
@@ -63,7 +63,7 @@ template <class F> static __device__ __forceinline__ float block_scale(uint32_t 
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }
 
-/* Returns the scale byte of a block with largest magnitude `most`, given the tensor's scale. */
+/* Returns the byte of the scale of a block with largest magnitude `most`. */
 template <class F> static __device__ __forceinline__ uint32_t block_byte(float most, float tensor)
 {
     if (F::BLOCK == 32) {

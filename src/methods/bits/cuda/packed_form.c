@@ -59,7 +59,7 @@ static size_t beyond(size_t end, size_t from)
     return end > from ? end - from : 0;
 }
 
-/* Returns a token's bits without its d codes: scales, and codes that pad the last block. */
+/* Returns the bits of a token besides its d codes. */
 static double block_bits(const kvd_packed_form *f, int d)
 {
     if (f->norms)
@@ -68,7 +68,7 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
-/* Returns the bits of a token coded alone. Joint keys of all heads count for head 0. */
+/* Returns the bits of a token that is coded alone. Joint keys of all heads count for head 0. */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
     const kvd_packed_rows *const r = &a->row.of;
@@ -127,7 +127,7 @@ static double split_block_bits(const kvd_packed_split *s, int d_qk, int d_v, int
            groups * (s->ternary ? 16 : 32) * d_v;
 }
 
-/* Returns the bits of a block of n tokens (zipcache). The class counts for key and value. */
+/* Returns the bits of a block of n tokens (zipcache). */
 static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, int n)
 {
     const int salient = kvd_packed_salient(c, n), others = n - salient;
@@ -162,8 +162,7 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
 }
 
 /*
- * Sets the records per page of each class: at most r m + 1/2 of m tokens, r the larger share of
- * prompts and later blocks.
+ * Sets the numbers of records per page: at most r m + 1/2 of m tokens belong to a class of share r.
  */
 static void set_class_room(kvd_packed_classes *c)
 {
@@ -175,7 +174,7 @@ static void set_class_room(kvd_packed_classes *c)
         c->room[k] += c->room[k] == 0;
 }
 
-/* Sets the outliers of a key channel per page, dividing a prompt's evenly among pages. */
+/* Sets the number of outliers of a key channel per page. */
 static void set_room(kvd_packed_gear *a)
 {
     for (int n = a->of.buffer; n <= KVD_GEAR_TOKENS; n += a->of.buffer) {

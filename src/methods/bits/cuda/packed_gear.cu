@@ -72,10 +72,7 @@ __device__ __forceinline__ int order_of(uint16_t x)
     return x == 0x8000 ? 0x8000 : x & 0x8000 ? 0xffff - x : x | 0x8000;
 }
 
-/*
- * Returns the histogram bin of the k-th smallest (top: largest) number. *before: sum of earlier
- * bins.
- */
+/* Returns the bin of the k-th smallest (top: largest) number. *before: sum of the bins before. */
 __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &before)
 {
     const int flip = top ? 255 : 0;
@@ -98,8 +95,8 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
 }
 
 /*
- * Limits of outliers: among numbers equal to `low` the first `lows`, equal to `high` those from
- * `highs` on.
+ * Limits of outliers. Ties at `low`: the first `lows` are outliers; at `high`: those from `highs`
+ * on.
  */
 struct limits {
     int low, lows, high, highs;
@@ -176,7 +173,7 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
     return pattern == APART ? middle : bf16_of(pattern, 0);
 }
 
-/* Replaces an outlier's NaN in the ring buffer by 0, for requests that read before they write. */
+/* Replaces an outlier's NaN in the ring buffer by 0. */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
     if (!a.q_len && *number == APART)
@@ -278,7 +275,7 @@ __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
     }
 }
 
-/* Computes s.turn [r][r] from the Gram matrix s.gram of A: A * turn is orthonormal. One thread. */
+/* Computes s.turn from the Gram matrix s.gram of A, so that A * turn is orthonormal. One thread. */
 __device__ void orthonormal_turn(shared_factors &s, int r)
 {
     for (int c = 0; c < r; c++) {
@@ -315,7 +312,7 @@ __device__ __forceinline__ row_of make_row(const head_of &o, int side, int t)
             side ? value_scale(o, t, 0) : key_scales(o, t)};
 }
 
-/* Returns the quantisation error of channel i of K or V of token t, 0 for outliers. */
+/* Returns the quantisation error of channel i of token t, 0 for outliers. */
 __device__ __forceinline__ float error_of(const head_of &o, const row_of &r, int side, int t, int i)
 {
     const int bits = o.a.gear.of.bits;
@@ -337,7 +334,7 @@ __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
     return y;
 }
 
-/* Multiplies row t of the error by s.right. e: the lane's part of the row; x: the product. */
+/* Multiplies row t of the quantisation error by s.right. x: the product. */
 __device__ __forceinline__ void multiply_row(const shared_factors &s, const head_of &o, int side,
                                              int t, float (&e)[D_MAX / 32], float (&x)[RANK],
                                              int lane)
@@ -364,7 +361,7 @@ struct rows_of {
     int side, from, to, every;
 };
 
-/* Stores the products of error rows with s.right as rows of the left factor. */
+/* Stores rows of the left factor: quantisation error times s.right. */
 __device__ void put_left(const shared_factors &s, const head_of &o, const rows_of &rows,
                          int columns)
 {
@@ -383,7 +380,7 @@ __device__ void put_left(const shared_factors &s, const head_of &o, const rows_o
 }
 
 /*
- * Accumulates s.sums = E^T E B and the Gram matrix of E B over rows of the error E. Ends with a
+ * Accumulates E^T E B and the Gram matrix of E B over rows of the error E, B = s.right. Ends with a
  * barrier.
  */
 __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_of &rows)
@@ -425,7 +422,7 @@ __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_o
     __syncthreads();
 }
 
-/* Returns element (i, c) of x * s.turn [r][r]. */
+/* Returns element (i, c) of the matrix product x * s.turn. */
 __device__ __forceinline__ float turned(const shared_factors &s, const float (*x)[RANK], int i,
                                         int c, int r)
 {
@@ -444,7 +441,7 @@ __device__ void start(shared_factors &s, int d, int r)
     __syncthreads();
 }
 
-/* Sets s.right = x * s.turn. */
+/* Sets s.right to the matrix product x * s.turn. */
 __device__ void turn_right(shared_factors &s, const float (*x)[RANK], int d, int r)
 {
     float y[D_MAX * RANK / (32 * ROW_WARPS)];

@@ -7,7 +7,7 @@
 namespace
 {
 
-/* KV head g of request b, whose first `prompt` tokens were coded together. */
+/* KV head g of request b, whose first `prompt` tokens form one block. */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt;
@@ -25,7 +25,7 @@ __device__ __forceinline__ char *codes_of(const head_of &o, int p)
     return in_codes(o.a, page_number(o.a, o.b, p), o.g);
 }
 
-/* Returns the record, in its page, of the block that begins with token `first`. */
+/* Returns the record of the block that begins with token `first`. */
 __device__ __forceinline__ char *record_of(const head_of &o, int first)
 {
     return codes_of(o, first / KVD_PAGE_TOKENS) + o.page.area +
@@ -51,7 +51,7 @@ __device__ __forceinline__ uint32_t *key_scales(const head_of &o, int t)
     return as_words(record_of(o, first)) + (t - first) / s.group * d;
 }
 
-/* Returns outlier e of a key channel, in the list of the prompt or of the block from `first`. */
+/* Returns outlier e of a key channel in the block that begins with token `first`. */
 __device__ __forceinline__ uint32_t *key_outlier(const head_of &o, int first, int e, int channel)
 {
     const int d = o.a.map.d_qk[o.g], room = o.a.gear.k_room;
@@ -109,7 +109,7 @@ __device__ __forceinline__ uint32_t code_in(const uint32_t *planes, int bits, in
     return code;
 }
 
-/* Returns scale * code + zero point, product and sum rounded separately, as on the CPU. */
+/* Returns scale * code + zero point. Product and sum are rounded separately, as on the CPU. */
 __device__ __forceinline__ float decoded(uint32_t scale, float code)
 {
     return __fadd_rn(__fmul_rn(half_of(scale, 0), code), half_of(scale, 1));

@@ -17,15 +17,15 @@ template <int B> __device__ __host__ constexpr int table_bytes()
     return (B == 3 ? 64 : 256) * ROW;
 }
 
-/* Returns the lane's level: of keys in lanes 0 .. 15, of values in lanes 16 .. 31. */
+/* Returns the quantisation level that the lane holds: of keys in lanes 0 .. 15, else of values. */
 template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
 {
     return level[((lane < 16 ? 1 : 3) << B) + lane % (1 << B)];
 }
 
 /*
- * Fills the table of levels. An entry decodes 2 codes (4 of 2 bits) for K, then V. Lanes read
- * different banks.
+ * Fills the table of quantisation levels, with a copy per memory bank. An entry decodes several
+ * codes.
  */
 template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {
@@ -51,7 +51,7 @@ __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int 
                           : w[i] >> from;
 }
 
-/* Looks up the levels of 16 tokens as an A operand of mma. */
+/* Looks up the quantisation levels of 16 tokens as an A operand of mma. */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
                                         int m, uint32_t (&x)[4])
@@ -109,13 +109,13 @@ __device__ __forceinline__ uint32_t value_place_of_token(uint32_t t)
     return (t & 1) | (t >> 1 & 4) | (t << 2 & 0x18) | (t << 4 & 0x300);
 }
 
-/* Returns an outlier's word: place above, x minus code 0's number in float16 below. */
+/* Returns an outlier's place in the tile (upper half) and its difference from code 0's number. */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float decoded)
 {
     return half_bits(x - decoded) | place << 16;
 }
 
-/* Writes an outlier's number, or 0 if `away`, to the tile, if its dimension is in pass `pass`. */
+/* Writes an outlier, or 0 if `away`, to the tile, if it belongs to pass `pass`. */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
@@ -132,7 +132,7 @@ __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
-    /* Writes the lane's outliers of pass `pass`, or 0 if `away`, to the tile. */
+    /* Writes the lane's outliers of a pass, or 0 if `away`, to the tile. */
     __device__ __forceinline__ void put_all(int pass, bool away) const
     {
 #pragma unroll
@@ -141,7 +141,7 @@ struct few_outliers {
     }
 };
 
-/* Returns outliers lane + 32 k, k < QUICK, of a list of n. */
+/* Returns the lane's outliers of a list of n. */
 template <class NUMBER>
 __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, NUMBER number)
 {
@@ -155,7 +155,7 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/* Writes a pass's outliers that are not in registers, or 0 if `away`, to the tile. */
+/* Writes the remaining outliers of a pass, or 0 if `away`, to the tile. */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)
@@ -178,7 +178,7 @@ __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], u
     }
 }
 
-/* Returns the address of K, followed by V, of a float16 first token. */
+/* Returns the address of K, followed by V, of a first token stored in float16. */
 __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, const cursor &at, int t)
 {
     const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS;
@@ -186,7 +186,7 @@ __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, cons
            p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS;
 }
 
-/* Prefetches the float16 first tokens, and the cosines and sines of their positions, into L2. */
+/* Prefetches the first tokens stored in float16, and their RoPE rotations, into L2. */
 template <int D>
 __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cursor &at, int lane)
 {
@@ -203,7 +203,7 @@ __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cur
         }
 }
 
-/* Returns the lane's part of the unscaled score of a float16 first token. */
+/* Returns the lane's part of the score of a first token stored in float16. */
 template <int D>
 __device__ __forceinline__ float sink_score(const packed_params &p, const cursor &at, int t,
                                             int lane)

@@ -22,7 +22,7 @@ struct page_of {
     const uint16_t *ring;
     uint16_t *rows;
     kvd_packed_parts parts;
-    /* tokens in the page, quantised keys, quantised values */
+    /* numbers of tokens in the page, of quantised keys, of quantised values */
     int left, keys, values;
 };
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
     return *reinterpret_cast<const uint4 *>(o.codes + part + 64 * block + 16 * c);
 }
 
-/* Writes 2 dimensions of token t: `restored` if t < coded, else from the ring buffer. */
+/* Writes two dimensions of token t: `restored` if t < coded, else those in the ring buffer. */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
 {
@@ -119,7 +119,7 @@ __device__ void even_values(const page_of &o, int u, int lane)
     }
 }
 
-/* Decodes 16 dimensions to tile [64][TILE_PITCH] by the second half of level [2][2^bits]. */
+/* Decodes 16 dimensions of keys or values to tile [64][TILE_PITCH]. */
 __device__ void level_unit(const page_of &o, int side, int u, const float *level, float *tile,
                            int lane)
 {
@@ -188,7 +188,7 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
             half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
 }
 
-/* Writes tokens t0 .. t0 + 7, coded ones from tile [8][TILE_PITCH]. One warp, 8 x 8 blocks. */
+/* Writes tokens t0 .. t0 + 7: coded ones from `tile`, others from the ring buffer. One warp. */
 __device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
                                           const float *tile, int lane)
 {
@@ -263,10 +263,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 
 /* ---- bits per dimension (allot) ---- */
 
-/*
- * Tables of a KV head in shared memory: x = mean + deviation * level. level[side][2^n]: first level
- * of n bits.
- */
+/* Tables of a KV head in shared memory: x = mean + deviation * level. */
 struct allot_tables {
     float level[2][2 << 8];
     struct {
@@ -458,7 +455,7 @@ __device__ __forceinline__ void restore_group(const head_of &o, const group_of &
             restore_half<4>(o, s, codes, rows, h);
 }
 
-/* Coded values of a token, with left and right factor. */
+/* Coded values of a token, with both low-rank factors. */
 struct value_of {
     const uint32_t *planes, *scale, *left, *right;
 };

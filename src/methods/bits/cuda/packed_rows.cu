@@ -29,7 +29,7 @@ __device__ __forceinline__ int place_of(const token_of &o, int g, int i)
            page_index(o.t % KVD_PAGE_TOKENS, i, width(o, g));
 }
 
-/* Calls f(g, i, channel i's index in shared memory) for all channels of all KV heads. */
+/* Calls f(head, channel, index in shared memory) for all channels of all KV heads. */
 template <class F> __device__ __forceinline__ void for_channels(const token_of &o, F f)
 {
     for (int g = 0, base = 0; g < o.a.map.n_kv_heads; base += width(o, g), g++)
@@ -37,7 +37,7 @@ template <class F> __device__ __forceinline__ void for_channels(const token_of &
             f(g, i, base + i);
 }
 
-/* Numbers of a token coded together: words in the page, numbers in shared memory. */
+/* Numbers of a token that are coded together, in the page and in shared memory. */
 struct vector_of {
     uint32_t *word;
     float *x;
@@ -168,9 +168,7 @@ __device__ __forceinline__ uint16_t *sink_at(const token_of &o, int g, int i)
     return in_sink(o.a, o.b, g, o.t) + (o.side ? o.a.map.d_qk[g] : 0) + i;
 }
 
-/*
- * Reads the token's numbers to shared memory x. before: tokens of the request before the iteration.
- */
+/* Reads a token's numbers to shared memory x. */
 __device__ void load_token(const token_of &o, int before, float *x)
 {
     const kvd_packed_args &a = o.a;
@@ -206,12 +204,12 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Scale in floating point: x = step ((RAISED + code) - zero) + add. */
+/* Scale for decoding: x = step ((RAISED + code) - zero) + add. */
 struct scale_of {
     float step, zero, add;
 };
 
-/* Converts a stored scale word. Without a summand, `add` is -0, which never changes a number. */
+/* Converts a stored scale. Adding -0 never changes a number. */
 __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_t word)
 {
     const float step = half_of(word, 0);
@@ -223,7 +221,7 @@ __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_
 __device__ __forceinline__ int scale_at(const kvd_packed_args &a, int i)
 {
     const uint32_t group = (uint32_t)a.row.of.group;
-    /* Exactly i / group: both below 2^16, group above 1. */
+    /* Exactly i / group, because both are below 2^16 and group is above 1. */
     return group ? (int)__umulhi((uint32_t)i, 0xffffffffu / group + 1) : 0;
 }
 
@@ -322,7 +320,7 @@ __device__ __forceinline__ uint4 eight_of_sink(const token_of &o, int g, int i)
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-/* Returns x * scale as bf16, 0 from index n on. */
+/* Returns x * scale in bf16; 0 from index n on. */
 __device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int n)
 {
     uint32_t y[4];
@@ -414,7 +412,7 @@ __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, flo
     }
 }
 
-/* Rotates the keys in x within each KV head, unnormalised. */
+/* Rotates the keys in x within each KV head, without normalisation. */
 __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, float *x)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, d = a.d_head;

@@ -24,7 +24,9 @@ __device__ __forceinline__ double sum_of_warp(double x)
     return x;
 }
 
-/* Adds tokens from, from + step, ... to eight channels' sums of squares (SQUARES) or ranges. */
+/*
+ * Adds tokens from, from + step, ... to the sums of squares (SQUARES) or ranges of eight channels.
+ */
 template <bool SQUARES>
 __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, int side, int u,
                                         int from, int to, int step, double (&sum)[8],
@@ -425,7 +427,7 @@ __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8
     __syncthreads();
 }
 
-/* Writes tokens from .. to - 1 of a page: from the ring buffer below `left`, then zeros. */
+/* Writes tokens from .. to - 1 of a page: copies of the ring buffer below `left`, then zeros. */
 __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_t *rows, int from,
                           int to, int left)
 {

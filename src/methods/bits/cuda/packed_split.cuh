@@ -109,7 +109,7 @@ __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory
             (uint16_t)(i % 3 | i / 3 % 3 << 2 | i / 9 % 3 << 4 | i / 27 % 3 << 6 | i / 81 % 3 << 8);
 }
 
-/* Writes 8 numbers of 2 bits of a channel, from token 8 j on. */
+/* Writes 8 decoded numbers of 2 bits of a channel, from token 8 j on. */
 __device__ __forceinline__ void put_two(const group_of &o, const vidkv_memory &s, int side,
                                         int part, int channel, int j, int i, int d)
 {
@@ -224,7 +224,7 @@ __device__ void restore_vidkv(group_of o, const vidkv_memory &s, uint16_t *rows)
     restore_side(o, s, 1, rows);
 }
 
-/* Returns the 16-bit numbers of vidkv_memory that depend on the head size. */
+/* Returns the number of 16-bit elements of vidkv_memory that depend on the head size. */
 __host__ __device__ __forceinline__ int vidkv_numbers(int d_head, int group)
 {
     const int wide = (d_head + 15) / 16 * 16;

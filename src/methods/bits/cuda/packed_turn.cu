@@ -19,7 +19,7 @@ struct shared_rows {
     float norm[ROWS];
 };
 
-/* Computes the lengths of the ROWS vectors. x: element i of every vector, per thread. */
+/* Computes the lengths of ROWS vectors. x: element i of every vector, in thread i. */
 __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
 {
 #pragma unroll
@@ -42,8 +42,8 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
 }
 
 /*
- * Multiplies each vector by a transposed matrix [d][d]; element i per thread. Begins and ends with
- * a barrier.
+ * Multiplies ROWS vectors by a transposed matrix [d][d]; thread i has element i. Begins and ends
+ * with a barrier.
  */
 __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
                                      float (&y)[ROWS], int i)
@@ -92,7 +92,7 @@ __device__ __forceinline__ int number_of(int side, int t, int i)
     return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
 }
 
-/* Stores a vector's norm in the page; norms of values are in the place of scales. */
+/* Stores a vector's norm in the page. */
 __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &parts, int side,
                                          int t, float norm)
 {
@@ -108,14 +108,14 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
     }
 }
 
-/* Codes of a CTA's ROWS vectors; thread i has element i. */
+/* Codes of ROWS vectors; thread i has element i. */
 struct coded_rows {
     uint32_t code[ROWS];
-    /* norm of vector i and of its residual, in thread i < ROWS */
+    /* norms of vector i and of its residual, in thread i < ROWS */
     float norm, rest;
 };
 
-/* Codes the vectors x; mask `keys`: keys, others values. Begins and ends with a CTA barrier. */
+/* Codes the vectors x; the mask `keys` marks the keys. Begins and ends with a barrier. */
 __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args &a, uint32_t keys,
                                           const float (&x)[ROWS], coded_rows &c, int i)
 {
@@ -145,7 +145,7 @@ __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args 
         c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
 }
 
-/* Stores the norm of a vector and, for a sketched key, of its residual. */
+/* Stores the norm of a vector and, with a sketch, of a key's residual. */
 __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
                                           const kvd_packed_parts &parts, int side, int t,
                                           float norm, float rest)
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(D_MAX)
         const_cast<uint16_t *>(in_ring(a, b, p, g)) + page_index(t % KVD_PAGE_TOKENS, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
-    /* Vectors 0 .. group - 1: queries of a KV head; last two: key and value. */
+    /* The last two vectors are the key and the value, the others queries. */
     float x[ROWS] = {}, y[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS - 2; r++)

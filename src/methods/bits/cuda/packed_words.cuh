@@ -20,7 +20,7 @@ static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int
     return a.form.v_channels ? keys_coded(a, m) : m > a.v_newest ? m - a.v_newest : 0;
 }
 
-/* Returns the first token that the newest of m tokens attends to. */
+/* Returns the first token to which the newest of m tokens attends. */
 static __device__ __forceinline__ int first_seen(const kvd_packed_args &a, int m)
 {
     return a.map.window ? max(m - a.map.window, 0) : 0;
@@ -57,7 +57,9 @@ static __device__ __forceinline__ int place_in_page(const kvd_packed_args &a, in
     return side * KVD_PAGE_TOKENS * d_qk + page_index(t, i, side ? a.map.d_v[g] : d_qk);
 }
 
-/* Returns channel i of token t in bf16: from pages for prompts, from the ring buffer for steps. */
+/*
+ * Returns the address of a number in bf16: in the pages for prompts, in the ring buffer for steps.
+ */
 static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, int b, int g,
                                                     int side, int t, int i)
 {
@@ -67,10 +69,7 @@ static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, in
     return rows + place_in_page(a, g, side, t % KVD_PAGE_TOKENS, i);
 }
 
-/*
- * Tokens from .. to - 1 coded in an iteration. m: tokens of the request. prompt: coded tokens of
- * its prompt.
- */
+/* Tokens from .. to - 1 of a request that an iteration codes. */
 struct coded_span {
     int from, to, prompt, m;
 };
@@ -140,7 +139,7 @@ static __device__ __forceinline__ uint32_t *as_words(char *at)
     return reinterpret_cast<uint32_t *>(at);
 }
 
-/* Returns the word of bytes q of n <= 4 words. select: 0x40 + 0x11 q. */
+/* Returns the word of bytes q of n <= 4 words. */
 static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n, uint32_t select)
 {
     const uint32_t second = n > 1 ? word[1] : 0, third = n > 2 ? word[2] : 0,
@@ -173,10 +172,7 @@ static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, i
     }
 }
 
-/*
- * Offset of raised_byte and raised_pair, which return RAISED + x, faster than converting the
- * integer x.
- */
+/* Number that raised_byte and raised_pair add, for faster conversion to floats. */
 template <int MOST>
 static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, int bits, int c,
                                                        uint32_t (&code)[2])
@@ -220,7 +216,7 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
     }
 }
 
-/* Unpacks a lane's 32 codes: 2 p and 2 p + 1 to pair[p]. */
+/* Unpacks a lane's 32 codes in pairs: codes 2 p and 2 p + 1 to pair[p]. */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
 {
@@ -339,7 +335,7 @@ static __device__ __forceinline__ uint32_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-/* Product as `mma` of mma.cuh, not volatile: the compiler may move it. */
+/* Matrix product like `mma` in mma.cuh, but not volatile. */
 template <bool BF>
 static __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                                 uint32_t b1)

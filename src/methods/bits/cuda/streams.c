@@ -30,20 +30,17 @@ typedef struct {
 
 typedef struct {
     kvd_gpu_method method;
-    size_t wide, pitch; /* pitch: elements between rows of `to` and of y */
+    size_t wide, pitch; /* pitch: elements between adjacent rows of `to` and of y */
     int32_t n_sink;
     /* true: random tables (timing), whose blocks may exceed their memory */
     bool drawn;
     bool joint; /* true: kvd_latent_restore_joint restores all KV heads together */
     size_t lookup_room;
     layer_of *layer;
-    size_t latent_page; /* elements */
+    size_t latent_page; /* number of bf16 elements of a page of latents */
     uint16_t *latents;
     float *y; /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
-    /*
-     * Stream that decodes the next layer. Events: restored (layer multiplied), decoded (next layer
-     * ready).
-     */
+    /* Stream that decodes the next layer, and two events that order it with the main stream. */
     cudaStream_t ahead;
     cudaEvent_t restored, decoded;
     kvd_stream_slots slots;
@@ -119,7 +116,7 @@ static int follow(cudaStream_t earlier, cudaEvent_t event, cudaStream_t later, k
                : 0;
 }
 
-/* Multiplies a layer's components into the pages, while the next layer is decoded. */
+/* Multiplies a layer's components by the inverse transform, while the next layer is decoded. */
 static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -164,7 +161,7 @@ static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* After new tokens were appended in decode steps, restores all other tokens of the layer. */
+/* Restores all earlier tokens of the layer in decode steps. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     return !r->steps ? 0
@@ -527,7 +524,7 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-/* Returns true if blocks have a page's size, and tokens are coded right after their attention. */
+/* Returns true if blocks have a page's size and tokens are coded at once. */
 static bool fits(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_kvtc
@@ -607,7 +604,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
     k->joint = kvd_latent_joins(cache->config->n_kv_heads, cache->config->d_head);
-    /* The cache releases the method, also if copy_tables() fails. */
+    /* From here on, the cache releases the method, also after a failure. */
     *m = &k->method;
     return copy_tables(k, err);
 }

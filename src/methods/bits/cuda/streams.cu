@@ -20,13 +20,13 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
     return __popc(mask & ((1u << lane) - 1));
 }
 
-/* Stream to which symbols are added: the lane's coder state, numbers of words and of exceptions. */
+/* Stream that grows: the lane's coder state, numbers of words and of exceptions. */
 struct growing {
     uint32_t x;
     int words, exceptions;
 };
 
-/* Adds one symbol of cumulative frequency `low` and frequency f in each lane with `here`. */
+/* Adds one symbol of frequency f in each lane with `here`. low: cumulative frequency. */
 __device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const block_of &to,
                                      int room, int lane, growing &g)
 {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_const
     }
 }
 
-/* Codes one group of components of a token: element j of y, with tables.component[j], per lane. */
+/* Codes one group of components of a token, one per lane. */
 __device__ __forceinline__ void code_group(const kvd_stream_side &side, const block_of &to, int j,
                                            int t, const float *y, int lane, growing &g)
 {

@@ -21,7 +21,7 @@ extern "C" {
  */
 typedef struct {
     int32_t n_streams, words, exceptions;
-    int32_t scales; /* groups of components with a scale, per token */
+    int32_t scales; /* number of groups of components with a scale, per token */
 } kvd_stream_room;
 
 /*
@@ -56,10 +56,10 @@ typedef struct {
     float offset;
     /* [tables.kept] subtracted from each component before rounding */
     const float *bias;
-    /* Groups with a common scale, and the group of each component [tables.kept], if room.scales. */
+    /* Groups that share a scale, and the group of each component, if room.scales. */
     const kvd_stream_group *group;
     const uint16_t *group_of;
-    const uint32_t *lookup; /* output of kvd_stream_lookups */
+    const uint32_t *lookup; /* lookup tables written by kvd_stream_lookups */
     kvd_stream_lookup_size lookup_size;
     char *blocks; /* [pages][bytes of kvd_stream_parts] */
     int32_t rank; /* components of a latent, at least tables.kept + 1 */

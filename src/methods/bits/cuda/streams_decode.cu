@@ -31,9 +31,9 @@ enum {
 /* Words of a stream, popped from the last to the first. */
 struct word_stack {
     const uint16_t *from;
-    uint32_t ring; /* address in shared memory; word i is at i % RING */
+    uint32_t ring; /* shared-memory address; word i is at i % RING */
     int end, at;
-    /* index of the lowest chunk (CHUNK words) whose copy has started */
+    /* index of the lowest chunk of CHUNK words whose copy has started */
     int low;
 };
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ void request(const word_stack &w, int chunk, int lane
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for all started chunks but the lowest. */
+/* Waits for the started copies of all chunks but the lowest. */
 __device__ __forceinline__ void await(void)
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -95,7 +95,7 @@ __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
     w.at = max(w.at - __popc(mask), 0);
 }
 
-/* Decodes one integer from the state x. Returns the byte offset of its row in the lookup table. */
+/* Decodes one integer from state x. Returns the byte offset of the integer's row in the table. */
 template <int LANES>
 __device__ __forceinline__ uint32_t take(kvd_stream_at image, const kvd_stream_lookup &g,
                                          uint32_t lane, uint32_t &x)
@@ -113,7 +113,10 @@ __device__ __noinline__ int find(const uint16_t *start, int n, uint32_t x)
     return kvd_stream_find(start, n, x);
 }
 
-/* Decodes one integer from the state x by a frequency table in global memory. Returns its index. */
+/*
+ * Decodes one integer from state x by a frequency table in global memory. Returns the integer's
+ * index.
+ */
 __device__ __forceinline__ uint32_t search(const uint16_t *start, int n, uint32_t &x)
 {
     const int i = find(start, n, x);
@@ -192,7 +195,7 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
 struct page_stream {
     const kvd_stream_side &side;
     kvd_stream_at image;
-    /* shared-memory address of bf16 [2 * KVD_STREAM_HALF], the number of each integer */
+    /* shared-memory address of the bf16 number of each integer */
     uint32_t value;
     int page, s, n, first, end;
     uint16_t *to;
@@ -296,7 +299,7 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
         uint16_t *const tile = m.tile + t % TILE * TILE_PITCH + lane;
         prepare_token(w, lane);
         kvd_stream_lookup g = group_at(p.image, 0);
-        /* Not unrolled: the loop stays in the instruction cache. */
+        /* Without unrolling, the loop stays in the instruction cache. */
 #pragma unroll 1
         for (int k = 0; k < groups; k++) {
             tile[KVD_LANES * k] = component<SCALES, WHOLE>(p, g, k, lane, x);
@@ -376,7 +379,7 @@ struct restore_args {
     kvd_cachegen_layer layer;
 };
 
-/* Shared bytes before the tables: a row of steps, then an anchor row per warp. */
+/* Bytes of shared memory before the tables: a row of steps, an anchor row per warp. */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
 /* Decodes the code of channel 32 k + lane from the lane's state x. */
@@ -507,7 +510,7 @@ cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, uns
     e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    /* No more CTAs than run at once: each loads the lookup tables at its start. */
+    /* Each CTA loads the lookup tables, so no more CTAs are launched than run at once. */
     const size_t at_once = most / bytes * sms / tables, want = (pages + warps - 1) / warps,
                  x = want < at_once ? want : at_once;
     kernel<<<dim3((unsigned)(x ? x : 1), y, z), (unsigned)(32 * warps), bytes, stream>>>(a);

@@ -16,7 +16,7 @@ static const char what[] = "coded inputs";
 
 typedef struct {
     kvd_gpu_method method;
-    /* Tables of latents of one layer; store.pool holds one layer's decoded vectors at a time. */
+    /* Tables of latents; store.pool holds the decoded vectors of one layer at a time. */
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_xquant_form form;
@@ -424,7 +424,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     q->w = cache->worker;
     cache->hook.wants_input = 1;
-    /* The cache releases the method, even if describe() fails. */
+    /* From here on, the cache releases the method, also after a failure. */
     *m = &q->method;
     return describe(q, plan, err);
 }

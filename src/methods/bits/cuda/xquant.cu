@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(THREADS) code_tokens(const __grid_constant__ k
         code_unit(a, b, before + task / units, task % units * n, n, lane);
 }
 
-/* Codes channel i of the K vectors of tokens first .. first + group - 1. */
+/* Codes channel i of the K vectors of a group of tokens from `first` on. */
 __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i)
 {
     const int group = a.form.group, bits = a.form.bits, end = first + group,
@@ -144,7 +144,7 @@ __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i)
     }
 }
 
-/* Codes the K vectors, a channel of at least 32 tokens per thread. */
+/* Codes the K vectors; a thread codes one channel of several tokens. */
 __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__ kvd_xquant_args a)
 {
     const int b = (int)blockIdx.y, m = a.kv_len[b], group = a.form.group,
