@@ -13,7 +13,7 @@ typedef enum {
     KVD_STEPWISE_PROJECT,
     KVD_STEPWISE_APPEND,
     KVD_STEPWISE_ATTEND,
-    /* Time of choosing tokens and channels, and of quantising. */
+    /* time of choosing tokens and channels, and of quantising */
     KVD_STEPWISE_COMPRESS,
     KVD_STEPWISE_PARTS
 } kvd_stepwise_part;
@@ -27,7 +27,7 @@ typedef struct {
     /* bits of codes and of unquantised numbers */
     double payload;
     double side;
-    /* bits of the tokens' scores, positions and key bounds */
+    /* bits of scores, positions and key bounds of cached tokens */
     double entries;
     /* bits that attention read, including the new token's */
     double read;
@@ -71,12 +71,14 @@ int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, s
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
 /*
- * Returns the tokens that a layer holds at the end. offset [n_sequences + 1]: first token of each
- * sequence. window 0: none.
+ * Returns the number of tokens that a layer holds at the end. offset [n_sequences + 1]: first token
+ * of each sequence. window 0: none.
  */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
-/* Returns the share of n tokens that all layers hold with their attention windows. */
+/*
+ * Returns (tokens that all layers hold after n tokens) / (tokens held without attention windows).
+ */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
 /* Adds to *sum the counters of an uncompressed cache. offset [n_sequences + 1]: first tokens. */

@@ -68,8 +68,8 @@ typedef enum {
     KVD_NEEDS_PRE_ROPE = 2,
     KVD_NEEDS_ACTIVATIONS = 4, /* Q, K and V of calibration text, --calibration */
     KVD_NEEDS_FISHER = 8,
-    KVD_NEEDS_PROBABILITIES = 16, /* sums of attention probabilities of the prompt */
-    KVD_NEEDS_PROMPT = 32,        /* a prompt, at whose end the method chooses tokens */
+    KVD_NEEDS_PROBABILITIES = 16,
+    KVD_NEEDS_PROMPT = 32, /* requires a prompt, at whose end the method chooses tokens */
     KVD_NEEDS_QUERIES = 64,
     KVD_NEEDS_INPUT = 128 /* inputs of the layers, and the weights that multiply them */
 } kvd_needs;

@@ -9,7 +9,7 @@
 #include "methods/stepwise.h"
 #include "model/pass/blocks.h"
 
-/* y = x a, x [n][d], a [d][m]; row pitches ldx and ldy. */
+/* Computes y = x a, with x [n][d], a [d][m] and row pitches ldx, ldy. */
 static void project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a,
                     float *y, size_t ldy)
 {
@@ -30,7 +30,7 @@ static const kvd_dims_head *head_of(const kvd_cache *c, int layer, size_t g,
     return dims ? &dims->head[(size_t)layer * (size_t)dims->n_kv_heads + g] : whole;
 }
 
-/* Writes x [n] to `store` from element `at` on; rounds x alike. */
+/* Writes x [n] to `store` in the cache's data type, and rounds x. */
 static size_t put(const kvd_cache *c, char *store, size_t at, float *x, size_t n)
 {
     void *const to = store + at * kvd_dtype_bytes(c->plan->type);
@@ -45,10 +45,7 @@ static size_t sharing(const kvd_cache *c)
     return dims && dims->rebuild ? (size_t)dims->heads : 1;
 }
 
-/*
- * Stores n rows of K or V, projected by `a` unless NULL. cut [n][w]: stored numbers. Returns the
- * stored elements.
- */
+/* Stores n rows of K or V, projected by `a` unless NULL. Returns the number of stored elements. */
 static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, size_t w,
                          const float *x, size_t ld, const float *a, size_t at, float *cut)
 {
@@ -93,7 +90,7 @@ static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer
                          .w_v = (size_t)h->d_v};
 }
 
-/* Stores n tokens of the KV heads that share a latent, from g on. Returns the stored elements. */
+/* Stores n tokens of the heads that share a latent. Returns the number of stored elements. */
 static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n,
                           size_t g, const kvd_dims_head *whole, size_t at)
 {
@@ -103,7 +100,7 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
     const stored_head s = stored_at(c, cf, in->layer, n, g, whole);
     const kvd_dims_head *const h = s.head;
     const size_t d_qk = (size_t)h->d_qk;
-    /* The key latents use the values' memory s.v until the keys are rebuilt. */
+    /* The key latents use the memory of the values until the keys are rebuilt. */
     float *const k_cut = h->b_k ? s.v : s.k;
     size_t stored = store_side(c, n, heads, d, d_qk, (h->b_k ? in->k_pre : in->k) + from, ld,
                                h->a_k, at, k_cut);
@@ -180,7 +177,7 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (size_t b = 0; b < blocks; b++)
         for (size_t head = 0; head < n_heads; head++) {
-            /* Blocks of rows with the most keys run first, to balance the threads. */
+            /* Blocks with the most keys run first, to balance the threads. */
             const size_t row = (blocks - 1 - b) * KVD_ATTEND_ROWS;
             const size_t rows = n - row < KVD_ATTEND_ROWS ? n - row : KVD_ATTEND_ROWS;
             attend_rows(c, in, first, n, row, rows, head, &whole,
@@ -196,7 +193,7 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
     c->account.bytes_stored += elements / n * held * kvd_dtype_bytes(c->plan->type);
 }
 
-/* Makes the RoPE tables for n tokens. RoPE scaling may depend on n. */
+/* Makes the RoPE tables for n tokens, since RoPE scaling may depend on n. */
 static int make_tables(kvd_cache *c, const kvd_config *config, size_t n, kvd_err *err)
 {
     const size_t half = (size_t)config->d_head / 2, tables = config->rope_local_theta > 0 ? 2 : 1;
@@ -246,10 +243,7 @@ static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size
            in->offset[a + 1] - in->offset[a] == in->offset[b + 1] - in->offset[b];
 }
 
-/*
- * Runs sequences from .. to-1 in parallel. Counters are added in a fixed order, for reproducible
- * bits.
- */
+/* Runs sequences from .. to-1 in parallel, and adds counters in a fixed order. */
 static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to,
                           float *out, kvd_err *err)
 {

@@ -37,7 +37,7 @@ typedef struct {
 
 /*
  * Initialises `*c` for sequences of at most max_len tokens. The plan must be open. Numbers beyond
- * the range of its data type become infinite.
+ * the range of plan->type become infinite.
  */
 int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_plan *plan, size_t max_len,
                    kvd_err *err);

@@ -69,14 +69,14 @@ static void store_plain(kvd_head *h, int side, size_t i)
     const double share =
         shared ? kvd_prompts_share(h->prompts, (kvd_side)side, h->in->layer, h->sequence)
                : 1 / (double)h->heads;
-    /* A model that caches one latent per token stores values as part of the keys. */
+    /* Models that cache one latent per token store values as part of the keys. */
     if (side == KVD_VALUES && h->in->config->latent)
         return;
     set_bits(h, side, i,
              8.0 * share * (double)(stored_of(h, side, i) * kvd_dtype_bytes(h->p->type)), 0);
 }
 
-/* Applies RoPE to cached tokens from .. to-1, from pre-RoPE keys to h->k_read. */
+/* Applies RoPE to the keys of cached tokens from .. to-1, into h->k_read. */
 static void read_keys(kvd_head *h, size_t from, size_t to)
 {
     if (!h->before_rope)
@@ -249,12 +249,12 @@ static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
     return h->p->bits->two_levels && there[KVD_LEVEL_LOW] && there[KVD_LEVEL_HIGH];
 }
 
-/* Quantises K or V of cached tokens from .. to-1, pruned all or none. */
+/* Quantises K or V of cached tokens from .. to-1, of which all or none are pruned. */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
-    /* Levels of different size are coded separately, so that bits count at each token's level. */
+    /* Tokens of two levels are coded separately if their sizes differ. */
     if (h->low[side] < h->width[side] ||
         (!pruned && !all && sharing == 1 && has_two_levels(h, from, to))) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||

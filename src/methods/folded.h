@@ -16,7 +16,8 @@
  */
 
 /*
- * Returns the doubles of scratch memory for kvd_fold_rows (n columns) or kvd_fold_columns (n rows).
+ * Returns the number of doubles of scratch for kvd_fold_rows (n columns) and kvd_fold_columns (n
+ * rows).
  */
 size_t kvd_fold_scratch(size_t d, size_t n);
 
@@ -33,7 +34,7 @@ void kvd_fold_rows(size_t d, size_t m, const float *a, size_t cols, float *w, do
 void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld, float *w,
                       double *scratch);
 
-/* Most weight matrices (Q, K, V) that one tensor of a checkpoint holds. */
+/* Largest number of weight matrices (Q, K, V) in one tensor. */
 enum { KVD_FOLDED_PARTS = 3 };
 
 typedef struct {

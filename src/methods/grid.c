@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Part of a grid NAME,KEY=VALUE/VALUE,...: the alternative values of one key, or text between. */
+/* Part of a list of methods: the alternative values of one key, or text without alternatives. */
 typedef struct {
     const char *at;
     size_t len;

@@ -81,7 +81,7 @@ static void describe_window(kvd_head *h, size_t window)
     const bool leave = window && window < h->n;
     h->tokens = leave ? NULL : p->tokens;
     h->leaving = kvd_plan_block(p);
-    /* Room for the new token and for a whole block that leaves the attention window. */
+    /* Room for the new token and for the block that leaves the attention window together. */
     h->most = leave && window + h->leaving < h->n ? window + h->leaving : h->n;
 }
 
@@ -144,7 +144,7 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
             memcpy(y + i * m, x + i * ldx, m * sizeof *y);
 }
 
-/* Multiplies K or V of the call's tokens by `matrix`, into h->cut[side]. */
+/* Multiplies K or V of new tokens by `matrix`, into h->cut[side]. */
 static void project_side(kvd_head *h, int side, const float *x, const float *matrix)
 {
     const size_t ld = (size_t)h->in->config->n_kv_heads * h->d, w = h->width[side];

@@ -48,11 +48,11 @@ typedef struct {
     size_t read;
 
     size_t room, step_room;
-    /* [room][width] projected K and V of this call's tokens, from position `base` on */
+    /* [room][width] projected K and V of new tokens, from position `base` on */
     float *cut[KVD_N_SIDES];
     /*
-     * Projected queries [group][step_room][read] and outputs [group][step_room][width of V] of
-     * tokens after the prompt.
+     * Projected queries [group][step_room][read] and outputs [group][step_room][width of V], from
+     * position kvd_head_step_base(h) on.
      */
     float *q_cut, *o_cut;
 
@@ -104,11 +104,11 @@ typedef struct {
 
 /* Returns the KV head's part of `dims`, or NULL if `dims` is NULL. */
 const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g);
-/* Sets the sizes, matrices and scale of *h, after h->p, h->g and h->prompts. */
+/* Sets the sizes, matrices and scale of *h. h->p, h->g and h->prompts must be set. */
 void kvd_head_describe(kvd_head *h, const kvd_attention_in *in);
 /*
- * Allocates all arrays of *h, after kvd_head_describe and n, n0, room, step_room. The caller must
- * call kvd_head_release, also after a failure.
+ * Allocates all arrays of *h; n, n0, room and step_room must be set. The caller must call
+ * kvd_head_release, also after a failure.
  */
 int kvd_head_allocate(kvd_head *h, kvd_err *err);
 void kvd_head_end_prompt(kvd_head *h);
@@ -117,7 +117,7 @@ void kvd_head_release(kvd_head *h);
 /* Returns the bits stored for the head in addition to K and V. */
 double kvd_head_entry_bits(const kvd_head *h);
 
-/* Returns the position of the call's first token after the prompt. */
+/* Returns the position of the first new token after the prompt. */
 size_t kvd_head_step_base(const kvd_head *h);
 
 /* Returns the query at position t of the head's j-th query head. */
@@ -127,7 +127,7 @@ const float *kvd_head_key(const kvd_head *h, const float *k, size_t t);
 /* Returns the first position in the attention window of the token at position t. */
 size_t kvd_head_seen_from(const kvd_head *h, size_t t);
 
-/* y = x a, x [n][d] with row pitch ldx, a [d][m]; a NULL: copies m columns. */
+/* Computes y = x a, with x [n][d], a [d][m]; copies m columns if `a` is NULL. */
 void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a,
                       float *y);
 void kvd_head_project_rows(kvd_head *h);
@@ -146,7 +146,10 @@ void kvd_head_append(kvd_head *h, size_t t);
 void kvd_head_leave(kvd_head *h, size_t t);
 /* Quantises the cached tokens that the method may quantise now; a prompt's as one block. */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
-/* Lowers or drops cached tokens as h->decision [m] says, after merging if `merges`. */
+/*
+ * Lowers or drops cached tokens as h->decision [m] says. If `merges`, the method may merge dropped
+ * tokens first.
+ */
 int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
 /* Prunes key channels of all cached tokens except the newest. Counts d bits for the mask. */
 int kvd_head_prune(kvd_head *h, kvd_err *err);

@@ -18,7 +18,7 @@ typedef struct {
      * max_len.
      */
     uint32_t whole;
-    /* 1 if a token is sampled after the slice, 0 inside a prompt */
+    /* 1 if a token is sampled after the slice */
     int emits;
     /* 1 if the sampled token is the request's last; the slot is then free */
     int last;
@@ -35,14 +35,11 @@ typedef struct {
 
 /* Attention kernels of a CUDA engine. */
 typedef enum {
-    /* Kernels with each head's own number of dimensions, work divided by cost. */
+    /* kernels with each head's own number of dimensions, and work divided by cost */
     KVD_ATTENTION_OURS,
-    /*
-     * KVD_ATTENTION_OURS with work divided between thread blocks as the ZACK and FDC papers
-     * describe.
-     */
+    /* same kernels, but work divided as the ZACK and FDC papers describe */
     KVD_ATTENTION_PAPERS,
-    /* Heads padded to the layer's widest, work divided by tokens (without ZACK/KE and FDC/KE). */
+    /* heads padded to the widest of the layer (without ZACK/KE and FDC/KE) */
     KVD_ATTENTION_STOCK
 } kvd_attention_choice;
 enum { KVD_N_ATTENTIONS = 3 };

@@ -14,7 +14,7 @@
 #include "methods/plugin/plugin.h"
 
 typedef struct {
-    /* Must be first. Keys in info.tradeoff: NAME.KEY, or p and p_u of the whole combination. */
+    /* Must be first. info.tradeoff has keys NAME.KEY, or p and p_u. */
     kvd_method_info info;
     const char *members;
     /* Default parameters "KEY=VALUE,..."; NULL: the members' own defaults. */
@@ -216,8 +216,8 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
 }
 
 /*
- * Combines a method that ranks prompt tokens with one that drops tokens, in either order. Returns
- * false if impossible.
+ * Combines a method that ranks prompt tokens with one that drops tokens. Returns false if
+ * impossible.
  */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {

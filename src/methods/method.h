@@ -17,9 +17,9 @@
 typedef enum {
     KVD_WIDTH_RULE_EQ6,
     KVD_WIDTH_RULE_EQ6_ENERGY, /* Eq. 6 over squared singular values */
-    /* widths chosen from a file with the measured loss of every width */
+    /* widths from a file with the measured loss of every width */
     KVD_WIDTH_RULE_ERROR,
-    /* singular values are losses in nats; method fisher only */
+    /* the singular values are losses in nats (method fisher) */
     KVD_WIDTH_RULE_LOSS,
     KVD_N_WIDTH_RULES
 } kvd_width_rule;
@@ -40,7 +40,7 @@ typedef struct {
     kvd_plan plan;
     /* method with rotations from a spectrum file (zack, fdc, ...), or NULL */
     const kvd_dims_method *dims;
-    /* Parameters of method `dims`. Fractions and rates: [0, 1), NaN if not given. */
+    /* Parameters of method `dims`; NaN if not given. Fractions and rates: [0, 1). */
     kvd_cut cut;
     double p;
     /* parameters `p.qk` and `p.v`: fractions to remove, both or neither */
@@ -79,7 +79,7 @@ bool kvd_method_selects(const kvd_method *m);
 
 typedef struct {
     const kvd_method_info *info;
-    /* "tokens", ...; for a combination its members: "sparsity+hetero" */
+    /* "tokens", "bits", ...; for a combination "sparsity+hetero" */
     const char *axis;
     /* NULL unless the method uses rotations of a spectrum file */
     const kvd_dims_method *dims;
@@ -123,10 +123,7 @@ typedef struct {
  */
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
-/*
- * Returns the value at fraction `share` of the way from t->most to t->least, rounded to six digits
- * or to a whole number.
- */
+/* Returns the value at fraction `share` of the way from t->most to t->least, rounded. */
 double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share);
 /* Returns the fraction `share` for which kvd_method_tradeoff_at gives `value`. */
 double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value);

@@ -123,10 +123,7 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
     return 0;
 }
 
-/*
- * Fails if no method uses KVD_LEVEL_LOW, or if a head keeps more dimensions at KVD_LEVEL_LOW than
- * at KVD_LEVEL_HIGH.
- */
+/* Fails if no method uses KVD_LEVEL_LOW, or if heads keep more dimensions at KVD_LEVEL_LOW. */
 static int check_low(const kvd_plan *p, const kvd_dims *dims, const kvd_dims *dims_low,
                      kvd_err *err)
 {
@@ -258,7 +255,7 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
-    /* Random numbers replace either projections or quantisation tables, not both. */
+    /* Random numbers replace projections or quantisation tables, not both. */
     s.drawn =
         s.drawn && !s.calibration && (p->bits ? p->bits->drawn && !p->maker : p->maker != NULL);
     return s;
@@ -360,7 +357,7 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     s.dims = p->dims;
     if (p->tokens && p->tokens->open &&
         p->tokens->open(&p->tokens_values, &s, &p->tokens_self, err)) {
-        /* `open` failed, so the method's `close` must not be called. */
+        /* `open` failed, so kvd_plan_close must not call `close`. */
         p->tokens_self = NULL;
         kvd_plan_close(p);
         return kvd_in(err, "method '%s'", p->tokens->info.name);

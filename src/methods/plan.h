@@ -11,39 +11,27 @@
 #include "methods/layers/layers.h"
 #include "methods/tokens/tokens.h"
 
-/* Value of kvd_plan.prompt: every sequence has its own prompt length (text generation). */
+/* Value of kvd_plan.prompt: every sequence has its own prompt length. */
 #define KVD_PROMPT_OF_SEQUENCE SIZE_MAX
 
 /*
- * Compression of a cache. All fields but `type` zero: uncompressed. Pointers are borrowed, except
- * on_gpu and those that kvd_plan_close frees: `made`, `kept`, `moments` and the `self` pointers.
+ * Compression of a cache; uncompressed if all fields but `type` are zero. kvd_plan_close frees
+ * `made`, `kept`, `moments` and the `self` pointers; others, except on_gpu, are borrowed.
  */
 typedef struct kvd_plan {
     const kvd_layers_method *layers;
     const kvd_tokens_method *tokens;
-    /*
-     * Method that lowers the precision of prompt tokens (such as importance); stateless, without
-     * `close`; or NULL.
-     */
+    /* method that lowers the precision of prompt tokens, stateless, or NULL */
     const kvd_tokens_method *levels;
-    /* Projections of the heads; with `maker`, NULL until the plan is open. */
+    /* projections of the heads; if made by `maker`, NULL until the plan is open */
     const kvd_dims *dims;
     const kvd_dims_maker *maker;
-    /*
-     * Method that removes dimensions of K and V anew for each prompt. Requires `dims` and `maker`
-     * NULL.
-     */
+    /* method that removes dimensions anew for each prompt; requires `dims` and `maker` NULL */
     const kvd_channels_method *channels;
     const kvd_dims *widths, *widths_low;
-    /*
-     * Second moments of W_O (kvd_channels_moments) while the plan is open. NULL unless
-     * channels->stacks and the setup has a checkpoint.
-     */
+    /* second moments of W_O (kvd_channels_moments) while the plan is open, or NULL */
     double *moments;
-    /*
-     * Projections at KVD_LEVEL_LOW, from the rotations of `dims` with at most as many columns.
-     * NULL: `dims`.
-     */
+    /* projections at KVD_LEVEL_LOW, at most as wide as `dims`; NULL: `dims` */
     const kvd_dims *dims_low;
     const kvd_bits_method *bits;
     kvd_parameter_values layers_values, tokens_values, levels_values, maker_values, channels_values,
@@ -51,15 +39,13 @@ typedef struct kvd_plan {
     kvd_dims made;
     void *tokens_self, *levels_self, *bits_self;
     kvd_dtype type; /* data type of numbers that are not quantised */
-    /*
-     * Numbers of uncompressed first and last layers (keep_layers); `dims` must not project there.
-     */
+    /* numbers of uncompressed first and last layers (keep_layers) */
     int keep_first, keep_last;
     /* Plan of the uncompressed layers, while open. NULL: every layer is compressed. */
     struct kvd_plan *kept;
     int n_layers;
     /*
-     * Tokens of the prompt; shorter sequences: all tokens but the last. Generation ignores this
+     * Tokens of the prompt; in shorter sequences all tokens but the last. Generation ignores the
      * field.
      */
     size_t prompt;
@@ -81,7 +67,7 @@ const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 /* Returns true if stored numbers depend on the order of tokens. */
 bool kvd_plan_stepwise(const kvd_plan *p);
 
-/* Returns true if a method needs results of the prompts from all layers first (prompts.h). */
+/* Returns true if a method needs a first pass over all prompts (prompts.h). */
 bool kvd_plan_first_pass(const kvd_plan *p);
 
 /* Returns the method that ranks prompt tokens over all layers, or NULL. */

@@ -53,7 +53,7 @@ static int find_rates(kvd_method *m, const kvd_method_files *files, kvd_err *err
         m->rates = x;
         m->rates_path = files->rates_path[i];
     }
-    /* The user gave files of kept dimensions (rates.h5), but none fits the method. */
+    /* None of the user's files of kept dimensions (rates.h5) fits the method. */
     if (!m->rates && files->n_rates && !kvd_method_has_point(m))
         return other_pairs(d, files->rates_path[files->n_rates - 1],
                            files->rates[files->n_rates - 1].pair, err);
@@ -172,7 +172,7 @@ static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_wi
                   : 0;
 }
 
-/* Removes the fraction p of Q and K (side 0) or V (side 1). *removal_rate: Eq. 6 only. */
+/* Removes the fraction p of Q and K (side 0) or V (side 1). */
 static int side_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
                    kvd_err *err)
 {

@@ -27,12 +27,12 @@ typedef struct {
      * NULL
      */
     double *log_denominator;
-    /* Numbers computed by the ranking method, by sequence (observed_at) and layer, or NULL. */
+    /* numbers computed by the ranking method, by sequence and layer, or NULL */
     double *observed;
     size_t *observed_at;
     /*
-     * KVD_LEVEL_* of prompt tokens, by [n_layers][tokens] from n_layers * offset[s] on or, with
-     * `observed`, [n_layers][n_kv_heads][tokens] from n_kv_heads * n_layers * offset[s] on.
+     * KVD_LEVEL_* of prompt tokens. Sequence s: [n_layers][tokens] from n_layers * offset[s] on or,
+     * with `observed`, [n_layers][n_kv_heads][tokens] from n_kv_heads * n_layers * offset[s] on.
      */
     uint8_t *level;
 } kvd_prompts;
@@ -72,7 +72,7 @@ bool kvd_prompts_repeated(const kvd_prompts *p);
 
 /* Returns the merged keys (after RoPE) or values [tokens][n_kv_heads * d_head] of a prompt. */
 const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
-/* Returns the stored bits of a prompt in one layer / the uncompressed bits; may exceed 1. */
+/* Returns (stored bits of a prompt in one layer) / (uncompressed bits), which may exceed 1. */
 double kvd_prompts_share(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 
 /* Returns KVD_LEVEL_* of each token of a prompt, [tokens]. */

@@ -37,10 +37,7 @@ typedef struct {
     size_t window;
 } statistics;
 
-/*
- * Replaces scores x [n] by exp(x - *top) / sum, *top the maximum. Returns the sum, attention sink
- * included.
- */
+/* Replaces scores x [n] by their softmax; *top: the maximum. Returns the sum of exp(x - *top). */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {
     float most = x[0];
@@ -80,10 +77,7 @@ static const float *sink_of(const kvd_head *h, size_t j)
     return scores_of(h, j).sink;
 }
 
-/*
- * Turns a query's scores for keys from .. from+n-1 into probabilities, and adds these to the
- * statistics.
- */
+/* Turns a query's scores into probabilities, and adds these to the prompt's statistics. */
 static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t from, float *score,
                     size_t n)
 {
@@ -152,10 +146,7 @@ static statistics statistics_of(const kvd_head *h)
                         .window = m && m->window ? m->window(&h->p->tokens_values) : 0};
 }
 
-/*
- * Appends the prompt to the cache, in a windowed layer only what the last token sees. `s` may be
- * NULL.
- */
+/* Appends the prompt to the cache, in a windowed layer only the end. `s` may be NULL. */
 static void append_prompt(kvd_head *h, const statistics *s)
 {
     const size_t seen = h->n0 ? kvd_head_seen_from(h, h->n0 - 1) : 0, window = h->in->window,
@@ -256,8 +247,8 @@ static int take_prompt(kvd_head *h, size_t n, const together *all, float *out, k
 }
 
 /*
- * Chooses the cached tokens that position t reads, and counts their bits. `unseen`: first tokens
- * outside the window.
+ * Chooses and counts the cached tokens that position t reads. unseen: first tokens outside the
+ * window.
  */
 static int choose_read(kvd_head *h, size_t t, size_t unseen, kvd_err *err)
 {

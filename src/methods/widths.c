@@ -12,8 +12,8 @@ static double weight(double s, bool energy)
 }
 
 /*
- * Returns the sum of the singular values (energy: squares), smallest first, as all code compared
- * with a removal rate.
+ * Returns the sum of the singular values (energy: squares), smallest first, as removal rates
+ * require.
  */
 static double total(const double *sigma, size_t d, bool energy)
 {
@@ -98,7 +98,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         }
     kvd_sort(breaks, m);
 
-    /* Dimensions with breakpoint <= r are removed; `gone` counts in integers, as kvd_widths_p. */
+    /* Removes dimensions with breakpoints of at most r; integer counts agree with kvd_widths_p. */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
         gone++;
@@ -109,7 +109,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         const double r = breaks[gone];
         while (gone < m && breaks[gone] == r)
             gone++;
-        /* Rounding can give breakpoint 1, which no removal rate r < 1 reaches. */
+        /* Rounding can give breakpoint 1, above every removal rate. */
         if (r >= 1)
             break;
         rates[rows] = r;
@@ -277,7 +277,7 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     }
     qsort(edges, m, sizeof *edges, compare_edges);
 
-    /* Rising slope is also the order of removal along each head's hull. */
+    /* Slopes rise along each hull, so removal by slope is in order within each head. */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
         const int32_t cut = (double)edges[i].dims <= left ? edges[i].dims : (int32_t)left;

@@ -23,7 +23,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 5, 0.75, false, NULL, 0, 0};
 
 enum { BINS = 2048, MOST_BITS = KVD_ALLOT_BITS };
-/* Range of the levels in standard deviations; numbers beyond are clipped. */
+/* Range of the quantisation levels, in standard deviations. */
 static const double RANGE = 8;
 
 typedef struct {
@@ -152,7 +152,7 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
 }
 
 /*
- * Without calibration data: normal levels, standard deviations falling 16-fold over a head's
+ * Without calibration data, sets normal levels and standard deviations that fall over the
  * dimensions.
  */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
@@ -181,7 +181,7 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
     return 0;
 }
 
-/* Adds bits that cut a dimension's cost by at least `price`. Returns the sum of bits. */
+/* Gives a dimension more bits while each cuts the cost by `price`. Returns the sum of bits. */
 static double give(allot *a, const making *m, size_t at, double price)
 {
     const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads,
@@ -199,7 +199,7 @@ static double give(allot *a, const making *m, size_t at, double price)
     return sum;
 }
 
-/* Finds the lowest price of a bit at which heads first .. last-1 keep within their total. */
+/* Finds the lowest price of a bit at which the heads stay within their total of bits. */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {
     double most = 0, budget = 0, lo = -700, hi = 700;

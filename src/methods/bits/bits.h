@@ -26,7 +26,8 @@ typedef struct {
     /* [d] factors that multiply key channels (kvd_bits_method.balances), or NULL */
     const float *balance;
     /*
-     * state of the entropy coder [kvd_bits_method.states], 0 at first; NULL: each block is a stream
+     * [kvd_bits_method.states] state of the entropy coder, 0 at first; NULL: no state between
+     * blocks
      */
     uint32_t *state;
     bool prompt;
@@ -42,13 +43,13 @@ struct kvd_bits_method {
     kvd_method_info info;
     /* Parameter whose default is 1, not 0, if squared gradients are given; or NULL. */
     const char *fisher_key;
-    /* True: opens without calibration if setup.drawn (timing). */
+    /* True: the method opens without calibration if setup.drawn is true (timing). */
     bool drawn;
     /* true: keys are coded before RoPE */
     bool keys_before_rope;
     /* Returns true if tokens at KVD_LEVEL_LOW take fewer bits. NULL: never. */
     bool (*two_levels)(const kvd_parameter_values *v);
-    /* Parameter with the number of first tokens stored exactly, or NULL. */
+    /* Parameter that holds the number of first tokens stored exactly, or NULL. */
     const char *exact_key;
     /* Parameters that apply to tokens at KVD_LEVEL_LOW, then NULL. */
     const char *low_key[4];
@@ -114,7 +115,6 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 /* Numbers that share a calibrated scale in fp8 and nvfp4: all, one layer's, one KV head's. */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
-/* Calibrated scales: first member of the private data of fp8 and nvfp4. */
 typedef struct {
     size_t n_kv_heads;
     float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */

@@ -71,8 +71,8 @@ static uint8_t code_difference(float x, float anchor, float step)
 }
 
 /*
- * Adds squared differences from the anchor to square [d] or, unless NULL, counts codes: anchors in
- * count[0], channel j in count[1 + j]. Returns the number of differences per channel.
+ * Adds squared differences from the anchor to square [d], or counts codes if `count` is given.
+ * Returns the number of differences per channel.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -133,7 +133,7 @@ static int draw(cachegen *c)
     return 0;
 }
 
-/* Sets the steps and frequency tables of a head. unit: step / RMS of differences. */
+/* Sets the quantisation steps and frequency tables of one side of a head. */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
 {
@@ -354,7 +354,7 @@ static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *c
             w->q[j] = code[i * d + j] - (i % c->group ? ZERO : 0);
         kvd_streams_push(i % c->group ? &differences : &anchors, w->q, &w->block);
     }
-    /* Decoding decrements the numbers of words: use a copy. */
+    /* Decoding decrements the numbers of words, hence the copy. */
     uint32_t *const words = w->block.n, *const left = words + w->n_streams;
     memcpy(left, words, w->n_streams * sizeof *words);
     w->block.n = left;

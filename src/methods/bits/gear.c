@@ -72,9 +72,7 @@ static int by_value(const void *a, const void *b)
     return order ? order : (p->at > q->at) - (p->at < q->at);
 }
 
-/*
- * Replaces the k smallest and k largest numbers by the mean of the others. exact: replaced numbers.
- */
+/* Replaces the k smallest and k largest numbers by the mean of the others. */
 static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *order, float *exact)
 {
     double sum = 0;

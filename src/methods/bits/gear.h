@@ -64,11 +64,11 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
-    /* columns of a prompt's right factors, a later block's right factors, left factors */
+    /* numbers of columns of right factors (prompt, later block) and of left factors */
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
-/* Returns the layout of a page of a KV head. k_room: outliers of a key channel. */
+/* Returns the layout of a page. k_room: outliers of a prompt's key channel per page. */
 KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, int d_qk, int d_v)
 {
     kvd_gear_page p;
@@ -92,8 +92,8 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
 }
 
 /*
- * Returns the offset of the record of the block from token `first` in its page's area. prompt:
- * tokens of the prompt, a multiple of `buffer`.
+ * Returns the offset of the block's record in the area of the page. first: first token of the
+ * block.
  */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
@@ -104,7 +104,7 @@ KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p,
            (first / s->buffer - kvd_gear_pieces(from, s->buffer)) * p->record;
 }
 
-/* Returns the index of the group from token `first` among the prompt's groups in its page. */
+/* Returns the group's index among the groups of the prompt that begin in the page. */
 KVD_PACKED_INLINE int kvd_gear_group(const kvd_gear *s, int first)
 {
     return first / s->group - kvd_gear_pieces(first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, s->group);

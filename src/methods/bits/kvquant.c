@@ -72,12 +72,12 @@ static void keep_moments(const double *histogram, int n, double *level)
         level[k] = (level[k] - mean_q) * deviation / deviation_q + mean;
 }
 
-/* Histograms of normalised K or V. weight: for the k-means search of levels. */
+/* Histograms of normalised numbers. weight: for the k-means search of levels. */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
-/* Adds a number to the histograms. gradient2: weight, or NULL. half: half width of the range. */
+/* Adds a number to the histograms. gradient2: its weight, or NULL for 1. */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
 {
@@ -101,7 +101,9 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
     return 2 * k < n ? k : (n - 1) / 2;
 }
 
-/* Marks the k smallest and k largest of x [n] as outliers; writes the others' range. */
+/*
+ * Marks the k smallest and k largest numbers as outliers. Writes middle and half width of the rest.
+ */
 static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
                           float *middle, float *half)
 {
@@ -338,7 +340,7 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/* Returns the decoded x: level[n + i] for the nearest level[i]. */
+/* Returns the decoded x: a number of the second table at the nearest index of the first. */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
     return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)]

@@ -31,8 +31,8 @@ static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
 /*
- * Groups have UNIT << k components, k < N_SIZES, from a multiple of UNIT on. SAMPLES: calibration
- * tokens that measure errors.
+ * Groups of principal components have UNIT << k components. SAMPLES: calibration tokens that
+ * measure errors.
  */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
@@ -41,9 +41,9 @@ typedef struct {
     float *mean;  /* [wide] mean of the calibration data */
     float *basis; /* [wide][wide], column j is the j-th principal component */
     kvd_kvtc_group *groups;
-    /* n: groups. kept: components up to the end of the last stored group. */
+    /* n: number of groups. kept: number of components up to the last stored group. */
     size_t n, kept;
-    /* Tables of the entropy coder of 32 GPU lanes (lanes=1), owned by the coder. */
+    /* tables of the entropy coder of 32 GPU lanes (lanes=1) */
     kvd_stream_coder lanes;
 } coder;
 
@@ -359,11 +359,11 @@ static void close_method(void *self)
     free(t);
 }
 
-/* Makes a coder for timing: basis I - 2 v v^T; groups of 4, 2 and 0 bits, `budget` on average. */
+/* Makes a coder for timing, with a reflection I - 2 v v^T as basis. */
 static int draw(coder *c, size_t wide, double budget, bool lanes, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
-    /* Vector v of the reflection, in the memory of the mean. */
+    /* vector v of the reflection, temporarily stored as the mean */
     float *const v = c->mean;
     double square = 0, bits = 0;
     for (size_t i = 0; i < wide; i++) {

@@ -52,7 +52,7 @@ void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
 typedef struct {
     const float *rotation; /* matrix P [d][d]; x is stored as the code of P x / |x| */
     const float *sketch;   /* matrix S [d][d] of residuals of keys; NULL without `qjl` */
-    /* [2^bits] ascending levels; `bits` rounded down */
+    /* [2^bits] ascending levels, `bits` rounded down */
     const float *level;
     /* Ascending levels of keys: [2^(bits - 1)] with `qjl`, else [2^bits]. */
     const float *key_level;

@@ -49,7 +49,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* Quantises one block of n numbers. t: scale of the tensor. */
+/* Quantises one block of n numbers. t: scale of the whole tensor. */
 static void code_block(const float *x, size_t n, float t, float *y)
 {
     float most = 0;

@@ -56,8 +56,8 @@ typedef struct {
     int32_t k_group;
     /* Channels of a token's values per scale: 16, 32, 64, or KVD_WIDTH_NARROW for all. */
     int32_t v_group;
-    int32_t v_apart; /* outliers per value vector */
-    /* room for key outliers in a page, a multiple of 4; 0: none stored */
+    int32_t v_apart; /* number of outliers per value vector */
+    /* number of key outliers that fit in a page, a multiple of 4 */
     int32_t k_apart;
     /* exponent bits of floating-point codes with 1 sign bit; 0: integer codes */
     int32_t exponent;
@@ -76,15 +76,15 @@ typedef struct {
      * a new word; token t in bits t * n .. t * n + n - 1.
      */
     bool allotted;
-    /* layout of gear.h; other members unset */
+    /* true: layout of gear.h; other members unset */
     bool low_rank;
-    /* layout of kvd_packed_rows, tokens coded independently; other members unset */
+    /* true: layout of kvd_packed_rows; other members unset */
     bool rows;
-    bool classes; /* layout of kvd_packed_classes; other members unset */
-    bool split;   /* layout of kvd_packed_split; other members unset */
+    bool classes; /* true: layout of kvd_packed_classes; other members unset */
+    bool split;   /* true: layout of kvd_packed_split; other members unset */
 } kvd_packed_form;
 
-/* Returns true if tokens are coded in blocks, a prompt's in one. */
+/* Returns true if the method codes tokens in blocks. */
 KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 {
     return f->low_rank || f->classes || f->split;
@@ -92,8 +92,8 @@ KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 
 /*
  * Codes of single tokens (hetero, rotatekv). A vector takes kvd_packed_row_words words: per 32
- * numbers, word j has bit j of their codes; then a word per scale. A page has 64 such vectors,
- * vector by vector.
+ * numbers, word j has bit j of their codes; then a word per scale. A page has the words of 64
+ * tokens for the first vector, then for the next.
  */
 typedef struct {
     /* bits of keys and of values, at most 16; 16: float16 without scales */
@@ -125,7 +125,7 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
  */
 typedef struct {
     int32_t bits[2];
-    int32_t room[2]; /* records per page, for each class */
+    int32_t room[2]; /* number of records per page, for each class */
     int32_t block;
     double share; /* fraction of a block's tokens that are salient */
 } kvd_packed_classes;
@@ -180,7 +180,7 @@ KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packe
     return p;
 }
 
-/* Returns the area's offset in the page of the block from token `first` on. */
+/* Returns the offset of the block's area in the page. first: first token of the block. */
 KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
                                             const kvd_packed_class_page *p, int first)
 {
@@ -206,7 +206,7 @@ typedef struct {
     int32_t group;
     double share;
     bool ternary;
-    int32_t bits; /* turboquant: bits of other channels; chosen ones have one more */
+    int32_t bits; /* bits of other channels (turboquant); chosen channels have one more */
     bool sketch;
 } kvd_packed_split;
 
@@ -252,7 +252,7 @@ KVD_PACKED_INLINE kvd_packed_split_record kvd_packed_split_record_of(const kvd_p
     return r;
 }
 
-/* Divisor of stored norms, multiplier of levels: keeps probability times norm in float16. */
+/* Power of two that divides stored norms, so that probability times norm fits in float16. */
 #define KVD_PACKED_NORM 8.0f
 
 /* Byte offsets of the parts of a page, multiples of 16; codes of keys at 0. */

@@ -32,7 +32,7 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         of[s] = share < 1 ? count[s] > 0 : (uint32_t)share;
         sum += of[s];
     }
-    /* Corrects the rounded sum at the most frequent symbols, which costs the fewest bits. */
+    /* Corrects the rounded sum at the most frequent symbols. */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
         for (size_t s = 1; s < n; s++)
@@ -134,7 +134,7 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
 {
     uint8_t *const end = out + kvd_rans_room(n), *at = end;
     uint32_t x = *state ? *state : LEAST;
-    /* Coding from the last symbol to the first makes the decoder produce them in order. */
+    /* Symbols are coded from the last to the first, because decoding reverses the order. */
     for (size_t i = n; i-- > 0;) {
         const kvd_rans_table *const t = &table[context ? context[i] : 0];
         const uint32_t f = frequency(t, symbol[i]);
@@ -232,7 +232,7 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
             }
 }
 
-/* Decodes one group of lanes, in any order. A second pass in lane order pops words. */
+/* Decodes the symbols of one group of lanes; a second pass pops the words. */
 static int pop_group(const kvd_stream_tables *t, int c, uint32_t *state, const uint16_t *word,
                      uint32_t *n, int32_t *q)
 {
@@ -296,10 +296,7 @@ double kvd_streams_begin(int32_t kept, uint32_t *state)
     return (double)n * KVD_STREAM_HEADER_BITS;
 }
 
-/*
- * Returns the uint32_t of scratch of kvd_streams_token: two copies of the states, word counts,
- * integers.
- */
+/* Returns the scratch memory of kvd_streams_token, in elements of uint32_t. */
 static size_t scratch_numbers(int32_t kept)
 {
     return (size_t)kvd_stream_count(kept) * (2 * KVD_LANES + 1) + (size_t)kept;
@@ -347,7 +344,7 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/* Returns how many numbers are two or more rows after their bucket's first row. */
+/* Returns how many numbers of a component need a search in the lookup table. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;
@@ -369,7 +366,7 @@ static double far_share(const lookup_group *g, uint32_t shift)
     return sum / g->n / NUMBERS;
 }
 
-/* Returns log2 of the largest bucket size with which few numbers need a search. */
+/* Returns log2 of the bucket size of a lookup table. */
 static uint32_t shift_of(const lookup_group *g)
 {
     const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);
@@ -379,7 +376,7 @@ static uint32_t shift_of(const lookup_group *g)
     return shift;
 }
 
-/* Writes one lane's lookup table: rows and buckets, elements g->lanes apart. */
+/* Writes one lane's lookup table, with elements g->lanes apart. */
 static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to, uint16_t *bucket,
                       uint32_t *row)
 {

@@ -43,8 +43,8 @@ enum {
 #define KVD_STREAM_LEAST (1u << 16)
 
 /*
- * Integers least .. least + n - 1 have frequencies: least + i owns the numbers start[at + i] ..
- * start[at + i + 1] - 1 (kvd_stream_tables.start).
+ * Integers least .. least + n - 1 have frequencies. least + i owns the numbers start[at + i] ..
+ * start[at + i + 1] - 1.
  */
 typedef struct {
     uint32_t at;
@@ -135,7 +135,9 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
  * integer least + i. lanes: 1 if all share a table, else KVD_LANES.
  */
 typedef struct {
-    /* Byte offset of uint16_t [buckets][lanes]: 4 * lanes * (first row). 0: no tables. */
+    /*
+     * byte offset of uint16_t [buckets][lanes]: 4 * lanes * (first row of the bucket); 0: no tables
+     */
     uint32_t bucket;
     /* byte offset of uint32_t [rows][lanes]: start + 2^16 * end of the row's numbers */
     uint32_t row;
@@ -144,7 +146,7 @@ typedef struct {
     int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
 
-enum { KVD_STREAM_HALF = 256 /* integers in tables: -KVD_STREAM_HALF .. KVD_STREAM_HALF - 1 */ };
+enum { KVD_STREAM_HALF = 256 /* tables hold integers -KVD_STREAM_HALF .. KVD_STREAM_HALF - 1 */ };
 
 /* Address in an image: a shared-memory address in kernels, a pointer on the CPU. */
 #ifdef __CUDACC__
@@ -152,7 +154,7 @@ typedef uint32_t kvd_stream_at;
 static __device__ __forceinline__ uint32_t kvd_stream_word(kvd_stream_at at)
 {
     uint32_t x;
-    /* Volatile keeps the compiler from delaying the load until after an optional second load. */
+    /* Without volatile, the compiler would delay the load until after an optional second load. */
     asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(at));
     return x;
 }
@@ -179,8 +181,7 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #endif
 
 /*
- * Returns the byte offset of the first row after `offset` whose word exceeds `key`. Row `last`
- * must. pitch: a power of 2.
+ * Returns the byte offset of the first row after `offset` whose word exceeds `key`, at most `last`.
  */
 #ifdef __CUDACC__
 __noinline__
@@ -192,7 +193,7 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* Every row owns at least one number, which bounds the rows after the bucket's first. */
+    /* Every row owns at least one number, so at most `rows` rows follow. */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -208,7 +209,7 @@ __noinline__
     return high;
 }
 
-/* Returns start + 2^16 * end of the owner of `number`; *offset: 4 * lanes * (row). */
+/* Returns start + 2^16 * end of the integer that owns `number`. *offset: 4 * lanes * row. */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
@@ -230,7 +231,7 @@ KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lo
 typedef struct {
     size_t words;
     size_t largest;
-    bool whole; /* true: every group has tables */
+    bool whole; /* true: every group of components has a lookup table */
 } kvd_stream_lookup_size;
 
 /*
@@ -295,10 +296,7 @@ typedef struct {
 } kvd_cachegen_coder;
 
 enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* group whose table decodes anchor tokens */ };
-/*
- * Writes the lookup tables of table [n][1 + wide][KVD_STREAM_TABLE] as kvd_stream_lookups does.
- * Anchors: group KVD_CACHEGEN_FIRST.
- */
+/* Writes the lookup tables of cachegen's frequency tables, as kvd_stream_lookups does. */
 kvd_stream_lookup_size kvd_cachegen_lookups(const uint16_t *table, size_t n, size_t wide,
                                             size_t room, uint32_t *to);
 void kvd_cachegen_coder_of(const void *self, kvd_cachegen_coder *to);

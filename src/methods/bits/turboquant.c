@@ -33,7 +33,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 enum { BINS = 2048, STREAM = 0x7151 };
-/* Largest magnitude with a level, in standard deviations of a coordinate. */
+/* Largest magnitude that has a level, in standard deviations. */
 static const double RANGE = 8;
 
 typedef struct {
@@ -93,7 +93,7 @@ static int set_levels(size_t d, int bits, float *level, kvd_err *err)
         return kvd_no_memory(err, "a histogram", (BINS + 256) * sizeof *histogram);
     for (int b = 0; b < BINS; b++) {
         const double t = range * kvd_level_bin(b, BINS);
-        /* For d = 1 a unit vector is 1 or -1: the first and last bin. */
+        /* In one dimension, a unit vector is 1 or -1: the first and the last bin. */
         histogram[b] = d > 1 ? pow(1 - t * t, ((double)d - 3) / 2) : b == 0 || b == BINS - 1;
     }
     const int status = kvd_levels_find(histogram, BINS, 1 << bits, found, err);
@@ -202,17 +202,14 @@ static float norm_of(const float *x, size_t n)
     return (float)sqrt(sum);
 }
 
-/* y [n][d] = x a^T, or x a if `back`, for x [n][d] and a [d][d]. */
+/* Computes y [n][d] = x a^T, or x a if `back`. */
 static void multiply(const float *x, size_t n, size_t d, const float *a, bool back, float *y)
 {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, back ? CblasNoTrans : CblasTrans, (blasint)n,
                 (blasint)d, (blasint)d, 1, x, (blasint)d, a, (blasint)d, 0, y, (blasint)d);
 }
 
-/*
- * Adds to decoded unit vectors y [n][d] an error estimate from the signs of S (u - y). Overwrites
- * u.
- */
+/* Adds to decoded unit vectors y an estimate of their error. Overwrites u. */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
     float *const signs = work, *const read = work + n * d;

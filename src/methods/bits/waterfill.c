@@ -34,7 +34,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
 
-/* Symbol ZERO + q codes the multiple q; ESCAPE precedes other multiples in 4 bytes. */
+/* Symbol ZERO + q codes the multiple q. ESCAPE precedes any other multiple, in 4 bytes. */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
 /* Ridge on the diagonal of the gradients' second moment, as a fraction of its mean. */
 static const double RIDGE = 1e-3;
@@ -47,10 +47,7 @@ typedef struct {
     kvd_rans_table *table;
     /* mean of |y| / step - |q| over calibration components with q != 0 */
     double offset;
-    /*
-     * Frequencies for codes in blocks: component [wide], start [n_starts]. Components from `kept`
-     * on: always 0.
-     */
+    /* Frequencies for codes in blocks. Components from `kept` on are always 0. */
     kvd_stream_component *component;
     uint16_t *start;
     size_t n_starts, kept;
@@ -99,7 +96,7 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
         return -1;
     multiply(false, false, d, m->a, m->c, m->product);
     multiply(false, true, d, m->product, m->a, m->c);
-    /* Rounding may have made c unsymmetric. */
+    /* Rounding may have made the matrix c unsymmetric. */
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < i; j++)
             m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
@@ -221,10 +218,7 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/*
- * Standard deviations of random multiples at the first and last component: about 1.4 bits per
- * number.
- */
+/* Standard deviations of random multiples of the first and last component. */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 
@@ -243,7 +237,7 @@ static void draw_component(coder *to, size_t j, double sigma)
 /* Draws a coder for timing: a random reflection I - 2 v v^T times a scale. */
 static void draw(coder *to, size_t d, double step, kvd_rng *r)
 {
-    float *const v = to->mean; /* v in the memory of the mean */
+    float *const v = to->mean; /* vector v of the reflection, temporarily stored as the mean */
     double square = 0;
     begin_tables(to, d);
     for (size_t i = 0; i < d; i++) {
@@ -421,8 +415,8 @@ static size_t n_states(size_t kept)
 }
 
 /*
- * Rounds y [wide] of one token to multiples, decoded in place. to [c->kept]: multiples, 0 for an
- * exception.
+ * Rounds y of one token to multiples of `step`, in place. to [c->kept]: the multiples, 0 for
+ * exceptions.
  */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)

@@ -25,7 +25,7 @@ static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 typedef struct {
     /* [rank][d_model] transposed left singular vectors U of W_K or W_V; NULL: X is stored */
     float *down;
-    /* [wide][rank] product B S, from X U to K or V; W_K or W_V if `down` is NULL */
+    /* [wide][rank] factor that gives K or V from X U; if `down` is NULL, W_K or W_V */
     float *up;
     float *bias; /* [wide], or NULL */
     float *norm;
@@ -68,10 +68,7 @@ static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int laye
     return 0;
 }
 
-/*
- * Replaces the weights m->up [wide][d_model] by m->down and m->up of their singular value
- * decomposition.
- */
+/* Replaces the weights m->up by m->down and m->up of their singular value decomposition. */
 static int decompose(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide, r = q->rank;
@@ -106,10 +103,7 @@ static void set_unit(float *x, size_t n)
         x[i] = i % (n + 1) ? 0 : 1;
 }
 
-/*
- * Replaces the weights m->up [wide][d_model] by factors of rank `rank` for timing, one the unit
- * matrix.
- */
+/* Replaces the weights by two factors of rank `rank` for timing. */
 static int draw(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide;
@@ -215,7 +209,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     else
         memcpy(x, b->input, n * d * sizeof *x);
     quantise(q, x, n, q->rank, q->latent && b->side == KVD_KEYS, count);
-    /* K and V share the codes of X: each counts half of the bits. */
+    /* K and V share the codes of X, so each counts half of the bits. */
     if (!q->latent) {
         count->payload /= 2;
         count->side /= 2;

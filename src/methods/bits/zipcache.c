@@ -55,7 +55,7 @@ static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, 
     return status;
 }
 
-/* Quantises each key channel in two groups, salient and other tokens. gathered: scratch. */
+/* Quantises each key channel in two groups, salient and other tokens. */
 static void code_keys(const kvd_parameter_values *v, const kvd_bits_block *b,
                       const uint8_t *salient, float *gathered, float *decoded,
                       kvd_bits_count *count)

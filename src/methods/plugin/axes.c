@@ -15,7 +15,7 @@ typedef struct {
     void *own;
 } opened;
 
-/* Calls the plugin's `window`. Returns false, *newest 0 and *block 1 for numbers out of range. */
+/* Calls the plugin's `window`. Returns false for numbers out of range. */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     const kvdim_bits_method *const a = &kvd_plugin_of(v)->api.bits;
@@ -122,7 +122,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     float *const y = malloc(bytes + KVD_GUARD);
     if (!y)
         return kvd_no_memory(err, "a decoded block", bytes);
-    /* 0xFF bytes are NaN: missing output of the plugin is detected. */
+    /* Bytes 0xFF are NaN, which reveals output that the plugin did not write. */
     memset(y, 0xFF, bytes);
     kvd_guard_set(y, bytes);
     *count = (kvd_bits_count){NAN, 0};

@@ -17,7 +17,7 @@
 enum { KVD_PLUGIN_KEYS = 8 };
 
 typedef struct {
-    /* Must be the first member: kvd_plugin_of casts a kvd_method_info pointer. */
+    /* Must be first: kvd_plugin_of casts a pointer to kvd_method_info. */
     union {
         kvd_method_info info;
         kvd_tokens_method tokens;
@@ -38,7 +38,7 @@ typedef struct {
     const char *path;
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /* set after a bad result; the next function that can report errors fails */
+    /* set after a bad result; the next function that can, reports an error */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 

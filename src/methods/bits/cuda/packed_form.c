@@ -59,7 +59,7 @@ static size_t beyond(size_t end, size_t from)
     return end > from ? end - from : 0;
 }
 
-/* Returns the bits of a token besides its d codes. */
+/* Returns the bits of a token without its d codes. */
 static double block_bits(const kvd_packed_form *f, int d)
 {
     if (f->norms)
