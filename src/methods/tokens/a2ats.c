@@ -1,13 +1,11 @@
 /*
- * Method a2ats: every decode step reads only the tokens whose quantised keys have the largest
- * products with the query (He et al. 2025, "A2ATS: Retrieval-Based KV Cache Reduction via Windowed
- * Rotary Position Embedding and Query-Aware Vector Quantization", arXiv 2502.12665, section 4, and
- * its public code).
+ * Method a2ats: a step reads only tokens whose quantised keys have the largest products with the
+ * query (He et al. 2025, "A2ATS: Retrieval-Based KV Cache Reduction via Windowed Rotary Position
+ * Embedding and Query-Aware Vector Quantization", arXiv 2502.12665, section 4, and its code).
  *
- * A key is quantised to a centroid c of its KV head. Centroids minimise the sum over calibration
- * keys k of (k - c) H (k - c)^T, where H = L L^T is the second moment of queries. This is k-means
- * on the rows k L. Keys are taken before RoPE. Queries are rotated by RoPE as if they came
- * `relative` positions after every key.
+ * Centroids c minimise the sum of (k - c) H (k - c)^T over calibration keys k before RoPE, with H =
+ * L L^T the second moment of queries: k-means on rows k L. Queries are rotated as if `relative`
+ * positions after every key.
  */
 #include <cblas.h>
 #include <math.h>
@@ -37,12 +35,9 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
     size_t size, d;
-    /* [n_layers][n_kv_heads][d][d] Cholesky factors L of the second moments of queries */
+    /* [n_layers][n_kv_heads][d][d] Cholesky factors L of the queries' second moments */
     float *factor;
-    /*
-     * [n_layers][n_kv_heads][size][d] centroids multiplied by the Cholesky factor L. The k-means is
-     * computed with vectors multiplied by L.
-     */
+    /* [n_layers][n_kv_heads][size][d] centroids times L, the space of the k-means. */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;
@@ -56,10 +51,7 @@ static void close(void *self)
     free(x);
 }
 
-/*
- * Applies RoPE to x [d] for a shift of `positions` positions, which may be negative. table [d] is
- * scratch.
- */
+/* Applies RoPE to x [d] for a shift of `positions`, perhaps negative. Scratch: table [d]. */
 static void turn(const kvd_config *c, int layer, double positions, float *table, float *x)
 {
     const size_t half = (size_t)c->d_head / 2;
@@ -118,10 +110,7 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
                 1.0f, k, (blasint)x->d, factor, (blasint)x->d, 0.0f, y, (blasint)x->d);
 }
 
-/*
- * Runs k-means on y [n][d], the keys k [n][d] times the Cholesky factor of the queries' second
- * moment.
- */
+/* Runs k-means on y [n][d], the keys k [n][d] times the Cholesky factor L. */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)
 {
@@ -229,7 +218,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 
 typedef struct {
     size_t n;
-    uint16_t code[]; /* [n] index of the centroid nearest to each token's key */
+    uint16_t code[]; /* [n] centroid nearest to each token's key */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)

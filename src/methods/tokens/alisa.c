@@ -1,8 +1,7 @@
 /*
- * Method alisa: every decode step reads the newest tokens and those that recent steps attended to
- * (Zhao et al. 2024, "ALISA: Accelerating Large Language Model Inference via Sparsity-Aware KV
- * Caching", arXiv 2403.17312, section IV and Algorithm 1). If a recent step did not read a token,
- * the probability that the step gave to the token counts as 0.
+ * Method alisa: a step reads the newest tokens and those that recent steps attended to (Zhao et al.
+ * 2024, "ALISA: Accelerating Large Language Model Inference via Sparsity-Aware KV Caching", arXiv
+ * 2403.17312, section IV and Algorithm 1). Tokens that a step did not read have probability 0.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +24,7 @@ static size_t history_of(const kvd_tokens_shaped *a)
 }
 
 /*
- * Returns the bytes of the state: attention probabilities [n][history]. The query at position t
- * writes column t % history.
+ * State: attention probabilities [n][history]; the query at position t writes column t % history.
  */
 static size_t state_bytes(const void *self, size_t n)
 {

@@ -1,9 +1,8 @@
 /*
- * Method cake: gives larger token budgets to layers whose attention is spread over more tokens and
- * changes more from query to query (Qin et al. 2025, "CAKE: Cascading and Adaptive KV Cache
- * Eviction with Layer Preferences", arXiv 2503.12491, section 4, and its public code). Let A
- * [window][n] be the attention probabilities that the last `window` tokens of a prompt give to the
- * older tokens. For each layer:
+ * Method cake: larger token budgets for layers whose attention is more spread and more variable
+ * (Qin et al. 2025, "CAKE: Cascading and Adaptive KV Cache Eviction with Layer Preferences", arXiv
+ * 2503.12491, section 4, and its code). A [window][n]: attention probabilities from the prompt's
+ * last `window` tokens to older tokens. Per layer:
  *
  *     H = - sum of A log A,   V = sum over tokens of the variance of A over rows,
  *     budget of a layer ~ H^(1/tau1) V^(1/tau2),   score of a token = mean + gamma variance of A.
@@ -41,8 +40,8 @@ static size_t old_of(const kvd_tokens_shaped *c, size_t n)
 }
 
 /*
- * Number of doubles that `observe` writes for a layer: the preference of the layer, H^(1/tau1)
- * V^(1/tau2), then token scores [n_kv_heads][old].
+ * Number of doubles per layer: preference H^(1/tau1) V^(1/tau2), then token scores
+ * [n_kv_heads][old].
  */
 static size_t observed(const void *self, size_t n)
 {
@@ -51,9 +50,8 @@ static size_t observed(const void *self, size_t n)
 }
 
 /*
- * Adds three results of one query head: the attention entropy to *h, the variance of the
- * probabilities to *v, and the scores of the older tokens to score [old]. product, a, mean and
- * square are scratch.
+ * Adds one query head's attention entropy to *h, variance to *v and token scores to score [old].
+ * product, a, mean, square: scratch.
  */
 static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
@@ -103,9 +101,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/*
- * Adds `total` tokens in equal parts to the budgets of n layers. A negative `total` removes tokens.
- */
+/* Adds `total` tokens (negative: removes) in equal parts to the budgets of n layers. */
 static void spread(long *budget, int n, long total, long most)
 {
     const long amount = labs(total), sign = total > 0 ? 1 : -1;

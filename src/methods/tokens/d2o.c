@@ -1,10 +1,8 @@
 /*
- * Method d2o: chooses tokens as h2o does, and merges dropped tokens into the most similar kept ones
- * (Wan et al. 2024, "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of
- * Large Language Models", arXiv 2406.13035, section 3.3). The similarity u of a dropped token is
- * the largest cosine of its key with a kept key. A dropped token is merged only if u is above a
- * running mean of such similarities. In a merge the kept token has weight exp(1) and the merged
- * token exp(u).
+ * Method d2o: h2o's choice, with dropped tokens merged into similar kept ones (Wan et al. 2024,
+ * "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of Large Language
+ * Models", arXiv 2406.13035, section 3.3). u: a dropped token's largest key cosine with a kept key;
+ * merged only if u is above a running mean, with weights exp(1) (kept) and exp(u) (merged).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -22,10 +20,10 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
-/* State of one KV head. `sum` holds the attention sums of method h2o. */
+/* State of one KV head; sum: attention sums of h2o. */
 typedef struct {
     double threshold;
-    /* 1 if tokens have been dropped before, else 0; the running mean begins with the first drop */
+    /* 1 after the first drop, where the running mean begins; else 0 */
     double begun;
     double sum[];
 } state_of_head;
@@ -52,10 +50,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     kvd_tokens_h2o.forget(self, ((state_of_head *)state)->sum, kept, n);
 }
 
-/*
- * Returns the largest cosine of key i with the key of a kept token, and sets *like to the index of
- * that token.
- */
+/* Returns the largest cosine of key i with a kept key; *like: index of that token. */
 static double similarity(const kvd_merge_choice *c, const double *length, size_t i, size_t *like)
 {
     double most = -INFINITY;

@@ -1,8 +1,7 @@
 /*
- * Method elasticcache: merges dropped tokens of a prompt into the nearest kept tokens. Later, if
- * the cache exceeds its budget, a decode step drops the token at a fixed index (Liu et al. 2024,
- * "Efficient Inference of Vision Instruction-Following Models with Elastic Cache", arXiv
- * 2407.18121, section 3, and its public code).
+ * Method elasticcache: merges dropped prompt tokens into the nearest kept ones; over budget, a step
+ * drops the token at a fixed index (Liu et al. 2024, "Efficient Inference of Vision
+ * Instruction-Following Models with Elastic Cache", arXiv 2407.18121, section 3, and its code).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +21,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
-    size_t at; /* index of the cached token that a decode step drops if the cache is over budget */
+    size_t at; /* index that a step drops if the cache is over budget */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)
@@ -32,12 +31,9 @@ static size_t state_bytes(const void *self, size_t n)
 }
 
 typedef struct {
-    /*
-     * sink: number of first tokens kept; wanted: number of tokens kept between those and the last
-     * one
-     */
+    /* First tokens kept; tokens kept between those and the last one. */
     size_t sink, wanted;
-    size_t at; /* index of the cached token that a decode step drops */
+    size_t at; /* index that a decode step drops */
 } choice;
 
 static choice choose(const kvd_parameter_values *v, size_t n)

@@ -1,10 +1,9 @@
 /*
- * Method ems: evicts the least important tokens and merges the next least important ones into the
- * kept tokens (Li et al. 2024, "EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache
- * Compression Based on Global-Local Importance", arXiv 2412.08521). The importance of a token is
- * the larger of two scores, each relative to its mean over tokens. The local score is the mean
- * probability that the last `window` tokens give to the token. The global score is the mean over
- * all tokens that can attend to it.
+ * Method ems: evicts the least important tokens and merges the next ones into kept tokens (Li et
+ * al. 2024, "EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression Based on
+ * Global-Local Importance", arXiv 2412.08521). Importance: the larger of local score (mean
+ * probability from the last `window` tokens) and global score (from all tokens that see it), each
+ * relative to its mean.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,11 +24,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 typedef struct {
-    size_t old; /* number of prompt tokens before the last `window` ones */
-    /*
-     * [old] importance of each token before the last `window` ones; 0 for a token that is never
-     * merged
-     */
+    size_t old; /* prompt tokens before the last `window` */
+    /* [old] Importance before the last `window` tokens; 0: never merged. */
     double importance[];
 } state_of_head;
 

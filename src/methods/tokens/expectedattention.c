@@ -1,15 +1,14 @@
 /*
- * Method expectedattention: keeps the tokens of the prompt that later queries are expected to
- * attend to (Devoto et al. 2025, "Expected Attention: KV Cache Compression by Estimating Attention
- * from Future Queries Distribution", arXiv 2510.00636, section 3, and its code in NVIDIA kvpress).
- * mu and C are the mean and covariance of the queries before RoPE, over the prompt tokens after the
- * first `sink` (the sinks). R is the RoPE rotation averaged over the next `future` positions. The
- * expected attention to key k is the softmax, over the tokens after the sinks, of
+ * Method expectedattention: keeps prompt tokens that later queries are expected to attend to
+ * (Devoto et al. 2025, "Expected Attention: KV Cache Compression by Estimating Attention from
+ * Future Queries Distribution", arXiv 2510.00636, section 3, and its code in NVIDIA kvpress). mu,
+ * C: mean and covariance of queries before RoPE after the first `sink` tokens; R: RoPE averaged
+ * over the next `future` positions. Score of key k: the softmax, over tokens after the sinks, of
  *
  *     z = k . R mu / sqrt(d) + k . R C R^T k / (2 d),
  *
- * averaged over the query heads of a KV head and multiplied by the length of the value. A model's
- * own factor of scores replaces 1 / sqrt(d); a cap on scores is ignored.
+ * averaged over query heads, times |v|. The model's score factor replaces 1 / sqrt(d); score caps
+ * are ignored.
  */
 #include <cblas.h>
 #include <math.h>
@@ -32,21 +31,13 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
-    /*
-     * RoPE tables [n + future][d / 2]; the row after them [d / 2] holds the means over the `future`
-     * positions
-     */
+    /* RoPE tables [n + future][d / 2], then means over `future` positions [d / 2]. */
     float *cosine, *sine;
-    float *x; /* [n][d] queries of one query head */
-    /*
-     * [n][d] k has R^T k and y has C R^T k of every key k. R is the mean RoPE rotation, C the
-     * covariance of queries.
-     */
+    float *x; /* [n][d] one query head's queries */
+    /* [n][d] R^T k and C R^T k of every key; R: mean rotation, C: covariance of queries. */
     float *k, *y;
-    float *cov, *mean; /* covariance C [d][d] and mean mu [d] of the queries */
-    /*
-     * [n] exponents z of the softmax for one query head, and token scores summed over query heads
-     */
+    float *cov, *mean; /* covariance [d][d], mean [d] of queries */
+    /* [n] exponents z of one query head; scores summed over query heads. */
     double *z, *score;
     uint32_t *position;
 } buffers;
@@ -78,8 +69,7 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_err *err)
 }
 
 /*
- * Writes R^T k to b->k for every key k, where R is the mean RoPE rotation. Then negates the sine
- * table, so that later calls of kvd_rope_apply rotate queries back to position 0.
+ * Writes R^T k to b->k, then negates the sine table, so that kvd_rope_apply rotates queries back.
  */
 static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, buffers *b)
 {
@@ -119,8 +109,7 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
         /*
-         * RoPE tables may include a constant factor. In that case, rotating a query and rotating it
-         * back multiplies it by the square of the factor, which is divided out.
+         * Rotating forth and back applies the RoPE tables' constant factor twice; divides it out.
          */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
@@ -199,9 +188,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->epsilon = (float)v->value[EPSILON];
 }
 
-/*
- * The first `sink` tokens always stay, because their scores are infinite. They count in the budget.
- */
+/* The first `sink` tokens always stay, by infinite scores, and count in the budget. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),

@@ -1,6 +1,6 @@
 /*
- * Random noise of method keyformer: one standard Gumbel number per token and query head, computed
- * from the seed and the indices alone. C and CUDA code include this file.
+ * Noise of method keyformer: a standard Gumbel number per token and query head, from seed and
+ * indices alone. For C and CUDA.
  */
 #ifndef KVD_METHODS_TOKENS_GUMBEL_H
 #define KVD_METHODS_TOKENS_GUMBEL_H
@@ -22,19 +22,13 @@ KVD_ANYWHERE static inline uint64_t kvd_gumbel_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/*
- * Returns the value of the argument `head` of kvd_gumbel_bits and kvd_gumbelf for this seed, layer
- * and head.
- */
+/* Returns argument `head` of kvd_gumbel_bits and kvd_gumbelf. */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_head(uint64_t seed, int layer, int head)
 {
     return kvd_gumbel_mix(seed ^ kvd_gumbel_mix((uint64_t)layer << 32 | (uint64_t)head));
 }
 
-/*
- * Returns a random integer b of 53 bits. It represents the uniform random number (b + 1/2) / 2^53
- * in (0, 1).
- */
+/* Returns 53 random bits b, for the uniform number (b + 1/2) / 2^53 in (0, 1). */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_bits(uint64_t head, uint32_t token)
 {
     return kvd_gumbel_mix(head ^ token) >> 11;
@@ -45,10 +39,7 @@ static inline double kvd_gumbel(uint64_t head, uint32_t token)
     return -log(-log(((double)kvd_gumbel_bits(head, token) + 0.5) * 0x1p-53));
 }
 
-/*
- * Returns a standard Gumbel number in single precision. A uniform number u above 1/2 is computed
- * from 1 - u, because float32 has a finer resolution near 0 than near 1.
- */
+/* Returns a standard Gumbel number. Above 1/2, uses 1 - u: float32 is finer near 0. */
 KVD_ANYWHERE static inline float kvd_gumbelf(uint64_t head, uint32_t token)
 {
     const uint64_t bits = kvd_gumbel_bits(head, token), rest = ((uint64_t)1 << 53) - 1 - bits;

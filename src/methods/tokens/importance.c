@@ -1,17 +1,12 @@
 /*
- * Methods importance and received: ZDC's important and unimportant tokens (ZDC section 5). With
- * importance, the important tokens of a layer have the largest sum of softmax denominators over the
- * query heads, computed in logarithms (reading D-10). The other tokens are stored at the smaller
- * widths of dims_low (the plan's second set of projections).
+ * Methods importance and received (ZDC section 5). importance: a layer's important tokens have the
+ * largest sums of softmax denominators over query heads, in logarithms (reading D-10); others are
+ * stored at widths dims_low. `mean` divides a denominator by the keys that the token sees (D-11).
+ * Similar sets are found in every prompt; the paper does so offline. Tokens after the prompt are
+ * important (D-12). D-10 to D-12: docs/readings.md.
  *
- * With parameter `mean`, a denominator is divided by the number of keys that the token sees, which
- * the paper does not do (D-11). The paper determines offline which layers have similar token sets;
- * this code compares the sets in every prompt. Tokens after the prompt are important (D-12). D-10
- * to D-12 are readings of the paper in docs/readings.md.
- *
- * Method received is the ablation ZDC/LT: the important tokens of every layer received the most
- * attention, summed over the prompt's rows and query heads, as in methods older than ZDC. No layer
- * uses the token sets of another.
+ * received (ablation ZDC/LT): important tokens received the most attention, summed over rows and
+ * query heads; layers share no sets.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -98,10 +93,7 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
     mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
-/*
- * Returns the number of tokens that both layers assign to `level`, divided by the size of the
- * larger set.
- */
+/* Returns the tokens at `level` in both layers, divided by the larger set's size. */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
     size_t both = 0, in_a = 0, in_b = 0;
@@ -125,8 +117,8 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     free(order);
     const int together = kvd_tokens_layers(v);
     /*
-     * Goes from the last layer to the first, so that the layers that are compared still have their
-     * own token sets. Layers l .. end - 1 use the sets of layer l.
+     * From the last layer down, so that compared layers still have their own sets. Layers l .. end
+     * - 1 use layer l's.
      */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
@@ -143,7 +135,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* The member entry_bits is 1 bit per cached token, which marks important tokens. */
+/* entry_bits: 1 bit per cached token marks important ones. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info =
         {
@@ -169,10 +161,7 @@ static int open_received(const kvd_parameter_values *v, const kvd_method_setup *
     return check_share(v, err) || kvd_tokens_open_shaped(v, s, self, err) ? -1 : 0;
 }
 
-/*
- * Returns the number of doubles that `observe` writes for a layer: the attention that each token
- * received.
- */
+/* Number of doubles per layer: attention that each token received. */
 static size_t observed(const void *self, size_t n)
 {
     (void)self;

@@ -1,8 +1,8 @@
 /*
- * Method keydiff: keeps the tokens of the prompt whose keys differ most from the others (Park et
- * al. 2025, "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference", arXiv
- * 2504.15364, section 3). The anchor of a KV head is the mean of its keys, each divided by its
- * norm. The `budget` tokens whose keys have the smallest cosine with the anchor stay.
+ * Method keydiff: keeps prompt tokens whose keys differ most from the others (Park et al. 2025,
+ * "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference", arXiv
+ * 2504.15364, section 3): the `budget` smallest cosines with the anchor, the mean of normalised
+ * keys.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         for (size_t c = 0; c < p->d; c++)
             anchor[c] += (double)k[c] / of_k;
     }
-    /* Dividing by the norm of the mean key (the anchor) would not change the order of tokens. */
+    /* The anchor's norm would not change the order of tokens. */
     for (size_t t = 0; t < p->n; t++) {
         const float *const k = p->k + t * p->ld;
         double product = 0;

@@ -1,12 +1,11 @@
 /*
- * Method keyformer: keeps recent tokens and the tokens with the largest regularised scores (Adnan
- * et al. 2024, "Keyformer: KV Cache Reduction through Key Tokens Selection", section 3 and
- * Algorithm 1). The score of token i is the sum over all queries so far of
+ * Method keyformer: keeps recent tokens and the largest regularised scores (Adnan et al. 2024,
+ * "Keyformer: KV Cache Reduction through Key Tokens Selection", section 3 and Algorithm 1). Score
+ * of token i, summed over all queries:
  *
  *     exp((x_i + z_i) / tau) / sum_j exp((x_j + z_j) / tau),
  *
- * where x are attention scores and z is Gumbel noise per token and query head. tau rises from
- * `tau0` to `tau1` during generation.
+ * x: attention scores; z: Gumbel noise per token and query head. tau rises from `tau0` to `tau1`.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -73,10 +72,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     double *const f = state, *const x = malloc(a->n * sizeof *x);
     if (!x)
         return kvd_no_memory(err, "scores of entries", a->n * sizeof *x);
-    /*
-     * The newest token has no score yet, but its element of the array still holds the score of a
-     * dropped token.
-     */
+    /* The newest token's element still holds the score of a dropped token. */
     f[a->n - 1] = 0;
     for (int j = 0; j < a->group; j++) {
         const float *const score = a->score + (size_t)j * a->n;

@@ -1,8 +1,8 @@
 /*
- * Method kvmerger: merges runs of consecutive prompt tokens with similar keys (Wang et al. 2024,
- * "Model Tells You Where to Merge: Adaptive KV Cache Merging for LLMs on Long-Context Tasks", arXiv
- * 2407.08454, section 4). The pivot p of a run is its most attended token. The run becomes one
- * entry at the position of p, the mean of its K and V with weights
+ * Method kvmerger: merges runs of prompt tokens with similar keys (Wang et al. 2024, "Model Tells
+ * You Where to Merge: Adaptive KV Cache Merging for LLMs on Long-Context Tasks", arXiv 2407.08454,
+ * section 4). A run becomes one entry at its most attended token p, with K and V averaged by
+ * weights
  *
  *     exp(-|k_p - k_i|^2 / (2 sigma^2)),   sigma = (mean of |k_p - k_i| over the run) / sqrt(2).
  */
@@ -30,9 +30,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/*
- * Returns the bytes of the state: for each token, the index of the pivot into which it is merged.
- */
+/* State: for each token, the index of the pivot into which it is merged. */
 static size_t state_bytes(const void *self, size_t n)
 {
     (void)self;

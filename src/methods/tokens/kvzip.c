@@ -1,9 +1,8 @@
 /*
  * Method kvzip: keeps the entries that the model needs to repeat the prompt (Kim et al. 2025,
  * "KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction", arXiv 2505.23416,
- * section 3). A first pass runs the prompt followed by a second copy of itself. The score of a
- * token in a KV head is the largest probability that it receives from any token of the copy. The
- * entries with the largest scores over all layers and KV heads stay.
+ * section 3). A first pass runs the prompt and a copy; a token's score per KV head is its largest
+ * probability from the copy. The largest scores over all layers and KV heads stay.
  */
 #include <cblas.h>
 #include <math.h>
@@ -21,17 +20,14 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Returns the number of doubles that `observe` writes for a layer: token scores [n_kv_heads][n]. */
+/* Number of doubles per layer: token scores [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const z = self;
     return (size_t)z->config->n_kv_heads * n;
 }
 
-/*
- * Raises each score[i] to the probability that query token t gives to prompt token i, if that
- * probability is larger.
- */
+/* Raises score[i] to the probability from query token t to prompt token i. */
 static void add_row(const kvd_tokens_shaped *z, const kvd_observed_prompt *r, size_t t,
                     const float *product, double *score)
 {
@@ -85,7 +81,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     if (!score)
         return kvd_no_memory(err, "scores of all layers", heads * n * sizeof *score);
     for (size_t i = 0; i < heads * n; i++) {
-        /* The score 2 exceeds every probability, so the first `sink` tokens stay. */
+        /* Score 2 exceeds every probability, so the first `sink` tokens stay. */
         score[i] = i % n < sink ? 2 : p->observed[i];
         level[i] = KVD_LEVEL_HIGH;
     }

@@ -1,17 +1,13 @@
 /*
- * Method leankv (registered as sparsity): every KV head of every request drops insignificant tokens
- * and stores less significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1).
- * The paper is ambiguous in six places; docs/readings.md decides them under the names L-1 to L-6.
+ * Method leankv (registered as sparsity): KV heads drop insignificant tokens and store less
+ * significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1; readings L-1 to
+ * L-6 in docs/readings.md).
  *
- * The significance of a token is the mean probability that it received from later tokens (L-4),
- * over all query heads (L-6). Significances are normalised to a sum of 1 over the tokens outside a
- * window of newest tokens (L-3). At the end of the prompt, tokens are taken in rising order of
- * significance. They are dropped while the cumulative significance is below `tl`, and lowered while
- * it is below `th` (L-2).
- *
- * A decode step judges only the token that leaves the window. Its significance, relative to the
- * mean, is compared with the significances at which the cumulative significance of the prompt's
- * tokens reached `tl` and `th` (L-1). Significances continue as running means (L-5).
+ * Significance: mean probability from later tokens (L-4) over query heads (L-6), normalised to sum
+ * 1 outside a window of newest tokens (L-3). After the prompt, in rising order, tokens with
+ * cumulative significance below `tl` are dropped, below `th` lowered (L-2). A step judges only the
+ * token that leaves the window, against the prompt's borders relative to the mean (L-1). Running
+ * means continue (L-5).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -30,15 +26,12 @@ static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
 typedef struct {
     /*
-     * Limits, relative to the mean significance, below which a token is dropped (cut_low) or stored
-     * at low precision (cut_high).
+     * Limits relative to the mean significance: below cut_low dropped, below cut_high low
+     * precision.
      */
     double cut_low, cut_high;
     size_t room;
-    /*
-     * The array has [room] sums of the probabilities that each token received, then [room] counts
-     * of these probabilities.
-     */
+    /* [room] sums of received probabilities, then [room] counts. */
     double sum_rows[];
 } significance;
 
@@ -112,7 +105,7 @@ static double significance_of(const significance *s, size_t i)
     return s->sum_rows[i] / s->sum_rows[s->room + i];
 }
 
-/* Returns the index of the least significant token of level `wanted`, or n if there is none. */
+/* Returns the least significant token of level `wanted`, or n if there is none. */
 static size_t least_of(const significance *s, const uint8_t *level, size_t n, uint8_t wanted)
 {
     size_t least = n;
@@ -131,10 +124,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    /*
-     * The new token has no sums yet, but its elements of the array still hold the sums of a dropped
-     * token.
-     */
+    /* The new token's elements still hold the sums of a dropped token. */
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)
@@ -172,9 +162,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     }
 }
 
-/*
- * entry_bits counts the significance and the position of a cached token (section 5 of the paper).
- */
+/* entry_bits: significance and position of a cached token (section 5 of the paper). */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info =
         {

@@ -1,7 +1,6 @@
 /*
- * Method lower: MiKV (Yang et al. 2024, section 3). Tokens that h2o would drop are kept with fewer
- * bits or dimensions (KVD_LEVEL_LOW). They never return to full precision, since their exact
- * numbers are lost.
+ * Method lower: MiKV (Yang et al. 2024, section 3). Tokens that h2o would drop keep fewer bits or
+ * dimensions (KVD_LEVEL_LOW) and never return to full precision.
  */
 #include "methods/tokens/tokens.h"
 

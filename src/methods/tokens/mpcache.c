@@ -1,11 +1,9 @@
 /*
- * Method mpcache: drops tokens of the prompt that none of its last tokens attends to, then reads
- * only some clusters of the remaining tokens (Zeng et al. 2025, "MPCache: MPC-Friendly KV Cache
- * Eviction for Efficient Private LLM Inference", arXiv 2501.06807, section 4, and its public code).
- * The similarity of a query q and a cluster is the sum over channels of alpha * q * max + (1 -
- * alpha) * q * min, where max and min are the largest and smallest key of the cluster in the
- * channel. A decode step chooses the most similar large clusters, and reads the most similar small
- * clusters in them.
+ * Method mpcache: drops prompt tokens that its last tokens do not attend to, then reads only some
+ * clusters (Zeng et al. 2025, "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM
+ * Inference", arXiv 2501.06807, section 4, and its code). Similarity of query q and a cluster: sum
+ * over channels of alpha * q * max + (1 - alpha) * q * min of its keys. A step reads the most
+ * similar small clusters of the most similar large ones.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -46,7 +44,7 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     if (!a)
         return kvd_no_memory(err, "probabilities of a row", 3 * n * sizeof *a);
     double *const mean = a + n;
-    memset(level[0], KVD_LEVEL_DROPPED, n - 1); /* the newest token (index n - 1) always stays */
+    memset(level[0], KVD_LEVEL_DROPPED, n - 1); /* the newest token always stays */
     for (size_t t = n - rows; t < n; t++) {
         memset(mean, 0, n * sizeof *mean);
         for (int h = 0; h < m->config->n_heads; h++) {
@@ -64,10 +62,7 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/*
- * Returns the bits that a step reads to choose tokens: the maxima and minima of keys in small
- * clusters. The maxima and minima in large clusters are computed from those and not stored.
- */
+/* Counts extremes of keys in small clusters; those of large clusters are computed, not stored. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -79,8 +74,8 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
 }
 
 /*
- * Writes the similarity of the queries and every cluster of `size` tokens, the sum over channels of
- * alpha * q * max + (1 - alpha) * q * min. Returns the number of clusters.
+ * Similarity of queries and clusters of `size` tokens: sum of alpha * q * max + (1 - alpha) * q *
+ * min. Returns the number of clusters.
  */
 static size_t compare(const kvd_tokens_shaped *m, const kvd_read_choice *c, size_t size,
                       double *likeness)

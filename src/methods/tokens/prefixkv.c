@@ -1,8 +1,7 @@
 /*
- * Method prefixkv: sets the token budgets of layers such that every layer keeps the same fraction
- * of its attention (Wang et al. 2024, "PrefixKV: Adaptive Prefix KV Cache is What Vision
- * Instruction-Following Models Need for Efficient Generation", arXiv 2412.03409, section 3, and its
- * public code).
+ * Method prefixkv: token budgets such that every layer keeps an equal fraction of its attention
+ * (Wang et al. 2024, "PrefixKV: Adaptive Prefix KV Cache is What Vision Instruction-Following
+ * Models Need for Efficient Generation", arXiv 2412.03409, section 3, and its code).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -48,8 +47,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns how many of the most important tokens are needed to reach the fraction `share` of the
- * total importance. sum[i] is the importance of the i + 1 most important tokens together.
+ * Returns how many most important tokens reach fraction `share`. sum[i]: importance of the first i
+ * + 1.
  */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
@@ -71,12 +70,11 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
 }
 
 /*
- * Returns the largest fraction of importance that all layers can keep with layers * budget tokens
- * in total.
+ * Returns the largest fraction of importance that all layers can keep with layers * budget tokens.
  */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /* The importances of a layer add up to 1, so with a threshold of 2 a layer keeps all tokens. */
+    /* A layer's importances add up to 1: threshold 2 keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;
@@ -97,10 +95,7 @@ static size_t sinks_of(const kvd_parameter_values *v, size_t n)
     return asked + 1 < n ? asked : n - 1;
 }
 
-/*
- * Writes the number of tokens that each layer keeps, first tokens (sinks) and last token included.
- * x [layers][n] is the importance of every token.
- */
+/* Writes the tokens that each layer keeps, with sinks and last token. x [layers][n]: importance. */
 static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
                       size_t *kept, kvd_err *err)
 {

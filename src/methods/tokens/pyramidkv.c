@@ -1,10 +1,8 @@
 /*
- * Method pyramidkv: like snapkv, but token budgets fall linearly from the first layer to the last
- * (Cai et al. 2024, "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information
- * Funneling", arXiv 2406.02069, section 3.2 and its public code). From the prompt tokens before the
- * last `window` ones, the last layer keeps budget / beta tokens, and the first layer keeps 2 *
- * budget
- * - budget / beta tokens.
+ * Method pyramidkv: snapkv with token budgets that fall linearly over the layers (Cai et al. 2024,
+ * "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv
+ * 2406.02069, section 3.2 and its code): before the last `window` tokens, from 2 * budget - budget
+ * / beta (first layer) to budget / beta (last).
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
  * Method scissorhands: keeps tokens that were pivotal recently (Liu et al. 2023, "Scissorhands",
- * section 4 and Algorithms 1 and 2). A query finds a token unimportant if it gives the token a
- * probability below the mean of its probabilities.
+ * section 4 and Algorithms 1 and 2). A query finds a token unimportant if it gives it less than its
+ * mean probability.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +20,11 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.06, true, "recent", 0, 0.25};
 
 typedef struct {
-    /* Number of prompt queries (row and query head) that found the token unimportant. */
+    /* Prompt queries (rows and query heads) that found the token unimportant. */
     double prompt;
-    /*
-     * One bit per decode step: 1 if the step found the token unimportant. Bit 0 is the newest step.
-     */
+    /* One bit per decode step, newest in bit 0: 1 if the token was unimportant. */
     uint64_t rows;
-    uint32_t steps; /* steps since the token was appended */
+    uint32_t steps; /* since the token was appended */
 } entry;
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
@@ -57,10 +55,9 @@ static int count_bits(uint64_t x)
 }
 
 /*
- * Returns the number of the last `history` queries that gave the token less than the mean
- * probability, summed over the `group` query heads and multiplied by `history`. If only a part of
- * the prompt's rows is among the last rows, the prompt's count is multiplied by this part. The
- * result is a whole number, so that equal counts give exactly equal scores.
+ * Returns the last `history` queries that gave less than the mean, summed over `group` query heads
+ * and times `history`. A prompt only partly in the history counts by its share. Whole numbers keep
+ * equal counts equal.
  */
 static double unimportant(const entry *e, size_t history, int group)
 {

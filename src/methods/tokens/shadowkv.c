@@ -1,13 +1,11 @@
 /*
- * Method shadowkv: stores keys of the prompt in low rank and values in a slower memory; decode
- * steps read the chunks of tokens whose mean key has the largest attention score (Sun et al. 2024,
- * "ShadowKV: KV Cache in Shadows for High-Throughput Long-Context LLM Inference", arXiv 2410.21465,
- * section 4, and its public code).
+ * Method shadowkv: low-rank prompt keys and values in slower memory; steps read the chunks whose
+ * mean key has the largest scores (Sun et al. 2024, "ShadowKV: KV Cache in Shadows for
+ * High-Throughput Long-Context LLM Inference", arXiv 2410.21465, section 4, and its code).
  *
- * X [n][n_kv_heads * d_head] are the keys of a prompt before RoPE. They are stored as X V_r and
- * V_r, where V_r are the leading `rank` right singular vectors. The landmark of a chunk is the mean
- * of its keys. Outliers are the chunks whose landmark has the smallest cosine with one of their
- * keys. Their keys stay exact, and every step reads them.
+ * Keys X [n][n_kv_heads * d_head] before RoPE are stored as X V_r and V_r, the leading `rank` right
+ * singular vectors. Landmark: mean key of a chunk. Outliers: chunks with the smallest cosine
+ * between landmark and a key; their keys stay exact and are always read.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -33,10 +31,7 @@ typedef struct {
     size_t d;
 } shadowkv;
 
-/*
- * State of a KV head. The state is followed in memory by the mean keys of the chunks [chunks][d]
- * (landmarks) and one outlier flag per chunk.
- */
+/* State of a KV head, followed by landmarks [chunks][d] and one outlier flag per chunk. */
 typedef struct {
     size_t prompt, chunks;
 } shadow;
@@ -70,10 +65,7 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(shadow) + chunks * (q->d * sizeof(float) + 1);
 }
 
-/*
- * Writes the mean of n keys k [n][d] to `mean`. Returns the smallest cosine of a key with this
- * mean.
- */
+/* Writes the mean of n keys k [n][d]. Returns the smallest cosine of a key with it. */
 static double describe(const float *k, size_t n, size_t d, float *mean)
 {
     double least = 1, length = 0;
@@ -97,8 +89,7 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
 }
 
 /*
- * Writes the mean key and the outlier flag of every chunk to the state. Sets exact [n] to 1 for
- * tokens whose keys stay exact.
+ * Writes landmarks and outlier flags to the state. exact [n]: 1 for tokens whose keys stay exact.
  */
 static int find_landmarks(const shadowkv *q, shadow *s, const kvd_prompt_keys *p, uint8_t *exact,
                           kvd_err *err)
@@ -133,10 +124,7 @@ static void round_to(kvd_dtype type, float *x, size_t n, void *rounded)
     kvd_to_f32(type, rounded, x, n);
 }
 
-/*
- * Replaces keys by their rank-r approximation: writes k [n][d] = X V_r V_r^T of one KV head, with X
- * V_r and V_r rounded to the cache's type.
- */
+/* Writes k [n][d] = X V_r V_r^T of one KV head, with X V_r and V_r rounded to the cache's type. */
 static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *err)
 {
     const size_t wide = p->n_kv_heads * p->d, at = (size_t)p->kv_head * p->d;

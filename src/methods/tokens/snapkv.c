@@ -1,8 +1,7 @@
 /*
- * Method snapkv: keeps the tokens of the prompt that the last tokens of the prompt attend to (Li et
- * al. 2024, "SnapKV: LLM Knows What You are Looking for Before Generation", section 4 and its
- * public code). Scores are averaged over `kernel` neighbouring tokens so that clusters stay
- * together.
+ * Method snapkv: keeps prompt tokens that its last tokens attend to (Li et al. 2024, "SnapKV: LLM
+ * Knows What You are Looking for Before Generation", section 4 and its code). Scores are averaged
+ * over `kernel` neighbours.
  */
 #include <stdlib.h>
 

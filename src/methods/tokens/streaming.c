@@ -1,7 +1,7 @@
 /*
- * Method streaming: keeps the first tokens and the newest ones (Xiao et al. 2024, "Efficient
- * Streaming Language Models with Attention Sinks", arXiv 2309.17453, section 3.2). The first tokens
- * receive attention whatever their content. Kept tokens keep their original RoPE positions.
+ * Method streaming: keeps the first and the newest tokens, at their original RoPE positions (Xiao
+ * et al. 2024, "Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453,
+ * section 3.2).
  */
 #include "methods/tokens/tokens.h"
 

@@ -1,9 +1,8 @@
 /*
- * Method taskkv: keeps the whole prompt in the KV heads that differ most from the others (He et al.
- * 2025, "Task-KV: Task-aware KV Cache Optimization via Semantic Differentiation of Attention
- * Heads", arXiv 2501.15113). The semantic vector of a KV head is its attention output, averaged
- * over the last `window` tokens and the query heads. The heads whose vectors are farthest from
- * their mean keep all tokens.
+ * Method taskkv: keeps the whole prompt in the KV heads that differ most (He et al. 2025, "Task-KV:
+ * Task-aware KV Cache Optimization via Semantic Differentiation of Attention Heads", arXiv
+ * 2501.15113): attention outputs, averaged over the last `window` tokens and query heads, farthest
+ * from their mean.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -29,10 +28,7 @@ static size_t window_rows(const kvd_parameter_values *v)
     return (size_t)v->value[WINDOW];
 }
 
-/*
- * Writes the semantic vector x [d] of each KV head, and its distance from the mean of these vectors
- * over the heads.
- */
+/* Writes each KV head's semantic vector x [d] and its distance from the heads' mean. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -46,10 +42,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /*
-         * With two heads, both vectors are equally far from their mean. The distances stay 0, so
-         * that rounding errors do not decide.
-         */
+        /* Two heads are equally far: distances stay 0, so that rounding does not decide. */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)
@@ -59,10 +52,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
     }
 }
 
-/*
- * Divides a budget of tokens into three: first tokens, tokens that are chosen by score, and last
- * tokens.
- */
+/* Divides a budget into first tokens, tokens chosen by score, and last tokens. */
 static void divide(const kvd_parameter_values *v, size_t budget, size_t *sink, size_t *middle,
                    size_t *last)
 {

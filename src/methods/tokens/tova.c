@@ -1,7 +1,7 @@
 /*
- * Method tova: keeps the tokens that the newest token attends to (Oren et al. 2024, "Transformers
- * are Multi-State RNNs", arXiv 2401.06104, section 4, and its public code). All KV heads of a layer
- * keep the same tokens.
+ * Method tova: keeps the tokens that the newest token attends to, equal in all KV heads of a layer
+ * (Oren et al. 2024, "Transformers are Multi-State RNNs", arXiv 2401.06104, section 4, and its
+ * code).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +23,8 @@ static size_t window(const kvd_parameter_values *v)
 }
 
 /*
- * Keeps the newest token and those budget - 1 other tokens that have the largest `sum` of attention
- * probabilities. Frees the array sum [n].
+ * Keeps the newest token and budget - 1 others with the largest `sum` of probabilities. Frees sum
+ * [n].
  */
 static int keep(const kvd_parameter_values *v, double *sum, size_t n, size_t n_expected,
                 size_t n_heads, uint8_t *const *level, kvd_err *err)

@@ -1,10 +1,9 @@
 /*
- * Method windowkv: keeps whole windows of consecutive tokens, the same windows in all layers of a
- * group (Zuo et al. 2025, "WindowKV: Task-Adaptive Group-Wise KV Cache Window Selection for
- * Efficient LLM Inference", arXiv 2503.17922, section 3, and its public code). The score of a
- * window is the mean probability that its tokens receive from the last tokens of the prompt. With
- * parameter `largest`, the mean is over the half of the window's tokens that have the largest
- * probabilities. Token budgets fall from group to group as in pyramidkv.
+ * Method windowkv: keeps windows of consecutive tokens, equal in all layers of a group (Zuo et al.
+ * 2025, "WindowKV: Task-Adaptive Group-Wise KV Cache Window Selection for Efficient LLM Inference",
+ * arXiv 2503.17922, section 3, and its code). A window's score: mean probability from the prompt's
+ * last tokens, with `largest` over its better half. Budgets fall from group to group as in
+ * pyramidkv.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -76,10 +75,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     const size_t old = old_of(w, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
-        /*
-         * If the levels are already chosen, nothing is computed: only the first layer of a group
-         * computes scores, and the other layers keep the same windows.
-         */
+        /* Levels are already chosen: only a group's first layer computes scores. */
         return 0;
     double *const a = malloc(3 * r->n * sizeof *a);
     if (!a)
@@ -114,10 +110,7 @@ static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
     return drop < n ? drop : n;
 }
 
-/*
- * Drops the windows with the smallest scores: sets level [old] of their tokens to
- * KVD_LEVEL_DROPPED.
- */
+/* Sets level [old] of the windows with the smallest scores to KVD_LEVEL_DROPPED. */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {
@@ -161,10 +154,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/*
- * Returns the budget of a request. The last window counts as full, although it may have fewer
- * tokens, so the budget may exceed the number of tokens that stay.
- */
+/* The last window counts as full, so the budget may exceed the tokens that stay. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t rows = (size_t)v->value[WINDOW], review = (size_t)v->value[REVIEW],

@@ -1,4 +1,4 @@
-/* Methods of the tokens axis that drop cached tokens (called entries here), in the CUDA engine. */
+/* Methods of the tokens axis that drop cached tokens (entries), in the CUDA engine. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,16 +13,12 @@ static const char what[] = "eviction";
 
 typedef struct {
     size_t tokens, entries;
-    /*
-     * Number of cached tokens at the end of the latest iteration, even if the request finished in
-     * that iteration.
-     */
+    /* Cached tokens after the latest iteration, even if the request has finished. */
     double held;
-    int32_t merged; /* value of kvd_evict_merging.merged before the request began */
+    int32_t merged; /* kvd_evict_merging.merged before the request */
     /*
-     * Used if rule.fixed is set (a step drops the oldest token): ring [max_len] with the indices of
-     * the entries that steps may drop. `oldest` is the position in the ring of the oldest entry,
-     * and `places` is the number of entries in the ring.
+     * For rule.fixed: ring of the entries that steps may drop, position of the oldest, and number
+     * of entries.
      */
     int32_t *place;
     size_t oldest, places;
@@ -34,33 +30,24 @@ typedef struct {
     kvd_evict_state state;
     const char *name;
     bool steps;
-    /*
-     * True if steps choose the token to drop by its score. Scores and positions of tokens are then
-     * stored.
-     */
+    /* True if steps drop by score; scores and positions of tokens are then stored. */
     bool notes;
     size_t n_slots, max_len, n_q8;
     evict_slot *slot;
     kvd_evict_budget *budget;
     kvd_evict_budget *there;
-    /*
-     * Data of a rule that merges tokens; `merged` [n_slots] is a host copy of merging.merged in
-     * pinned memory
-     */
+    /* Data of merging rules; `merged` [n_slots] is merging.merged in pinned host memory. */
     kvd_evict_merging merging;
     int32_t *merged;
     float *mass, *score, *lse, *lse_steps, *work;
     float *distance;
     int32_t *kept;
-    /*
-     * joined: tensor-parallel GPUs add up scores, because all KV heads of a layer keep the same
-     * tokens. sums: kvd_evict_steps_args.sums.
-     */
+    /* joined: tensor-parallel GPUs add up scores, because all KV heads keep the same tokens. */
     bool joined;
     float *sums;
-    /* RoPE of layers with rope_local_theta (element 1) and of all other layers (element 0). */
+    /* RoPE: [1] of layers with rope_local_theta, [0] of all others. */
     kvd_evict_expected expected[2];
-    /* Bytes per token in the layers without a window: K, V, score and position in all heads. */
+    /* Bytes per token in layers without a window: K, V, score and position of all heads. */
     double entry_bytes;
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -92,7 +79,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Returns the number of cached tokens after a step that begins with n of them. */
+/* Returns the cached tokens after a step that begins with n. */
 static size_t left_of(const kvd_evict_budget *b, size_t n)
 {
     const size_t limit = (size_t)b->limit, all = n + 1, recent = (size_t)b->recent;
@@ -112,10 +99,7 @@ static int set_budget(evict *e, const kvd_slice *s, size_t prompt, kvd_err *err)
     return 0;
 }
 
-/*
- * Fills the ring of the entries of a compressed prompt that steps may drop. There are none unless
- * the rule has fixed indices.
- */
+/* Fills the ring of entries that steps may drop, if the rule has fixed indices. */
 static void list_places(const evict *e, size_t slot)
 {
     evict_slot *const s = &e->slot[slot];
@@ -127,9 +111,8 @@ static void list_places(const evict *e, size_t slot)
 }
 
 /*
- * For rules with rule.fixed set, chooses the entry (cached token) that a step drops: the oldest
- * entry that is not among the first `at` ones. The newest entry takes the place of the dropped
- * entry. If no entry is dropped, the newest entry is stored after all others.
+ * For rule.fixed: chooses the dropped entry, the oldest after the first `at`; the newest entry
+ * takes its place.
  */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
@@ -160,10 +143,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             changed = changed || e->rule.fixed;
             continue;
         }
-        /*
-         * A timing run may start at a decode step, without computing the tokens before it. These
-         * tokens count as the prompt.
-         */
+        /* In timing runs that begin with decode steps, uncomputed tokens count as the prompt. */
         if (i >= it->n_steps && s->before)
             return kvd_fail(err,
                             "method '%s' compresses a prompt in one piece: it goes without chunks",
@@ -203,7 +183,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         slot->held = (double)slot->entries;
         if (s->last)
             slot->tokens = slot->entries = 0;
-        else /* keeps only the pages that hold the entries and the new token of the next step */
+        else /* keeps only pages for the entries and the next token */
             kvd_pages_keep(m->cache->pages, s->slot, slot->entries + 1);
     }
     return 0;
@@ -288,7 +268,6 @@ static kvd_evict_expected expected_of(const evict *e, int layer)
     return x;
 }
 
-/* Adds up the scores of prompts over the GPUs. */
 static int join_prompts(const evict *e, kvd_evict_prompts_args *a, cudaStream_t stream,
                         kvd_err *err)
 {
@@ -333,8 +312,8 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
     /*
-     * Scores are computed from keys with all d_head dimensions, as on the CPU. kvd_evict_choose
-     * moves the rows that the cache holds, which may be projected.
+     * Scores come from keys of all d_head dimensions; kvd_evict_choose moves the stored, perhaps
+     * projected rows.
      */
     kvd_evict_prompts_args whole = a;
     if (c->whole) {
@@ -373,8 +352,8 @@ static void release(kvd_gpu_method *m)
 }
 
 /*
- * Returns the bytes of score, position and history of a cached token, if decode steps choose by
- * score, else 0.
+ * Returns the bytes of score, position and history of a cached token, or 0 if steps drop without
+ * scores.
  */
 static size_t entry_state_bytes(const evict *e)
 {
@@ -402,16 +381,12 @@ int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n
     return kvd_cuda_check(cudaMemsetAsync(g->merged, 0, bytes, stream), what, err);
 }
 
-/* Allocates the per-slot arrays of a rule that merges tokens. */
 static int make_merging(evict *e, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
     const size_t heads = e->n_slots * (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
     kvd_evict_merging *const g = &e->merging;
-    /*
-     * Every threshold is set to NaN (bytes 0xff), which means that the head has not dropped a token
-     * yet.
-     */
+    /* Bytes 0xff are NaN: no token dropped yet. */
     return kvd_evict_merging_slots(g, &e->memory, e->n_slots, &e->merged, stream, err) ||
                    !(g->threshold =
                          kvd_device_new(&e->memory, heads * sizeof *g->threshold, what, err)) ||
@@ -422,10 +397,7 @@ static int make_merging(evict *e, cudaStream_t stream, kvd_err *err)
                : 0;
 }
 
-/*
- * Allocates budgets, scores and positions. Scores and positions stay 0 for tokens that a timing run
- * does not compute.
- */
+/* Zeroed scores and positions serve timing runs, which do not compute them. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     evict *const e = of(m);
@@ -433,7 +405,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                  bytes = places * sizeof *e->state.score, rows = places * sizeof *e->state.rows;
     (void)pages;
     e->stream = stream;
-    e->n_slots = slots - 1; /* the last slot is for rows that pad a batch */
+    e->n_slots = slots - 1; /* the last slot is padding */
     e->state.n_slots = (int32_t)e->n_slots;
     if (!(e->slot = calloc(slots, sizeof *e->slot)))
         return kvd_no_memory(err, what, slots * sizeof *e->slot);
@@ -462,9 +434,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 }
 
 /*
- * Fills x->future, device [positions][half][2]. x->future[n] has the mean cosine and sine of each
- * RoPE pair over the positions n .. n + future - 1. `local` selects the layers with
- * rope_local_theta.
+ * Fills x->future, device [positions][half][2]: mean cosine and sine of each RoPE pair over
+ * positions n .. n + future - 1. `local`: layers with rope_local_theta.
  */
 static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
 {
@@ -522,7 +493,6 @@ static int make_expected(evict *e, kvd_err *err)
     return 0;
 }
 
-/* Allocates the scratch memory that a rule that merges tokens needs. */
 static int make_merging_work(evict *e, size_t all, size_t heads, kvd_err *err)
 {
     kvd_evict_merging *const g = &e->merging;
@@ -630,8 +600,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     if (make_work(e, err))
         return -1;
     /*
-     * The attention kernel writes softmax denominators only if eviction reads them. If the rule has
-     * a softmax temperature, the eviction kernels compute the denominators themselves.
+     * Only some rules read the attention kernel's denominators; with a temperature, eviction
+     * kernels compute their own.
      */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
@@ -661,7 +631,7 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                : 0;
 }
 
-/* Returns true if the engine can generate text with the plan. Other plans can only be timed. */
+/* Returns false if the plan can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);

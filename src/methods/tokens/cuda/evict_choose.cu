@@ -1,7 +1,6 @@
 /*
- * Chooses the tokens of a prompt that stay, and moves their rows of K and V to the front of the
- * pages. move_kernel moves token kept[i] to index i <= kept[i], RUN tokens at a time. A run reads
- * all its rows before it writes, so no row is overwritten before it was read.
+ * Chooses prompt tokens that stay and moves their rows to the front of the pages. move_kernel moves
+ * token kept[i] to index i <= kept[i]; each RUN of tokens is read completely before it is written.
  */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -30,10 +29,7 @@ __global__ void __launch_bounds__(CHOOSE)
                                                : (g + 1) * group,
                           at, n, score);
     const float *rank = score;
-    /*
-     * Scores averaged over neighbouring tokens overwrite `mass` of the KV head's first query head,
-     * which is no longer needed.
-     */
+    /* Smoothed scores overwrite the mass of the KV head's first query head. */
     if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
         float *const to = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
         smooth<CHOOSE>(score, old, a.rule.smooth, to);
@@ -69,7 +65,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Writes the sum of a KV head's probabilities of every token to its score. */
+/* Sums a KV head's probabilities of each token into its score. */
 __global__ void __launch_bounds__(CHOOSE)
     local_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -79,7 +75,7 @@ __global__ void __launch_bounds__(CHOOSE)
                       a.score + (size_t)g * (size_t)a.n_q8 + at);
 }
 
-/* Replaces the first row of `mass` by the sum of the rows of all query heads. */
+/* Replaces the first row of `mass` by the sum over all query heads. */
 __global__ void __launch_bounds__(CHOOSE)
     layer_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -89,8 +85,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Writes the scores of rule KVD_EVICT_IMPORTANT. When the kernel begins, `score` holds each token's
- * sum of probabilities over the last `window` queries, and `mass` the sum over all queries.
+ * KVD_EVICT_IMPORTANT: `score` enters as probabilities summed over the last `window` queries,
+ * `mass` over all.
  */
 __global__ void __launch_bounds__(CHOOSE)
     importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -116,10 +112,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     local = sum_over<CHOOSE>(local) / old;
     global = sum_over<CHOOSE>(global) / old;
-    /*
-     * The score of a token is the larger of two ratios: its recent probability to the recent mean,
-     * and its total probability to the total mean. It overwrites the first query head's mass.
-     */
+    /* Score: larger of recent probability / recent mean and total probability / total mean. */
     for (int t = me; t < old; t += CHOOSE)
         mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
     __syncthreads();
@@ -127,9 +120,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Computes bits of the tokens in every query head: a token's bit is 1 if the token's probability is
- * among the `keep_old` largest of the head. Adds 1 to the token's distance for each query head in
- * which its bit differs from the bit of the anchor.
+ * A token's bit in a query head is 1 if its probability is among the `keep_old` largest. Its
+ * distance counts the heads where the bit differs from the anchor's.
  */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -151,9 +143,8 @@ __global__ void __launch_bounds__(BITS)
 }
 
 /*
- * Chooses the tokens that all KV heads of the layer keep: the tokens with the largest scores, and,
- * of the other tokens in the order of their distances from the anchor token, every k-th one.
- * score[t] of KV head 0 becomes INFINITY if token t stays.
+ * Keeps the largest scores and every k-th other token by distance from the anchor, in all KV heads.
+ * score[t] of head 0 becomes INFINITY if t stays.
  */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -179,10 +170,7 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /*
-     * Each thread has a part of the tokens. For each distance d, it counts the dropped tokens of
-     * its part with this distance, then numbers them consecutively.
-     */
+    /* For each distance d, threads count the dropped tokens of their parts, then number them. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)
@@ -278,7 +266,7 @@ void move(const kvd_evict_prompts_args *a, cudaStream_t stream)
                   stream>>>(*a);
 }
 
-/* Writes the sums over the KV heads of the scores of all tokens but the newest. */
+/* Sums the scores of all tokens but the newest over the KV heads. */
 __global__ void __launch_bounds__(CHOOSE)
     sums_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -328,10 +316,7 @@ extern "C" cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *a, cuda
     return cudaGetLastError();
 }
 
-/*
- * Chooses the tokens that a layer keeps: the tokens with large scores, and a selection that
- * represents the other tokens.
- */
+/* Keeps a layer's tokens with large scores and a selection that represents the others. */
 static cudaError_t represent(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     if (!a->distance || !a->mass || a->rule.ranking != KVD_EVICT_ATTENTION || a->state.score)
@@ -356,8 +341,7 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     /*
-     * If rule.whole_layer is set, every CTA reads `mass` of all heads, so smoothing must not
-     * overwrite `mass`.
+     * With rule.whole_layer, every CTA reads `mass` of all heads: smoothing must not overwrite it.
      */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))

@@ -1,22 +1,18 @@
 /*
- * Scores the tokens of a prompt by the attention that later queries are expected to pay to them
- * (expectedattention.c). mu and C are the mean and the covariance of the queries of a head before
- * RoPE. R is the matrix of the mean RoPE rotation over the next `future` positions. k_t and v_t are
- * the key and value of token t, and `scale` is the factor of scores:
+ * Scores prompt tokens by expected attention (expectedattention.c). mu, C: mean and covariance of a
+ * head's queries before RoPE; R: mean RoPE rotation over the next `future` positions; k_t, v_t: key
+ * and value.
  *
  *     z[t]     = k_t . R mu scale + k_t . R C R^T k_t scale^2 / 2
  *     score[t] = log(mean over the query heads of softmax(z)[t] + epsilon) + log |v_t|
  *
- * Scores are logarithms because the products could underflow. A launch handles at most TOGETHER
- * prompts, so that the scratch memory stays small.
- *
- * Also scores the tokens of a prompt by their keys alone:
+ * Logarithms avoid underflow. A launch handles at most TOGETHER prompts, to limit scratch. Scores
+ * from keys alone:
  *
  *     KVD_EVICT_SHORT_KEYS   score[t] = -|k_t|
  *     KVD_EVICT_ODD_KEYS     score[t] = -(k_t / |k_t|) . (mean over s of k_s / |k_s|)
  *
- * A warp then reads 8 keys at a time. Lane l reads token l % 8, blocks l / 8, l / 8 + 4, ... of 8
- * dimensions.
+ * Lane l reads token l % 8, blocks l / 8, l / 8 + 4, ... of 8 dimensions.
  */
 #include "methods/tokens/cuda/evict.h"
 
@@ -29,15 +25,14 @@ enum {
     THREADS = 256,
     ROWS = 64,
     PITCH = KVD_WIDTH_NARROW + 4,
-    SLAB = 16, /* rows of a [d][d] matrix that are in shared memory at the same time */
+    SLAB = 16, /* rows of a [d][d] matrix in shared memory at once */
     WEIGH = 512,
     BLOCKS = KVD_WIDTH_NARROW / 32
 };
 
 /*
- * Returns the number of floats in which a CTA stores sums over its queries x. The floats are the
- * sum of (x - y)(x - y)^T [d][d], the sum of x - y [d], and y [d]. Here y is the first query;
- * subtracting it avoids cancellation.
+ * Floats of a CTA's sums over queries x: (x - y)(x - y)^T [d][d], x - y [d], y [d]. Subtracting y,
+ * the first query, avoids cancellation.
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
@@ -58,8 +53,8 @@ __device__ __forceinline__ float wide(uint16_t x)
 }
 
 /*
- * Copies `rows` queries, from token t on, to shared memory x and undoes their RoPE. Sets the other
- * rows of x to 0. All threads must call it, and then __syncthreads before they read x.
+ * Copies `rows` queries from token t on to shared x, without RoPE, and zeroes other rows. All
+ * threads must call it, then __syncthreads.
  */
 __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
                               int rows, float (*x)[PITCH])
@@ -149,10 +144,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/*
- * Row i of the mean RoPE rotation R as two coefficients, `own` and `other`: (R x)[i] = own * x[i] +
- * other * x[partner], where `partner` is the dimension that RoPE rotates with i.
- */
+/* Row i of the mean RoPE rotation R: (R x)[i] = own * x[i] + other * x[partner]. */
 struct turn {
     int partner;
     float own, other;
@@ -191,7 +183,7 @@ __global__ void __launch_bounds__(THREADS)
         }
     }
     __syncthreads();
-    /* The covariance is the mean of the products minus the product of the means. */
+    /* Covariance: mean of the products minus product of the means. */
     for (int i = (int)threadIdx.x; i < d * d; i += THREADS)
         sum[i] -= off[i / d] * off[i % d];
     __syncthreads();
@@ -209,8 +201,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Returns the address of dimensions 8 block .. 8 block + 7 of token t of K or V. `after` is 0 for
- * K, and for V the number of elements that K takes in a page.
+ * Returns the address of dimensions 8 block .. 8 block + 7 of token t. after: elements before V in
+ * a page; 0 for K.
  */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
@@ -283,7 +275,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the maximum of x over all threads of the CTA, or the sum if `largest` is false. */
+/* Returns the maximum (`largest`) or sum of x over the CTA. */
 __device__ float over_cta(float x, bool largest, float *of_warp)
 {
     for (int step = 1; step < 32; step *= 2) {
@@ -300,10 +292,7 @@ __device__ float over_cta(float x, bool largest, float *of_warp)
     return x;
 }
 
-/*
- * Returns |v|^2 of the value v of token 8 t8 + lane % 8, or 0 if the token's index is n or more.
- * All four lanes of a token get the result.
- */
+/* Returns |v|^2 of token 8 t8 + lane % 8, or 0 from index n on, in all four lanes of a token. */
 __device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, int b, int g, int t8,
                                               int n, int lane)
 {
@@ -373,10 +362,7 @@ template <int BLOCKS> struct part {
     float x[BLOCKS][8];
 };
 
-/*
- * Loads keys of 8 tokens, from token 8 t8 on, in the lane's blocks of dimensions. Keys of token n
- * and later tokens are read as 0.
- */
+/* Loads the lane's blocks of keys 8 t8 .. 8 t8 + 7; keys from n on are 0. */
 template <int BLOCKS>
 __device__ __forceinline__ part<BLOCKS> load(const kvd_evict_prompts_args &a, const int32_t *page,
                                              int g, int t8, int n, int lane)

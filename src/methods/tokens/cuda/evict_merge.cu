@@ -1,11 +1,10 @@
 /*
- * Merges dropped tokens into kept ones of their KV head:
+ * Merges dropped tokens i into kept tokens j of their KV head, K and V in the pages:
  *
  *     x_j = (w_j x_j + sum of w_i x_i) / (w_j + sum of w_i)
  *
- * over the tokens i that are merged into the kept token j, for K and V in the pages. The kernel of
- * a merging rule (kvd_merge_kind) writes j and the weights w; merge_kernel then computes the means.
- * Sums run over i in rising order, so equal inputs give equal bits.
+ * Each kvd_merge_kind's kernel writes j and w; merge_kernel computes the means, over rising i, so
+ * equal inputs give equal bits.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -30,12 +29,12 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* A KV head of n tokens. `list` has the m that stay, then the dropped ones, each in order. */
+/* KV head of n tokens; list: the m tokens that stay, then the dropped ones, each in order. */
 struct entries {
     int n, m;
-    size_t row; /* index of the prompt's first element in arrays [n_kv_heads][n_q8] */
+    size_t row; /* index of the prompt's first element in [n_kv_heads][n_q8] */
     const int32_t *list, *page;
-    uint16_t *keys; /* keys of the KV head in page 0 of the pool; values follow in the page */
+    uint16_t *keys; /* keys in page 0 of the pool; values follow */
 };
 
 __device__ __forceinline__ entries entries_of(const kvd_evict_prompts_args &a, int g, int b)
@@ -56,7 +55,7 @@ __device__ __forceinline__ float wide(uint16_t x)
     return __uint_as_float((uint32_t)x << 16);
 }
 
-/* Multiplies 8 pairs of bf16 numbers and adds the products to sum. */
+/* Adds the dot product of 8 bf16 pairs to sum. */
 __device__ __forceinline__ float add_product(uint4 x, uint4 y, float sum)
 {
     const uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
@@ -69,7 +68,7 @@ __device__ __forceinline__ float add_product(uint4 x, uint4 y, float sum)
     return sum;
 }
 
-/* Adds the squares of the differences of 8 pairs of bf16 numbers to sum. */
+/* Adds the squared distance of 8 bf16 pairs to sum. */
 __device__ __forceinline__ float add_square(uint4 x, uint4 y, float sum)
 {
     const uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
@@ -82,7 +81,7 @@ __device__ __forceinline__ float add_square(uint4 x, uint4 y, float sum)
     return sum;
 }
 
-/* Writes 1 / |key| of every token of the prompt to `length`. */
+/* Writes 1 / |key| of every prompt token to `length`. */
 __global__ void __launch_bounds__(THREADS)
     lengths_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -99,9 +98,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[e.row + (size_t)t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
-/*
- * Loads the keys of 32 tokens of the list, from element `from` on, as mma.sync fragments of a warp.
- */
+/* Loads the keys of 32 list tokens, from element `from` on, as mma.sync fragments. */
 __device__ __forceinline__ void hold(const entries &e, int page_elements, int d, int from, int lane,
                                      uint32_t (&x)[2][STEPS][4])
 {
@@ -122,7 +119,7 @@ __device__ __forceinline__ void hold(const entries &e, int page_elements, int d,
         }
 }
 
-/* Copies the keys of 64 tokens of the list to shared memory, in the layout of a page. */
+/* Copies the keys of 64 list tokens to shared memory, in page layout. */
 __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d, int tile, int n,
                                       uint32_t to)
 {
@@ -135,8 +132,8 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
 }
 
 /*
- * Returns how many of the tokens at the beginning of the list may receive dropped tokens with
- * similar keys. With KVD_MERGE_IMPORTANT, the last `window` tokens of a prompt receive none.
+ * Returns how many tokens at the list's start may receive dropped ones. KVD_MERGE_IMPORTANT
+ * excludes the prompt's last `window`.
  */
 __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const entries &e, int b)
 {
@@ -144,14 +141,13 @@ __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const
 }
 
 /*
- * Finds, for every dropped token, the kept token with the most similar key (largest cosine). Writes
- * the kept token's index in the list to `into`, and the cosine to `weight`. Among equal cosines,
- * the first one counts or, with KVD_MERGE_IMPORTANT, the last one.
+ * Finds each dropped token's most similar kept token by cosine; writes list index `into` and cosine
+ * `weight`. Ties: the first, with KVD_MERGE_IMPORTANT the last.
  */
 __global__ void __launch_bounds__(THREADS, 4)
     similar_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    /* ldmatrix reads up to 128 elements beyond a tile, hence the extra elements. */
+    /* ldmatrix reads up to 128 elements beyond a tile. */
     __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_NARROW + 128];
     __shared__ float column[2][TILE];
     const int g = (int)blockIdx.y, d = a.map.d_qk[g], lane = (int)threadIdx.x % 32;
@@ -226,10 +222,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     }
 }
 
-/*
- * Decides which dropped tokens of a prompt are merged: those whose cosine with their nearest kept
- * token is at least the mean of these cosines in the KV head.
- */
+/* Merges dropped tokens whose cosine is at least the KV head's mean. */
 __global__ void __launch_bounds__(RULE)
     like_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -253,8 +246,8 @@ __global__ void __launch_bounds__(RULE)
 }
 
 /*
- * Decides which dropped tokens of a prompt are merged: those with the largest scores, if their
- * cosines reach rule.cosine. The scores are the weights in the means of the merged tokens.
+ * Merges dropped tokens with the largest scores if their cosines reach rule.cosine. Weights are
+ * scores.
  */
 __global__ void __launch_bounds__(RULE)
     important_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -281,8 +274,8 @@ __global__ void __launch_bounds__(RULE)
 }
 
 /*
- * Merges every dropped token of a prompt into the nearest kept token by position, the earlier one
- * if two are equally near. The first `sink` tokens and the last token receive none.
+ * Merges each dropped token into the kept token nearest by position (ties: earlier). The first
+ * `sink` tokens and the last receive none.
  */
 __global__ void __launch_bounds__(THREADS)
     nearest_position_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -300,7 +293,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + (size_t)p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums the heads' probabilities of every token. Sets `into` to 1 for tokens not to be merged. */
+/* Sums the heads' probabilities of each token. Sets `into` to 1 for tokens not to be merged. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -318,7 +311,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.into[row + (size_t)t] = key_of(score[t], t) >= least;
 }
 
-/* `length` of a token becomes 1 if it is merged into one run with the token before it, else 0. */
+/* Sets `length` to 1 if a token joins the run of the token before it, else 0. */
 __global__ void __launch_bounds__(THREADS)
     joined_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -346,25 +339,25 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[row + (size_t)t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
-/* Run j of a KV head: tokens from .. to - 1 are merged into token `pivot`. m tokens remain. */
+/* Run j of a KV head: tokens from .. to - 1 become token `pivot`; m tokens remain. */
 struct run {
     int from, to, pivot, j, m;
 };
 
-/* Returns the index in the list that token t of the run has. */
+/* Returns the list index of token t of the run. */
 __device__ __forceinline__ int place_in(const run &r, int t)
 {
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
 }
 
-/* Returns the array of the first tokens of a KV head's runs, in the memory of `mass`. */
+/* Returns the first tokens of a KV head's runs, stored in `mass`. */
 __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, int g, int b)
 {
     return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 +
                                        (size_t)a.q_start[b]);
 }
 
-/* Finds the runs of a KV head and their pivots. Writes the kept tokens and `into`. */
+/* Finds a KV head's runs and pivots; writes kept tokens and `into`. */
 __global__ void __launch_bounds__(RANK)
     runs_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -406,8 +399,8 @@ __global__ void __launch_bounds__(RANK)
 }
 
 /*
- * Writes the weights of all tokens in runs: exp(-x^2 / y^2), where x is the distance of the token's
- * key from the key of the pivot, and y is the mean of x over the run.
+ * Weights in runs: exp(-x^2 / y^2), x the key's distance from the pivot's key, y the mean of x over
+ * the run.
  */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -508,13 +501,13 @@ __global__ void __launch_bounds__(MERGE)
         atomicAdd(a.merging.merged + a.slot[b], merged);
 }
 
-/* A token into which the dropped token of a decode step may be merged. */
+/* Candidate for receiving a decode step's dropped token. */
 struct candidate {
-    u64 key; /* sort key: cosine in the upper half, inverted position in the lower half */
+    u64 key; /* cosine in the upper half, inverted position in the lower */
     int place, unused;
 };
 
-/* Returns the sort key of a cosine. Among equal cosines, earlier positions have larger keys. */
+/* Returns a sort key; of equal cosines, earlier positions have larger keys. */
 __device__ __forceinline__ u64 key_at(float cosine, uint32_t position)
 {
     return (key_of(cosine, 0) & 0xffffffffull << 32) | (u64)(uint32_t)~position;
@@ -533,7 +526,7 @@ __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int sl
            (size_t)g;
 }
 
-/* Finds, among the CTA's tokens, the one whose key is most similar to the dropped token's key. */
+/* Finds the CTA's token with the key most similar to the dropped token's. */
 __global__ void __launch_bounds__(NEAR)
     nearest_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -587,8 +580,8 @@ __global__ void __launch_bounds__(NEAR)
 }
 
 /*
- * Merges the victim (the dropped token) into the nearest token if their cosine is at least the
- * running mean of cosines, which then includes it. Moves the newest token to the victim's place.
+ * Merges the dropped token into the nearest if their cosine reaches the running mean, which then
+ * includes it. Moves the newest token to its place.
  */
 __global__ void __launch_bounds__(MERGE)
     merge_step_kernel(const __grid_constant__ kvd_evict_steps_args a, int splits)

@@ -1,7 +1,6 @@
 /*
- * Device functions that rank tokens, copy their rows of K and V, and multiply 32 rows by tiles of
- * other rows with mma.sync. All threads of a CTA must call a function that has the template
- * parameter THREADS.
+ * Ranks tokens, copies rows of K and V, and multiplies 32 rows by tiles with mma.sync. All threads
+ * of a CTA must call functions with template parameter THREADS.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 #define KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
@@ -9,17 +8,14 @@
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/evict.h"
 
-/* Returns how many of the n tokens of a prompt stay. */
+/* Returns how many of a prompt's n tokens stay. */
 static __device__ __forceinline__ int evict_kept_of(const kvd_evict_budget &b, int n)
 {
     const int newest = min(n, b.keep_new);
     return newest + min(n - newest, b.keep_old);
 }
 
-/*
- * Returns a sort key that is larger for a larger score and, if scores are equal, for a larger token
- * index t.
- */
+/* Returns a sort key: by score, then by token index t. */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
     const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
@@ -39,7 +35,7 @@ static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int 
     __syncthreads();
 }
 
-/* Writes to[t], for every token t, the sum of the scores x of the `width` tokens centred on t. */
+/* Writes the sum of scores x over the `width` tokens centred on t to to[t]. */
 template <int THREADS> static __device__ void smooth(const float *x, int n, int width, float *to)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {
@@ -51,7 +47,7 @@ template <int THREADS> static __device__ void smooth(const float *x, int n, int 
     __syncthreads();
 }
 
-/* Returns the sum of x over all threads of the CTA, in every thread. */
+/* Returns the sum of x over the CTA, in every thread. */
 template <int THREADS> static __device__ double sum_over(double x)
 {
     __shared__ double part[THREADS];
@@ -66,16 +62,12 @@ template <int THREADS> static __device__ double sum_over(double x)
     return part[0];
 }
 
-/*
- * Returns the index of the first of 8 dimensions in K or V of a page: dimensions 8 block .. 8 block
- * + 7 of token t. K or V has d dimensions.
- */
+/* Returns the index in K or V of a page of dimensions 8 block .. 8 block + 7 of token t. */
 static __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
-/* Converts a bf16 number to float. */
 static __device__ __forceinline__ float wide(uint16_t x)
 {
     return __uint_as_float((uint32_t)x << 16);
@@ -88,10 +80,7 @@ static __device__ __forceinline__ float over_warp(float x)
     return x;
 }
 
-/*
- * Writes the products of the thread's key with ROWS queries. Both have d dimensions, and are in
- * shared memory with one row per dimension.
- */
+/* Multiplies the thread's key by ROWS queries; both in shared memory, one row per dimension. */
 template <int KEYS, int ROWS>
 static __device__ __forceinline__ void
 multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (&product)[ROWS])
@@ -113,11 +102,8 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
 }
 
 /*
- * Copies rows of K (width d_k) and V (width d_v) to one page `to` of a KV head. The tokens are
- * given by a list of m tokens, of which the elements from `first` on are copied, at most 64. The
- * last group of 8 rows is filled up with zeros. at(i) returns the token at index i of the list, and
- * keys(t) returns the address of K of the KV head in the page of token t. All THREADS threads of
- * the CTA must call it.
+ * Copies up to 64 rows of K and V, from list element `first` on, to page `to`; zero-fills the last
+ * group of 8. at(i): token of list index i; keys(t): address of K in the page of token t.
  */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
@@ -139,8 +125,7 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
 }
 
 /*
- * Returns the index of the first of 8 dimensions in K or V of width d: dimensions 8 block .. 8
- * block + 7 of token t. The index is relative to the first element of K or V in page 0.
+ * Returns the index, relative to K or V in page 0, of dimensions 8 block .. 8 block + 7 of token t.
  */
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
@@ -149,10 +134,7 @@ static __device__ __forceinline__ size_t piece(const int32_t *page, int page_ele
            (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
-/*
- * Copies 16 bytes of the token at index `newest` of KV head g to the token at index `place`. The
- * row of a token, K then V, is divided into pieces of 16 bytes, and c is the index of the piece.
- */
+/* Copies 16-byte piece c of a token's row (K, then V) from index `newest` to `place`. */
 static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
                                                   const int32_t *page, int newest, int place, int c)
 {
@@ -190,13 +172,13 @@ static __device__ __forceinline__ float exp2_approx(float x)
 }
 
 /*
- * Queries of a KV head as mma.sync fragments, in HALVES groups of 8 query heads, of up to 32 BLOCKS
+ * Queries of a KV head as mma.sync fragments: HALVES groups of 8 query heads, up to 32 BLOCKS
  * dimensions.
  */
 template <int HALVES, int BLOCKS> struct step_queries {
     uint4 q[HALVES][BLOCKS];
 
-    /* Loads d numbers of each query head of the group, from the places offset [group] of `row`. */
+    /* Loads d numbers per query head of the group, from row + offset [group]. */
     __device__ __forceinline__ step_queries(const uint16_t *row, const int32_t *offset, int group,
                                             int d)
     {
@@ -214,10 +196,9 @@ template <int HALVES, int BLOCKS> struct step_queries {
 };
 
 /*
- * Multiplies the queries by 16 keys of width d. `low` and `high` are the addresses of dimensions 8
- * (lane % 4) of keys number lane / 4 and lane / 4 + 8. acc[half][c] belongs to query head 8 half +
- * 2 (lane % 4) + c % 2 and to key lane / 4 + 8 (c / 2). The order of dimensions is permuted in
- * queries and keys, so that a lane reads 16 bytes at once.
+ * Multiplies the queries by 16 keys of width d. low, high: dimensions 8 (lane % 4) of keys lane / 4
+ * and lane / 4 + 8. acc[half][c]: query head 8 half + 2 (lane % 4) + c % 2, key lane / 4 + 8 (c /
+ * 2). Dimensions are permuted so that a lane reads 16 bytes at once.
  */
 template <int HALVES, int BLOCKS>
 static __device__ __forceinline__ void step_products(const uint16_t *low, const uint16_t *high,
@@ -252,10 +233,8 @@ static __device__ __forceinline__ void step_products(const uint16_t *low, const 
 }
 
 /*
- * Multiplies 32 rows by 16 rows of width d, and writes the products to acc[8 of the 16 rows][16 of
- * the 32 rows]. The 32 rows are in the fragments a [2][16 dimensions]. The 16 rows are in shared
- * memory, where this lane's part begins at `from`. Four independent accumulator chains hide the
- * latency of mma.sync.
+ * Multiplies 32 rows (fragments a) by 16 rows in shared memory (the lane's part at `from`) into
+ * acc[8 of 16 rows][16 of 32 rows]. Four accumulator chains hide mma.sync latency.
  */
 template <int STEPS>
 static __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from,

@@ -1,16 +1,14 @@
 /*
- * Sums the attention probabilities that every token of a prompt received, per query head:
+ * Sums the attention probabilities that each prompt token received, per query head:
  *
  *     mass[k] = sum over rows t >= k of exp(s_tk - lse_t), s = q k / sqrt(d_head)
  *
- * If the rule has a temperature tau, (s + noise_k) / tau takes the place of s, and lse is computed
- * first. With KVD_EVICT_PIVOTAL, mass[k] is -1 times the number of rows t whose probability
- * exp(s_tk - lse_t) is below the mean 1 / (t + 1). With KVD_EVICT_REPEATED, mass[k] is the largest
- * probability over the rows t of the prompt's copy.
+ * With temperature tau, s becomes (s + noise_k) / tau and lse is computed first. KVD_EVICT_PIVOTAL:
+ * mass[k] = -(rows t with exp(s_tk - lse_t) < 1 / (t + 1)). KVD_EVICT_REPEATED: largest probability
+ * over rows t of the prompt's copy.
  *
- * A CTA holds 128 tokens of one operand (queries or keys) in registers, and tiles of 64 tokens of
- * the other operand (32 if heads are wider than 128) pass through shared memory. Every tile is
- * summed by itself, so that sums over thousands of tokens lose no precision.
+ * A CTA keeps 128 tokens of one operand in registers; tiles of 64 (32 above width 128) of the other
+ * pass through shared memory and are summed separately, for precision.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/gumbel.h"
@@ -27,14 +25,11 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
                  : "memory");
 }
 
-/*
- * One of the two operands of the products q k: queries or keys of one head of one prompt, in global
- * memory.
- */
+/* Queries or keys of one head of one prompt, in global memory. */
 struct side {
     /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
-    /* Page table of the keys. NULL for queries, which are contiguous. */
+    /* Page table of keys; NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d;
     __device__ __forceinline__ const uint16_t *group(int t8) const
@@ -44,10 +39,7 @@ struct side {
     }
 };
 
-/*
- * Loads 32 tokens, from token `from` on, as mma.sync fragments of a warp. A group of 8 tokens that
- * begins at n or later is 0.
- */
+/* Loads 32 tokens from `from` on as mma.sync fragments; groups of 8 from n on are 0. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -79,28 +71,25 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
 
 struct params {
     kvd_evict_prompts_args a;
-    /* Factor of the product q k: scale * log2(e) / temperature. */
+    /* scale * log2(e) / temperature, for q k. */
     float factor;
-    /* Factor of the noise: log2(e) / temperature; 0 if there is no noise. */
+    /* log2(e) / temperature, for the noise; 0 without noise. */
     float noise;
-    float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
+    float lse_factor; /* log2(e), or 1 if lse is a base-2 logarithm */
 };
 
-/*
- * Result of a kernel: the log-sum-exp of each row; or, for each key, the sum of its probabilities,
- * the number of probabilities below the mean, or the largest probability.
- */
+/* Log-sum-exp per row; or per key: sum of probabilities, number below the mean, largest. */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
-/* Returns -1 if p is below the mean probability of row t, else 0. Row 0 sees one token. */
+/* Returns -1 if p is below the mean probability 1 / (t + 1) of row t, else 0. */
 __device__ __forceinline__ float below_mean(float p, int t)
 {
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
 /*
- * Adds the contributions of the tile's tokens `other` and `other` + 1 to the sums of the lane's
- * four tokens. If MASKED is true, pairs of a query and a later key are skipped.
+ * Adds the tile's tokens `other` and `other` + 1 to the lane's four sums. MASKED skips keys after
+ * the query.
  */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
@@ -148,8 +137,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
 }
 
 /*
- * LOGS writes `lse`, the logarithms of the softmax denominators. The other kinds write `mass`.
- * WIDTH is the largest supported width of Q and K.
+ * LOGS writes log denominators to `lse`, other kinds write `mass`. WIDTH: largest width of Q and K.
  */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
@@ -256,8 +244,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
 }
 
 /*
- * For 128 keys and a tile of rows (queries), each CTA adds up the probabilities of all query heads.
- * Only the prompt's last `rows` rows count; earlier rows of a tile are left out.
+ * A CTA sums probabilities of all query heads for 128 keys. Only the prompt's last `rows` rows
+ * count.
  */
 __global__ void __launch_bounds__(THREADS, 2)
     mark_kernel(const __grid_constant__ params p, double last, float threshold)

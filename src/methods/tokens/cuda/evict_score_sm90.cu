@@ -1,8 +1,6 @@
 /*
- * Computes the sums of evict_score.cu with instructions of sm_90: wgmma for products, bulk copies
- * for tiles. Tensor cores and the exponential unit take about equal time for a tile, and two CTAs
- * per SM keep both busy. For maxima over rows of the prompt's copy (KVD_EVICT_REPEATED), it first
- * finds the largest exponent of a key, and computes only the exponential of that.
+ * The sums of evict_score.cu with sm_90's wgmma and bulk copies; two CTAs per SM balance tensor
+ * cores and exponentials. KVD_EVICT_REPEATED finds a key's largest exponent before one exponential.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -23,18 +21,18 @@ constexpr float LOG2E = 1.4426950408889634f;
 
 struct params {
     kvd_evict_prompts_args a;
-    /* Factor of the product q k: scale * log2(e) / temperature. */
+    /* scale * log2(e) / temperature, for q k. */
     float factor;
-    /* Factor of the noise: log2(e) / temperature; 0 if there is no noise. */
+    /* log2(e) / temperature, for the noise; 0 without noise. */
     float noise;
-    float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
+    float lse_factor; /* log2(e), or 1 if lse is a base-2 logarithm */
 };
 
 struct shared {
     uint16_t held[HELD * KVD_WIDTH_NARROW];
     uint16_t tile[2][TILE * KVD_WIDTH_NARROW];
-    float column[SLOTS][TILE]; /* logarithms of the softmax denominators of the queries in a tile */
-    float noise[2][2][TILE];   /* Gumbel noise of the keys in a tile, [warpgroup][tile % 2] */
+    float column[SLOTS][TILE]; /* log denominators of a tile's queries */
+    float noise[2][2][TILE];   /* Gumbel noise of a tile's keys, [warpgroup][tile % 2] */
     unsigned long long full[2], empty[2], held_full;
 };
 
@@ -42,14 +40,11 @@ struct shared {
 struct side {
     /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
-    /* Page table of the keys. NULL for queries, which are contiguous. */
+    /* Page table of keys; NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d, n;
 
-    /*
-     * Returns the number of bytes to copy for tokens t .. t + 63. Tokens from index n on are not
-     * copied, except those in the group of 8 tokens that contains token n - 1.
-     */
+    /* Returns the bytes to copy for tokens t .. t + 63, up to the group of 8 with token n - 1. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -64,10 +59,7 @@ struct side {
     }
 };
 
-/*
- * Starts copying 128 tokens to shared memory and, for queries, also their elements of `lse`. Called
- * by one thread.
- */
+/* Starts copying 128 tokens (for queries, also `lse`) to shared memory. Called by one thread. */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
 {
@@ -79,21 +71,17 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/*
- * Result of the kernel: log-sum-exps of the rows, or, for each key, the sum or the largest of its
- * probabilities.
- */
+/* Log-sum-exp per row, or sum or largest probability per key. */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
-/* Sum, maximum and noise of the two tokens that a thread processes. The tokens are 8 apart. */
+/* Sums, maxima and noise of a thread's two tokens, 8 apart. */
 struct totals {
     float sum[2], top[2], noise[2];
 };
 
 /*
- * Adds the contributions of a tile to the sums of the thread's tokens, which have indices `token`
- * and `token` + 8. x are the products q k; `other` is the thread's first token in the tile. If
- * MASKED, pairs of a query and a later key are skipped.
+ * Adds a tile's products x = q k to tokens `token` and `token` + 8; other: the thread's first token
+ * in the tile. MASKED skips keys after the query.
  */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
@@ -149,8 +137,8 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
 }
 
 /*
- * Multiplies 128 queries (or keys), which stay in shared memory, by tiles of the other operand,
- * which are copied one after another. STEPS is d_qk / 16.
+ * Multiplies 128 queries (or keys) in shared memory by tiles of the other operand. STEPS is d_qk /
+ * 16.
  */
 template <kind KIND, int STEPS>
 __device__ __forceinline__ void pass(const params &p, shared &s, const side &held,

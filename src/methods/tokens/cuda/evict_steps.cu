@@ -1,11 +1,7 @@
 /*
- * Runs after the attention of a decode step: adds the step's attention probabilities to the scores
- * of the cached tokens (entries) and finds the entry that is dropped. The attention kernel keeps no
- * probabilities, so q k is computed again. The entries of a KV head are divided among the CTAs of a
- * cluster, which exchange the smallest score.
- *
- * Equal inputs give equal bits in every run, but clusters of another size add in another order, so
- * the softmax denominators are rounded differently.
+ * After a decode step's attention: recomputes q k, adds probabilities to the scores of cached
+ * tokens (entries) and finds the dropped entry. CTAs of a cluster divide a KV head's entries. Equal
+ * inputs give equal bits, but another cluster size rounds softmax denominators differently.
  */
 #include <cooperative_groups.h>
 
@@ -26,8 +22,8 @@ enum {
     DROP = 512
 };
 /*
- * Kinds of steps: SUMS adds probabilities to the scores, TEMPERED adds probabilities of a softmax
- * with noise, COUNTS appends a bit to the history of each token.
+ * SUMS adds probabilities to scores, TEMPERED those of a noisy softmax, COUNTS appends history
+ * bits.
  */
 enum kind { SUMS, TEMPERED, COUNTS };
 
@@ -52,40 +48,35 @@ template <typename T> __device__ __forceinline__ const T *of_rank(T *x, int rank
 }
 
 struct candidate {
-    /* Sort key: score in the upper 32 bits, position in the lower 32 bits */
+    /* score in the upper 32 bits, position in the lower 32 */
     unsigned long long key;
     int place;
 };
 
 struct shared {
-    /*
-     * Softmax of each warp and query head: x is the maximum score, y the sum of 2^(score -
-     * maximum).
-     */
+    /* Softmax per warp and query head: x the maximum score, y the sum of 2^(score - maximum). */
     float2 warp_sum[WARPS][KVD_GROUP_MAX];
     float2 sum[KVD_GROUP_MAX];
     candidate warp_least[WARPS], least;
 };
 
-/* Cached tokens first .. end - 1 of a KV head of a request, which this CTA processes. */
+/* Cached tokens first .. end - 1 of a KV head, processed by this CTA. */
 struct head {
     int b, g, n, first, end, wide;
     uint32_t now;
     const int32_t *page;
-    uint16_t *pool; /* first element of this KV head in page 0 */
-    /* [n][wide] attention scores times log2(e), with noise and temperature applied. */
+    uint16_t *pool; /* the KV head's first element in page 0 */
+    /* [n][wide] attention scores times log2(e), with noise and temperature. */
     float *x;
     float *score;
     uint32_t *position;
     kvd_evict_budget budget;
-    /*
-     * true: a token's score is only the probability that this step gives it, not a sum over steps
-     */
+    /* true: a token's score is only this step's probability */
     bool own;
     uint64_t *rows;
 };
 
-/* Returns the temperature of this decode step, as keyformer.c defines it. */
+/* Returns the temperature of this decode step, as in keyformer.c. */
 __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head &w)
 {
     const float progress = w.budget.steps > 1
@@ -94,7 +85,6 @@ __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head
     return r.tau0 + (r.tau1 - r.tau0) * progress;
 }
 
-/* Loads the queries of the KV head. */
 template <int HALVES, int BLOCKS>
 __device__ __forceinline__ step_queries<HALVES, BLOCKS> queries_of(const kvd_evict_steps_args &a,
                                                                    const head &w)
@@ -192,10 +182,7 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/*
- * Adds probability p to the score of token i. If the token may be dropped and its new score is
- * below the score of `least` (the candidate for eviction), `least` becomes this token.
- */
+/* Adds p to the score of token i; `least` becomes token i if it may be dropped and scores less. */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
@@ -208,8 +195,8 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
 }
 
 /*
- * For rules with a temperature: computes the step's probabilities from the attention scores in w.x
- * and adds them to the tokens' scores. Returns this thread's candidate for eviction.
+ * Adds the step's probabilities from scores w.x (rules with a temperature). Returns this thread's
+ * eviction candidate.
  */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
@@ -240,10 +227,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
     return least;
 }
 
-/*
- * Appends the bit of this step to the history of token i. Token n - 1 is new, so its history begins
- * with this bit.
- */
+/* Appends a bit to the history of token i; new token n - 1 begins with it. */
 __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 {
     const bool old = i < w.n - 1;
@@ -255,10 +239,8 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 }
 
 /*
- * For rules without a temperature, adds the step's probabilities to the token scores, with the
- * attention kernel's softmax denominators. Returns this thread's candidate for eviction. With
- * COUNTS, appends 1 to the history of a token if more than half of the query heads gave it less
- * than their mean probability.
+ * Adds the step's probabilities to the scores (rules without a temperature). COUNTS appends 1 if
+ * most query heads gave less than the mean. Returns this thread's eviction candidate.
  */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
@@ -308,7 +290,7 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/* Returns the candidate with the smallest score over all CTAs of the KV head, in every thread. */
+/* Returns the smallest candidate over all CTAs of the KV head, in every thread. */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -394,13 +376,10 @@ __global__ void __launch_bounds__(THREADS)
     if (!a.rule.merge && blockIdx.x == 0 && !w.own && n > w.budget.limit && least.place >= 0 &&
         least.place != n - 1)
         replace(a, w, least.place);
-    head_barrier(); /* no CTA may exit while other CTAs read its shared memory */
+    head_barrier(); /* no CTA may exit while others read its shared memory */
 }
 
-/*
- * Drops one token in all KV heads of the layer: the token with the smallest sum of scores over the
- * KV heads.
- */
+/* Drops the token with the smallest score sum over KV heads, in all KV heads. */
 __global__ void __launch_bounds__(32 * LAYER_WARPS)
     layer_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -449,11 +428,9 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
 }
 
 /*
- * Returns the sort key of the token at index `at` for KVD_EVICT_PIVOTAL. The key is larger if fewer
- * of the last rule.window rows (steps and prompt rows) gave the token less than the mean
- * probability. The count of prompt rows covers the whole prompt; if only some of them are among the
- * last rule.window rows, it is multiplied by their share. The `recent` newest tokens have the
- * largest keys. All counts are rounded to whole numbers, as in scissorhands.c.
+ * Sort key for KVD_EVICT_PIVOTAL: larger if fewer of the last rule.window rows gave less than the
+ * mean. Counts of prompt rows are scaled to their share of the window and rounded, as in
+ * scissorhands.c. The `recent` newest tokens have the largest keys.
  */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
@@ -469,8 +446,8 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
 }
 
 /*
- * If a KV head has more than `limit` tokens, drops the tokens with the smallest keys. If m tokens
- * stay, those of them with index m or more are moved to the indices below m that were freed.
+ * Drops the smallest keys beyond `limit`. If m stay, tokens from index m on move to freed indices
+ * below m.
  */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -508,8 +485,8 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
     }
     __syncthreads();
     /*
-     * In timing runs, positions were never computed and may be equal, so that more tokens stay than
-     * `stay` counts. The number of moves is therefore limited.
+     * Uncomputed positions of timing runs may be equal, so more tokens may stay than `stay`; limits
+     * the moves.
      */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
@@ -533,20 +510,14 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /*
-     * If the cache is full, the last `recent` indices form a ring: each new token overwrites the
-     * oldest token of the ring. `turns` is the number of tokens overwritten so far.
-     */
+    /* In a full cache, the last `recent` indices are a ring; turns: tokens overwritten so far. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
         move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, n - 1, place, c);
 }
 
-/*
- * Moves the newest token to the index in kvd_evict_budget.place, which the engine chose on the
- * host.
- */
+/* Moves the newest token to kvd_evict_budget.place, chosen on the host. */
 __global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, slot = a.slot[b];
@@ -557,7 +528,7 @@ __global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_e
                    a.budget[slot].place, c);
 }
 
-/* Returns the number of query heads per KV head, rounded up to a power of 2. */
+/* Returns the query heads per KV head, rounded up to a power of 2. */
 int width_of(const kvd_attn_map *m)
 {
     int wide = 1;
@@ -589,7 +560,7 @@ extern "C" size_t kvd_evict_steps_bytes(const kvd_attn_map *m, size_t batch, siz
     return batch * (size_t)m->n_kv_heads * room * (size_t)width_of(m) * sizeof(float);
 }
 
-/* Returns the number of CTAs per KV head. Each CTA handles at least 64 cached tokens. */
+/* Returns the CTAs per KV head; each handles at least 64 cached tokens. */
 extern "C" int32_t kvd_evict_splits(const kvd_attn_map *m, size_t batch, size_t room, int n_sms)
 {
     const size_t heads = batch * (size_t)m->n_kv_heads;

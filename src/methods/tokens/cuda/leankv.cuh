@@ -10,10 +10,7 @@
 namespace leankv
 {
 
-/*
- * Returns the index of KV head `kv_head` of a layer and slot in the pool, or -1 if the slot has no
- * request.
- */
+/* Returns the pool index of a slot's KV head, or -1 if the slot has no request. */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
@@ -72,8 +69,8 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
 }
 
 /*
- * Returns the scale and zero point of a vector. Each lane of the warp passes N numbers of the
- * vector. IEEE divisions make the codes equal to those of kvd_quantise_group on the CPU.
+ * Returns scale and zero point of a vector, N numbers per lane. IEEE divisions give the codes of
+ * kvd_quantise_group.
  */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
@@ -92,10 +89,7 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
     return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
 }
 
-/*
- * Returns the code of x. Because the scale is rounded, the largest number may get a code above the
- * maximum, so the code is clamped.
- */
+/* The rounded scale may give codes above the maximum, hence the clamp. */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
     const float step = __low2float(scale), zero = __high2float(scale),
@@ -115,10 +109,7 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
     }
 }
 
-/*
- * Returns the sum of x over all threads with a lower number, and sets *all to the sum over the CTA.
- * All WARPS warps must call it.
- */
+/* Returns the sum of x over lower threads; *all: over the CTA. All WARPS warps must call it. */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
     __shared__ int sum[WARPS];
@@ -129,7 +120,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
         const int below = __shfl_up_sync(~0u, upto, step);
         upto += lane >= step ? below : 0;
     }
-    __syncthreads(); /* all threads have read the sums that the previous call wrote */
+    __syncthreads(); /* all threads have read the previous call's sums */
     if (lane == 31)
         sum[warp] = upto;
     __syncthreads();
@@ -143,10 +134,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
     return before + upto - x;
 }
 
-/*
- * Replaces x[i], for each i, by the sum of x[i] over all threads of the CTA. The order of summation
- * is fixed.
- */
+/* Replaces each x[i] by its sum over the CTA, in a fixed order. */
 template <int WARPS, int N> __device__ void sums(double (&x)[N])
 {
     __shared__ double part[WARPS][N];
@@ -167,10 +155,7 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/*
- * Packs key codes of token `row` into one word. In the tile it is word number `at` of those lanes
- * for which lane % 4 = c.
- */
+/* Packs key codes of token `row` into a word: number `at` of lanes with lane % 4 = c. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -186,8 +171,8 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
 }
 
 /*
- * Returns the number of dimensions whose codes are in word w of a lane (for values), and sets
- * *first to the first of these dimensions. The next ones follow at distances of 8.
+ * Returns the dimensions whose value codes are in a lane's word w; *first: the first, others 8
+ * apart.
  */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
@@ -196,8 +181,7 @@ __device__ __forceinline__ int value_features(int bits, int lane, int w, int *fi
 }
 
 /*
- * Writes the key codes of one token to row r of a tile; put_value does the same for value codes.
- * One warp calls it.
+ * Writes a token's key codes to row r of a tile; put_value does so for values. Called by one warp.
  */
 template <int F>
 __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)

@@ -1,18 +1,14 @@
 /*
- * Attention of decode steps over LeanKV's pages. Every KV head of every request has its own numbers
- * of cached tokens at high and at low precision.
+ * Attention of decode steps over LeanKV's pages, with own token counts per KV head and precision.
  *
  *     O[h] = sum_j p_j (c_j s_j + z_j),   p = softmax over j of q . (c'_j s'_j + z'_j) / sqrt(d)
  *
- * c and c' are the codes of value and key, s and s' their scales, z and z' their zero points.
- * Tensor cores multiply the codes themselves: integers up to 255 are exact in float16 and bf16. A
- * code is converted by writing it into the low bits of the number 1024 (float16) or 128 (bf16),
- * which gives 1024 + code or 128 + code. The 1024 or 128 is subtracted together with the zero
- * points.
+ * c, c': value and key codes; s: scales; z: zero points. Tensor cores multiply codes, exact
+ * integers up to 255. Conversion writes a code into the low bits of 1024 (float16) or 128 (bf16);
+ * the offset is subtracted with the zero points.
  *
- * The kernel is bound by reading the codes and scales. Tiles of 16 tokens are distributed in turn
- * over the warps of all CTAs of a KV head (section 6 of the paper). Results are merged in a fixed
- * order.
+ * Bound by reading codes and scales. Warps of all CTAs take tiles of 16 tokens in turn (section 6
+ * of the paper); results are merged in a fixed order.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -24,8 +20,8 @@ enum {
     WARPS = 8,
     THREADS = 32 * WARPS,
     HEADS = 8,
-    STAGES = 3, /* number of tiles per warp in shared memory */
-    LAZY = 8    /* the sums are rescaled only if a term would exceed 2^LAZY */
+    STAGES = 3, /* tiles per warp in shared memory */
+    LAZY = 8    /* rescales sums only if a term would exceed 2^LAZY */
 };
 
 __device__ __forceinline__ float exp2_fast(float x)
@@ -42,12 +38,12 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
     return y;
 }
 
-/* Number that is added to a value code by its conversion to bf16: 128, or 0 for codes of 8 bits. */
+/* Offset of a value code converted to bf16: 128, or 0 for 8-bit codes. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
 /*
- * Returns two of a lane's four key codes of dimensions 16 s .. 16 s + 15 as float16, with 1024
- * added. b = 0 or 1 selects which two.
+ * Returns two of a lane's four key codes of dimensions 16 s .. 16 s + 15 as float16 plus 1024; b
+ * selects which.
  */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
@@ -56,7 +52,7 @@ template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t 
     return (row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u;
 }
 
-/* Returns two of the four 8-bit codes of w as bf16; b = 0 or 1 selects which two. */
+/* Returns two of the four 8-bit codes of w as bf16; b selects which. */
 __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 {
     const float x = __uint_as_float(__byte_perm(w, 0x4b000000u, b ? 0x7442 : 0x7440)) - 8388608.0f;
@@ -65,8 +61,8 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 }
 
 /*
- * Returns two of the four value codes that a lane has in a dimension, one per token, as bf16. The
- * dimension is one of the 8 from 16 * m + 8 * u on; `b` (0 or 1) selects the two tokens.
+ * Returns two of a lane's four value codes of a dimension from 16 * m + 8 * u on as bf16; b selects
+ * the tokens.
  */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
@@ -98,7 +94,7 @@ __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t 
     }
 }
 
-/* Running softmax of a lane. Index [2] selects query head 2 (lane % 4) or 2 (lane % 4) + 1. */
+/* Running softmax of a lane; [2]: query head 2 (lane % 4) or 2 (lane % 4) + 1. */
 template <int F> struct state {
     uint32_t q[F / 16][2];
     float factor[2], q_sum[2];
@@ -114,10 +110,7 @@ __device__ __forceinline__ float most_of_column(float x)
     return x;
 }
 
-/*
- * Replaces the attention scores s by 2^(s - running maximum). Scores of rows after the last token
- * must be -INFINITY.
- */
+/* Replaces scores s by 2^(s - running maximum). Rows after the last token must be -INFINITY. */
 template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float (&s)[4])
 {
     const bool high = s[0] > a.most[0] + LAZY || s[2] > a.most[0] + LAZY ||
@@ -143,9 +136,8 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 }
 
 /*
- * Adds the first `rows` tokens of a tile to the running softmax. Writes the attention score of each
- * token to `score`, with `step` floats from one token to the next. `score` is NULL in lanes without
- * a query head.
+ * Adds a tile's first `rows` tokens to the running softmax and writes scores, `step` floats apart;
+ * NULL in lanes without a query head.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
@@ -203,30 +195,23 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/*
- * Tiles that a warp processes: tiles first, first + stride, ... of the high-precision tiles, and
- * then the same numbers of the low-precision tiles.
- */
+/* Tiles of a warp: first, first + stride, ... at high precision, then the same at low. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
-    /*
-     * Numbers of the high-precision pages and, from index low_pages on, of the low-precision pages.
-     */
+    /* High-precision page numbers; from low_pages on, low-precision ones. */
     const int32_t *table;
     int first, stride, high, low, low_pages;
-    /*
-     * 2^32 divided by the number of tiles in a page, so that a multiplication replaces a division.
-     */
+    /* 2^32 / tiles per page, for division by multiplication. */
     uint32_t part_of[KVD_LEANKV_LEVELS];
     char *ring;
     int stage_bytes;
-    uint32_t full; /* shared-memory address of the mbarriers, one per tile of the ring buffer */
+    uint32_t full; /* shared address of the mbarriers, one per ring tile */
 };
 
 /*
- * Returns the offset in a page of one part of tile number `in` of the page. The part k is 0 for key
- * codes, 1 for value codes, 2 for scales and zero points of keys, and 3 for those of values.
+ * Returns the page offset of a part of tile `in`. k: 0 key codes, 1 value codes, 2 key scales and
+ * zeros, 3 value ones.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -236,7 +221,7 @@ __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_lea
     return (k == 0 ? 0 : k == 1 ? l.v : k == 2 ? l.k_meta : l.v_meta) + in * *bytes;
 }
 
-/* Starts copies of a tile to shared memory; wait_tile waits for them. All lanes must call it. */
+/* Starts copies of a tile to shared memory; wait_tile waits. All lanes must call it. */
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                           const char *page, int in, uint32_t to, uint32_t full,
@@ -305,7 +290,7 @@ __device__ __forceinline__ void wait_tile(uint32_t, uint32_t)
 }
 #endif
 
-/* Starts the copy of the `at`-th tile of the warp. Does nothing after the last tile. */
+/* Starts the copy of the warp's `at`-th tile; does nothing after the last. */
 __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 {
     if (at < x.high + x.low) {
@@ -326,8 +311,8 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 }
 
 /*
- * Processes n tiles of one precision, beginning with tile number `at` of the warp. `score` points
- * to the score of the first token of this precision.
+ * Processes n tiles of one precision, from the warp's tile `at` on. score: of the precision's first
+ * token.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
@@ -336,7 +321,7 @@ __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int 
     for (int k = 0; k < n; k++) {
         const int first = (x.first + k * x.stride) * KVD_LEANKV_TILE;
         wait_tile(x.full + 8u * (uint32_t)((at + k) % STAGES), (uint32_t)((at + k) / STAGES) & 1);
-        __syncwarp(); /* all lanes have read the tile that the next copy overwrites */
+        __syncwarp(); /* all lanes have read the tile that is overwritten next */
         fetch(x, at + k + STAGES - 1, lane);
         take_tile<F, KB, VB>(x.ring + (at + k) % STAGES * x.stage_bytes, entries - first, lane, a,
                              score ? score + first * step : NULL, step);
@@ -363,14 +348,14 @@ __device__ __forceinline__ void take_any(const tiles &x, int level, int at, int 
     }
 }
 
-/* Partial softmax of one warp or one split (CTA), for one query head. */
+/* Partial softmax of one warp or split (CTA), for one query head. */
 struct part {
     float most, sum, zeros;
 };
 
 /*
- * Writes a query to x as float32, and to q as float16. The float16 numbers are divided by a power
- * of 2, so that the conversion from bf16 is exact. *factor is `scale` times this power of 2.
+ * Writes a query to x as float32 and to q as float16, divided by a power of 2 for an exact
+ * conversion. *factor: `scale` times that power.
  */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
@@ -401,10 +386,7 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
     }
 }
 
-/*
- * Merges the attention outputs o of n warps, which are `pitch` floats apart. Returns the maximum
- * and the sum of the merged softmax.
- */
+/* Merges outputs o of n warps, `pitch` floats apart. Returns the merged maximum and sum. */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
                                       int lane, float (&out)[F / 32])
@@ -467,7 +449,7 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
             all.most + log2f(all.sum);
 }
 
-/* Writes the partial output of this CTA. Returns true in the CTA that finishes last. */
+/* Writes this CTA's partial output. Returns true in the CTA that finishes last. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])
@@ -526,8 +508,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
     /*
-     * Dynamic shared memory: ring buffers of tiles, overwritten at the end by outputs
-     * [WARPS][HEADS][F]. Page numbers start at byte table_at.
+     * Ring buffers of tiles, finally overwritten by outputs [WARPS][HEADS][F]; page numbers from
+     * byte table_at on.
      */
     extern __shared__ __align__(16) float dynamic[];
     __shared__ __align__(16) __half q[HEADS][F];
@@ -584,10 +566,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /*
-     * The reciprocals of the numbers of tiles per page are rounded up. Division by multiplication
-     * with them is exact for fewer than 2^16 tiles.
-     */
+    /* Rounded up: multiplying by the reciprocal is exact for fewer than 2^16 tiles. */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];
@@ -608,7 +587,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                     !scores || high ? scores : scores + (size_t)(s.room - 1) * (size_t)columns,
                     high ? columns : -columns, lane, a);
     }
-    __syncthreads(); /* the outputs overwrite the ring buffers of tiles */
+    __syncthreads(); /* outputs overwrite the ring buffers */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll

@@ -1,8 +1,7 @@
 /*
- * Method leankv in the CUDA engine (gpu_method.h): the method `sparsity`, which selects tokens,
- * combined with `hetero`, which quantises (leankv.h). The bf16 pages hold only the layer that is
- * being computed: all tokens of prompts, and the new token of decode steps. kvd_leankv_update
- * quantises the new token after attention.
+ * Method leankv (sparsity with hetero) in the CUDA engine. The bf16 pages hold only the current
+ * layer: prompts, and new tokens of decode steps, which kvd_leankv_update quantises after
+ * attention.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,18 +18,15 @@ typedef struct {
     kvd_device_memory memory;
     cudaStream_t stream;
     double th, tl;
-    size_t rows; /* number of rows of Q in layout BLOCKED */
-    size_t room; /* largest number of cached tokens that a KV head can have */
+    size_t rows; /* rows of Q in layout BLOCKED */
+    size_t room; /* most cached tokens of a KV head */
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
-    /*
-     * Pinned memory [2][n_slots]: first the slots of requests that have finished, then the slots in
-     * which a new request starts.
-     */
+    /* Pinned [2][n_slots]: slots of finished requests, then of new requests. */
     int32_t *host_leaving;
     uint32_t *known;
-    /* state of the page pool at the end of the latest iteration, in pinned memory */
+    /* page pool after the latest iteration, pinned */
     kvd_leankv_state *seen;
     kvd_leankv_head *record; /* [n_layers][n_kv_heads] scratch */
 } leankv;
@@ -48,10 +44,7 @@ static double value_of(const kvd_parameter *p, const kvd_parameter_values *v, co
     return v->value[i];
 }
 
-/*
- * Returns the pages of n slots to the pool. `slot` is pinned memory and must not change until the
- * iteration has ended.
- */
+/* slot: pinned memory that must not change until the iteration ends. */
 static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
@@ -66,10 +59,7 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = self_of(m);
-    /*
-     * The second half of host_leaving is used, because an earlier copy to the device may still be
-     * reading the first half.
-     */
+    /* Uses the second half: an earlier copy may still read the first. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -104,7 +94,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return give_back(k, k->host_leaving, n, err);
 }
 
-/* Returns 0: between iterations the bf16 pages hold no tokens. */
+/* Between iterations the bf16 pages hold no tokens. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -124,8 +114,7 @@ static double held(const kvd_gpu_method *m)
 }
 
 /*
- * Reads the numbers of tokens of a slot from the device, summed over KV heads and layers. Returns
- * false if that fails.
+ * Reads a slot's tokens from the device, summed over KV heads and layers. Returns false on failure.
  */
 static bool count(const leankv *k, size_t slot, double n[KVD_LEANKV_LEVELS])
 {
@@ -150,7 +139,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
                              : (double)NAN;
 }
 
-/* Counts as hetero does: codes, and a scale and a zero point of 16 bits for each vector. */
+/* Counts as hetero: codes, and 16-bit scale and zero point per vector. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)(const void *)m;
@@ -331,7 +320,7 @@ static int make_scratch(leankv *k, kvd_err *err)
     return kvd_device_zero(k->arrived, slices * kv * sizeof *k->arrived, what, err);
 }
 
-/* Sets the bits of keys [0] and of values [1], at each precision. */
+/* Sets the bits of keys [0] and values [1], at each precision. */
 static void bits_of(const kvd_plan *plan, int of[2][KVD_LEANKV_LEVELS])
 {
     static const char *const key[2][KVD_LEANKV_LEVELS] = {{"k", "lk"}, {"v", "lv"}};
@@ -386,7 +375,7 @@ static int set_up(leankv *k, kvd_err *err)
     return make_scratch(k, err);
 }
 
-/* Returns true if the bits method is hetero, whose codes the kernels use at both precisions. */
+/* The kernels use the codes of bits method hetero. */
 static bool runs(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_hetero;
@@ -415,7 +404,7 @@ static int open_method(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_
                                  .attend_steps = attend_steps,
                                  .attended = attended,
                                  .free = release};
-    *m = &k->method; /* the caller's cache frees *m, even if a later step fails */
+    *m = &k->method; /* the caller's cache frees *m, even after a failure */
     return set_up(k, err);
 }
 

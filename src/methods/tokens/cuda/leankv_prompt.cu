@@ -1,10 +1,6 @@
 /*
- * LeanKV at the end of a prompt (section 4.2 of the paper): computes the attention probability that
- * every token received (its mass). Then decides which tokens are dropped and which are stored at
- * low or high precision, and writes their codes to pages.
- *
- * Also has the memory manager of the pages. One CTA assigns pages by an exclusive prefix sum over
- * all KV heads, so locks are not needed. The assignment depends only on the order of the heads.
+ * LeanKV after a prompt (section 4.2 of the paper): sums received attention (mass), drops or codes
+ * each token. Memory manager: one CTA assigns pages by a prefix sum over KV heads, without locks.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -27,7 +23,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
-/* Returns K of one page of a prompt. V starts PAGE * F elements after K. */
+/* Returns K of one page of a prompt; V follows after PAGE * F elements. */
 __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prompts &p, int prompt,
                                                            int g, int page)
 {
@@ -45,10 +41,7 @@ __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint3
         r[i] = block[i * 32 + lane];
 }
 
-/*
- * Computes `mass`; a warp processes 32 keys. CTAs with early keys have the most work and start
- * first.
- */
+/* A warp processes 32 keys; early keys have the most work and start first. */
 template <int F>
 __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
 {
@@ -61,7 +54,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     const __nv_bfloat16 *const keys = fresh_page(p, prompt, head / p.group, first / PAGE);
     uint32_t k[4][F / 8];
 #pragma unroll
-    /* Rows after the end of the prompt may hold any numbers; their sums are discarded. */
+    /* Rows after the prompt's end may hold any numbers; their sums are discarded. */
     for (int i = 0; i < 4; i++)
         load_rows<F>(reinterpret_cast<const uint32_t *>(keys + (first % PAGE + 8 * i) * F), lane,
                      k[i]);
@@ -103,26 +96,19 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/*
- * Threshold of significance. A token is below the threshold if its significance is below `value`,
- * or if it is one of the first `ties` tokens with exactly this significance.
- */
+/* Significances below `value`, and the first `ties` tokens equal to it, are below the border. */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;
 };
 
 /*
- * Finds, for k = 0 and 1, the threshold out[k] such that the elements of `value` (significances)
- * below it sum to less than target[k]. Bisects the bits of the floats: non-negative floats are in
- * the same order as their bits. All threads get the result.
+ * Finds thresholds out[k] such that the significances below sum to less than target[k]. Bisects
+ * float bits, which order non-negative floats. All threads get the result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /*
-     * Invariant of the bisection: the significances whose bits are at most hi[k] sum to at least
-     * target[k].
-     */
+    /* Invariant: significances with bits up to hi[k] sum to at least target[k]. */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};
@@ -154,8 +140,8 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
     /*
-     * most[KVD_LEANKV_LOW] is the largest significance among dropped tokens, most[KVD_LEANKV_HIGH]
-     * the largest among all tokens that are not kept at high precision.
+     * Largest significance of dropped tokens [KVD_LEANKV_LOW], and of all not at high precision
+     * [KVD_LEANKV_HIGH].
      */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
@@ -329,10 +315,7 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/*
- * Returns the index in the pool of the i-th KV head of a list of slots and layers, or -1 if its
- * slot has no request.
- */
+/* Returns the pool index of KV head i of a list of slots and layers; -1: no request. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {
@@ -351,7 +334,7 @@ __device__ int pages_wanted(const kvd_leankv_pool &p, const kvd_leankv_head &h, 
     return max(wanted - h.pages[level], 0);
 }
 
-/* Reduces h->n to the numbers of tokens that fit into the KV head's pages. */
+/* Reduces h->n to the tokens that fit into the KV head's pages. */
 __device__ void cut(const kvd_leankv_pool &p, kvd_leankv_head *h)
 {
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {

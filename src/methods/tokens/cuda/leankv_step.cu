@@ -1,7 +1,6 @@
 /*
- * LeanKV after the attention of a decode step (Algorithm 1), one CTA per KV head of every request.
- * At most one cached token changes to low precision, and at most one is dropped. The new token
- * takes the index that became free, or the next unused one.
+ * LeanKV after a decode step's attention (Algorithm 1), one CTA per KV head and request. At most
+ * one token is lowered and one dropped; the new token takes the freed or next index.
  */
 #include "methods/tokens/cuda/leankv.cuh"
 
@@ -11,36 +10,26 @@ namespace
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
 /*
- * Least significant token of one precision, among the tokens outside the window of newest tokens.
- * Among equally significant tokens, it is the oldest.
+ * Least significant token of one precision outside the window of newest tokens; ties: the oldest.
  */
 struct least {
-    /* Sort key: significance (float bits) in the upper 32 bits, position in the lower 32 bits. */
+    /* significance (float bits) in the upper 32 bits, position in the lower */
     unsigned long long key;
     int at;
 };
 
 struct found {
     least level[KVD_LEANKV_LEVELS];
-    /*
-     * Index, among the high-precision tokens, of the token that now leaves the window of newest
-     * tokens; -1 if there is none.
-     */
+    /* High-precision index of the token that leaves the window; -1: none. */
     int leaving;
     float leaving_significance;
 };
 
-/*
- * Indices of the tokens that move in this step. High-precision tokens and low-precision tokens have
- * separate indices, both from 0 on. -1: no token.
- */
+/* Indices of moving tokens, separate for high and low precision; -1: no token. */
 struct decision {
-    /*
-     * Token that changes from high to low precision: its old index (lowered) and its new one
-     * (low_to).
-     */
+    /* Old high-precision and new low-precision index of the lowered token. */
     int lowered, low_to;
-    /* Index of the new token among the high-precision tokens. */
+    /* High-precision index of the new token. */
     int fresh_to;
     int n[KVD_LEANKV_LEVELS];
 };
@@ -50,7 +39,7 @@ __device__ __forceinline__ float significance_of(unsigned long long key)
     return __uint_as_float((uint32_t)(key >> 32));
 }
 
-/* Returns the attention probability of a token in this step, averaged over the query heads. */
+/* Returns a token's attention probability in this step, averaged over query heads. */
 __device__ __forceinline__ float received(const float (&score)[HEADS], const float *lse2, int group)
 {
     float sum = 0;
@@ -74,8 +63,8 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
 }
 
 /*
- * Replaces *sum by its total over the threads of the CTA, and finds the least significant token of
- * each precision in `x`. Only thread 0 gets the results.
+ * Sums *sum over the CTA and finds the least significant token of each precision. Only thread 0
+ * gets results.
  */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
@@ -108,8 +97,8 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 }
 
 /*
- * Decides which tokens the step lowers to low precision or drops. `sum` is the sum of the
- * significances of the `body` cached tokens outside the window of newest tokens.
+ * Decides which tokens to lower or drop. sum: significances of the `body` tokens outside the
+ * window.
  */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
@@ -154,7 +143,7 @@ __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int
         i - k * tokens};
 }
 
-/* Reads a key or value from its codes and rounds it to bf16, as a bf16 cache would hold it. */
+/* Decodes a key or value and rounds it to bf16, as a bf16 cache holds it. */
 template <int F>
 __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                             const leankv::entry &e, bool keys, int lane, float (&x)[F / 32])
@@ -202,8 +191,8 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
 }
 
 /*
- * Warp 0 writes the key and warp 1 the value of token d.lowered at low precision. Warps 2 and 3
- * then do the same for the new token, possibly at the index that token d.lowered had.
+ * Warps 0 and 1 write key and value of token d.lowered at low precision; then warps 2 and 3 write
+ * the new token, perhaps at its index.
  */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
@@ -262,9 +251,8 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /*
- * Adds the attention probabilities of this step to the scores. For the tokens older than the window
- * of newest tokens, thread 0 receives the sum of significances in *sum and the least significant
- * tokens in `mine`.
+ * Adds this step's probabilities to the scores. Thread 0 gets the sum and least significant tokens
+ * outside the window.
  */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
@@ -314,7 +302,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
               row = (int)blockIdx.y, now = (int)s.at[row];
     const int head = leankv::head_of(s.pool, s.slot[row], s.layer, g);
 #if __CUDA_ARCH__ >= 900
-    /* After this instruction the next kernel may start and prefetch its weight matrix. */
+    /* From here on, the next kernel may start and prefetch its weight matrix. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
     if (head < 0)
@@ -324,7 +312,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
     const size_t at = (size_t)(row * s.pool.n_kv_heads + g);
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         if (h.n[l] >= h.pages[l] * s.pool.layout.level[l].tokens)
-            return; /* there is no free page, which kvd_leankv_state tells the host */
+            return; /* no free page; kvd_leankv_state tells the host */
     if (threadIdx.x < HEADS)
         lse2[threadIdx.x] = s.lse2[at * HEADS + threadIdx.x];
     if (threadIdx.x == 0)

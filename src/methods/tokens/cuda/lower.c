@@ -1,7 +1,6 @@
 /*
- * The method `lower` combined with the method `hetero` (for example mikv) in the CUDA engine
- * (lower.h). Prompts attend to bf16 pages that all layers use in turn, and are coded after their
- * attention. Decode steps restore the pages of one layer after another.
+ * Method lower with hetero (for example mikv) in the CUDA engine. Prompts attend to bf16 pages that
+ * all layers use in turn, and are coded afterwards. Decode steps restore one layer at a time.
  */
 #include "methods/tokens/cuda/lower.h"
 
@@ -14,23 +13,20 @@
 
 static const char what[] = "cache of two levels";
 
-enum { HEAVY, RECENT /* indices of parameters, as in lower.c */ };
-enum { HIGH_K, HIGH_V, LOW_K, LOW_V, BALANCE /* indices of parameters, as in hetero.c */ };
+enum { HEAVY, RECENT /* parameter indices, as in lower.c */ };
+enum { HIGH_K, HIGH_V, LOW_K, LOW_V, BALANCE /* parameter indices, as in hetero.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    kvd_lower_args *layer; /* [n_layers] kernel arguments that do not change */
-    /* Bytes that the codes, levels and scores of one KV head take in a page */
+    kvd_lower_args *layer; /* [n_layers] constant kernel arguments */
+    /* Bytes of a KV head's codes, levels and scores in a page */
     size_t head_bytes;
-    /*
-     * Number of channel factors (kvd_lower_args.factor) of a slot in a layer; 0: the method has no
-     * factors
-     */
+    /* Channel factors (kvd_lower_args.factor) of a slot in a layer; 0: none */
     size_t factors;
     float *mass, *lse, *lse_steps;
-    kvd_lower_budget *budget, *host_budget; /* [slots] in device and pinned memory */
+    kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned memory */
     size_t slots;
-    uint32_t *tokens; /* [slots] number of tokens of the request in each slot; 0: no request */
+    uint32_t *tokens; /* [slots] tokens of each request; 0: no request */
     double held;
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -46,7 +42,6 @@ static double value_of(const lower *k, int i)
     return k->method.plan->bits_values.value[i];
 }
 
-/* Returns the number of KV heads in all layers. */
 static double heads_of(const lower *k)
 {
     return (double)k->method.cache->config->n_layers * k->layer[0].map.n_kv_heads;
@@ -123,10 +118,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                           err);
 }
 
-/*
- * Sets the token budgets of requests that begin. A timing run may begin with a decode step, whose
- * request has tokens that were never computed.
- */
+/* In timing runs that begin with a decode step, a request has uncomputed tokens. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     lower *const k = of(m);
@@ -146,7 +138,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                    : 0;
 }
 
-/* Returns the number of low tokens of a slot in one KV head, which is equal in all KV heads. */
+/* Returns a slot's low-precision tokens in one KV head; all KV heads have equally many. */
 static size_t low_of(const lower *k, size_t slot)
 {
     const kvd_lower_budget *const b = &k->host_budget[slot];
@@ -155,8 +147,7 @@ static size_t low_of(const lower *k, size_t slot)
 }
 
 /*
- * Returns the bits of K and V of a token. A vector counts its codes and, if these have fewer than
- * 16 bits, 32 bits for its scale and zero point.
+ * Counts K and V of a token: codes, and 32 bits of scale and zero point per vector below 16 bits.
  */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
@@ -186,7 +177,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->held;
 }
 
-/* Sets the bytes that each slot holds. They include levels and scores of tokens. */
+/* Held bytes include levels and scores of tokens. */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     lower *const k = of(m);
@@ -204,10 +195,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/*
- * Allocates the memory of all layers. The initial bytes are valid codes of low-precision tokens, so
- * that decode steps can be timed without processing prompts.
- */
+/* The initial bytes are valid low-precision codes, so that decode steps can be timed. */
 static int make_layers(lower *k, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t layers = (size_t)k->method.cache->config->n_layers,
@@ -284,10 +272,7 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /*
-     * `anywhere` means that attention may read slots to which nothing was written. This is false
-     * for codes of 16 bits, because random bits need not be valid float16 numbers.
-     */
+    /* False for 16-bit codes: random bits need not be valid float16 numbers. */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)
         k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;
@@ -309,7 +294,6 @@ static int make_scratch(lower *k, kvd_err *err)
     return 0;
 }
 
-/* Returns true if the kernels support the plan. */
 static bool generates(const kvd_plan *p)
 {
     static const int key[] = {HIGH_K, HIGH_V, LOW_K, LOW_V};
@@ -350,7 +334,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    /* The caller's cache frees the method, also if a later step fails. */
+    /* The caller's cache frees the method, even after a failure. */
     *m = &k->method;
     describe(k);
     return make_scratch(k, err);

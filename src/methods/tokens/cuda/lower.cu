@@ -1,7 +1,6 @@
 /*
- * Kernels of lower.h. Quantisation steps and roundings are those of kvd_quantise_group. If a warp
- * reads or writes rows in groups of 8 tokens, lane l has token l % 8. Its numbers are in runs of 8;
- * the lane handles runs l / 8, l / 8 + 4, l / 8 + 8, and so on.
+ * Kernels of lower.h, which quantise and round as kvd_quantise_group. In groups of 8 tokens, lane l
+ * handles token l % 8, runs l / 8, l / 8 + 4, ... of 8 numbers.
  */
 #include "methods/tokens/cuda/lower.h"
 
@@ -22,7 +21,7 @@ __device__ __forceinline__ size_t page_of(const kvd_lower_args &a, int b, int t)
         __ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + t / KVD_PAGE_TOKENS));
 }
 
-/* Returns the index in the arrays `level` and `score` of token t of request b in KV head g. */
+/* Returns the index in `level` and `score` of token t of request b in KV head g. */
 __device__ __forceinline__ size_t place_of(const kvd_lower_args &a, int b, int g, int t)
 {
     return (page_of(a, b, t) * a.map.n_kv_heads + g) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
@@ -33,7 +32,7 @@ __device__ __forceinline__ int blocked(int t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Names one vector: K (side 0) or V (side 1) of token t of request b in KV head g. */
+/* Vector: K (side 0) or V (side 1) of token t of request b in KV head g. */
 struct vector_of {
     int b, g, side, t;
 };
@@ -64,10 +63,7 @@ __device__ __forceinline__ uint32_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-/*
- * Returns the factors by which the channels of a vector are multiplied before coding, or NULL if
- * there are none.
- */
+/* Returns the channel factors applied before coding, or NULL. */
 __device__ __forceinline__ const uint16_t *factors_of(const kvd_lower_args &a, const vector_of &v,
                                                       int level)
 {
@@ -85,7 +81,7 @@ __device__ __forceinline__ float min_of_warp(float x)
     return x;
 }
 
-/* Codes a vector, which is read from a.rows. One warp calls it. */
+/* Codes a vector of a.rows. Called by one warp. */
 __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int level)
 {
     const int lane = static_cast<int>(threadIdx.x) % 32, d = a.d_head, bits = a.bits[v.side][level],
@@ -128,7 +124,7 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
     }
 }
 
-/* Decodes elements i .. i + 7 of a vector; i is a multiple of 8. */
+/* Decodes elements i .. i + 7; i is a multiple of 8. */
 __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int level, int i)
 {
     const int bits = a.bits[v.side][level];
@@ -149,10 +145,7 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
                           : __fadd_rn(__fmul_rn(half_of(scale), static_cast<float>(code[e])),
                                       half_of(scale >> 16));
     }
-    /*
-     * The fast division may be off by 2 units in the last place of float32, which rounding to bf16
-     * removes.
-     */
+    /* The fast division's error, up to 2 ulp of float32, vanishes in bf16. */
     if (factor) {
         const uint4 f = *reinterpret_cast<const uint4 *>(factor + i);
         const uint32_t w[4] = {f.x, f.y, f.z, f.w};
@@ -193,7 +186,7 @@ __global__ void __launch_bounds__(THREADS) code_prompts(const __grid_constant__ 
         code_vector(a, {b, g, side, t}, a.level[place_of(a, b, g, t)]);
 }
 
-/* Sets the scores and the levels of the tokens of a prompt in a KV head. */
+/* Sets scores and levels of a prompt's tokens in a KV head. */
 __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_lower_args a,
                                                  const __grid_constant__ kvd_lower_prompts_args p)
 {
@@ -216,10 +209,7 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
             t >= old || (k > 0 && key(t) >= least) ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
 
-/*
- * Sets most[e], for e = 0 .. 7, to the magnitude of number e in `from` if that is larger than
- * most[e].
- */
+/* Raises most[e], e = 0 .. 7, to the magnitude of number e of `from`. */
 __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
 {
     const uint4 x = *reinterpret_cast<const uint4 *>(from);
@@ -232,7 +222,7 @@ __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
     }
 }
 
-/* Computes the factors of a KV head: sqrt(max |q| / max |k|) of every channel over the prompt. */
+/* Factors of a KV head: sqrt(max |q| / max |k|) of every channel over the prompt. */
 __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_lower_args a,
                                                    const __grid_constant__ kvd_lower_prompts_args p)
 {
@@ -266,10 +256,7 @@ __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_l
     }
 }
 
-/*
- * Adds the attention probabilities of a decode step to the scores of a KV head. The score of the
- * newest token begins at 0.
- */
+/* Adds a decode step's probabilities to the scores; the newest token begins at 0. */
 __global__ void __launch_bounds__(THREADS)
     observe(const __grid_constant__ kvd_lower_args a, const uint16_t *q, const float *lse)
 {
@@ -307,10 +294,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/*
- * Codes the newest token of a KV head. Then lowers the precision of one token: of the tokens at
- * high precision, the one with the smallest score.
- */
+/* Codes the newest token, then lowers the high-precision token with the smallest score. */
 __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_lower_args a)
 {
     __shared__ unsigned long long least;
@@ -347,10 +331,7 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
         a.level[place_of(a, b, g, t)] = KVD_LOWER_LOW;
 }
 
-/*
- * Returns the number of CTAs for the tokens of a request. The grid has this many CTAs for each of
- * `others` other units (request, KV head, side).
- */
+/* Returns the CTAs per request; the grid has `others` other units (request, KV head, side). */
 unsigned ctas(const kvd_lower_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -1,6 +1,6 @@
 /*
- * Finds the k largest of n 64-bit keys with one CTA, by a radix select of 8 bits per pass. The
- * upper half of a key is a value, the lower half a unique number.
+ * Finds the k largest of n 64-bit keys with one CTA, by radix select of 8 bits per pass. Upper half
+ * of a key: value; lower half: unique number.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 #define KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
@@ -19,10 +19,8 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 }
 
 /*
- * Finds the digit of the k-th largest key. The histogram `bin` counts the keys by digit. The result
- * is the digit at which the count, summed from the largest digit downwards, reaches *k. Then
- * reduces *k by the number of keys with larger digits, and sets *all to true if all keys with this
- * digit are wanted. The first warp calls it.
+ * Finds the digit where the counts `bin`, summed from the largest digit, reach *k; reduces *k by
+ * the keys above. *all: all keys with the digit are wanted. Called by the first warp.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -52,9 +50,9 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 }
 
 /*
- * Returns a threshold such that exactly k of the n keys are equal to it or larger; 0 < k < n.
- * key(t) returns the key of token t. The lower 32 bits of every key must be below `bound`. `bin` is
- * scratch [KVD_SELECT_BINS] in shared memory. All threads of the CTA must call it.
+ * Returns a threshold such that exactly k of n keys are equal or larger; 0 < k < n. key(t): key of
+ * token t, lower 32 bits below `bound`. bin: shared scratch [KVD_SELECT_BINS]. All threads of the
+ * CTA must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin,
@@ -68,10 +66,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (bound - 1) >> shift == 0 && shift > 0)
-            /*
-             * The lower half of every key is below `bound`, so the key's bits from `shift` up are 0
-             * and need no pass.
-             */
+            /* Key bits from `shift` up are 0, since every lower half is below `bound`. */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
@@ -93,8 +88,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
- * Returns a threshold such that exactly k of the n keys are equal or larger. The lower 32 bits of
- * every key must be below n.
+ * Returns a threshold such that exactly k of n keys are equal or larger. Lower 32 bits must be
+ * below n.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
@@ -103,8 +98,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
- * Returns how many earlier threads of the CTA were called with `stays` = true. Sets *all to the
- * number of threads with `stays` = true in the whole CTA. All THREADS threads must call it.
+ * Returns the number of earlier threads with `stays`; *all: number in the CTA. All THREADS threads
+ * must call it.
  */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {
@@ -124,10 +119,7 @@ template <int THREADS> static __device__ int select_place(bool stays, int *all)
     return before;
 }
 
-/*
- * Returns the sum of x over all threads with a lower number, and sets *all to the sum over the CTA.
- * All THREADS threads must call it.
- */
+/* Returns the sum of x over lower threads; *all: over the CTA. All THREADS threads must call it. */
 template <int THREADS> static __device__ int sum_before(int x, int *all)
 {
     __shared__ int part[THREADS / 32];

@@ -23,41 +23,30 @@ static const selection *of_const(const kvd_gpu_method *m)
     return (const selection *)(const void *)m;
 }
 
-/*
- * Returns true if the plan's method scores a token by the attention that it received from recent
- * queries.
- */
+/* Returns true if tokens are scored by attention from recent queries. */
 static bool recalls(const selection *e)
 {
     return e->rule.ranking == KVD_READ_RECENT;
 }
 
-/*
- * Returns true if the plan's method chooses tokens by the codes (centroid indices) of their keys.
- */
+/* Returns true if tokens are chosen by the codes (centroid indices) of their keys. */
 static bool looks_up(const selection *e)
 {
     return e->rule.ranking == KVD_READ_CODES;
 }
 
-/*
- * Returns true if a step chooses how many tokens it reads, so that the number is not known
- * beforehand.
- */
+/* Returns true if a step chooses how many tokens it reads. */
 static bool varies(const selection *e)
 {
     return kvd_selection_varies(&e->rule);
 }
 
-/* Returns the bytes by which steps choose among the tokens of a page in one layer. */
+/* Returns the bytes per page and layer by which steps choose tokens. */
 static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    /*
-     * mean keys, and one byte, of each selection page (group of tokens that is chosen as a whole),
-     * padded to 16 bytes
-     */
+    /* mean keys and one byte per selection page, padded to 16 bytes */
     if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
@@ -65,9 +54,7 @@ static size_t side_of_page(const selection *e)
                                   : bounds * sizeof(uint16_t));
 }
 
-/*
- * Returns the number of cached tokens of a request of n tokens in a slot, summed over the layers.
- */
+/* Returns the cached tokens of a request of n tokens, summed over the layers. */
 static size_t cached_in_all(const selection *e, size_t slot, size_t n)
 {
     size_t sum = 0;
@@ -107,9 +94,8 @@ static void drop(kvd_gpu_method *m, size_t slot)
 }
 
 /*
- * Returns the bits of side information for n tokens, over all KV heads of a layer, from which steps
- * choose tokens. If `stored` is true, returns the bits that are stored on the device, otherwise
- * those that the method needs.
+ * Returns the bits of side information for n tokens of a layer: as stored on the device (`stored`),
+ * or as the method needs.
  */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
@@ -123,7 +109,6 @@ static double layer_bits(const selection *e, size_t n, bool stored)
                : (double)e->kv * p->tokens->select_bits(p->tokens_self, NULL, NULL, n, d, number);
 }
 
-/* Returns the sum of layer_bits over the layers, for a slot whose request has n tokens. */
 static double side_bits(const selection *e, size_t slot, size_t n, bool stored)
 {
     double bits = 0;
@@ -197,8 +182,7 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
 }
 
 /*
- * Computes side information (bounds or codes of keys) for the last q_len[b] tokens of each request
- * b. `longest` is the largest q_len.
+ * Computes bounds or codes of the last q_len[b] keys of each request. longest: the largest q_len.
  */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
@@ -233,9 +217,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err);
 }
 
-/*
- * Records the attention probabilities that the last queries of prompts gave to the prompts' tokens.
- */
+/* Records the probabilities from the last queries of prompts. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const selection *const e = of(m);
@@ -297,8 +279,8 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
 }
 
 /*
- * Chooses the tokens that steps read. If the choice determines how many tokens are read, also plans
- * the attention of the steps, and after the last layer copies the numbers of tokens to the host.
+ * Chooses the tokens of steps. If their number varies, also plans attention and, after the last
+ * layer, copies the numbers to the host.
  */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
@@ -345,14 +327,11 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                : 0;
 }
 
-/*
- * Allocates the memory of the pools and slots. The side information (`sides`) is filled with zeros,
- * because timing runs read it without computing a prompt.
- */
+/* Zeroes `sides`, which timing runs read without a prompt. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     selection *const e = of(m);
-    e->n_slots = slots - 1; /* the last slot is for rows that pad a batch */
+    e->n_slots = slots - 1; /* the last slot is padding */
     e->pool_pages = pages;
     e->max_pages = m->cache->pages->max_pages;
     const size_t bytes = e->layers * pages * e->side;
@@ -369,10 +348,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     return e->sides ? kvd_cuda_check(cudaMemsetAsync(e->sides, 0, bytes, stream), what, err) : -1;
 }
 
-/*
- * Allocates the pages `rows`, into which chosen tokens are copied, and writes their page table,
- * which never changes.
- */
+/* Allocates the pages `rows` for chosen tokens and their constant page table. */
 static int make_rows(selection *e, kvd_err *err)
 {
     const size_t n = e->rows * e->row_pages,
@@ -402,7 +378,7 @@ static int make_sums(selection *e, kvd_err *err)
                : -1;
 }
 
-/* Copies the angular frequencies of RoPE to the device. `base` 1 selects those of local layers. */
+/* Copies RoPE's angular frequencies to the device; base 1: local layers. */
 static int make_frequency(selection *e, int base, kvd_err *err)
 {
     const kvd_config *const c = e->method.cache->config;
@@ -419,7 +395,7 @@ static int make_frequency(selection *e, int base, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Copies an array of n floats to the device. Returns NULL on failure. */
+/* Copies n floats to the device. Returns NULL on failure. */
 static const float *put(selection *e, const float *x, size_t n, kvd_err *err)
 {
     float *const to = kvd_device_new(&e->memory, n * sizeof *to, "centroids of keys", err);
@@ -452,7 +428,6 @@ static int make_codes(selection *e, kvd_err *err)
     return 0;
 }
 
-/* Allocates the numbers of tokens that steps read. */
 static int make_read(selection *e, kvd_err *err)
 {
     const size_t steps = e->method.cache->batch->max_slices, bytes = steps * sizeof *e->read;
@@ -521,9 +496,8 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
     /*
-     * `anywhere` means that timing runs may skip the prompt. It is false if steps choose how many
-     * tokens they read. Without a prompt, all codes would be equal, and all query heads would
-     * choose the same tokens.
+     * Timing runs may skip the prompt unless the number of read tokens varies: all codes would be
+     * equal.
      */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
@@ -577,7 +551,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return describe(e, plan, err);
 }
 
-/* Returns true if the engine can generate text with the plan. Other plans can only be timed. */
+/* Returns false if the plan can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     const kvd_read_rule rule = plan->tokens->read_rule(&plan->tokens_values);

@@ -1,7 +1,6 @@
 /*
- * Each decode step selects the cached tokens that it reads. Tokens are selected by pages (selection
- * pages). A group of d_qk / 8 threads computes the bounds of a selection page, a warp computes the
- * score of a selection page, and a CTA makes the choice of a KV head. Sums are float32.
+ * Selects the cached tokens that a decode step reads, by selection pages: d_qk / 8 threads compute
+ * a page's bounds, a warp its score, a CTA a KV head's choice. Sums are float32.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -23,7 +22,7 @@ enum {
     ROWS = 16
 };
 
-/* Numbers of selection pages of a request: see kvd_selection_pages. */
+/* Selection pages of a request, as kvd_selection_pages. */
 struct pages {
     int all, newest, chosen;
 };
@@ -34,10 +33,7 @@ __device__ __forceinline__ pages pages_of(const kvd_selection &s, int n)
     return {(int)p.all, (int)p.newest, (int)p.chosen};
 }
 
-/*
- * Returns true if a step reads some but not all of the older selection pages (groups of tokens), so
- * that it needs their scores.
- */
+/* Returns true if a step needs scores: it reads some but not all older selection pages. */
 __device__ __forceinline__ bool scores(const pages &p)
 {
     return p.chosen > 0 && p.chosen < p.all - p.newest;
@@ -53,16 +49,13 @@ __device__ __forceinline__ int tokens_of(const kvd_selection &s, int n)
     return (int)kvd_selection_tokens(&s.rule, (size_t)n);
 }
 
-/*
- * Returns the largest number of selection pages of a row, which is the row length of `score` and
- * `chosen`.
- */
+/* Returns the row length of `score` and `chosen`: most selection pages of a row. */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (size_t)(KVD_PAGE_TOKENS / page_of(s));
 }
 
-/* Returns the index of the first bound of selection page i of KV head g of request b. */
+/* Returns the index of the first bound of selection page i of KV head g. */
 __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
@@ -96,7 +89,7 @@ __device__ __forceinline__ void unpack(const uint4 &w, float x[8])
         x[e] = __uint_as_float(e % 2 ? word[e / 2] & 0xffff0000u : word[e / 2] << 16);
 }
 
-/* Converts eight floats that bf16 can represent exactly. */
+/* Packs eight floats that bf16 represents exactly. */
 __device__ __forceinline__ uint4 pack(const float x[8])
 {
     uint32_t word[4];
@@ -147,9 +140,8 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
 }
 
 /*
- * Writes the factors `rise` and `fall`. The score of a selection page is the sum over channels of
- * rise * (the page's largest key) + fall * (the page's smallest key). All SCORE threads of the CTA
- * must call it.
+ * Factors of a selection page's score: sum over channels of rise * largest key + fall * smallest
+ * key. All SCORE threads must call it.
  */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
@@ -173,8 +165,8 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
 }
 
 /*
- * Computes the scores of the selection pages first .. first + WARP_PAGES - 1 below `end`. One warp:
- * a lane has every 32nd piece of 8 numbers of the bounds. CHUNKS is the number of its pieces.
+ * Scores selection pages first .. first + WARP_PAGES - 1 below `end`, by one warp. A lane has every
+ * 32nd piece of 8 bounds, CHUNKS in all.
  */
 template <int CHUNKS>
 __device__ __forceinline__ void score_pages(const kvd_selection &s, const float *rise,
@@ -217,8 +209,8 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
 }
 
 /*
- * With KVD_READ_BOUNDS, the sum over the query heads of max(q low, q high) is `rise` high + `fall`
- * low, where rise and fall are the sums of the positive and of the negative q.
+ * KVD_READ_BOUNDS: max(q low, q high), summed over query heads, is rise * high + fall * low; rise
+ * and fall sum positive and negative q.
  */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
@@ -243,10 +235,7 @@ __global__ void __launch_bounds__(SCORE)
         score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
-/*
- * Computes the scores of large clusters. The bounds of a large cluster are the smallest lower bound
- * and the largest upper bound of its small clusters.
- */
+/* Scores large clusters; their bounds are the extremes of their small clusters' bounds. */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -280,7 +269,6 @@ __global__ void __launch_bounds__(SCORE)
         to.score[(2 * row + 1) * most_of(s) + (size_t)i] = sum;
 }
 
-/* Returns the k-th largest of the n sort keys. */
 template <int THREADS, typename KEY>
 __device__ __forceinline__ unsigned long long threshold_of(const KEY &key, int n, size_t k,
                                                            unsigned *bin)
@@ -365,10 +353,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/*
- * Copies K and V of the tokens of several chosen selection pages (64 tokens together) to one page
- * of one KV head.
- */
+/* Copies K and V of chosen selection pages, 64 tokens, to one page of one KV head. */
 __global__ void __launch_bounds__(COPY)
     gather_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -392,10 +377,7 @@ __global__ void __launch_bounds__(COPY)
         [&](int t) { return pool + keys_at(s, b, g, t); });
 }
 
-/*
- * Returns the address of the probability that the query in row 0 of `recent` gave to token t. The
- * probability of row r is 64 * r elements further.
- */
+/* Returns the address of row 0's probability for token t; row r is 64 * r elements further. */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page =
@@ -429,9 +411,8 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
 }
 
 /*
- * Computes the attention probabilities that the last queries (rows) gave to the tokens. A thread
- * has one key. Queries are numbered by row and, within a row, by query head of the group. Rows are
- * reused in turn: element r of `recent` belongs to the newest position t with t % history = r.
+ * Computes the probabilities from the last rows, one key per thread. Queries are numbered by row,
+ * then query head. Element r of `recent` belongs to the newest position t with t % history = r.
  */
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
@@ -480,10 +461,7 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /*
-             * Queries before this chunk of the prompt have already written their probabilities for
-             * tokens before the chunk.
-             */
+            /* Queries before this chunk have already written probabilities for tokens before it. */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;
@@ -491,10 +469,7 @@ __global__ void __launch_bounds__(KEYS)
     }
 }
 
-/*
- * Prepares `recent` for a new token: the newest query has given no token a probability yet, and no
- * query has given one to the newest token, so these elements become 0.
- */
+/* Zeroes the newest query's probabilities and those for the newest token. */
 __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kvd_selection s)
 {
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, i = (int)(blockIdx.x * KEYS + threadIdx.x);

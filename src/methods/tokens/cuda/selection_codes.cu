@@ -1,7 +1,6 @@
 /*
- * Selection at read time by codes of keys (a2ats.c): a CTA computes the codes of 32 tokens of a KV
- * head; each of its warps computes the distances of the 32 tokens to some of the centroids. Angles
- * of RoPE are double, products and distances float32.
+ * Selection by codes of keys (a2ats.c): a CTA codes 32 tokens of a KV head, its warps dividing the
+ * centroids. RoPE angles are double, products float32.
  */
 #include <cuda_bf16.h>
 
@@ -13,12 +12,10 @@ namespace
 {
 
 enum { TOKENS = 32, ENCODE = 256, AT_ONCE = 4, PRODUCT = 256, SCORE = 256, CHOOSE = 512 };
-enum {
-    WIDE = KVD_WIDTH_NARROW + 1
-}; /* WIDE is an odd row length, so that reading a column has no bank conflicts */
+enum { WIDE = KVD_WIDTH_NARROW + 1 }; /* odd row length WIDE: columns have no bank conflicts */
 typedef unsigned long long u64;
 
-/* Returns the smaller index of the two dimensions that pair p of RoPE rotates together. */
+/* Returns the smaller of the two dimensions of RoPE pair p. */
 __device__ __forceinline__ int first_of(const kvd_selection_codes &c, int p)
 {
     return c.interleaved ? 2 * p : p;
@@ -41,10 +38,7 @@ __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double
     *b = v * cf + u * sf;
 }
 
-/*
- * Returns the index of a KV head's page: (page of the pool that has token t of request b) *
- * n_kv_heads + g.
- */
+/* Returns (pool page with token t of request b) * n_kv_heads + g. */
 __device__ __forceinline__ size_t head_page(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)] *
@@ -82,7 +76,7 @@ __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE],
     for (int i = (int)threadIdx.x; i < TOKENS / EACH * d; i += ENCODE) {
         const int j = i % d, first = i / d * EACH;
         float sum[EACH] = {};
-        for (int a = j; a < d; a++) { /* L has zeros above its diagonal */
+        for (int a = j; a < d; a++) { /* L is zero above its diagonal */
             const float f = factor[(size_t)a * (size_t)d + (size_t)j];
 #pragma unroll
             for (int t = 0; t < EACH; t++)
@@ -94,10 +88,7 @@ __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE],
     }
 }
 
-/*
- * Finds the centroid nearest to the lane's token, among the centroids that this warp compares with
- * it.
- */
+/* Finds the nearest of this warp's centroids to the lane's token. */
 __device__ void nearest(const float *moved, int size, int d, const float *y, float *least,
                         int *best)
 {
@@ -160,7 +151,7 @@ __global__ void __launch_bounds__(ENCODE)
         (uint16_t)best[found][lane];
 }
 
-/* Computes the products of a centroid with the queries of the group, one warp per centroid. */
+/* Multiplies centroids by the group's queries, one warp per centroid. */
 __global__ void __launch_bounds__(PRODUCT)
     product_kernel(const __grid_constant__ kvd_selection s,
                    const __grid_constant__ kvd_selection_codes c, const uint16_t *queries)

@@ -1,7 +1,6 @@
 /*
- * Selection at read time by mean keys (shadowkv.c): a warp computes the mean key of a selection
- * page, or its products with the queries of a group. Pages of the cache hold one layer at a time;
- * values and exact keys of all layers are copied from them and read by the steps.
+ * Selection by mean keys (shadowkv.c): a warp computes a selection page's mean key or its products.
+ * Cache pages hold one layer; values and exact keys of all layers are copied from them.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -23,23 +22,20 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Returns the largest number of selection pages of a row, which is the row length of the scores. */
+/* Returns the row length of the scores: most selection pages of a row. */
 __device__ __forceinline__ size_t room_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * ((size_t)KVD_PAGE_TOKENS / s.rule.page);
 }
 
-/* Returns the page of the pool that contains selection page i of request b. */
+/* Returns the pool page that contains selection page i of request b. */
 __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i)
 {
     const int each = KVD_PAGE_TOKENS / (int)s.rule.page;
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i / each)];
 }
 
-/*
- * Returns the index of a selection page within its page of the pool: selection page i of the
- * request, KV head g.
- */
+/* Returns the index within the pool page of selection page i, KV head g. */
 __device__ __forceinline__ size_t in_page(const kvd_selection &s, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / (int)s.rule.page;
@@ -54,10 +50,7 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/*
- * Returns the byte of selection page i: 0, or 1 plus its number among the pages of the KV head with
- * exact keys.
- */
+/* Returns the byte of selection page i: 0, or 1 plus its number among the KV head's exact pages. */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
@@ -67,10 +60,7 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
            in_page(s, g, i);
 }
 
-/*
- * Computes the mean key of every selection page. Writes to `score` the negative of the smallest
- * cosine between a key of the page and its mean key.
- */
+/* Computes mean keys. score: minus the smallest cosine between a key and the page's mean key. */
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,
                 const __grid_constant__ kvd_selection_shadow x, float *score)
@@ -121,7 +111,7 @@ __global__ void __launch_bounds__(LANES *WARPS)
         score[((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * room_of(s) + (size_t)i] = -least;
 }
 
-/* Returns the smallest of the k largest keys of n scores. All CHOOSE threads must call it. */
+/* Returns the k-th largest key of n scores. All CHOOSE threads must call it. */
 template <typename KEY>
 __device__ __forceinline__ u64 threshold_of(const KEY &key, size_t n, size_t k, unsigned *bin)
 {
@@ -172,10 +162,7 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/*
- * Writes the scaled products of every query of a group with the mean keys. Selection pages with
- * exact keys get the score -INFINITY.
- */
+/* Scaled products of a group's queries with mean keys; pages with exact keys get -INFINITY. */
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
                           const __grid_constant__ kvd_selection_shadow x,
@@ -211,7 +198,7 @@ __global__ void __launch_bounds__(LANES *WARPS)
     }
 }
 
-/* Returns the maximum of x over all threads of the CTA. All CHOOSE threads must call it. */
+/* Returns the CTA's maximum of x. All CHOOSE threads must call it. */
 __device__ float largest_of(float x)
 {
     __shared__ float part[CHOOSE / LANES];
@@ -227,8 +214,8 @@ __device__ float largest_of(float x)
 }
 
 /*
- * Computes, for each query head, the logarithm of every page's share in the softmax over all pages.
- * Replaces the scores of the first query head by the largest of these logarithms.
+ * Computes each page's log softmax share per query head; the largest replaces the first head's
+ * score.
  */
 __device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
 {
@@ -285,10 +272,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/*
- * Copies the latents of 64 chosen tokens whose keys are not exact, and writes the positions of the
- * tokens.
- */
+/* Copies latents and positions of 64 chosen tokens without exact keys. */
 __global__ void __launch_bounds__(SCORE)
     latent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_shadow x,
@@ -320,8 +304,8 @@ __global__ void __launch_bounds__(SCORE)
 }
 
 /*
- * Returns the place of 8 numbers, from number 8 c on, of the exact key of token t, or NULL if the
- * token has none. The first `marked` tokens are in selection pages with a mean key.
+ * Returns the place of numbers 8 c .. 8 c + 7 of token t's exact key, or NULL. The first `marked`
+ * tokens are in pages with a mean key.
  */
 __device__ __forceinline__ uint4 *exact_key(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int t, int c, int marked)
@@ -351,10 +335,7 @@ __device__ __forceinline__ uint4 *value_of(const kvd_selection &s, const kvd_sel
         piece(t, c, d));
 }
 
-/*
- * Returns the place in a page of one KV head of 8 numbers of token t: those from 8 c on of K and V,
- * which follow each other.
- */
+/* Returns the place, in a page of one KV head, of numbers 8 c .. 8 c + 7 of token t (K, then V). */
 __device__ __forceinline__ size_t in_head(const kvd_selection &s, int t, int c)
 {
     const int d = s.map.d_qk[0], k = d / 8;
@@ -368,7 +349,7 @@ __device__ __forceinline__ uint4 *stored(const kvd_selection &s, const kvd_selec
     return c < k ? exact_key(s, x, b, g, t, c, marked) : value_of(s, x, b, g, t, c - k);
 }
 
-/* Stores values and exact keys of the new tokens in one page of the cache, 8 tokens at a time. */
+/* Stores values and exact keys of new tokens of one page, 8 tokens at a time. */
 __global__ void __launch_bounds__(STORE)
     store_kernel(const __grid_constant__ kvd_selection s,
                  const __grid_constant__ kvd_selection_shadow x, const int32_t *q_len)
@@ -394,8 +375,8 @@ __global__ void __launch_bounds__(STORE)
 }
 
 /*
- * Copies values and exact keys of 64 chosen tokens to a page of one KV head. Keys that are not
- * exact become 0, as do the rows after the last token, up to a multiple of 8.
+ * Copies values and exact keys of 64 chosen tokens to a page of one KV head. Inexact keys and rows
+ * after the last token become 0, up to a multiple of 8.
  */
 __global__ void __launch_bounds__(STORE) read_kernel(const __grid_constant__ kvd_selection s,
                                                      const __grid_constant__ kvd_selection_shadow x,

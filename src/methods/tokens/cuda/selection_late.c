@@ -1,15 +1,11 @@
 /*
- * Methods mpcache and shadowkv in the CUDA engine. They compress prompts, and decode steps read a
- * part of the cached tokens.
+ * Methods mpcache and shadowkv in the CUDA engine: compressed prompts, and steps that read part of
+ * the cache.
  *
- * mpcache drops tokens of the prompt, the same ones in all KV heads of a layer. Steps read clusters
- * of the remaining tokens. All layers share page numbers, and the pages of a request have room for
- * the layer with the most tokens.
- *
- * shadowkv decomposes the keys of a prompt. A step chooses selection pages, and rebuilds the keys
- * of their tokens from latents. Decomposing and choosing are timed as phase compress, rebuilding as
- * phase restore. The pages of the cache hold one layer at a time. Values, and the keys that stay
- * exact, have memory of their own.
+ * mpcache drops equal prompt tokens in all KV heads of a layer; a request's pages have room for its
+ * largest layer.
+ * shadowkv decomposes prompt keys and rebuilds chosen ones from latents (phases compress, restore).
+ * Cache pages hold one layer; values and exact keys have own memory.
  */
 #include <stdlib.h>
 
@@ -42,10 +38,7 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
     return n && kvd_selection_is_late(e) ? e->late.entries[slot * e->layers + layer] : n;
 }
 
-/*
- * Returns the number of cached tokens of the layer that has the most. In all layers, new tokens are
- * stored in pages after this number of tokens.
- */
+/* Returns the cached tokens of the largest layer; new tokens follow after as many in all layers. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     const selection *const e = of_const(m);
@@ -66,9 +59,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
     return (double)sum / (double)e->layers;
 }
 
-/*
- * Fails if a prompt comes in chunks, or if a decode step follows tokens that were never computed.
- */
+/* Fails for chunked prompts and for decode steps after uncomputed tokens. */
 static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_err *err)
 {
     const char *const name = e->method.plan->tokens->info.name;
@@ -83,10 +74,7 @@ static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_er
     return 0;
 }
 
-/*
- * Sets the number of cached tokens of every request and layer, including the new tokens of decode
- * steps.
- */
+/* Sets the cached tokens of every request and layer, including new ones. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     selection *const e = of(m);
@@ -125,7 +113,7 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return kvd_paged_cache_append_at(m->cache, r, &at, err);
 }
 
-/* Drops tokens of prompts, and computes the bounds of the remaining tokens. */
+/* Drops tokens of prompts and computes bounds of the others. */
 static int drop_tokens(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     selection *const e = of(m);
@@ -181,10 +169,7 @@ int kvd_selection_late_make(selection *e, kvd_err *err)
         !(e->late.mass = kvd_device_new(m, rows * sizeof *e->late.mass, what, err)) ||
         !(e->late.kept = kvd_device_new(m, e->kv * rows * sizeof *e->late.kept, what, err)))
         return -1;
-    /*
-     * Until the first iteration, every layer has a length of 1, because kernels require at least
-     * one cached token.
-     */
+    /* Kernels require at least one cached token. */
     for (size_t i = 0; i < n; i++)
         e->late.length[i] = 1;
     return kvd_device_put(e->late.lengths, e->late.length, bytes, what, err);
@@ -206,7 +191,7 @@ void kvd_selection_late_describe(selection *e)
     e->method.attended = drop_tokens;
 }
 
-/* Returns the numbers of a page of K, or of V, in all KV heads, and of the outliers of a slot. */
+/* Returns the elements of a page of K or V, over all KV heads. */
 static size_t side_page(const selection *e)
 {
     return KVD_PAGE_TOKENS * e->shadow.wide;
@@ -217,7 +202,7 @@ static size_t slot_outliers(const selection *e)
     return (size_t)e->rule.outliers * e->rule.page * e->shadow.wide;
 }
 
-/* `from` is the first row of the batch. */
+/* from: first row of the batch */
 static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from)
 {
     const size_t l = (size_t)layer, pages = l * e->pool_pages;
@@ -230,7 +215,7 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/* Returns the number of tokens of a slot after those that have a mean key; at least 1. */
+/* Returns a slot's tokens after those with a mean key; at least 1. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -303,8 +288,8 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
 }
 
 /*
- * Computes C = A B of column-major matrices, A [m x k] and C [m x n], or C = A B^T if `turns` is
- * true. A and B are bf16, C is of `type`.
+ * Computes column-major C [m x n] = A [m x k] B, or A B^T if `turns`. A and B are bf16, C is
+ * `type`.
  */
 static int multiply(const selection *e, bool turns, size_t m, size_t n, size_t k, const void *a,
                     size_t lda, const void *b, size_t ldb, void *c, cudaDataType type, kvd_err *err)
@@ -319,10 +304,7 @@ static int multiply(const selection *e, bool turns, size_t m, size_t n, size_t k
                             what, err);
 }
 
-/*
- * Computes the basis of the i-th prompt, and the latents of its keys before RoPE, in
- * e->shadow.rows.
- */
+/* Computes the basis of prompt i, and latents of its keys before RoPE in e->shadow.rows. */
 static int decompose(selection *e, const kvd_paged_rows *r, size_t i, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -432,7 +414,7 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
                : 0;
 }
 
-/* in_low_rank returns the number of tokens of a slot whose keys are stored in low rank. */
+/* Returns a slot's tokens with low-rank keys. */
 static size_t in_low_rank(const selection *e, size_t slot)
 {
     const kvd_selection_marks m = kvd_selection_marks_of(&e->rule, e->shadow.prompt[slot]);
@@ -445,10 +427,7 @@ static size_t unread_of(const selection *e, size_t slot)
     return n ? n - kvd_selection_marked(&e->rule, e->shadow.prompt[slot], n) : 0;
 }
 
-/*
- * Returns the bits of a slot, counted as on the CPU: values, exact keys, keys in low rank, and the
- * bases of the request.
- */
+/* Counts as the CPU: values, exact keys, low-rank keys, and bases. */
 static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = of_const(m);
@@ -461,8 +440,8 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 }
 
 /*
- * Returns a correction to the number of bits that a step does not read. Other code counts an unread
- * key in full, but a key in low rank has fewer bits, so the correction is negative.
+ * Returns a negative correction of unread bits: an unread low-rank key has fewer than counted
+ * elsewhere.
  */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
@@ -480,7 +459,7 @@ static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, dou
     *unread = (double)unread_of(e, slot);
 }
 
-/* Returns the bytes on the device: values, exact keys, latents and mean keys of prompts, bases. */
+/* Returns the device bytes: values, exact keys, latents and mean keys of prompts, bases. */
 static double shadow_held(const kvd_gpu_method *m)
 {
     const selection *const e = of_const(m);

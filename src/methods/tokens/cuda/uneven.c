@@ -1,7 +1,4 @@
-/*
- * Methods of the tokens axis whose KV heads keep different numbers of entries (cached tokens), in
- * the CUDA engine.
- */
+/* Methods whose KV heads keep different numbers of entries (cached tokens), in the CUDA engine. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +11,9 @@ static const char what[] = "eviction with budgets of heads";
 
 typedef struct {
     size_t tokens;
-    /*
-     * Number of cached tokens, summed over all KV heads and layers, at the end of the latest
-     * iteration.
-     */
+    /* Cached tokens after the latest iteration, summed over KV heads and layers. */
     double held;
-    int32_t merged; /* kvd_evict_merging.merged at the start of the request */
+    int32_t merged; /* kvd_evict_merging.merged before the request */
 } uneven_slot;
 
 typedef struct {
@@ -27,58 +21,50 @@ typedef struct {
     kvd_gpu_heads heads;
     kvd_evict_rule rule;
     const char *name;
-    /*
-     * Number of layers without a sliding window, and number of KV heads. The method acts on these
-     * layers only, and arrays have an element for each of them.
-     */
+    /* Layers without a sliding window (the method's layers) and KV heads, as in all arrays. */
     size_t layers, kv;
     size_t n_slots, max_len;
     uneven_slot *slot;
-    size_t *entries; /* [n_slots][layers][kv] number of cached tokens */
-    /* Lists of pages. KV head g of layer l of slot s has list number (s * layers + l) * kv + g. */
+    size_t *entries; /* [n_slots][layers][kv] cached tokens */
+    /* Page lists: number (s * layers + l) * kv + g for KV head g, layer l, slot s. */
     kvd_pages pages;
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
     /*
-     * Number of cached tokens of every KV head, the new token included: pinned memory,
-     * [layers][heads.rows]. One more element at the end is the number of decode steps times kv.
+     * Pinned [layers][heads.rows] cached tokens of KV heads, new one included; then one element:
+     * decode steps times kv.
      */
     int32_t *length;
     int32_t *lengths;
-    /* Device [layers][n_slots][kv]: tokens that each KV head keeps of the latest prompt. */
+    /* Device [layers][n_slots][kv] Tokens kept of the latest prompt. */
     int32_t *count;
     int32_t *counted;
     float *mass, *score, *lse;
     int32_t *kept;
     unsigned long long *least;
     kvd_evict_merging merging;
-    int32_t *merged; /* copy of merging.merged, pinned, [n_slots] */
-    /*
-     * [heads.rows / kv] Number of tokens of each prompt of an iteration, without its copy: pinned
-     * memory, and on the device. NULL if prompts are not followed by copies.
-     */
+    int32_t *merged; /* pinned [n_slots] copy of merging.merged */
+    /* [heads.rows / kv] Tokens of each prompt without its copy: pinned, device. NULL: no copies. */
     int32_t *prompt, *prompts;
-    size_t whole; /* number of KV heads of a layer that keep all tokens (taskkv) */
+    size_t whole; /* KV heads of a layer that keep all tokens (taskkv) */
     float *vector;
     int32_t *is_whole;
-    /* Data of methods whose budgets depend on all layers and are computed after the last layer. */
+    /* Data of methods whose budgets depend on all layers. */
     struct {
-        /* `on`: the method has kvd_tokens_eviction.divide, or `shared` is true */
-        bool on, shared; /* shared: the KV heads of all layers share one budget */
-        /*
-         * True if budgets depend on entropy and variance, false if they depend on scores of tokens.
-         */
+        /* on: the method has kvd_tokens_eviction.divide, or `shared` */
+        bool on, shared; /* shared: KV heads of all layers share one budget */
+        /* True: budgets by entropy and variance; false: by token scores. */
         bool spreads;
-        /* number of scores of a token in a layer: kv, or 1 if KV heads keep the same tokens */
+        /* scores of a token in a layer: kv, or 1 if KV heads keep equal tokens */
         size_t ranks;
-        float *rank;   /* device [layers][ranks][n_q8]: scores by which tokens are ranked */
-        float *spread; /* scratch of kvd_uneven_rank on the device */
-        double *pair;  /* entropy and variance, device [layers][n_slots][2] */
+        float *rank;   /* device [layers][ranks][n_q8] ranking scores */
+        float *spread; /* device scratch of kvd_uneven_rank */
+        double *pair;  /* device [layers][n_slots][2] entropy, variance */
         double *pairs;
         float *scores;
-        double *x;                  /* statistics of one prompt, as in kvd_evict_layers.x */
-        kvd_evict_budget *of_layer; /* [layers] budgets of one prompt */
+        double *x;                  /* one prompt's statistics, as kvd_evict_layers.x */
+        kvd_evict_budget *of_layer; /* [layers] one prompt's budgets */
         size_t first, end;
         kvd_err err;
     } late;
@@ -96,7 +82,7 @@ static const uneven *of_const(const kvd_gpu_method *m)
     return (const uneven *)(const void *)m;
 }
 
-/* Returns the index of a layer without a window, counting only layers without a window. */
+/* Returns a layer's index among the layers without a window. */
 static size_t index_of(const uneven *e, int layer)
 {
     return (size_t)e->method.cache->kind_index[layer];
@@ -131,9 +117,8 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 }
 
 /*
- * Assigns pages to the KV heads of slice i (new tokens of one request). The pages must have room
- * for the whole prompt in three cases: the budgets are computed after the last layer, a KV head may
- * keep all tokens, or the keys determine how many tokens stay.
+ * Assigns pages to the KV heads of slice i: for the whole prompt if budgets come after the last
+ * layer, a head may keep all tokens, or keys decide how many stay.
  */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
@@ -153,10 +138,7 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
     return 0;
 }
 
-/*
- * Used in timing runs that compute no prompt: sets the numbers of cached tokens of slot s->slot to
- * the numbers that the prompt would have left.
- */
+/* For timing runs without prompts: sets the cached tokens that the prompt would have left. */
 static void assume(uneven *e, const kvd_slice *s)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -238,7 +220,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* Keeps room for the new token of the next decode step. */
+                /* Keeps room for the next decode step's token. */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -246,13 +228,13 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            /* a slot keeps one page, for the next new token */
+            /* one page stays, for the next new token */
             kvd_pages_keep(m->cache->pages, s->slot, 1);
     }
     return 0;
 }
 
-/* Returns 0: between iterations the bf16 pages of a slot hold no tokens. */
+/* Between iterations the bf16 pages hold no tokens. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -364,10 +346,7 @@ static kvd_evict_layers statistics_of(const uneven *e, size_t i)
     return (kvd_evict_layers){.n = n, .n_layers = (int)e->layers, .x = e->late.x, .each = each};
 }
 
-/*
- * Computes the budgets of prompts on the host. It runs as a host function of the CUDA stream, so it
- * must not call CUDA functions.
- */
+/* Computes budgets on the host, as a host function of the stream, which must not call CUDA. */
 static void CUDART_CB divide(void *of_method)
 {
     uneven *const e = of_method;
@@ -382,7 +361,7 @@ static void CUDART_CB divide(void *of_method)
     }
 }
 
-/* Queues the computation of the budgets of all layers on the host. */
+/* Queues the computation of all budgets on the host. */
 static int divide_budgets(uneven *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const size_t pairs = e->layers * e->n_slots * 2,
@@ -418,7 +397,7 @@ static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* In the first layer of a group, chooses the windows of tokens that the group's layers keep. */
+/* In a group's first layer, chooses the token windows that the group keeps. */
 static cudaError_t choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream)
 {
     const int layer = a->prompt.layer, left = (int)e->layers - layer;
@@ -475,8 +454,8 @@ static void release(kvd_gpu_method *m)
 }
 
 /*
- * Allocates the pool and fills it with random numbers, which timing runs read if no prompt was
- * computed. Before the first iteration, every KV head has one cached token, in page 0.
+ * Random numbers serve timing runs. Before the first iteration, every KV head has one token, in
+ * page 0.
  */
 static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 {
@@ -513,7 +492,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 {
     uneven *const e = of(m);
     e->stream = stream;
-    e->n_slots = slots - 1; /* the last slot is for rows that pad a batch */
+    e->n_slots = slots - 1; /* the last slot is padding */
     const size_t heads = e->layers * e->kv, budgets = e->layers * e->n_slots,
                  counts = heads * e->n_slots;
     e->slot = calloc(e->n_slots, sizeof *e->slot);
@@ -645,22 +624,21 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err))
         return -1;
-    /* If tokens are merged, the keys determine how many stay, so timing runs need prompts. */
+    /* If keys decide how many tokens stay, timing runs need prompts. */
     e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;
 }
 
-/* Returns true if the engine can generate text with the plan. Other plans can only be timed. */
+/* Returns false if the plan can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !kvd_gpu_method_beside_tokens(plan);
 }
 
 /*
- * Returns the features of models that the kernels support. prefixkv, cake and windowkv exclude
- * sliding windows, because the kernels have no scores of layers with a window. These three methods
- * support heads of up to KVD_WIDTH_NARROW dimensions.
+ * prefixkv, cake and windowkv have no scores of layers with a window and need heads of at most
+ * KVD_WIDTH_NARROW.
  */
 static unsigned computes(const kvd_plan *plan)
 {

@@ -1,13 +1,11 @@
 /*
- * Chooses the tokens of a prompt that stay if layers or KV heads keep different numbers of tokens.
- * Copies their rows of K and V to pages of one KV head each. If the KV heads of a layer share a
- * budget, of two equal scores, the one of the later KV head and then of the later token ranks
- * higher, as on the CPU (adakv.c).
+ * Chooses prompt tokens if layers or KV heads keep different numbers, and copies rows to pages of
+ * single KV heads. Under a shared budget, equal scores rank by later KV head, then later token
+ * (adakv.c).
  *
- * Also has the kernels of methods whose layers depend on each other: scores for budgets that depend
- * on all layers (prefixkv, cake, kvzip), and windows of tokens that several layers share
- * (windowkv). spread_kernel recomputes the attention probabilities of the last `window` rows, one
- * key per thread, with mean and variance by Welford's method.
+ * Also scores for budgets over all layers (prefixkv, cake, kvzip) and shared windows (windowkv).
+ * spread_kernel recomputes the last `window` rows, one key per thread, with Welford's mean and
+ * variance.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -17,14 +15,14 @@ namespace
 {
 
 enum { CHOOSE = 1024, COPY = 256, VECTOR = 512 };
-/* Threshold above all sort keys, so that no token reaches it */
+/* Above all sort keys: no token reaches it. */
 constexpr unsigned long long NONE = ~0ull;
 typedef unsigned long long u64;
 
 struct head {
     kvd_evict_budget budget;
     int n, old;
-    int sink; /* number of first prompt tokens that always stay */
+    int sink; /* first prompt tokens that always stay */
     size_t at;
     const float *rank;
 };
@@ -34,18 +32,12 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     const kvd_evict_prompts_args &a = u.prompt;
     head h;
     h.budget = a.budget[a.slot[b]];
-    /*
-     * If the budget of the KV head is below rule.sink, only as many first tokens are kept as the
-     * budget allows (taskkv.c).
-     */
+    /* A budget below rule.sink keeps only as many first tokens (taskkv.c). */
     h.sink = min(a.rule.sink, h.budget.keep_old);
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
-    /*
-     * If scores are smoothed, the smoothed ones are in the row of `mass` that belongs to the KV
-     * head's first query head.
-     */
+    /* Smoothed scores are in the mass row of the KV head's first query head. */
     h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 + h.at
                                : a.score + (size_t)g * (size_t)a.n_q8 + h.at;
     if (u.rank)
@@ -53,10 +45,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     return h;
 }
 
-/*
- * Returns the sort key of token t in its KV head. The first h.sink tokens, which always stay, have
- * the largest keys.
- */
+/* Returns the sort key of token t in its KV head; the first h.sink tokens have the largest. */
 __device__ __forceinline__ u64 key_in(const head &h, int t)
 {
     return t < h.sink ? 0xffffffffull << 32 | (unsigned)t : key_of(h.rank[t], t);
@@ -68,8 +57,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
 }
 
 /*
- * Returns the sort key of a score among the tokens of all KV heads that share a budget. `own` is
- * the key within the KV head, t the token, and g the index of the KV head among those that share.
+ * Returns the sort key of token t among KV heads with a shared budget. own: key within the KV head;
+ * g: its index.
  */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
@@ -78,10 +67,7 @@ __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g
            (unsigned)(g * h.old + t);
 }
 
-/*
- * Writes the weighted sum of the values of all tokens. The weight of a token is the attention that
- * the query heads of the group gave to it.
- */
+/* Sums the values of all tokens, weighted by attention from the group's query heads. */
 __global__ void __launch_bounds__(VECTOR)
     vector_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -123,9 +109,8 @@ __global__ void __launch_bounds__(VECTOR)
 }
 
 /*
- * Finds the KV heads that keep all tokens (taskkv). They are the heads whose semantic vectors are
- * farthest from the mean. If there are two KV heads, both are equally far, and the later head keeps
- * all tokens.
+ * Finds the KV heads that keep all tokens (taskkv): semantic vectors farthest from the mean. If two
+ * heads are equally far, takes the later.
  */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
@@ -314,10 +299,7 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
     return n - min(n, r.window);
 }
 
-/*
- * Returns the index in `spread` of the partial sums of prompt b in query head h. There are two
- * numbers per page.
- */
+/* Returns the index in `spread` of prompt b's partial sums, two per page, in query head h. */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);
@@ -425,8 +407,8 @@ __global__ void __launch_bounds__(RANK)
 }
 
 /*
- * Writes for each token the largest score over the query heads of the group. The first rule.sink
- * tokens get the score 2, which exceeds every probability.
+ * Writes each token's largest score over the query heads; the first rule.sink tokens get 2, above
+ * every probability.
  */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)

@@ -1,8 +1,6 @@
 /*
- * Methods zdc and think in the CUDA engine: functions that the engine calls in every iteration and
- * every layer (zdc.h). Method think prunes keys of all but the newest tokens. In this code the
- * pruned tokens are the less important ones: their keys have fewer columns, and their values keep
- * all columns.
+ * Methods zdc and think in the CUDA engine (zdc.h). think prunes keys of all but the newest tokens:
+ * these "less important" tokens keep fewer key columns and all value columns.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +14,7 @@ static const char what[] = "two widths of tokens";
 
 enum {
     OVERLAP = 2,
-    MEAN /* indices of parameters, as in importance.c */
+    MEAN /* parameter indices, as in importance.c */
 };
 
 static kvd_zdc *of(kvd_gpu_method *m)
@@ -36,19 +34,15 @@ static int together(const kvd_zdc *z)
 }
 
 /*
- * Returns the layer whose choice of important tokens `layer` uses, according to the parameter
- * `layers` (number of adjacent layers with the same choice). The parameter `overlap` plays no role
- * here, because the device compares the choices.
+ * Returns the layer whose important tokens `layer` uses, by parameter `layers`; `overlap` is
+ * resolved on the device.
  */
 static int first_of(const kvd_zdc *z, int layer)
 {
     return together(z) ? layer - layer % together(z) : layer;
 }
 
-/*
- * For timing runs, whose prompts were never computed: sets the numbers of less important tokens as
- * if parameter `overlap` had no effect.
- */
+/* For timing runs without prompts: sets the less important tokens as if `overlap` had no effect. */
 static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
 {
     const int layers = (int)kvd_zdc_layers(z);
@@ -73,10 +67,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 "one piece",
                 s->request, s->n, s->before, m->plan->tokens->info.name);
         const size_t known = z->slot[s->slot].tokens;
-        /*
-         * In a timing run, an iteration may begin after more tokens (`before`) than the slot has
-         * processed (`known`). The skipped tokens are not part of the prompt.
-         */
+        /* In timing runs, tokens between `known` and `before` were skipped; they are not prompt. */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;
         suppose(z, s->slot, s->before);
@@ -88,7 +79,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                    : 0;
 }
 
-/* Returns the bytes of the channel orders that a slot stores in one layer (think). */
+/* Returns the bytes of a slot's channel orders in one layer (think). */
 static size_t order_bytes(const kvd_zdc *z)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -149,10 +140,7 @@ static const kvd_zdc_head *heads_of(const kvd_zdc *z, int layer)
     return z->head + (size_t)layer * (size_t)z->method.cache->share->n_kv_heads;
 }
 
-/*
- * Sums the attention probabilities that the tokens of prompts received, in a second pass over
- * queries and keys.
- */
+/* Sums received probabilities in a second pass over queries and keys. */
 static int sum_attention(const kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -203,10 +191,7 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err 
         return -1;
     if (!z->parts.n)
         return kvd_zdc_choose_by_all(c, &a, z->sum, r->stream, err);
-    /*
-     * If GPUs divide the tokens of a prompt, importance is summed over the heads of this GPU, then
-     * over the GPUs.
-     */
+    /* GPUs that divide a prompt's tokens sum importance over own heads, then over GPUs. */
     if (kvd_cuda_check(
             kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
             what, err) ||
@@ -239,9 +224,8 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
 }
 
 /*
- * Called when new K and V have been stored. If an earlier layer chose the token sets (parameter
- * `layers`), the columns of prompt rows that the cache will not keep are set to 0 now, so that
- * prompts attend to what the cache will keep.
+ * If an earlier layer chose the tokens (`layers`), zeroes prompt columns that the cache will not
+ * keep, before prompts attend.
  */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -293,8 +277,8 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
 }
 
 /*
- * Creates the work lists of the attention kernel for n decode steps, unless they exist. The first
- * call for an n must not happen during capture of a CUDA graph.
+ * Creates the work lists for n decode steps, once. The first call for an n must not be during graph
+ * capture.
  */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
@@ -459,7 +443,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
 
 /* ---- functions of method think only ---- */
 
-enum { P, WINDOW }; /* indices of the parameters p and window in think.c */
+enum { P, WINDOW }; /* p and window in think.c */
 
 static size_t low_of(const kvd_zdc *z, size_t prompt)
 {
@@ -467,8 +451,7 @@ static size_t low_of(const kvd_zdc *z, size_t prompt)
 }
 
 /*
- * Begins an iteration of method think, in which only the last tokens of prompts are important, in
- * every layer. Timing runs may skip prompts; the prompts of such requests are set here.
+ * Only a prompt's last tokens are important, in every layer. Sets skipped prompts of timing runs.
  */
 static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
@@ -543,10 +526,7 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
                : 0;
 }
 
-/*
- * Returns the bits of a slot, counted as in methods/entries.c: K and V, and one bit for every
- * channel of a KV head with pruned keys.
- */
+/* Counts as methods/entries.c: K and V, and one bit per channel of KV heads with pruned keys. */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = of_const(m);
@@ -576,7 +556,7 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     int16_t *const order = malloc(bytes);
     if (!order)
         return kvd_no_memory(err, what, bytes);
-    /* Requests without a computed prompt (timing runs) keep the original order of channels. */
+    /* Uncomputed prompts (timing runs) keep the original order of channels. */
     for (size_t i = 0; i < n; i++)
         order[i] = (int16_t)(i % d);
     const int status = !(z->order = kvd_device_new(&z->memory, bytes, what, err)) ||
@@ -591,7 +571,7 @@ static void release_think(kvd_gpu_method *m)
     release(m);
 }
 
-/* Sets the columns that tokens with pruned keys store: of keys, only the kept channels. */
+/* Sets the stored columns of tokens with pruned keys: kept channels only. */
 static int set_widths(kvd_zdc *z, kvd_err *err)
 {
     const kvd_config *const c = z->method.cache->config;

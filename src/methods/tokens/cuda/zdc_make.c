@@ -1,6 +1,5 @@
 /*
- * Method zdc in the CUDA engine: page layouts of important tokens (high) and of other tokens (low),
- * and the memory of their pages (zdc.h).
+ * Page layouts of important (high) and other (low) tokens of method zdc, and memory of their pages.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +38,7 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
         n += (pages + 1 + slots) * (size_t)z->method.cache->layer[l].map.page_elements;
     }
     z->stream = stream;
-    z->n_slots = slots; /* the last slot is for rows that pad a batch */
+    z->n_slots = slots; /* the last slot is padding */
     z->own = (int32_t)pages + 1;
     if (!(z->slot = calloc(slots, sizeof *z->slot)))
         return kvd_no_memory(err, what, slots * sizeof *z->slot);
@@ -56,9 +55,8 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
 }
 
 /*
- * Makes `both`, a layout with twice the number of heads. The second half of the heads reads the
- * first columns of the queries that the first half reads. Its outputs follow the outputs of the
- * first half.
+ * Layout with twice the heads: the second half reads the first columns of the same queries; its
+ * outputs follow.
  */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
@@ -77,17 +75,14 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
-/* Returns the projections of this GPU's KV heads for less important tokens. */
+/* Returns this GPU's projections for less important tokens. */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 {
     const kvd_dims *const dims = z->dims_low;
     return &dims->head[layer * dims->n_kv_heads + z->method.cache->share->first_kv_head];
 }
 
-/*
- * Computes the layouts of a layer. If the heads of important tokens all have the width of the
- * widest head, the heads of other tokens are also padded to their widest head.
- */
+/* If heads of important tokens are padded to the widest, heads of other tokens are too. */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;
@@ -127,10 +122,7 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /*
-         * The layout `both` has every head twice: first with its width for important tokens, then
-         * with its width for other tokens.
-         */
+        /* `both` has every head twice, at the width of important and of other tokens. */
         to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
 }
@@ -158,7 +150,7 @@ static int make_heads(kvd_zdc *z, kvd_err *err)
     return status;
 }
 
-/* The workspaces are parts of one array, aligned to 256 bytes. */
+/* Workspaces are parts of one array, aligned to 256 bytes. */
 static int make_workspaces(kvd_zdc *z, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -192,7 +184,7 @@ int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *a
     if (sum) {
         const int own = c->share->index;
         const size_t each = (size_t)a.n_q8, n = (size_t)c->share->count * each;
-        /* The other GPUs' parts are 0, so that the sum of all arrays has every part. */
+        /* Other GPUs' parts are 0, so the sum has every part. */
         if (kvd_cuda_check(cudaMemsetAsync(sum, 0, n * sizeof *sum, stream), what, err) ||
             kvd_cuda_check(kvd_zdc_value(&a, sum + (size_t)own * each, stream), what, err) ||
             kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||

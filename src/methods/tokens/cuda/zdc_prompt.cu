@@ -1,6 +1,6 @@
 /*
- * Prompts of method zdc: computes the importance of tokens, chooses the important tokens (high),
- * and copies tokens to the pages of important and of other tokens (low).
+ * Prompts of method zdc: importance, choice of important tokens (high), copies to their pages and
+ * those of other tokens (low).
  */
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/zdc.h"
@@ -31,9 +31,7 @@ __global__ void __launch_bounds__(VALUE)
     to[a.q_start[b] + t] = top + logf(sum) - (mean ? logf((float)t + 1) : 0);
 }
 
-/*
- * Returns a sort key that is larger for a larger value and, if values are equal, for a smaller t.
- */
+/* Returns a sort key: larger value first, then smaller t. */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
     const unsigned bits = __float_as_uint(value);
@@ -56,10 +54,7 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/*
- * Returns the overlap of two sets with a and b members: the number `both` of common members divided
- * by the larger of a and b.
- */
+/* Returns `both` common members divided by the larger of set sizes a and b. */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -110,9 +105,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the index of 8 dimensions, from 8 * block on, of the i-th token in one of the two groups
- * (important or other tokens). `first` is the index, in the page list, of the first page of that
- * group.
+ * Returns the index of dimensions 8 * block .. + 7 of token i of a group, whose first page has list
+ * index `first`.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
@@ -145,10 +139,7 @@ __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, i
     }
 }
 
-/*
- * Returns columns 8 block .. 8 block + 7 of K of token i of a page, after its channels have been
- * sorted by `order`.
- */
+/* Returns columns 8 block .. 8 block + 7 of K of token i, with channels sorted by `order`. */
 __device__ uint4 reordered(const uint16_t *keys, const int16_t *order, int i, int wide, int block)
 {
     uint32_t two[4];
@@ -218,7 +209,7 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
-/* If PACK is true, copies tokens from pages to packed rows, otherwise from packed rows to pages. */
+/* PACK copies pages to packed rows, otherwise rows to pages. */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
 {

@@ -1,7 +1,6 @@
 /*
- * Decode steps of methods zdc and think, and the order of channels of think. In merge_kernel, a
- * warp handles a query head of a request, and every lane 8 columns. In channels_kernel and
- * reorder_kernel, a CTA handles a KV head of a request.
+ * Decode steps of zdc and think, and think's channel order. merge_kernel: a warp per query head and
+ * request, 8 columns per lane. channels_kernel, reorder_kernel: a CTA per KV head and request.
  */
 #include <cuda_bf16.h>
 
@@ -22,10 +21,7 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.low_len[row] = max(n_low[l], 1);
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
-    /*
-     * Important tokens share no page with other tokens, so the list may have one page more than all
-     * tokens together fill.
-     */
+    /* Important tokens share no page with others, so a list may have one page more. */
     int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
         table[i] = zdc_page(a.pages, b, i);
@@ -102,8 +98,8 @@ __device__ __forceinline__ void add_squares(const uint16_t *row, float (&sum)[8]
 }
 
 /*
- * Writes the norm over rows from .. to - 1 of each channel to norm [d]. at(t) is the address of
- * channel 0 of row t in a layout of groups of 8 rows and 8 channels. All threads must call it.
+ * norm [d]: norm of each channel over rows from .. to - 1. at(t): channel 0 of row t, in groups of
+ * 8 rows and 8 channels. All threads must call it.
  */
 template <typename AT>
 __device__ void channel_norms(const AT &at, int from, int to, int d, float *norm)
