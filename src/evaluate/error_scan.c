@@ -9,10 +9,7 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/*
- * Writes the numbers of kept dimensions to try: rising multiples of d_head / 8, at least 1. Returns
- * the number of values.
- */
+/* Writes the widths to try: rising multiples of d_head / 8, at least 1. Returns their number. */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;
@@ -53,27 +50,24 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
 }
 
 /*
- * State of a scan that removes dimensions from K, or from V, of one head at a time. Measurements
- * are numbered: an even number u is for K of head u / 2, an odd number u for V of head (u - 1) / 2.
+ * Scan that cuts K or V of one head at a time. Measurement u: K of head u / 2 if even, V of head (u
+ * - 1) / 2 if odd.
  */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;
     kvd_error_table *t;
     kvd_dtype type;
-    /* Number of values of kept dimensions that are tried for K, or for V, of each head. */
+    /* Widths tried for K or V of each head. */
     size_t n;
-    /* Number of measurements that one pass of the model makes. Each is for K or V of one head. */
+    /* Measurements per pass of the model. */
     size_t together;
-    /* Projections that cut K or V of one head, [together][n]. */
+    /* [together][n] Projections that cut K or V of one head. */
     kvd_dims *dims;
     kvd_choice *choice;
 } scanner;
 
-/*
- * Returns the number of measurements (K or V of one head) that fit into memory in one pass of the
- * model, at least 1.
- */
+/* Returns the measurements that fit into memory in one pass, at least 1. */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;
@@ -126,10 +120,7 @@ static void put_errors(const scanner *x, int layer, size_t unit, size_t at)
     }
 }
 
-/*
- * Measures the loss from cutting single heads of one layer. Each measurement cuts K or V of one
- * head. The function makes `some` measurements, from number `first` on.
- */
+/* Makes `some` measurements of one layer, from number `first` on. */
 static int scan_units(scanner *x, int layer, size_t first, size_t some, kvd_progress *progress,
                       kvd_err *err)
 {

@@ -7,10 +7,7 @@
 #include "model/checkpoint/weights.h"
 #include "model/model_info.h"
 
-/*
- * Appends copies of a method to the list of methods (--sweep). Each copy has a different strength
- * of compression; there are at most cfg->sweep copies.
- */
+/* Appends at most cfg->sweep copies of a method with different strengths of compression. */
 static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
 {
     kvd_method_tradeoff rate;
@@ -34,8 +31,8 @@ static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *
 }
 
 /*
- * Replaces the methods by copies with different strengths of compression (--sweep). Without
- * --method, the methods to copy are all that store fewer bytes and have a parameter to vary.
+ * Replaces the methods by copies of different strengths (--sweep). Without --method: of all methods
+ * that save bytes and have a parameter.
  */
 static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
 {
@@ -127,10 +124,7 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
                : 0;
 }
 
-/*
- * Fills *m with the method `none` (no compression of the cache), under the name "weights-Nbit", for
- * a result row of a model with quantised weights.
- */
+/* Fills *m with method `none`, named "weights-Nbit", for the row of a quantised model. */
 static void name_row(int bits, size_t group, kvd_method *m)
 {
     kvd_err none;

@@ -1,6 +1,6 @@
 /*
- * Evaluates all compression settings (methods with their parameters) of kvdim-eval in one pass over
- * the texts. With --resume every setting has its own pass, after which its results are saved.
+ * Evaluates all settings of kvdim-eval in one pass over the texts; with --resume in one pass each,
+ * saved afterwards.
  */
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "evaluate/eval_run.h"
 #include "evaluate/evaluate.h"
 
-/* Returns the mean of `field` per predicted token: sum(field) / sum(n) over the sequences. */
+/* Returns the mean per predicted token: sum(field) / sum(n) over sequences. */
 static double rate(const kvd_choice *c, size_t n_sequences, double (*field)(const kvd_quality *))
 {
     double sum = 0, n = 0;
@@ -72,10 +72,9 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 }
 
 /*
- * Fills *mean, which must be zeroed, with means over n evaluations that differ in their random
- * seeds. For every sequence, the quality sums in *mean are means over the evaluations. Counts,
- * seconds and attention errors are sums over the evaluations. *mean borrows the compression plan of
- * the first evaluation. The caller calls kvd_choice_release.
+ * Fills zeroed *mean with means over n evaluations with different seeds: quality per sequence is a
+ * mean; counts, seconds and errors are sums. Borrows the first evaluation's plan. The caller calls
+ * kvd_choice_release.
  */
 static int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e,
                            kvd_choice *mean, kvd_err *err)
@@ -129,10 +128,7 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
     fflush(stdout);
 }
 
-/*
- * Initialises *c and opens its compression plan with the k-th random seed. *c must not be moved in
- * memory afterwards.
- */
+/* Opens the plan with the k-th random seed. *c must not be moved afterwards. */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
     *c = (kvd_choice){.method = kvd_method_name(p->method),
@@ -154,10 +150,7 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
-    /*
-     * Attention errors make a pass longer, so they are measured only for settings that the user
-     * asked for, and not for those that a search tries.
-     */
+    /* Attention errors lengthen a pass: only for settings that the user asked for. */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -205,10 +198,7 @@ static int one_by_one(kvd_eval_run *v, kvd_err *err)
     return status;
 }
 
-/*
- * Returns the number of random seeds to use with method i; 1 unless the method draws random
- * numbers.
- */
+/* Returns the seeds of method i; 1 unless the method draws random numbers. */
 static size_t seeds_of(const kvd_eval_run *v, size_t i)
 {
     return kvd_plan_draws(&v->cfg->in.method[i].plan) ? v->cfg->in.seeds : 1;
@@ -222,10 +212,7 @@ static size_t choices_of(const kvd_eval_run *v)
     return n;
 }
 
-/*
- * Adds the result rows of a setting for n random seeds, one row per seed. If n > 1, a row with the
- * means over seeds is added before them.
- */
+/* Adds one row per seed and, if n > 1, first a row of means. */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
 {
@@ -376,10 +363,7 @@ int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_a
     kvd_h5 f;
     if (!s->path || s->next < kvd_saved_rows_count(s))
         return 0;
-    /*
-     * Refuses a symbolic link, because kvd_h5_create would replace the file that the link points
-     * to.
-     */
+    /* Refuses a symbolic link: kvd_h5_create would replace its target. */
     if (kvd_output_check_derived(s->path, err) ||
         kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
         return -1;

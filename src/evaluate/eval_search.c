@@ -1,4 +1,4 @@
-/* Implements --target: searches the strongest compression that keeps the target accuracy. */
+/* --target: searches the strongest compression that keeps the target accuracy. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,10 +35,7 @@ static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/*
- * Prints and writes the result of a search. `of_text` has the results of searches on single texts,
- * or is NULL.
- */
+/* of_text: results of searches on single texts, or NULL. */
 static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -55,10 +52,7 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/*
- * Searches with new measurements. A search for the removed fraction p is repeated for each single
- * text.
- */
+/* Searches with new measurements; a search for p is repeated for each single text. */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);
@@ -100,10 +94,7 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
 /* Results of one method, from most to fewest stored bytes. */
 typedef struct {
     size_t n, *row;
-    /*
-     * For each result, the value of the searched parameter as a position within the parameter's
-     * range, [n].
-     */
+    /* [n] Searched parameter of each result, as a position in its range. */
     double *x;
     const double **top1;
 } curve;
@@ -127,8 +118,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
 }
 
 /*
- * Returns the method that was evaluated in result row `row`. Returns NULL if that method and
- * t->method differ in more than the parameter that the search varies.
+ * Returns the method of a result row, or NULL if it differs from t->method in more than the
+ * searched parameter.
  */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
@@ -223,8 +214,8 @@ int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *e
 }
 
 /*
- * Returns the number of correct predictions of the uncompressed model in each sequence. Runs this
- * model if necessary. The caller frees the array.
+ * Returns the uncompressed model's correct predictions per sequence, running it if necessary. The
+ * caller frees them.
  */
 static double *reference_of(kvd_eval_run *v, kvd_err *err)
 {

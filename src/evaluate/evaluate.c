@@ -10,11 +10,7 @@
 #include "common/run.h"
 #include "evaluate/model_runner.h"
 
-/*
- * Returns the number of sequences of the batch that begins with sequence `first`. A batch is small
- * enough that two copies of its prompts also fit, because some methods let the model read a prompt
- * twice.
- */
+/* Returns the batch size from `first` on; two copies of all prompts must fit. */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
     const size_t most = e->runner->max_tokens;
@@ -52,7 +48,7 @@ static int run_reference(kvd_evaluator *e, const kvd_batch *b, float *hidden, kv
     return status ? kvd_in(err, "uncompressed model, sequences from %zu", b->first_sequence) : 0;
 }
 
-/* Computes the hidden states that enter layer `layer` of the uncompressed model. */
+/* Computes the uncompressed hidden states that enter layer `layer`. */
 static int run_below(kvd_evaluator *e, const kvd_batch *b, int layer, float *residual, kvd_err *err)
 {
     if (!layer || !e->runner->below(e->runner, b, layer, residual, err))
@@ -86,7 +82,7 @@ static int run_cut(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int firs
     return in_choice(c, err);
 }
 
-/* Copies the hidden states at the positions that are scored from `all` to `scored`. */
+/* Copies the hidden states at scored positions. */
 static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *all, float *scored,
                        kvd_err *err)
 {
@@ -101,8 +97,8 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
 }
 
 /*
- * Runs one batch through one compressed model and scores its predictions. `ref` has the
- * uncompressed model's hidden states at the positions whose predictions are scored.
+ * Runs and scores a batch of one compressed model. ref: uncompressed hidden states at scored
+ * positions.
  */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
@@ -213,10 +209,7 @@ static void put_away(kvd_evaluator *e, kvd_choice *c)
     c->hidden = NULL;
 }
 
-/*
- * Evaluates one batch, which begins with sequence *first. On return *first is the first sequence of
- * the next batch.
- */
+/* Evaluates the batch from sequence *first on, and advances *first past it. */
 static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                           float *residual, bool errors, size_t *first, kvd_progress *progress,
                           kvd_err *err)
@@ -253,10 +246,7 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    /*
-     * True if attention outputs are kept for one batch at a time. This is so if attention errors
-     * are wanted and the outputs of all tokens do not fit into memory.
-     */
+    /* True if attention outputs are wanted but kept for one batch only. */
     const bool keep = attention_errors && !e->keeps_attention;
     float *residual = NULL;
     int status = -1;
@@ -321,10 +311,7 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
 {
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
-    /*
-     * The run that is compared with the uncompressed model uses a float32 cache, because rounding
-     * to 16 bits would add to the error.
-     */
+    /* A float32 cache, because 16-bit rounding would add to the error. */
     kvd_choice c = {.method = full->method,
                     .plan = {.dims = full, .type = KVD_F32, .prompt = e->prompt}};
     kvd_batch b;
@@ -408,9 +395,8 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
 }
 
 /*
- * Keeps the K and V of prompts in memory: of all prompts if the uncompressed model runs only once,
- * otherwise of the prompts of one batch. Keeps none if there is too little memory for that. This
- * decision must not change during a run.
+ * Decides whether to keep K and V of all prompts, of a batch's or of none, by memory; the decision
+ * must not change during a run.
  */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {

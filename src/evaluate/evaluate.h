@@ -1,8 +1,6 @@
 /*
- * Measures how much compression of the KV cache changes the predictions of a model. Runs the same
- * texts through the uncompressed model and through compressed models, and compares the logits.
- *
- * A position is scored if it is after the prompt and has a next token.
+ * Measures how compression of the KV cache changes a model's predictions, by comparing logits on
+ * the same texts. Positions after the prompt with a next token are scored.
  */
 #ifndef KVD_EVALUATE_EVALUATE_H
 #define KVD_EVALUATE_EVALUATE_H
@@ -17,45 +15,37 @@ typedef struct {
     kvd_model_runner *runner;
     const kvd_config *config;
     kvd_corpus *corpus;
-    /* Number of prompt tokens of each sequence; only predictions after the prompt are scored. */
+    /* Prompt tokens of each sequence; predictions after them are scored. */
     size_t prompt;
     size_t n_sequences, n_tokens;
-    /* Number of texts that have equal weight in the means; 0 weights sequences by their tokens. */
+    /* Texts of equal weight in means; 0 weights sequences by tokens. */
     size_t n_texts;
-    /* Index of the first sequence of each text: [n_texts + 1], borrowed. */
+    /* [n_texts + 1] First sequence of each text, borrowed. */
     const size_t *text_first;
-    size_t n_steps; /* number of tokens after the prompts, over all sequences */
-    /*
-     * Number of scored predictions. The last token of a sequence is not scored, because its next
-     * token is unknown.
-     */
+    size_t n_steps; /* tokens after prompts, over all sequences */
+    /* Scored predictions; a sequence's last token has none. */
     size_t n_scored;
-    /*
-     * Prediction quality of the uncompressed model, [n_sequences]; set by the first kvd_evaluate.
-     */
+    /* [n_sequences] Uncompressed prediction quality, set by the first kvd_evaluate. */
     kvd_quality *reference;
     bool reference_known;
     double reference_seconds;
     /*
-     * Bytes of the uncompressed model's hidden states that did not fit into memory. If it is above
-     * 0, every call runs the uncompressed model again.
+     * Bytes of uncompressed hidden states that did not fit; above 0, every call reruns the
+     * uncompressed model.
      */
     size_t bytes_not_kept;
-    /* Number of prompt tokens in all sequences before sequence i: [n_sequences + 1]. */
+    /* [n_sequences + 1] Prompt tokens in all sequences before i. */
     size_t *prompt_at;
     /* Private fields follow. */
     bool keeps_attention;
     enum { KVD_PROMPTS_AGAIN, KVD_PROMPTS_OF_BATCH, KVD_PROMPTS_OF_ALL } keeps_prompts;
-    /*
-     * Final hidden states of the uncompressed model at the scored positions, [n_scored][d_model];
-     * NULL if not kept.
-     */
+    /* [n_scored][d_model] Uncompressed final hidden states; NULL if not kept. */
     float *hidden;
-    /* Number of scored positions in all sequences before sequence i: [n_sequences + 1]. */
+    /* [n_sequences + 1] Scored positions in all sequences before i. */
     size_t *scored_at;
     uint32_t *id;
     size_t *offset;
-    /* Next token in the text, and index of the sequence, for each scored position of a batch. */
+    /* Next token, and sequence, of each scored position of a batch. */
     uint32_t *target;
     int *sequence;
     float *batch_hidden;
@@ -63,21 +53,20 @@ typedef struct {
 } kvd_evaluator;
 
 /*
- * Initialises an evaluator. Only predictions after the first `prompt` tokens of a sequence are
- * scored. If keep_reference is true, the final hidden states of the uncompressed model stay in
- * memory if they fit, and later calls of kvd_evaluate do not run it again. Fails if no sequence has
- * at least two tokens more than the prompt.
+ * Scores predictions after the first `prompt` tokens. keep_reference: keeps uncompressed final
+ * hidden states if they fit, so that the model runs once. Fails if no sequence has two tokens after
+ * the prompt.
  */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
 /*
- * Keeps the attention outputs of the uncompressed model for all tokens in memory, if they fit.
- * Requires keep_reference. The caller must call it before the first kvd_evaluate.
+ * Keeps uncompressed attention outputs in memory, if they fit. Requires keep_reference; call before
+ * the first kvd_evaluate.
  */
 int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
 
-/* Standard deviations over random seeds of the mean results; NaN if not measured. */
+/* Standard deviations of means over random seeds; NaN if not measured. */
 typedef struct {
     double nll, top1, kl, agree;
 } kvd_seed_spread;
@@ -85,82 +74,65 @@ typedef struct {
 /* A compression setting (method with parameters) and its results. */
 typedef struct {
     const char *method;
-    /* Removed fraction of the dimensions, for messages; exactly 0 if the method removes none. */
+    /* Removed fraction of dimensions, for messages; 0 if none is removed. */
     double overall_p;
-    /*
-     * Compression plan: how the cache compresses. It must be open with the evaluator's number of
-     * prompt tokens. Pointers in the plan are borrowed.
-     */
+    /* Compression plan, open with the evaluator's prompt length. Its pointers are borrowed. */
     kvd_plan plan;
     /*
-     * Borrowed runner of the model for this setting. NULL means the runner of the evaluator
-     * (kvd_evaluator.runner). Another runner may have other weights, but must have the same model
-     * shape, output head and kind of memory (host or GPU).
+     * Borrowed; NULL: kvd_evaluator.runner. Other weights are allowed, with equal shape, output
+     * head and kind of memory.
      */
     kvd_model_runner *runner;
     double weight_bytes;
     /* The fields from here on are filled by kvd_evaluate. */
-    kvd_quality *per_sequence; /* prediction quality of each sequence: [n_sequences] */
-    /*
-     * Change of each scored prediction from the uncompressed model, [n_each]; NULL if the results
-     * are means over seeds.
-     */
+    kvd_quality *per_sequence; /* [n_sequences] */
+    /* [n_each] Change of each scored prediction; NULL for means over seeds. */
     kvd_prediction_change *each;
     size_t n_each;
     kvd_attention_error error; /* errors of attention outputs; zero if not measured */
     kvd_cache_account account;
     double seconds;
-    /* Number of random seeds over which the results are means; 0 or 1 means a single run. */
+    /* Seeds over which results are means; 0 or 1: a single run. */
     size_t n_seeds;
     kvd_seed_spread spread;
-    /*
-     * True if a final hidden state at a scored position differs from that of the uncompressed
-     * model.
-     */
+    /* True if a scored final hidden state differs from the uncompressed one. */
     bool differs;
-    /*
-     * True if nothing is compressed, and the results are copies of those of the uncompressed model.
-     */
+    /* True if nothing is compressed and results are copies of the uncompressed ones. */
     bool is_reference;
-    /* Name of the engine that computed the attention, such as "CPU, f32". */
+    /* Name of the attention engine, such as "CPU, f32". */
     char engine[96];
     float *hidden;
 } kvd_choice;
 
 /*
- * Evaluates n compression settings over all texts. `first_layer` is the first compressed layer. If
- * it is above 0, the runs start in that layer, from the hidden states of the uncompressed model.
- * `attention_errors` asks for errors of attention outputs; the uncompressed model then runs again
- * unless kvd_evaluator_keep_attention kept its outputs.
- *
- * Fails if a number is not finite, or if removing dimensions changes no prediction at all. Fails
- * also if a cache was not called for a layer or sequence, or kept a wrong number of dimensions. The
- * caller releases each result with kvd_choice_release.
+ * Evaluates n settings over all texts. first_layer > 0: runs start there, from uncompressed hidden
+ * states. attention_errors: reruns the uncompressed model unless kvd_evaluator_keep_attention kept
+ * outputs.
+ * Fails for non-finite numbers, for removed dimensions without any effect, and for caches that
+ * missed calls or kept wrong dimensions. The caller releases each result with kvd_choice_release.
  */
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);
 
-/* Makes sure that e->reference is set. Runs the uncompressed model if necessary. */
+/* Makes sure that e->reference is set, running the uncompressed model if necessary. */
 int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
 /*
- * Compares the prediction quality of a setting with that of the uncompressed model. If e->n_texts
- * is above 0, every text has equal weight. If it is 0, sequences are weighted by their tokens.
+ * Compares a setting with the uncompressed model. e->n_texts > 0: texts have equal weight; 0:
+ * sequences are weighted by tokens.
  */
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
                           kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Checks projections that keep all dimensions: for the first batch they must give the same logits
- * as the uncompressed model, apart from rounding. Sets *error to max |difference| /
- * rms(uncompressed logits). Fails if *error is above `tolerance`.
+ * Checks that projections of all dimensions keep the first batch's logits. *error: max |difference|
+ * / rms(uncompressed logits). Fails above `tolerance`.
  *
- * kvd_full_rank_tolerance returns a suitable tolerance. A wrong sign, transpose or head gives an
- * error of order 1.
- * float32, rotations: 1e-3, because a rotation adds a rounding error of about 1e-6 to each product.
- * float32, other matrices: 1e-2. They multiply rounding errors by the condition number of X^T X.
- * bf16: 0.25. The measured error is 0.03 in 6 layers and grows as the square root of the layers.
+ * kvd_full_rank_tolerance: a wrong sign, transpose or head gives errors of order 1.
+ * float32 rotations: 1e-3, since rotating rounds products by about 1e-6.
+ * float32 others: 1e-2, for the condition number of X^T X.
+ * bf16: 0.25; measured 0.03 in 6 layers, growing as their square root.
  */
 int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolerance, double *error,
                            kvd_err *err);

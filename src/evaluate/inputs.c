@@ -32,7 +32,7 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     return 0;
 }
 
-/* Appends the value of --field. An empty name, for a file of plain text, is stored as NULL. */
+/* Appends the value of --field; an empty name (plain text) becomes NULL. */
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err)
 {
     kvd_inputs_options *const cfg = config;
@@ -142,10 +142,7 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
     return 0;
 }
 
-/*
- * Fills the compression plan *plan but does not open it. Returns the setup that the caller must
- * pass to kvd_plan_open.
- */
+/* Fills *plan without opening it. Returns the setup for kvd_plan_open. */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
     const kvd_method_setup setup = {.config = in->model,
@@ -265,11 +262,7 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
     }
 }
 
-/*
- * Warns if a calibration text is the evaluated text. Fails if a calibration text has the same label
- * as the evaluated text but different contents, because the results would name both texts by one
- * label.
- */
+/* Warns if a calibration text is evaluated. Fails if both have one label but different contents. */
 static int check_text(kvd_inputs *in, const char *program, const kvd_named_text *calibration,
                       kvd_err *err)
 {

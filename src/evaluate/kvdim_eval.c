@@ -1,6 +1,6 @@
 /*
- * kvdim-eval: measures the loss of prediction quality through compression of the KV cache. Writes a
- * kvdim/accuracy file or, with --scan-errors, a kvdim/error-table file.
+ * kvdim-eval: measures the loss of prediction quality by KV cache compression. Writes
+ * kvdim/accuracy or, with --scan-errors, kvdim/error-table.
  */
 #include <math.h>
 #include <stdio.h>
@@ -75,10 +75,7 @@ static int make_evaluator(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/*
- * Checks projections that keep all dimensions. Each set of rotations is checked once, even if
- * several compression settings use it.
- */
+/* Checks projections of all dimensions, each set of rotations once. */
 static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -188,10 +185,7 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/*
- * Warns of each method that neither stores nor reads fewer bytes than the uncompressed cache in the
- * same data type, because readers would take its small loss for the loss of a compressed cache.
- */
+/* Warns of methods that neither store nor read fewer bytes than the uncompressed cache. */
 static void warn_of_bytes(const kvd_rows *rows)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++) {

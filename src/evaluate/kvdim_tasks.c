@@ -1,6 +1,6 @@
 /*
- * kvdim-tasks: measures how a compressed KV cache changes the answers of a model, which reads its
- * own compressed cache while it generates. Writes a kvdim/tasks file.
+ * kvdim-tasks: measures how a compressed KV cache changes generated answers. Writes a kvdim/tasks
+ * file.
  */
 #include <math.h>
 #include <stdio.h>
@@ -30,10 +30,10 @@ typedef struct {
     kvd_benchmark_run benchmark;
     kvd_benchmark_table *scores;
     char gpu[128];        /* name of the GPU; "" without one */
-    const kvd_chat *chat; /* chat template; NULL if prompts are not a chat */
-    kvd_run_key key;      /* inputs and options that --resume compares */
+    const kvd_chat *chat; /* NULL if prompts are not a chat */
+    kvd_run_key key;      /* what --resume compares */
     kvd_journal *journal;
-    /* Lock on the journal (file of finished sequences) if the process runs only one --part. */
+    /* Lock on the journal of a single --part. */
     kvd_output part;
     kvd_method_target target[KVD_EVAL_METHODS];
     size_t n_targets;
@@ -76,7 +76,7 @@ static const char *generator_name(const tasks_run *v)
     return kvd_generator_name(&s);
 }
 
-/* Prints which implementation runs the method and, if this is not the CUDA engine, the reason. */
+/* Prints the implementation that runs the method, and why not the CUDA engine. */
 static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_point *point,
                        const kvd_plan *plan)
 {
@@ -99,9 +99,7 @@ static int describe_gpu(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/*
- * Returns the name of the score of which --target keeps a share of the uncompressed model's value.
- */
+/* Returns the score whose share --target keeps. */
 static const char *target_metric(const tasks_run *v)
 {
     return kvd_target_metric_words[v->cfg->target_metric];
@@ -122,7 +120,7 @@ static int find_chat(tasks_run *v, kvd_err *err)
     return status;
 }
 
-/* Counts the tokens that the chat template adds; *n is 0 without a chat template. */
+/* Counts the tokens that the chat template adds; 0 without one. */
 static int count_chat_tokens(const tasks_run *v, size_t *n, kvd_err *err)
 {
     const kvd_chat_pieces p = kvd_chat_around(v->chat, "", true);
@@ -160,7 +158,7 @@ static int make_ruler(tasks_run *v, const kvd_benchmark_settings *changes, kvd_e
                : 0;
 }
 
-/* Fails if --write-items names a file that the run reads, because it would be overwritten. */
+/* Fails if --write-items would overwrite an input. */
 static int check_items_path(const kvd_tasks_options *cfg, kvd_err *err)
 {
     const char *const path = cfg->write_items;
@@ -237,7 +235,7 @@ static int open_inputs(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* Returns the measure that --target-metric names; KVD_N_FREE_MEASURES for the score of items. */
+/* Returns the measure of --target-metric; KVD_N_FREE_MEASURES: score of items. */
 static kvd_task_measure target_measure(const tasks_run *v)
 {
     int m = 0;
@@ -252,9 +250,8 @@ static const kvd_rows *rows_of(const tasks_run *v)
 }
 
 /*
- * Fails if the uncompressed model has no score of which --target can keep a share. It must be
- * called when the results table has only rows of the uncompressed model. The last row of a
- * benchmark is its mean over tasks.
+ * Fails if the uncompressed model has no score for --target. Requires a table of uncompressed rows
+ * only; a benchmark's last row is its mean.
  */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
@@ -289,13 +286,13 @@ static size_t seeds_of(const tasks_run *v, size_t i)
 
 static size_t runs_of(const tasks_run *v)
 {
-    size_t n = 1; /* the run of the uncompressed model */
+    size_t n = 1; /* the uncompressed model's run */
     for (size_t i = 0; i < v->cfg->in.n_methods; i++)
         n += v->in.n_points[i] * seeds_of(v, i);
     return n;
 }
 
-/* Returns the number of processes (--part) among which the sequences are divided. */
+/* Returns the number of processes (--part) that share the sequences. */
 static double parts_of(const tasks_run *v)
 {
     return v->cfg->parts ? (double)v->cfg->parts : 1;
@@ -311,10 +308,7 @@ static void print_row(const tasks_run *v)
     fflush(stdout);
 }
 
-/*
- * Adds the results of a setting for n random seeds. If n > 1, the first row holds the means over
- * seeds.
- */
+/* Adds results for n seeds. If n > 1, the first row holds their means. */
 static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
@@ -340,8 +334,7 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 enum { KVD_RUN_NAME = 160 };
 
 /*
- * Returns the name under which the journal records a setting with its k-th seed. The setting is one
- * of v->in.point or, if t is not NULL, one that the search (--target) *t tries.
+ * Returns the journal's name of a setting with its k-th seed; t: the search that tries it, or NULL.
  */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
@@ -454,10 +447,7 @@ static int score_point(tasks_run *v, const kvd_method_target *t, const kvd_point
     return status;
 }
 
-/*
- * Runs a benchmark. The uncompressed model runs first, because every other result is compared with
- * it.
- */
+/* The uncompressed model runs first, because every result is compared with it. */
 static int run_benchmark(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -519,10 +509,7 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
                      : kvd_task_table_share(v->table, first, target_measure(v), &out->share, err);
     if (status)
         return -1;
-    /*
-     * `row` is the row with the mean. In the table of a benchmark this is the last row, the mean
-     * over tasks. Otherwise, if there are several seeds, it is the first row, the mean over seeds.
-     */
+    /* Row of the mean: a benchmark's last (over tasks), otherwise the first (over seeds). */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
     const char *const share =
         kvd_method_selects(t->method) ? "free_read_share" : "free_cache_share";
@@ -584,10 +571,7 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/*
- * Opens the journal of finished sequences. A run without --part also reads the journals that runs
- * with --part left.
- */
+/* Opens the journal of finished sequences; without --part, also those of all parts. */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -610,7 +594,7 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Computes the sequences of one --part. The results stay in its journal of finished sequences. */
+/* Computes one --part; results stay in its journal. */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -638,10 +622,7 @@ static int work(tasks_run *v, kvd_err *err)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
-    /*
-     * The number of GPUs is recorded but not part of the run key. --resume may change it, because
-     * equal GPUs give equal results.
-     */
+    /* Not part of the run key: equal GPUs give equal results. */
     if (v->gpu[0] && kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1))
         return -1;
     if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||

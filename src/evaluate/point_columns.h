@@ -5,9 +5,8 @@
 #include "methods/points.h"
 
 /*
- * Fills the columns kvd_point_columns of the newest row. `label` names the evaluated texts,
- * `calibrated` the calibration text. `purpose` says why the row exists, such as "point" (asked for
- * by the user) or "seed".
+ * Fills the newest row's kvd_point_columns. label, calibrated: names of evaluated and calibration
+ * text. purpose: why the row exists, such as "point" or "seed".
  */
 void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_point *point,
                            const kvd_plan *plan, const char *label, const char *calibrated,

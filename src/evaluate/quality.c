@@ -12,21 +12,14 @@
 enum { RESAMPLES = 2000 };
 
 /*
- * Returns e^x for x <= 0, or 0 below -700. Compilers vectorise this code, but not libm's exp.
- * Writes x as n ln 2 + r with an integer n, so that e^x = 2^n e^r. The Taylor polynomial of e^r has
- * degree 13 and an error below 1e-17.
+ * Returns e^x for x <= 0, or 0 below -700, vectorisable unlike libm's: x = n ln 2 + r, e^x = 2^n
+ * e^r; Taylor degree 13, error below 1e-17.
  */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
-    /*
-     * Adding this number, 1.5 * 2^52, to x / ln 2 rounds it to an integer n and leaves n in the low
-     * bits of the sum.
-     */
+    /* 1.5 * 2^52: adding it rounds x / ln 2 to an integer in the sum's low bits. */
     const double round_to_int = 6755399441055744.0;
-    /*
-     * All bits are 1 if x > -700, else 0. This mask replaces `?:`, with which gcc does not
-     * vectorise a loop.
-     */
+    /* All bits are 1 if x > -700, else 0; gcc does not vectorise `?:`. */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -68,10 +61,7 @@ KVD_CLONES static double sum_exp(const float *x, size_t n, double top)
     return sum;
 }
 
-/*
- * Returns the sum over j of e^{a_j - top} (a_j - b_j), for n logits a and b. kl_row computes a KL
- * divergence from it.
- */
+/* Returns the sum over j of e^{a_j - top} (a_j - b_j), for kl_row. */
 KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size_t n, double top)
 {
     double sum = 0;
@@ -81,15 +71,9 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
     return sum;
 }
 
-/*
- * Sums over one row of logits x. `bad` is the first column that is not finite; -1 if all are
- * finite.
- */
+/* Sums over a row of logits x. bad: first column that is not finite, or -1. */
 typedef struct {
-    /*
-     * The largest logit x of a row (top), the sum of e^{x - top} (sum), and the logarithm of the
-     * sum of e^x (lse).
-     */
+    /* Largest logit; sum of e^{x - top}; log of the sum of e^x. */
     double top, sum, lse;
     size_t best;
     ptrdiff_t bad;
@@ -116,9 +100,8 @@ static row_sums scan_row(const float *x, size_t vocab)
 }
 
 /*
- * Returns the KL divergence of p = softmax(a) from q = softmax(b), as E_p[a - b] - lse(a) + lse(b).
- * E_p is the mean with weights p, and lse the logarithm of the sum of exponentials. The result is
- * exactly 0 for equal logits. The rounding error is about 1e-15 of the largest |a - b|.
+ * Returns the KL divergence of p = softmax(a) from softmax(b): E_p[a - b] - lse(a) + lse(b).
+ * Exactly 0 for equal logits; rounding about 1e-15 max |a - b|.
  */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)
@@ -147,10 +130,7 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     size_t bad_row = SIZE_MAX;
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
-    /*
-     * Sums of each row. They are added later in the order of rows, so that results do not depend on
-     * the number of threads.
-     */
+    /* Added in row order, so that results do not depend on threads. */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
         return kvd_no_memory(err, "row sums", (unsigned long long)n * sizeof *row);
@@ -207,8 +187,8 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
 /*
- * Returns true if the uncompressed model has no correct prediction in some text, so that the ratio
- * of accuracies is undefined.
+ * Returns true if the uncompressed model has no correct prediction in a text: the ratio is
+ * undefined.
  */
 static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
@@ -266,7 +246,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
                                                                    x + (size_t)want[i].den * n;
         if (share && no_share(den, first, n_texts))
             continue;
-        /* All fields use one seed, so that they are computed on the same bootstrap resamples. */
+        /* One seed for all fields: equal bootstrap resamples. */
         if (kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             goto done;
     }
@@ -309,7 +289,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the quantile `share` (0 .. 1) of the sorted values x [n], n >= 1. */
+/* Returns the quantile `share` (0 .. 1) of sorted x [n], n >= 1. */
 static double quantile(const float *x, size_t n, double share)
 {
     const double at = share * (double)(n - 1);

@@ -64,8 +64,7 @@ typedef struct {
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
     /*
-     * Fraction of the uncompressed model's score that each setting in `sample` keeps on each text,
-     * with intervals: [MAX_SAMPLES][n_texts]. NULL if not wanted.
+     * [MAX_SAMPLES][n_texts] Each sample's share on each text, with intervals; NULL if not wanted.
      */
     kvd_interval *of_text;
 } search;
@@ -95,10 +94,7 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/*
- * Inserts a setting at index `at` of s->sample. Before the call, the caller must write the
- * setting's intervals for single texts to s->of_text, at index s->n.
- */
+/* Inserts a setting at index `at`; its intervals per text must be in s->of_text at index s->n. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -112,10 +108,7 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
     s->n++;
 }
 
-/*
- * Sets *x to the position of the setting nearest to position `wanted` of the search's axis, and
- * evaluates this setting unless it was evaluated before.
- */
+/* Sets *x to the setting nearest to `wanted` and evaluates it once. */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
     const kvd_target_axis *const a = s->axis;
@@ -142,11 +135,9 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Evaluates further settings by bisection, until the last setting that meets the target and the
- * first that misses it are neighbours. `b` selects what is compared with the target: the share of
- * the score that a setting keeps, or an end of the interval of this share. If the setting nearest
- * to the middle is one of the two, nothing is evaluated, and bisection continues in the half that
- * can hold another setting.
+ * Bisects until the last setting that meets the target and the first that misses it are neighbours.
+ * b: what is compared, the share or an end of its interval. If the middle is already evaluated,
+ * continues in the half with other settings.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -176,9 +167,8 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 }
 
 /*
- * The share is the fraction of the uncompressed model's score that a setting keeps. Evaluates one
- * more setting on each side of the point where the share falls below the target. These settings
- * show whether the share has a dip or a peak near that point.
+ * Evaluates one more setting on each side of the crossing, which reveals a dip or peak of the
+ * share.
  */
 static int look_around(search *s, double target, kvd_err *err)
 {
@@ -245,9 +235,8 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
 }
 
 /*
- * Returns the removed fraction p at which the share of the score that a method keeps (curve `c`)
- * falls below the target. Computes this for a resample in which sequence s occurs times[s] times.
- * share [c->n] is scratch memory.
+ * Returns the removed fraction p at which curve `c` falls below the target, if sequence s occurs
+ * times[s] times. Scratch: share [c->n].
  */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
@@ -317,10 +306,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
         xb[k] = crossing_of(b, reference, times, first, n_texts, target, share);
         xd[k] = xb[k] - xa[k];
     }
-    /*
-     * In a resample in which the uncompressed model has no correct prediction, the share is NaN.
-     * Both ends of an interval are then NaN.
-     */
+    /* NaN share in a resample without correct predictions makes both interval ends NaN. */
     put(xa, pa, &out->a);
     put(xb, pb, &out->b);
     put(xd, pb - pa, &out->difference);
@@ -330,11 +316,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 
 /* ---- search of one method ---- */
 
-/*
- * Axis of a search along the parameter that it varies. If this parameter is p, the removed fraction
- * of dimensions, a position x on the axis is p itself. For any other parameter x runs from 0 to 1
- * between the two ends of the parameter's range.
- */
+/* Search axis: position x is p itself, or 0 to 1 between the ends of another parameter's range. */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;
@@ -342,7 +324,7 @@ typedef struct {
     void *ctx;
 } method_axis;
 
-/* A copy of the method with one value of the parameter, and the setting that refers to the copy. */
+/* Copy of the method with one parameter value, and its setting. */
 typedef struct {
     kvd_method method;
     kvd_point point;
@@ -362,8 +344,8 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
     /*
-     * p has a column of its own in the results table. So the settings text of a method without a
-     * second parameter that changes with p (rate->with) must not change with p.
+     * p has its own column: without a second parameter (rate->with), the settings text must not
+     * change with p.
      */
     if (!*rate->with) {
         s->method.p = base->p;
@@ -413,10 +395,7 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /*
-     * If a second parameter changes with p, its range may end before p reaches this value. The
-     * search then ends there, as a sweep (--sweep) does.
-     */
+    /* A second parameter's range may end before p; the search then ends there, as --sweep does. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -460,7 +439,7 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /* Compares also the settings text, which holds the fractions p of Q-K alone or of V alone. */
+    /* The settings text holds the fractions p of Q-K or V alone. */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }
@@ -476,10 +455,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /*
-             * The name has changed, so compare it again with every search from index 0: i++ turns
-             * (size_t)-1 into 0.
-             */
+            /* The name has changed: compares again from index 0 (i++ turns (size_t)-1 into 0). */
             i = (size_t)-1;
         }
 }

@@ -1,7 +1,6 @@
 /*
- * Computes the prediction quality of each row of logits x in one pass, with one thread block per
- * row. Each thread sums e^{x - top}, where `top` is the largest logit that this thread has read. To
- * merge two threads, both sums are scaled to the larger of their two `top`.
+ * Prediction quality of rows of logits x, one block per row. Threads sum e^{x - top}, `top` being
+ * their largest logit; merging scales sums to the larger `top`.
  */
 #include "evaluate/cuda/quality_rows.h"
 
@@ -10,31 +9,25 @@ namespace
 
 enum { THREADS = 256, TILE = 8 };
 
-/* Running statistics of one thread over the logits that it has read. */
+/* Running statistics of one thread over its logits. */
 struct part {
-    float top;     /* largest logit so far; -inf before the first column */
+    float top;     /* largest logit so far; -inf at first */
     uint32_t best; /* first column with the largest logit */
     /* First column whose logit is not finite, or the vocabulary size. */
     uint32_t bad;
     /* Sum of e^{x - top} over the logits x so far. */
     double sum;
-    /*
-     * Sum of e^{x - top} (x - y) over the logits read so far: x of this row, y of the uncompressed
-     * model. The KL divergence is computed from it.
-     */
+    /* Sum of e^{x - top} (x - y) so far, y of the uncompressed model, for the KL divergence. */
     double diff;
 };
 
 /*
- * Returns e^{value - top}, or 0 below e^-700. The Taylor polynomial has degree 11 and an error
- * below 7e-15. exp() takes twice the time, and this kernel spends most of its time here.
+ * Returns e^{value - top}, or 0 below e^-700. Taylor polynomial of degree 11, error below 7e-15;
+ * twice as fast as exp().
  */
 __device__ __forceinline__ double weight(float value, float top)
 {
-    /*
-     * Rounds x / ln 2 to an integer n: adding 1.5 * 2^52 to a double and subtracting it again
-     * leaves an integer.
-     */
+    /* Adding and subtracting 1.5 * 2^52 rounds x / ln 2 to an integer n. */
     const double x = (double)value - (double)top, round_to_int = 6755399441055744.0;
     const double t = fma(x, 1.4426950408889634, round_to_int), n = t - round_to_int;
     const double r = fma(n, -0x1.a39ef35793c76p-33, fma(n, -0x1.62e42fee00000p-1, x));
@@ -59,10 +52,7 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/*
- * Adds N logits x to the statistics p: the logits of the columns `column`, `column` + THREADS, and
- * so on.
- */
+/* Adds N logits x of columns `column`, `column` + THREADS, ... to p. */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)
@@ -78,10 +68,7 @@ __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (
             p.bad = min(p.bad, column + (uint32_t)(i * THREADS));
     }
     if (top > p.top) {
-        /*
-         * Scales the sums to the new largest logit. Before the first column p.top is -inf, for
-         * which weight() returns 0.
-         */
+        /* Before the first column p.top is -inf, for which weight() returns 0. */
         const double scale = weight(p.top, top);
         p.sum *= scale;
         if (DIFF)
@@ -124,10 +111,7 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    /*
-     * Threads may still read of_warp from the previous call of this function, so they must all
-     * arrive here before it is written.
-     */
+    /* Earlier readers of of_warp must finish before it is written. */
     __syncthreads();
     if (lane == 0)
         of_warp[warp] = p;
@@ -171,11 +155,7 @@ __global__ void __launch_bounds__(THREADS, 4)
                      ref_lse = (double)ref.top + log(ref.sum);
         kvd_quality_row out;
         out.nll = lse - (double)x[target[blockIdx.x]];
-        /*
-         * KL divergence of p = softmax(u) from softmax(x), where u are the uncompressed logits:
-         * E_p[u - x] - lse(u) + lse(x). E_p is the mean with weights p, and lse the logarithm of
-         * the sum of exponentials.
-         */
+        /* KL divergence of p = softmax(u) from softmax(x): E_p[u - x] - lse(u) + lse(x). */
         out.kl = REFERENCE ? ref.diff / ref.sum - ref_lse + lse : 0;
         out.ref_nll = REFERENCE ? ref_lse - (double)u[target[blockIdx.x]] : out.nll;
         out.best = mine.best;

@@ -10,7 +10,6 @@
 #include "model/pass/cuda/forward.h"
 #include "model/pass/cuda/host_hook.h"
 
-/* Bytes of the buffer for logits. */
 #define LOGITS ((size_t)512 << 20)
 
 typedef struct {
@@ -20,20 +19,19 @@ typedef struct {
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    /* Logits of the uncompressed model, and of the compressed model: [hook.piece][vocab] each. */
+    /* [hook.piece][vocab] Logits of the uncompressed and of the compressed model. */
     float *logits[2];
     int *flag;
     kvd_change *change;
-    /* Partial sums of attention errors: [n_layers][KVD_ERROR_PARTS][n_heads]. */
+    /* [n_layers][KVD_ERROR_PARTS][n_heads] Partial sums of attention errors. */
     kvd_error_sums *error;
     kvd_device_memory kept;
     /*
-     * Attention outputs of the uncompressed model, [n_layers][kept_tokens][n_heads * d_head]; NULL
-     * if they were not kept.
+     * [n_layers][kept_tokens][n_heads * d_head] Uncompressed attention outputs; NULL if not kept.
      */
     char *kept_out;
     size_t kept_tokens;
-    /* Host memory for a copy of the partial sums of logits or attention errors. */
+    /* Host copy of the partial sums of logits or attention errors. */
     void *host;
 } runner;
 
@@ -61,10 +59,7 @@ static void rows_free(kvd_model_runner *r, float *rows)
     (void)cudaFree(rows);
 }
 
-/*
- * Returns the bytes that hidden states may take: half of the free GPU memory. The projections of
- * compression methods need the rest.
- */
+/* Hidden states may take half of the free GPU memory; projections need the rest. */
 static size_t spare(const kvd_model_runner *r)
 {
     size_t available = 0, total = 0;
@@ -105,7 +100,7 @@ static void drop_attention(kvd_model_runner *r)
     self->kept_out = NULL;
 }
 
-/* Attention callback that keeps the outputs of the uncompressed model. */
+/* Keeps the attention outputs of the uncompressed model. */
 static int save_output(void *ctx, const kvd_gpu_attention_in *in, const void *out, kvd_err *err)
 {
     runner *const self = ctx;
@@ -190,7 +185,7 @@ static int add_errors(runner *self, size_t n_tokens, int first_layer, kvd_attent
     return 0;
 }
 
-/* Runs the prompts of a batch and records their K and V in host memory. */
+/* Records K and V of a batch's prompts in host memory. */
 static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, kvd_err *err)
 {
     runner *const self = ctx;

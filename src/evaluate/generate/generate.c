@@ -7,14 +7,14 @@
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"
 
-/* A GPU with its copy of the model, or a thread on the CPU, that generates sequences. */
+/* GPU with its copy of the model, or CPU thread, that generates sequences. */
 typedef struct {
-    /* Specification of this worker alone: its own GPU, and n_gpus 1. */
+    /* Specification of this worker: its own GPU, n_gpus 1. */
     kvd_generator_spec spec;
-    /* Cache in host memory; NULL until a compression setting needs it. */
+    /* Cache in host memory; NULL until needed. */
     kvd_generate_path *rows;
 #ifdef KVD_CUDA
-    struct kvd_gpu_weights *weights; /* weights in GPU memory; NULL until the first call */
+    struct kvd_gpu_weights *weights; /* in GPU memory; NULL until the first call */
 #endif
 } worker;
 
@@ -22,8 +22,8 @@ struct kvd_generator {
     const kvd_checkpoint *checkpoint;
     const kvd_config *config;
     kvd_generator_spec spec;
-    worker *worker; /* one worker per GPU or CPU thread: [spec.n_gpus] */
-    size_t n_calls; /* number of calls of kvd_generate so far */
+    worker *worker; /* [spec.n_gpus] one per GPU or CPU thread */
+    size_t n_calls; /* calls of kvd_generate so far */
 };
 
 const char *kvd_generator_name(const kvd_generator_spec *s)
@@ -80,10 +80,7 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /*
-     * On a GPU nothing is opened here: the plan of the first compression setting decides whether
-     * the GPU engine or the path with the cache in host memory is opened.
-     */
+    /* On a GPU, the first plan decides which path is opened. */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -121,17 +118,13 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /*
-     * Statistics of each group of sequences that run together, stored at the index of the group's
-     * first sequence: [c->n_sequences].
-     */
+    /* [c->n_sequences] Statistics of each group, at its first sequence's index. */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
     /*
-     * Number of the next group of sequences. It decides which process (option --part) generates the
-     * group. The number starts at the count of earlier calls of kvd_generate, so that calls with
-     * one group each are spread over the processes.
+     * Next group, which decides the process (--part). Begins at the number of earlier calls, to
+     * spread calls with one group.
      */
     size_t group;
     bool failed;
@@ -139,9 +132,8 @@ typedef struct {
 } job;
 
 /*
- * Returns the GPU engine if it supports the plan, else the path with the cache in host memory. Each
- * of the two takes all GPU memory that is left, so the one in use is freed before the other is
- * opened. The caller frees the engine.
+ * Returns the GPU engine if it supports the plan, else the path with host memory. Each takes all
+ * free GPU memory, so the other is freed first. The caller frees the engine.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -167,8 +159,8 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 }
 
 /*
- * Takes the next group that this process generates (kvd_generator_spec.part). Returns false if no
- * group is left, or if a worker has failed.
+ * Takes this process's next group (kvd_generator_spec.part). Returns false if none is left or a
+ * worker failed.
  */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
@@ -186,10 +178,7 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
     return mine;
 }
 
-/*
- * Returns false if sequence s ends the current group: it has results of an earlier run, or it must
- * run alone.
- */
+/* Returns false if sequence s ends the group: it is done or must run alone. */
 static bool follows(const job *j, size_t s)
 {
     return !(j->c->done && j->c->done[s]) && !kvd_generate_outgrows(j->g->config, j->c, s);
@@ -242,7 +231,7 @@ static void run_worker(job *j, worker *w)
 typedef struct {
     job *job;
     worker *worker;
-    int threads; /* number of OpenMP threads */
+    int threads; /* OpenMP threads */
     pthread_t thread;
 } hand;
 
@@ -254,10 +243,7 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-/*
- * Runs the job on n workers, the first of them in the calling thread. Workers share the processor's
- * threads.
- */
+/* Runs n workers, the first in the calling thread. They share the processor's threads. */
 static void run_workers(job *j, size_t n)
 {
     hand *const h = calloc(n, sizeof *h);
@@ -309,10 +295,7 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
     else
         run_worker(&j, g->worker);
     (void)pthread_mutex_destroy(&j.lock);
-    /*
-     * The accounts are added in the order of sequences, so that the sums do not depend on which
-     * group ended first.
-     */
+    /* Added in the order of sequences, so that sums do not depend on timing. */
     for (size_t s = 0; account && !j.failed && s < c->n_sequences; s++)
         kvd_stepwise_account_add(account, &j.account[s]);
     free(j.account);

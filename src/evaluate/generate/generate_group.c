@@ -1,7 +1,4 @@
-/*
- * Decides which tokens each forward pass processes and which token follows. generate_path.h
- * declares the forward pass.
- */
+/* Decides which tokens each forward pass processes and which token follows (generate_path.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +13,8 @@ static bool is_own(const kvd_continuations *c, size_t at)
 }
 
 /*
- * Writes the results for one output token to element `at` of the arrays in *out, and returns the
- * next input token. x [vocab] has the logits; if only tokens are wanted, it may be NULL.
+ * Writes one output token's results to element `at` and returns the next input. x [vocab]: logits;
+ * NULL if only tokens are wanted.
  */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
@@ -40,47 +37,38 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     return next;
 }
 
-/* A group: sequences first .. first + n - 1 of `c`, which run together. */
+/* Sequences first .. first + n - 1 of `c`, which run together. */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
     const kvd_continuations *c;
     const kvd_continued *out;
-    /* Lock that is held while c->ended runs. */
+    /* Held while c->ended runs. */
     pthread_mutex_t *lock;
     size_t first, n;
     uint32_t *next; /* [n] */
-    /*
-     * [n] Index in the arrays of `out` of the token after `next`. At the end of a sequence s it is
-     * c->end[s + 1].
-     */
+    /* [n] Index in `out` of the token after `next`; at the end c->end[s + 1]. */
     size_t *at;
-    /* [n] Number of tokens of each sequence in the cache. */
+    /* [n] Tokens of each sequence in the cache. */
     size_t *rows;
     /*
-     * Batch of the current pass (fields of kvd_batch). In addition, for each of its n sequences,
-     * `row` [n] is the index of the sequence in *c, and `slot` [n] its index within this group.
+     * Batch of the current pass (kvd_batch). row [n]: sequence in *c; slot [n]: index in the group.
      */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     /* [n] */
     uint32_t *best;
-    /* Logits [path->piece][vocab_size]; NULL if no result needs logits. */
+    /* [path->piece][vocab_size] Logits; NULL if not needed. */
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
     /*
-     * Input tokens so far of the group's only sequence, if it outgrows its RoPE table (longrope
-     * models). NULL in all other groups.
+     * Inputs so far of a single sequence that outgrows its RoPE table (longrope); otherwise NULL.
      */
     uint32_t *text;
-    /*
-     * Number of input tokens of the whole group (all_tokens) and of the passes that are finished
-     * (tokens). `told` is the number of sequences, of the group's n, that c->advanced has been told
-     * of.
-     */
+    /* Input tokens of the group and of finished passes; sequences told to c->advanced. */
     double all_tokens, tokens, told;
-    double pass_tokens; /* number of input tokens of the current pass */
+    double pass_tokens; /* input tokens of the current pass */
 } group;
 
 static size_t prompt_of(const kvd_continuations *c, size_t s)
@@ -94,9 +82,8 @@ static size_t length_of(const kvd_continuations *c, size_t s)
 }
 
 /*
- * Returns the length in tokens up to which sequence s can use the cache with which it begins. In a
- * longrope model, a sequence that reaches rope_original_positions tokens changes its RoPE table.
- * All cached keys then become invalid.
+ * Returns the length up to which sequence s can use its first cache: at rope_original_positions,
+ * longrope models change RoPE and all keys.
  */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
@@ -112,10 +99,7 @@ bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c,
     return prompt_of(c, s) + length_of(c, s) - 1 > first_length(config, c, s);
 }
 
-/*
- * Decides the next input of sequence s and advances u->at[s]. If the chosen token ends the answer,
- * u->at[s] advances past the answer.
- */
+/* Decides the next input of sequence s and advances u->at[s], past the answer if it ends. */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -135,7 +119,7 @@ static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_er
     return ended < 0 ? -1 : 0;
 }
 
-/* Divides the seconds of a pass among the sequences in proportion to their tokens. */
+/* Divides a pass's seconds among sequences by tokens. */
 static void share_time(group *u, size_t n_sequences, double seconds)
 {
     const double rows = (double)u->offset[n_sequences];
@@ -153,7 +137,7 @@ static void share_time(group *u, size_t n_sequences, double seconds)
     }
 }
 
-/* Reports the progress of the group. `part` is the fraction of the group that is done. */
+/* Reports progress; part: fraction of the group that is done. */
 static void advance(group *u, double part)
 {
     const kvd_continuations *const c = u->c;
@@ -222,9 +206,8 @@ static int run_prompts(group *u, kvd_err *err)
 }
 
 /*
- * Appends the next token to the text of a sequence that outgrows its RoPE table. When the text
- * becomes longer than the length that the RoPE table allows (first_length), begins a new cache with
- * the whole text as its prompt.
+ * Appends a token to the text of a sequence that outgrows its RoPE table; beyond first_length,
+ * begins a new cache with the text as prompt.
  */
 static int add_to_text(group *u, kvd_err *err)
 {
@@ -239,10 +222,7 @@ static int add_to_text(group *u, kvd_err *err)
     return u->path->begin(u->path, u->plan, 1, err);
 }
 
-/*
- * Runs the next token of all sequences. Sets *left to the number of sequences that have another
- * token to decide.
- */
+/* Runs the next token of all sequences. *left: sequences with another token to decide. */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -329,10 +309,7 @@ static void take_back(group *u)
     (void)pthread_mutex_unlock(u->lock);
 }
 
-/*
- * Runs n sequences that fit together. If that fails, makes more room (path->grow) and runs them
- * again.
- */
+/* Runs n sequences; after a failure, makes room (path->grow) and runs them again. */
 static int generate(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                     const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                     pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)

@@ -1,6 +1,6 @@
 /*
- * Generator implementation with the compressed cache in host memory (methods/sequence_cache.h) and
- * matrix products on the CPU or on a GPU.
+ * Generator with the compressed cache in host memory (methods/sequence_cache.h) and products on CPU
+ * or GPU.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +13,11 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     kvd_generator_spec spec;
     kvd_forward *forward;
-    /*
-     * Second pass for sequences of twice the length, for methods that read prompts twice; NULL
-     * until the first such prompt.
-     */
+    /* For methods that read prompts twice; NULL until the first prompt. */
     kvd_forward *twice;
-    /* Hidden states of all tokens after the final norm: [max_tokens][d_model]. */
+    /* [max_tokens][d_model] Hidden states after the final norm. */
     float *hidden;
-    /* Hidden states of the last token of each sequence: [max_tokens][d_model]. */
+    /* [max_tokens][d_model] Hidden states of each sequence's last token. */
     float *last;
     size_t d;
 } cpu_pass;
@@ -100,13 +97,10 @@ typedef struct {
     kvd_generate_pass *pass;
     size_t max_tokens;
     const kvd_plan *plan;
-    kvd_attention hook; /* calls the hook of `cache`, then path.layer_done */
+    kvd_attention hook; /* calls `cache`'s hook, then path.layer_done */
     kvd_sequence_cache cache;
     kvd_prompts prompts;
-    /*
-     * Logits [piece][vocab_size]. They are needed even if only tokens are wanted, because the token
-     * is the one with the largest logit.
-     */
+    /* [piece][vocab_size] Logits; tokens also need them. */
     float *logits;
 } by_rows;
 

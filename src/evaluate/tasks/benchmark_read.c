@@ -21,7 +21,7 @@ typedef struct {
     kvd_benchmark_item *item;
     const kvd_benchmark_settings *s;
     const char *file_task;
-    size_t number; /* number of the JSON object in the file, from 1 */
+    size_t number; /* JSON object's number, from 1 */
     const json_t *x;
 } reader;
 
@@ -42,7 +42,7 @@ static bool has(const json_t *x, const char *fields)
     return true;
 }
 
-/* Returns the text of a JSON string, or of a number as it is written; NULL for other values. */
+/* Returns the text of a JSON string or number; NULL for other values. */
 static char *scalar(const json_t *x)
 {
     return json_is_string(x)   ? strdup(json_string_value(x))
@@ -87,7 +87,7 @@ static int set(char **to, const char *text, kvd_err *err)
 }
 
 typedef struct {
-    const char *name; /* name of the placeholder: "context" for {context} */
+    const char *name; /* "context" for {context} */
     const char *text;
 } slot;
 
@@ -116,10 +116,7 @@ static char *filled(const char *template, size_t n, const slot *slots, kvd_err *
     return out;
 }
 
-/*
- * Makes the prompt of an item from a template. The part up to and including {context} becomes the
- * context, the rest the question.
- */
+/* Fills a template: up to {context} the context, the rest the question. */
 static int fill(reader *r, const char *template, const slot *slots, kvd_err *err)
 {
     static const char name[] = "{context}";
@@ -142,7 +139,7 @@ static char *stripped(const char *s)
     return strndup(s, n);
 }
 
-/* Reads the field max_new_tokens. If it is missing, the item keeps its number, or gets 128. */
+/* Reads max_new_tokens; if missing, keeps the item's number or takes 128. */
 static int answer_tokens(reader *r, kvd_err *err)
 {
     const json_t *const most = json_object_get(r->x, "max_new_tokens");
@@ -168,7 +165,7 @@ static int read_ruler(reader *r, kvd_err *err)
     if (need_text(r->x, "input", &input, err) || optional_text(r->x, "answer_prefix", &prefix, err))
         return -1;
     kvd_benchmark_turn *const turn = kvd_benchmark_add_turn(r->b, err);
-    /* The question is the last line. `prefix` is NULL if the answer prefix is in that line. */
+    /* The question is the last line; NULL prefix: the answer prefix is in it. */
     const char *const line = strrchr(input, '\n');
     const size_t n = line ? (size_t)(line + 1 - input) : strlen(input);
     if (!turn || !(r->item->context = strndup(input, n)))
@@ -277,8 +274,8 @@ static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
 }
 
 /*
- * Finds the part of `input` that InfiniteBench's prompt repeats: the call of a function in task
- * code_run ("func_12(-3)"), or "the largest number" in math_find. *out is NULL if there is none.
+ * Finds what InfiniteBench's prompt repeats: a call such as "func_12(-3)" (code_run), or "the
+ * largest number" (math_find). *out is NULL if none.
  */
 static int named_part(const char *task, const char *input, char **out, kvd_err *err)
 {
@@ -435,7 +432,7 @@ static int metric_named(const char *name, kvd_metric *metric, kvd_err *err)
     return kvd_fail(err, "metric '%.40s' is unknown; docs/tasks.md lists all", name);
 }
 
-/* Returns true if two names of fields differ only in case, '_', '-' and a plural s at the end. */
+/* Returns true if names differ only in case, '_', '-' and a plural s. */
 static bool nearly_same(const char *a, const char *b)
 {
     for (;;) {
@@ -449,7 +446,7 @@ static bool nearly_same(const char *a, const char *b)
     return (!*a || !strcasecmp(a, "s")) && (!*b || !strcasecmp(b, "s"));
 }
 
-/* Refuses a misspelt field, such as max_new_token, which would leave the default in force. */
+/* Refuses misspelt fields, such as max_new_token. */
 static int check_spelling(const json_t *x, kvd_err *err)
 {
     static const char *const fields[] = {"prompt",  "context",       "question",
@@ -521,9 +518,7 @@ static int unrecognised(const json_t *x, kvd_err *err)
                     *fields ? fields : "none");
 }
 
-/*
- * Refuses fields that only KVD_FORM_GENERAL reads, in other forms, unless an option replaces them.
- */
+/* Refuses fields that only KVD_FORM_GENERAL reads, unless an option replaces them. */
 static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
 {
     static const struct {
@@ -540,7 +535,7 @@ static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
     return 0;
 }
 
-/* Refuses the name of a task that a table could not show on one line. */
+/* Refuses task names that a table could not show on one line. */
 static int check_task(const char *task, kvd_err *err)
 {
     const size_t n = strlen(task);
@@ -610,10 +605,7 @@ static int read_item(reader *r, kvd_err *err)
     return kvd_benchmark_change(r->item, r->s, err);
 }
 
-/*
- * Returns the name of the task from the path: the folder in RULER's TASK/validation.jsonl, else the
- * name of the file.
- */
+/* Returns the task: the folder in TASK/validation.jsonl (RULER), else the file's name. */
 static char *task_of_path(const char *path)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,
@@ -674,7 +666,7 @@ static int read_lines(reader *r, const char *path, FILE *f, kvd_err *err)
             status = kvd_in(err, "'%s', line %zu", path, number);
         json_decref(x);
     }
-    /* If memory runs out, getline fails but ferror is not set, so feof is tested. */
+    /* Without memory, getline fails with neither ferror nor feof set. */
     if (!status && n < 0 && !feof(f))
         status = kvd_fail_errno(err, "cannot read '%s'", path);
     free(line);

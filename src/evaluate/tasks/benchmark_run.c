@@ -37,8 +37,8 @@ static int push(kvd_ids *to, const uint32_t *id, size_t n, kvd_err *err)
 }
 
 /*
- * Returns the text of context, question and answer prefix with the chat template around it. *split
- * receives the number of bytes of the text that precede the question.
+ * Returns context, question and answer prefix in the chat template; *split: bytes before the
+ * question.
  */
 static char *turn_text(const kvd_benchmark_run *r, const char *context, const kvd_benchmark_turn *t,
                        bool first, size_t *split, kvd_err *err)
@@ -78,8 +78,7 @@ static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t,
 }
 
 /*
- * Encodes the prompt of a question in two parts. `prompt` is the part that is compressed at once,
- * `question` the rest up to the first answer.
+ * Encodes what is compressed at once (`prompt`) and the rest up to the first answer (`question`).
  */
 static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x, size_t turn,
                          kvd_ids *prompt, kvd_ids *question, kvd_err *err)
@@ -101,8 +100,7 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
 }
 
 /*
- * Removes the middle of a prompt that is too long. Afterwards prompt, question, and the `taken`
- * tokens of answers and later questions have at most max_len tokens together.
+ * Removes the middle of a long prompt: prompt, question and `taken` tokens then fit into max_len.
  */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
@@ -289,10 +287,7 @@ static bool is_end(const kvd_benchmark_run *r, uint32_t token)
            (r->settings.chat && token == r->chat_stop);
 }
 
-/*
- * Returns the text of an answer up to the text that ends it. *stopped tells if that text was
- * found.
- */
+/* Returns an answer up to its stop text; *stopped: found. */
 static char *answer_text(const kvd_benchmark_run *r, const kvd_benchmark_item *x,
                          const uint32_t *token, size_t n, bool *stopped, kvd_err *err)
 {
@@ -316,10 +311,7 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /*
-     * Returns 1 so that the end token is fed to the model. With a chat template returns 2, so that
-     * it is not fed, because the template writes the end token before the next question.
-     */
+    /* 1: the end token is fed; 2: not, because the chat template writes it. */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     while (high - low > 1) {

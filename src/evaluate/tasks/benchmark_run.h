@@ -7,25 +7,19 @@
 #include "model/text/chat.h"
 #include "model/text/tokenizer.h"
 
-/*
- * Point in the prompt up to which a method compresses the cache at once. Later tokens enter the
- * cache one by one.
- */
+/* Point up to which a method compresses the prompt at once; later tokens enter one by one. */
 typedef enum {
-    /* The cache is compressed after the first question, so that the method sees the question. */
+    /* After the first question, which the method sees. */
     KVD_COMPRESS_PROMPT,
-    /* The cache is compressed after the context, before the question. */
+    /* After the context, before the question. */
     KVD_COMPRESS_CONTEXT
 } kvd_compress_at;
 extern const char *const kvd_compress_at_words[3];
 
 typedef enum {
-    /*
-     * The questions of an item follow one another on one cache, with the model's own answers
-     * between them.
-     */
+    /* Questions of an item follow on one cache, with the model's answers between. */
     KVD_TURNS_FOLLOW,
-    /* Each question of an item is asked on a cache of its own, which holds only the context. */
+    /* Each question has its own cache of the context. */
     KVD_TURNS_APART
 } kvd_benchmark_turns;
 extern const char *const kvd_benchmark_turns_words[3];
@@ -33,24 +27,23 @@ extern const char *const kvd_benchmark_turns_words[3];
 typedef struct {
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
-    /* Largest number of tokens of a prompt and its answers. A longer prompt loses its middle. */
+    /* Most tokens of a prompt with its answers; longer prompts lose their middle. */
     size_t max_len;
-    /* Settings of the generator. Its max_len is computed from the items. */
+    /* Its max_len is computed from the items. */
     kvd_generator_spec generator;
-    bool no_special; /* leave out the begin-of-text token (BOS) */
+    bool no_special; /* leave out the begin-of-text token */
     /*
-     * Chat template that is put around context and question, or NULL. The answer prefix follows the
-     * template's header of the assistant's turn. The template itself contains the begin-of-text
-     * token.
+     * Chat template around context and question, with its own begin-of-text token, or NULL. The
+     * answer prefix follows the assistant's header.
      */
     const kvd_chat *chat;
 } kvd_benchmark_run_settings;
 
 typedef struct {
     size_t item, turn, sequence;
-    /* The answer's tokens have the indices at .. end - 1 in the arrays of kvd_continuations. */
+    /* The answer's tokens: indices at .. end - 1 in kvd_continuations. */
     size_t at, end;
-    bool last; /* true for the last answer of its sequence */
+    bool last; /* last answer of its sequence */
 } kvd_benchmark_answer;
 
 typedef struct {
@@ -59,21 +52,21 @@ typedef struct {
     const kvd_tokenizer *tokenizer;
     kvd_benchmark_run_settings settings;
     kvd_generator *generator;
-    /* File of finished sequences, borrowed; NULL if nothing is saved. */
+    /* Finished sequences, borrowed; NULL: nothing is saved. */
     kvd_journal *journal;
     kvd_continuations run;
-    kvd_benchmark_answer *answer; /* [n_answers], in the order of the sequences */
+    kvd_benchmark_answer *answer; /* [n_answers], in sequence order */
     size_t n_answers;
-    /* True for each item whose prompt lost its middle: [items->n]. */
+    /* [items->n] True if the prompt lost its middle. */
     bool *cut;
     /* Token that ends an answer in the chat template. */
     uint32_t chat_stop;
 } kvd_benchmark_run;
 
 typedef struct {
-    /* Answers up to the text that ends them: [n_answers]. */
+    /* [n_answers] Answers up to their stop text. */
     char **text;
-    double *score; /* 0 to 1: [n_answers] */
+    double *score; /* [n_answers] 0 to 1 */
     /* [n_answers] */
     size_t *n_tokens;
     /* [n_sequences] */
@@ -82,11 +75,9 @@ typedef struct {
 } kvd_benchmark_result;
 
 /*
- * Builds the token sequences of all items. A prompt that is too long loses its middle, as in
- * LongBench. Fails, naming the item, if a question does not fit into max_len. Fails also if
- * compress_at is KVD_COMPRESS_CONTEXT and a question has no text of its own, apart from the
- * context. Fails if the tokenizer lacks tokens of the chat template. *r can be released after a
- * failure too.
+ * Builds the token sequences of all items; long prompts lose their middle, as in LongBench. Fails,
+ * naming the item, if a question exceeds max_len, lacks own text with KVD_COMPRESS_CONTEXT, or the
+ * tokenizer lacks chat tokens. *r can be released after a failure.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
@@ -94,10 +85,9 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
- * Runs and scores all items with the open plan. `name` identifies the setting in the journal. With
- * --part, only this process's items are generated and saved in the journal, and nothing is scored.
- * Fails if the plan should compress the cache, but the counted bytes show that it did not. The
- * caller releases *out, which must be zeroed, also after a failure.
+ * Runs and scores all items with the open plan; name: the setting in the journal. With --part only
+ * generates and saves own items. Fails if the counted bytes show no compression. The caller
+ * releases zeroed *out, also after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

@@ -48,7 +48,7 @@ struct kvd_benchmark_table {
     uint64_t seed;
     kvd_column column[KVD_N_POINT_COLUMNS + N_COLUMNS];
     kvd_rows *rows;
-    /* Distinct names of tasks, in the order of first occurrence: [n_tasks]. */
+    /* [n_tasks] Distinct task names, in order of occurrence. */
     const char **task;
     size_t *task_of; /* [n_items] */
     size_t n_tasks;
@@ -121,10 +121,7 @@ static double dense_bytes(const kvd_config *c)
     return 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);
 }
 
-/*
- * Value of a parameter `task` that selects, instead of the index of one task, the mean over all
- * tasks with equal weights.
- */
+/* Value of `task` for the mean over all tasks with equal weights. */
 #define ALL_TASKS SIZE_MAX
 
 static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
@@ -133,9 +130,8 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
 }
 
 /*
- * Computes the mean score of a task in *r. If `less` is not NULL, computes the mean of the
- * differences between the scores in *r and in *less. For ALL_TASKS, bootstrap resamples draw items
- * within each task.
+ * Mean score of a task in *r, minus *less unless NULL. With ALL_TASKS, resamples draw items within
+ * tasks.
  */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
@@ -230,10 +226,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_stored", bytes / (double)sequences);
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / tokens / dense_bytes(t->config));
-    /*
-     * account.dense counts numbers of the type of this run (plan->type). The factor makes the ratio
-     * a fraction of a cache of 16 bits.
-     */
+    /* Relates account.dense, in the run's type, to a 16-bit cache. */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
     kvd_rows_real(t->rows, "prompt_tokens", prompt / (double)sequences);

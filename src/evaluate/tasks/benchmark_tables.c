@@ -115,8 +115,8 @@ const kvd_benchmark_row kvd_longbench_v2_row = {
     128, KVD_METRIC_CHOICE, NULL};
 
 /*
- * Settings of GSM8K without solved examples: the context is the question. With solved examples
- * (kvd_gsm8k_cot_row), the context is the examples.
+ * GSM8K without solved examples: the context is the question, otherwise (kvd_gsm8k_cot_row) the
+ * examples.
  */
 const kvd_benchmark_row kvd_gsm8k_row = {"gsm8k", "Question: {input}\n", 256, KVD_METRIC_NUMBER,
                                          "Question:"};
@@ -200,7 +200,7 @@ static const char *const scbench_next[] = {
     "\n\n{input}",
 };
 
-/* Settings of RULER's tasks. Each entry is used for all tasks whose name begins with its name. */
+/* RULER tasks: an entry serves all tasks whose names begin with its name. */
 static const kvd_benchmark_row ruler[] = {
     {"niah", NULL, 128, KVD_METRIC_MATCH_ALL, NULL}, {"vt", NULL, 30, KVD_METRIC_MATCH_ALL, NULL},
     {"cwe", NULL, 120, KVD_METRIC_MATCH_ALL, NULL},  {"fwe", NULL, 50, KVD_METRIC_MATCH_ALL, NULL},

@@ -28,10 +28,7 @@ int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err
     return 0;
 }
 
-/*
- * Returns the locale C.UTF-8, whose character classes are those of Unicode, or 0 if the C library
- * lacks it.
- */
+/* Returns locale C.UTF-8, with Unicode's character classes, or 0. */
 static locale_t unicode(void)
 {
     static locale_t known;

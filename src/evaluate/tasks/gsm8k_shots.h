@@ -1,7 +1,6 @@
 /*
- * Solved examples with chains of thought for GSM8K (Wei et al. 2022, arXiv:2201.11903, table 20),
- * in the words and the order of lm_eval/tasks/gsm8k/gsm8k-cot.yaml of
- * github.com/EleutherAI/lm-evaluation-harness.
+ * Solved chain-of-thought examples for GSM8K (Wei et al. 2022, arXiv:2201.11903, table 20), as in
+ * lm_eval/tasks/gsm8k/gsm8k-cot.yaml of github.com/EleutherAI/lm-evaluation-harness.
  */
 #ifndef KVD_EVALUATE_TASKS_GSM8K_SHOTS_H
 #define KVD_EVALUATE_TASKS_GSM8K_SHOTS_H
@@ -13,9 +12,10 @@
 enum { KVD_GSM8K_SHOTS = 8 };
 
 /*
- * Returns the first n solved examples as the prompt has them, "Q: ...\nA: ...\n\n"
- * each; n is at most KVD_GSM8K_SHOTS. The caller frees the text. If memory runs out, returns NULL
- * and fills *err.
+ * Returns the first n <= KVD_GSM8K_SHOTS examples, "Q: ...
+ * A: ...
+ *
+ * " each. The caller frees the text. Returns NULL without memory.
  */
 char *kvd_gsm8k_shots(size_t n, kvd_err *err);
 

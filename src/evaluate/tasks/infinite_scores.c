@@ -25,10 +25,7 @@ static bool same_digits(const char *s, size_t n, const char *number)
     return strlen(number) == n && !memcmp(s, number, n);
 }
 
-/*
- * Returns true if the word is the integer `reference` as Python's int() reads it: with a sign, and
- * with single underscores between digits.
- */
+/* Returns true if Python's int() reads the word as `reference`: sign, single underscores. */
 static bool is_number(const kvd_characters *word, const char *reference)
 {
     char *const plain = malloc(word->n + 1);
@@ -97,8 +94,8 @@ double kvd_leading_numbers(const char *answer, const kvd_metric_key *key)
 }
 
 /*
- * Returns a copy of s [n] in which line feeds, quotes, hyphens, asterisks and "Option" are
- * blanks, without two blanks in a row.
+ * Returns a copy of s [n] with line feeds, quotes, hyphens, asterisks and "Option" as single
+ * blanks.
  */
 static char *cleaned(const char *s, size_t n)
 {
@@ -137,10 +134,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
         if (!after)
             continue;
         after += strlen(prefix[k]);
-        /*
-         * InfiniteBench skips one character after the phrase, such as a blank. A character may be
-         * several bytes of UTF-8.
-         */
+        /* Skips one character, perhaps several bytes of UTF-8, as InfiniteBench does. */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
             after++;
@@ -152,7 +146,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
     return 0;
 }
 
-/* Chinese punctuation, which is removed in addition to ASCII punctuation. */
+/* Chinese punctuation, removed in addition to ASCII's. */
 static const char chinese_marks[] =
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛"
     "〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏";
@@ -163,7 +157,7 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Allocates the characters of `s` without spaces and punctuation, in lower case and sorted. */
+/* Returns the characters of `s`, lower case and sorted, without spaces and punctuation. */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

@@ -16,18 +16,17 @@ struct kvd_journal {
     char *path;
     FILE *file;
     /*
-     * JSON objects, one per line of the journal, with the members "run", "account" and "sequences".
-     * "file" and "line" are added to say where the object was read.
+     * The journal's JSON objects: "run", "account", "sequences", and "file" and "line" of origin.
      */
     json_t *groups;
     size_t n_saved;
     char **part;
     size_t n_parts;
-    /* True if this run made the file and has saved no sequence in it yet. */
+    /* True if this run made the file and saved nothing yet. */
     bool empty;
 };
 
-/* A space, the XXH3 of the JSON text in 16 hexadecimal digits, and a line feed. */
+/* Space, 16 hexadecimal digits of the JSON text's XXH3, line feed. */
 enum { CHECKSUM = 18 };
 
 static void checksum(char *to, const char *text, size_t n)
@@ -59,10 +58,7 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
     return kvd_run_key_same(path, "cannot be resumed", then, key, err);
 }
 
-/*
- * Takes one line of the journal. The first line must list the inputs and options of this run; later
- * lines must match their checksum.
- */
+/* Takes one line: the first must match this run's inputs and options, later ones their checksum. */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
 {
@@ -94,8 +90,7 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
 }
 
 /*
- * Reads the journal's lines and sets *whole to the number of bytes in complete lines. After the
- * complete lines, a killed run may have left an incomplete one.
+ * Reads the lines; *whole: bytes of complete lines. A killed run may leave an incomplete last one.
  */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
@@ -152,7 +147,7 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     return status;
 }
 
-/* Reads the journal of another part of the run. The process that writes it may still be running. */
+/* Reads another part's journal, whose process may still be running. */
 static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err *err)
 {
     char **const grown = realloc(j->part, (j->n_parts + 1) * sizeof *grown);
@@ -173,7 +168,7 @@ static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err
     return status;
 }
 
-/* Returns true if `name` is the file name of a part's journal: PATH.I-of-N. */
+/* Returns true if `name` is PATH.I-of-N. */
 static bool is_part(const kvd_journal *j, const char *name)
 {
     const char *const slash = strrchr(j->path, '/'), *const own = slash ? slash + 1 : j->path;
@@ -192,10 +187,7 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     char *where;
     if (asprintf(&where, "%.*s", folder ? folder : 1, folder ? j->path : ".") < 0)
         return kvd_no_memory(err, "a path", strlen(j->path));
-    /*
-     * Journals of other parts are read in the order of their names. If a sequence is in two
-     * journals, it is thus always taken from the same one.
-     */
+    /* Sorted by name, so that a sequence in two journals always comes from one. */
     const int n = scandir(where, &entry, NULL, alphasort);
     int status = n < 0 ? kvd_fail_errno(err, "cannot read the folder '%s'", where) : 0;
     for (int i = 0; i < n; i++) {
@@ -350,10 +342,7 @@ typedef struct {
     const kvd_continued *out;
     /* [c->n_sequences] */
     bool *done;
-    /*
-     * Statistics of each group of sequences that run together, stored at the index of the group's
-     * first sequence: [c->n_sequences].
-     */
+    /* [c->n_sequences] Statistics of each group, at its first sequence's index. */
     kvd_stepwise_account *account;
     kvd_progress *progress;
 } saved_call;

@@ -1,7 +1,6 @@
 /*
- * Sequences that an unfinished kvdim-tasks has generated, in OUT.h5.items or, for one --part,
- * OUT.h5.items.I-of-N. The first line lists the inputs and options of the run. Every further
- * line is a group of sequences that were generated together.
+ * Sequences of an unfinished kvdim-tasks, in OUT.h5.items or, for one --part, OUT.h5.items.I-of-N.
+ * First line: inputs and options; further lines: one generated group each.
  */
 #ifndef KVD_EVALUATE_TASKS_JOURNAL_H
 #define KVD_EVALUATE_TASKS_JOURNAL_H
@@ -15,32 +14,25 @@
 typedef struct kvd_journal kvd_journal;
 
 /*
- * Opens a journal and reads the lines of an earlier run; if `parts` is true, also the lines of the
- * journals path.I-of-N of other processes (--part). Fails if the earlier run had another `key`, or
- * if a line other than the last is damaged. On failure returns NULL and fills *err.
+ * Opens a journal and reads earlier lines, with `parts` also path.I-of-N. Fails for another `key`
+ * or damage before the last line. On failure returns NULL.
  */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
-/*
- * kvd_journal_n_saved returns the number of sequences that earlier runs saved. kvd_journal_n_parts
- * returns the number of journals of --part that were read.
- */
+/* Return the sequences that earlier runs saved, and the --part journals read. */
 size_t kvd_journal_n_saved(const kvd_journal *j);
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
 /* Removes the journal and the journals of --part. */
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
 /*
- * Closes the journal. Removes its file if this run made it and saved no sequence in it, because the
- * next run would fail on a file with the key of a run that was refused.
+ * Removes the file if this run made it and saved nothing: a refused run's key would block the next.
  */
 void kvd_journal_close(kvd_journal *j);
 
 /*
- * Generates as kvd_generate does, but takes the sequences that the journal already has from there,
- * and saves all others in the journal. `run` is the name of the setting and task. If j is NULL,
- * nothing is saved. *progress counts sequences, including those from the journal. `progress` may be
- * NULL. c->advanced is ignored. After SIGINT or SIGTERM the call fails at the end of the current
- * group of sequences.
+ * kvd_generate that takes saved sequences from the journal and saves others. run: setting and task.
+ * j NULL: saves nothing. *progress (may be NULL) counts all sequences; c->advanced is ignored.
+ * After SIGINT or SIGTERM fails at the end of the group.
  */
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,

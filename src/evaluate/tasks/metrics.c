@@ -73,10 +73,8 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * Scores a classification by the class names found in the answer. A name that is only a part of the
- * reference does not count. LongBench removes such a name from its list of names while it iterates
- * over this list, so that it skips the name after the removed one. This function skips the same
- * names.
+ * Scores by class names in the answer, not counting parts of the reference. LongBench removes names
+ * while iterating, which skips the next name; so does this function.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -109,7 +107,7 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* Bytes of the decimal digits at the start of s, of any script, as \d+ matches them in Python. */
+/* Returns the bytes of leading decimal digits of any script, as Python's \d+. */
 static size_t digits_of_any_script(const char *s)
 {
     size_t n = digits(s);
@@ -149,7 +147,7 @@ static double first_integer(const char *answer, const char *reference)
     return digits(at) == strlen(reference) && !memcmp(at, reference, strlen(reference));
 }
 
-/* Returns the length of the match of (-?[$0-9.,]{2,})|(-?[0-9]+) at the beginning of s, or 0. */
+/* Returns the length of (-?[$0-9.,]{2,})|(-?[0-9]+) at the beginning of s, or 0. */
 static size_t number_width(const char *s)
 {
     const size_t sign = *s == '-', wide = strspn(s + sign, "$0123456789.,");
@@ -157,7 +155,7 @@ static size_t number_width(const char *s)
     return wide >= 2 ? sign + wide : narrow ? sign + narrow : 0;
 }
 
-/* Copies s without commas, dollar signs and a point at the end; `out` has n + 1 bytes. */
+/* Copies s without commas, dollar signs and a final point; `out` has n + 1 bytes. */
 static void plain_number(const char *s, size_t n, char *out)
 {
     size_t m = 0;
@@ -196,8 +194,8 @@ static int last_number(const char *answer, const char *reference, double *score,
 }
 
 /*
- * Returns the letter X if the answer contains "The correct answer is (X)" or, failing that, "The
- * correct answer is X". Returns 0 if it contains neither.
+ * Returns X of "The correct answer is (X)" or, failing that, "The correct answer is X"; otherwise
+ * 0.
  */
 static char chosen(const char *answer)
 {
@@ -249,9 +247,8 @@ static char *blanked(const char *s, const char *drop)
 }
 
 /*
- * Applies the rule of InfiniteBench for an answer that does not begin with a letter. A reference
- * must begin one character after "answer is:" or a similar phrase. If there is no such phrase, the
- * first word of the answer that is a part of "ABCD" must be a reference.
+ * InfiniteBench, if the answer begins with no letter: a reference must follow "answer is:" or the
+ * like by one character; without a phrase, the first word in "ABCD" counts.
  */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {
@@ -315,7 +312,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* Fails if a reference makes the metric useless, because every answer would have the same score. */
+/* Fails for references with which every answer has one score. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

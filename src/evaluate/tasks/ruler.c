@@ -10,16 +10,11 @@
 #include "evaluate/tasks/ruler_build.h"
 
 /*
- * Numbers of the streams of random numbers. Task k draws from stream TASK_STREAM + k. RULER
- * shuffles with a generator that starts anew for every item; here stream ORDER_STREAM plays this
- * role.
+ * Random streams. Task k draws from TASK_STREAM + k; ORDER_STREAM shuffles, restarted per item as
+ * in RULER.
  */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/*
- * EXAMPLE_TOKENS is the largest number of tokens of the solved example before each question of task
- * vt (variable tracking). If an item of the smallest size is too long, another one is drawn, at
- * most ATTEMPTS times.
- */
+/* Most tokens of vt's solved example; most draws of an item whose smallest size is too long. */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -35,7 +30,7 @@ const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
                                                             "fwe",
                                                             NULL};
 
-/* Parameters of RULER's scripts/synthetic.yaml, in the order of kvd_ruler_words. */
+/* RULER's scripts/synthetic.yaml, in the order of kvd_ruler_words. */
 static const kvd_ruler_needles needle_tasks[] = {
     {KVD_RULER_NOISE, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
     {KVD_RULER_ESSAY, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
@@ -109,7 +104,7 @@ void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index)
     qsort(index, k, sizeof *index, ascending);
 }
 
-/* Returns the number of bytes before the last line, which is the question. */
+/* Returns the bytes before the last line, which is the question. */
 static size_t context_bytes(const char *input)
 {
     const char *const line = strrchr(input, '\n');
@@ -133,7 +128,7 @@ static int count_tokens(const kvd_ruler *r, const kvd_ruler_text *t, size_t *n, 
     return status ? -1 : 0;
 }
 
-/* Builds an item of n words or lines only to count its tokens. */
+/* Counts the tokens of an item of n words or lines. */
 static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *tokens, kvd_err *err)
 {
     kvd_ruler_text t = {0};
@@ -142,37 +137,24 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/*
- * How an item is fitted to a length. Its size is its number of words or lines, depending on the
- * task.
- */
+/* How an item is fitted to a length; size: words or lines, by task. */
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
-    /*
-     * Size of a trial item. From its number of tokens the search estimates the tokens per word or
-     * line.
-     */
+    /* Size of a trial item, from which tokens per word or line are estimated. */
     size_t sample;
-    /*
-     * Size with which the search begins. If an item is too long, its size is reduced by this
-     * number.
-     */
+    /* First size; also the reduction of a size that is too long. */
     size_t step;
     size_t least;
-    /*
-     * Number of tokens of the solved example of task vt (variable tracking). RULER subtracts them
-     * from the tokens of the trial item before it estimates the tokens per line.
-     */
+    /* Tokens of vt's solved example, subtracted before estimating tokens per line. */
     size_t beside;
-    /* Upper limit of the search. The limit is this number times the estimated size that fits. */
+    /* Search limit, as a multiple of the estimated size. */
     size_t slack;
 } fit;
 
 /*
- * RULER's binary search for the largest size of an item that fits. A trial item of size f->sample
- * gives an estimate of this size. The search covers sizes from f->step to f->slack times the
- * estimate. If no size fits, *size is f->step.
+ * RULER's binary search for the largest fitting size, from f->step to f->slack times an estimate
+ * (trial size f->sample). None fits: f->step.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -199,9 +181,8 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 }
 
 /*
- * Searches the size of an item of task fwe (frequent words). Adds f->step words at a time until the
- * prompt has f->limit tokens. Then removes the words added last, unless fewer than f->least words
- * would remain.
+ * fwe: adds f->step words until the prompt has f->limit tokens, then removes the last step unless
+ * fewer than f->least remain.
  */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -220,9 +201,8 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
 }
 
 /*
- * Builds an item and, as long as it is too long, shortens it by f->step. If an item of the smallest
- * size is too long, RULER draws others until one fits, perhaps for ever. This function draws at
- * most ATTEMPTS of them.
+ * Shortens an item by f->step while too long. At the smallest size draws at most ATTEMPTS others;
+ * RULER draws forever.
  */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
@@ -267,10 +247,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /*
-     * If 500 words of the essay are too long, RULER's search does not end. In this case the search
-     * begins at 25 words here.
-     */
+    /* RULER's search does not end if 500 essay words are too long; here it begins at 25. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)
@@ -279,10 +256,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/*
- * Chooses the size of the solved example of task vt (variable tracking), which comes first in a
- * prompt. Fills *f for the search of the item's size.
- */
+/* Chooses the size of vt's solved example, first in a prompt, and fills *f. */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;
@@ -417,7 +391,7 @@ static int tokens_of(const kvd_tokenizer *tokenizer, const char *text, size_t n,
     return status;
 }
 
-/* Writes an item as one line of JSON, like write_manifest of RULER. */
+/* Writes an item as one line of JSON, like RULER's write_manifest. */
 static int put_item(FILE *f, const kvd_benchmark_item *x, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err)
 {

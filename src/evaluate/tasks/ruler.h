@@ -1,8 +1,7 @@
 /*
  * Makes the items of RULER's synthetic tasks for any tokenizer, length and seed, after
- * scripts/data/synthetic of github.com/NVIDIA/RULER (Hsieh et al. 2024, arXiv 2404.06654).
- * Random numbers are this project's own, so items equal RULER's in form and distribution, not in
- * their words. docs/tasks.md lists the departures.
+ * scripts/data/synthetic of github.com/NVIDIA/RULER (Hsieh et al. 2024, arXiv 2404.06654). Own
+ * random numbers: equal in form and distribution, not in words. Departures: docs/tasks.md.
  */
 #ifndef KVD_EVALUATE_TASKS_RULER_H
 #define KVD_EVALUATE_TASKS_RULER_H
@@ -14,21 +13,19 @@
 #include "evaluate/tasks/benchmark.h"
 #include "model/text/tokenizer.h"
 
-/*
- * Number of tasks of synthetic.yaml without qa_1 and qa_2, and default number of items of a task.
- */
+/* Tasks of synthetic.yaml without qa_1 and qa_2; default items per task. */
 enum { KVD_N_RULER_TASKS = 11, KVD_RULER_ITEMS = 500 };
 /* Names of the tasks as in synthetic.yaml; NULL-terminated. */
 extern const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1];
 
 typedef struct {
-    bool task[KVD_N_RULER_TASKS]; /* in the order of kvd_ruler_words */
-    size_t length;                /* largest number of tokens of a prompt with its answer */
-    size_t items;                 /* per task; 0 means KVD_RULER_ITEMS */
+    bool task[KVD_N_RULER_TASKS]; /* by kvd_ruler_words */
+    size_t length;                /* most tokens of a prompt with its answer */
+    size_t items;                 /* per task; 0: KVD_RULER_ITEMS */
     uint64_t seed;
-    /* Path of a UTF-8 text in which needles are hidden; may be NULL if no task needs it. */
+    /* UTF-8 text that hides needles; may be NULL if no task needs it. */
     const char *essay;
-    /* True if special tokens such as BOS count towards the length of a prompt. */
+    /* True if special tokens such as BOS count towards the length. */
     bool special;
     /* True if context and question are tokenized separately (--compress-at context). */
     bool context_apart;
@@ -37,21 +34,18 @@ typedef struct {
 bool kvd_ruler_needs_essay(size_t k);
 
 /*
- * Appends the items of every chosen task. A prompt and its answer have at most s->length tokens. An
- * item has one question; its `id` is its number within the task, from 0. Equal settings and
- * tokenizers give equal items. With a larger number s->items of items, the first items stay the
- * same. *changes may replace the metric, the number of answer tokens and the stop text of the
- * tasks. Fails, naming the task, if its shortest item is too long, or if the essay is missing or
- * has no words.
+ * Appends the items of chosen tasks, prompt and answer within s->length tokens, one question each,
+ * `id` from 0 per task. Equal settings and tokenizers give equal items; more items keep the first
+ * ones. *changes may replace metric, answer tokens and stop text. Fails, naming the task, for a too
+ * long shortest item or a missing or empty essay.
  */
 int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,
                    kvd_err *err);
 
 /*
- * Writes the items as a file, whole or not at all: one JSON object per line, with RULER's fields
- * and the field task. kvd_benchmark_read reads equal items from the file. If `special` is true,
- * token counts include special tokens.
+ * Writes the items whole or not at all, one JSON object per line with RULER's fields and task, for
+ * kvd_benchmark_read. special: token counts include special tokens.
  */
 int kvd_ruler_write(const kvd_benchmark *b, const char *path, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err);

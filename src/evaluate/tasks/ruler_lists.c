@@ -5,7 +5,7 @@
 
 enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 
-/* A chain of assignments VAR A = 12345, VAR B = VAR A, ... between lines of noise. */
+/* Chain of assignments VAR A = 12345, VAR B = VAR A, ... between noise lines. */
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
@@ -47,10 +47,7 @@ static void put_chain(FILE *f, const chain *c, size_t n)
         if (k < KVD_RULER_CHAIN && c->at[k] == i) {
             if (k == 0)
                 fprintf(f, "VAR %s = %d\n", c->name[0], c->value);
-            /*
-             * The first variable of a chain is assigned a number, and the others the variable
-             * before them. As in RULER, the lines of the others end in a blank.
-             */
+            /* As in RULER, lines that assign a variable end in a blank. */
             else
                 fprintf(f, "VAR %s = VAR %s \n", c->name[k], c->name[k - 1]);
             k++;
@@ -116,9 +113,7 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 }
 
 /*
- * Writes word number k of a vocabulary of n words. The vocabulary consists of the adjectives, nouns
- * and verbs in *r. If there are fewer than n of these, it consists of pairs of different nouns
- * joined by a hyphen.
+ * Writes word k of n: adjectives, nouns and verbs of *r or, if too few, hyphenated pairs of nouns.
  */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
@@ -144,9 +139,8 @@ static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
 /*
- * Draws n words and writes a numbered list of them. The first KVD_RULER_COMMON words drawn appear
- * `often` times in the list, all others `seldom` times. *words receives an array of words_for(r, n)
- * word numbers, which the caller frees.
+ * Draws n words into a numbered list: the first KVD_RULER_COMMON occur `often` times, others
+ * `seldom`. *words [words_for(r, n)]: word numbers, freed by the caller.
  */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
@@ -198,7 +192,7 @@ static int push_common(const kvd_ruler *r, size_t n, const size_t *words, kvd_ru
 
 int kvd_ruler_cwe_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
-    /* The number of repetitions of a word depends on the prompt length, as in RULER. */
+    /* As in RULER, repetitions depend on the prompt length. */
     const bool small = r->s->length < 4096;
     const size_t example = small ? 20 : 40;
     size_t *words = NULL, size;
@@ -249,30 +243,21 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/*
- * Returns the number of different words in a text of task fwe. This includes the most frequent
- * word, in place of which the text has "...".
- */
+/* Returns the different words of fwe, with the most frequent one, written as "...". */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
     return n > CODED_ANSWERS ? n : 1 + CODED_ANSWERS;
 }
 
-/*
- * Returns how often the word of rank k occurs in a text of n words, by Zipf's law with exponent 2.
- * Ranks count from 1.
- */
+/* Returns the count of rank k >= 1 in n words by Zipf's law, exponent 2. */
 static size_t zipf(size_t n, size_t k)
 {
     static const double zeta_2 = 1.6449340668482264;
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/*
- * Writes the shuffled text of made-up words, in which the word of rank k appears zipf(n, k) times.
- * The word of rank 1 is written as "...".
- */
+/* Writes shuffled made-up words, rank k zipf(n, k) times; rank 1 is "...". */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

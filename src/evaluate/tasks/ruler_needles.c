@@ -24,9 +24,8 @@ static bool is_abbreviation(const char *word, size_t n)
 }
 
 /*
- * Returns true if a sentence ends between two words. The first word must end with . ! or ?, maybe
- * followed by quotation marks or brackets, and be no abbreviation. The second must not begin in
- * lower case.
+ * Returns true if `word` ends in . ! or ?, perhaps with quotes or brackets, is no abbreviation, and
+ * `next` is not lower case.
  */
 static bool ends_sentence(const char *word, const char *next)
 {
@@ -68,7 +67,7 @@ static void draw(kvd_ruler *r, kvd_ruler_kind kind, char word[NEEDLE_WORD])
     if (kind == KVD_RULER_NUMBERS) {
         snprintf(word, NEEDLE_WORD, "%d", (int)(1000000 + kvd_rng_below(&r->rng, 9000000)));
     } else if (kind == KVD_RULER_UUIDS) {
-        /* Bits of a UUID of version 4, variant 1 (RFC 4122). */
+        /* UUID version 4, variant 1 (RFC 4122). */
         const uint64_t high = (kvd_rng_u64(&r->rng) & ~0xf000ULL) | 0x4000,
                        low = (kvd_rng_u64(&r->rng) & ~(3ULL << 62)) | 1ULL << 63;
         snprintf(word, NEEDLE_WORD, "%08llx-%04llx-%04llx-%04llx-%012llx",
@@ -84,7 +83,7 @@ static void draw(kvd_ruler *r, kvd_ruler_kind kind, char word[NEEDLE_WORD])
 
 typedef struct {
     char key[MOST_NEEDLES][NEEDLE_WORD];
-    /* Value number v of key k is value[k * values + v]. */
+    /* Value v of key k is value[k * values + v]. */
     char value[MOST_NEEDLES][NEEDLE_WORD];
     size_t n;
     size_t order[MOST_NEEDLES];
@@ -122,8 +121,8 @@ static const char *essay_word(const kvd_ruler *r, size_t i)
 }
 
 /*
- * Writes n words of the essay with the needles between them. If the essay has fewer than n words,
- * repeats it. The depth of each needle is drawn from 40 equally spaced percentages from 0 to 100.
+ * Writes n essay words (repeated if needed) with needles at depths drawn from 40 equally spaced
+ * percentages, 0 to 100.
  */
 static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
 {
@@ -131,7 +130,7 @@ static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
     for (size_t i = 0; i < n; i++)
         sentences += i + 1 == n || r->ends[i % r->essay.n];
     kvd_ruler_positions(r, N_DEPTHS, h->n, depth);
-    /* Two needles without essay text between them are two blanks apart, as in RULER. */
+    /* Adjacent needles are two blanks apart, as in RULER. */
     for (size_t i = 0; i <= h->n; i++) {
         size_t until = sentences;
         if (i < h->n) {
@@ -161,10 +160,7 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
         char key[NEEDLE_WORD], value[NEEDLE_WORD];
         if (i)
             fputc('\n', f);
-        /*
-         * RULER inserts needles from the end of the text, so the first needle is at the last
-         * position.
-         */
+        /* RULER inserts needles from the end, so the first one is last. */
         if (left && at[h->n - left] == i) {
             put_hidden(f, r, h, --left);
             fputc('\n', f);

@@ -1,6 +1,6 @@
 #include "evaluate/tasks/ruler_build.h"
 
-/* Common English words for RULER items. No word is in two of the lists, and none has a hyphen. */
+/* Common English words for RULER items: no word in two lists, no hyphens. */
 const char kvd_ruler_adjectives[] =
     "able active agile alert amber ample ancient angry antique apt arctic aware awkward bare "
     "basic bitter bland blank bleak blind blunt bold brave brief bright brisk broad broken "

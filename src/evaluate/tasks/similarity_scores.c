@@ -88,14 +88,11 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
     return status ? -1 : 0;
 }
 
-/*
- * Words of a text as numbers. A word that occurs in both compared texts has the same number in
- * both.
- */
+/* Words as numbers, equal for equal words of both texts. */
 typedef struct {
     /* [n_words] */
     size_t *word;
-    size_t *end; /* index after the last word of each sentence: [n_sentences] */
+    size_t *end; /* [n_sentences] index after each last word */
     size_t n_words, n_sentences, n_distinct;
 } sentences;
 
@@ -121,7 +118,7 @@ static int number_of(dictionary *d, const kvd_characters *w, size_t *number, kvd
     return 0;
 }
 
-/* Adds a sentence. A sentence of only white space has one empty word. */
+/* A sentence of only white space has one empty word. */
 static int add_sentence(const kvd_characters *x, dictionary *d, sentences *s, kvd_err *err)
 {
     const kvd_characters empty = {0};
@@ -163,10 +160,7 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets in_union[w] for the words w of the longest common subsequence of x and y. If there are
- * several such subsequences, it is the one that the Python package `rouge` finds.
- */
+/* Sets in_union[w] for words w of the longest common subsequence that Python's `rouge` finds. */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {
@@ -203,8 +197,8 @@ static double package_f1(double both, double answer, double reference)
 }
 
 /*
- * Counts distinct words that both texts have. If `subsequences` is true, counts only words that are
- * in a longest common subsequence of some pair of sentences.
+ * Counts distinct common words; subsequences: only those in a longest common subsequence of a pair
+ * of sentences.
  */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
@@ -265,12 +259,9 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
 
 typedef struct {
     const kvd_characters *a, *b;
-    /* True for frequent characters of text b, which the search for matches ignores: [b->n]. */
+    /* [b->n] True: frequent character, ignored by the search. */
     bool *popular;
-    /*
-     * length[.][j] is the length of the match that ends before index j of b, [b->n + 1]. There are
-     * two such arrays, for two successive indices of a.
-     */
+    /* [b->n + 1] Match lengths before each index of b, for two successive indices of a. */
     size_t *length[2];
 } matcher;
 
@@ -279,9 +270,8 @@ typedef struct {
 } block;
 
 /*
- * Returns the longest block of equal consecutive elements in a[alo .. ahi-1] and b[blo .. bhi-1].
- * Among equally long blocks, returns the one that begins first in a, and of these the one that
- * begins first in b.
+ * Returns the longest common block of a[alo .. ahi-1] and b[blo .. bhi-1]; ties: first in a, then
+ * in b.
  */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
@@ -323,7 +313,7 @@ static size_t matched(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi
     return sum;
 }
 
-/* Computes the ratio of Python's SequenceMatcher(None, a, b).ratio(). */
+/* Computes Python's SequenceMatcher(None, a, b).ratio(). */
 static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, kvd_err *err)
 {
     enum { FREQUENT_FROM = 200 };
@@ -346,10 +336,7 @@ static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, 
     return ok ? 0 : kvd_no_memory(err, "matches of two texts", 3 * b->n * sizeof(size_t));
 }
 
-/*
- * Returns the first line that contains neither a backtick nor # nor //. *len is 0 if there is no
- * such line.
- */
+/* Returns the first line without backtick, # and //; *len 0 if none. */
 static const char *code_line(const char *s, size_t *len)
 {
     s += strspn(s, "\n");
@@ -372,10 +359,7 @@ int kvd_code_similarity(const char *answer, const char *reference, double *score
     double r = 0;
     int status = kvd_characters_of(line, n, &a, err) ||
                  kvd_characters_of(reference, strlen(reference), &b, err);
-    /*
-     * Equal texts score 1 and an empty text scores 0: fuzzywuzzy handles these two cases before it
-     * computes the ratio.
-     */
+    /* As fuzzywuzzy: equal texts score 1, an empty text 0. */
     if (!status && !kvd_words_order(&a, &b))
         r = 1;
     else if (!status && a.n && b.n)

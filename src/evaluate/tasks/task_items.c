@@ -29,9 +29,9 @@ void kvd_task_items_release(kvd_task_items *items)
 
 typedef struct {
     kvd_ids prompt, forced;
-    /* [n + 1] Index of the first token of each prompt, and of each continuation. */
+    /* [n + 1] First token of each prompt, and of each continuation. */
     size_t *offset, *end;
-    /* [n] Number of question tokens before the answer of each sequence. */
+    /* [n] Question tokens before the answer of each sequence. */
     size_t *lead;
     size_t n, capacity;
 } builder;
@@ -63,9 +63,8 @@ static int grow_sizes(size_t **list, size_t capacity, kvd_err *err)
 }
 
 /*
- * Ends the current sequence, which so far is a prompt. If `question` is not NULL, the tokens of
- * question and answer are prescribed after the prompt. If it is NULL, the model generates `more`
- * tokens.
+ * Ends the current prompt. question: its tokens and the answer's are prescribed next; NULL: the
+ * model generates `more` tokens.
  */
 static int end_sequence(builder *b, const kvd_ids *question, const kvd_ids *answer, size_t more,
                         kvd_err *err)
@@ -114,10 +113,7 @@ static int make_clusters(kvd_task_items *items, kvd_err *err)
 static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const uint32_t *id,
                          size_t n, kvd_err *err)
 {
-    /*
-     * n_items grows only when a text is stored, so that after a failure exactly the texts that
-     * exist are freed.
-     */
+    /* Counts only stored texts, so that a failure frees exactly those. */
     const size_t i = items->n_items++;
     items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
     return items->reference[i] ? 0 : -1;
@@ -215,10 +211,7 @@ static int read_fields(const kvd_task_documents *d, const char *field, fields *f
     return 0;
 }
 
-/*
- * Reads two fields of every document into two lists. Refuses plain text files: they have no fields,
- * so both lists would get the same text.
- */
+/* Reads two fields of every document. Refuses plain text, which would give one text twice. */
 static int read_both(const kvd_task_documents *d, const char *second, fields *a, fields *b,
                      kvd_err *err)
 {
@@ -232,10 +225,7 @@ static int read_both(const kvd_task_documents *d, const char *second, fields *a,
     return 0;
 }
 
-/*
- * Encodes a document and keeps the first `room` tokens. Fails if the document has fewer than
- * `least` tokens.
- */
+/* Keeps the first `room` tokens of a document. Fails below `least` tokens. */
 static int encode_document(const kvd_task_documents *d, const kvd_tokenizer *tok, const char *text,
                            size_t len, size_t room, size_t least, kvd_ids *ids, kvd_err *err)
 {
@@ -347,7 +337,7 @@ static int label_documents(kvd_task_items *items, const fields *label, const cha
                : kvd_fail(err, "a choice between %zu classes is none", items->n_classes);
 }
 
-/* Encodes the name of a class after a space, like a word within a text. */
+/* Encodes a class name after a space, like a word within a text. */
 static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids, kvd_err *err)
 {
     char *text;
@@ -428,10 +418,7 @@ static int make_needle(const kvd_tokenizer *tok, unsigned number, needle *x, kvd
            kvd_tokenizer_encode(tok, answer, strlen(answer), false, &x->answer, err);
 }
 
-/*
- * Inserts the needle into the text id [n] at relative `depth`, 0 .. 1, and shortens the text so
- * that everything fits.
- */
+/* Inserts the needle into text id [n] at `depth` 0 .. 1, shortening the text to fit. */
 static int push_needle(builder *b, const uint32_t *id, size_t n, const needle *x, double depth,
                        size_t max_len, kvd_err *err)
 {

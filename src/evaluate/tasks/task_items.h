@@ -1,6 +1,6 @@
 /*
- * Test items of kvdim-tasks made from texts: continue a text, find a number hidden in a text
- * (needle), classify documents.
+ * Items of kvdim-tasks made from texts: continue a text, find a hidden number (needle), classify
+ * documents.
  */
 #ifndef KVD_EVALUATE_TASKS_TASK_ITEMS_H
 #define KVD_EVALUATE_TASKS_TASK_ITEMS_H
@@ -19,32 +19,25 @@ typedef enum {
 enum { KVD_TASK_CLASSES = 64 };
 
 /*
- * An item is one sequence of `run`; in task classify it is n_classes sequences, in the order of the
- * classes. The cache is compressed at the end of the prompt. In tasks needle and classify, the
- * continuation begins with the question, `lead` tokens that are read with the compressed cache.
+ * An item is one sequence of `run`, or n_classes in classify. The cache is compressed after the
+ * prompt. In needle and classify, the continuation begins with a question of `lead` tokens.
  */
 typedef struct {
     size_t n_items;
-    /* [n_items] Index of the text from which each item is made; the bootstrap draws whole texts. */
+    /* [n_items] Text of each item; the bootstrap draws whole texts. */
     size_t *cluster;
     size_t n_clusters;
-    /*
-     * Prompts and continuations; this structure owns their arrays. In tasks needle and classify,
-     * the tokens of the continuations are prescribed.
-     */
+    /* Prompts and continuations, owned; prescribed tokens in needle and classify. */
     kvd_continuations run;
-    /* Task generate: text to compare with the generated one, [n_items]; NULL if there is none. */
+    /* generate: [n_items] text to compare; NULL if none. */
     char **reference;
     size_t *reference_len;
-    /*
-     * Question tokens before the answer, at least 1, in tasks needle and classify:
-     * [run.n_sequences].
-     */
+    /* needle, classify: [run.n_sequences] question tokens before the answer, at least 1. */
     size_t *lead;
-    /* Task needle: relative depth of the needle, 0 .. 1: [n_items]. */
+    /* needle: [n_items] depth, 0 .. 1. */
     double *depth;
     size_t n_depths;
-    /* Task classify: right class of each document: [n_items]. */
+    /* classify: [n_items] right class. */
     size_t *label;
     char *class_name[KVD_TASK_CLASSES];
     size_t n_classes;
@@ -53,51 +46,43 @@ typedef struct {
 void kvd_task_items_release(kvd_task_items *items);
 
 /*
- * Makes one item from every sequence that has at least prompt + n_new tokens: its first `prompt`
- * tokens are the prompt, and the text of the next n_new tokens is the reference. If `tok` is NULL,
- * items have no references. At most `most` items are made; 0 means all. Fails if no sequence is
- * long enough.
+ * Makes an item of each sequence with at least prompt + n_new tokens: prompt, then n_new reference
+ * tokens. tok NULL: no references. most: 0 means all. Fails if no sequence is long enough.
  */
 int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
 
 typedef struct {
-    const char *const *text; /* paths of files, [n_text] */
+    const char *const *text; /* [n_text] paths of files */
     size_t n_text;
-    const char *field; /* name of the JSON field that holds the text of a document */
+    const char *field; /* JSON field of a document's text */
     /* Question after every document; NULL for none. */
     const char *ask;
     bool no_special;
-    /*
-     * Largest number of tokens of a prompt and its continuation; longer documents lose their end.
-     */
+    /* Most tokens of a prompt with its continuation; longer documents lose their end. */
     size_t max_len;
-    size_t most; /* largest number of documents; 0: all */
+    size_t most; /* 0: all documents */
 } kvd_task_documents;
 
 /*
- * Makes one item of each document. The prompt is the document, followed by the question. The field
- * `reference` of the document has the expected answers.
+ * Makes one item of each document, followed by the question. Field `reference` has the expected
+ * answers.
  */
 int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d,
                               const char *reference, const kvd_tokenizer *tok, size_t n_new,
                               kvd_err *err);
 
 /*
- * Makes one item of every document, followed by the question and by each class. Without a question,
- * the last token of the document is used as the question. `label` is the field with the class.
- * `classes` lists the names of all classes as "a,b"; a document with any other label is an error.
- * If `classes` is NULL, the classes are the labels of the documents in the order in which they
- * occur.
+ * Makes an item of each document, question (or else its last token) and each class. label: field
+ * with the class; classes: names "a,b", other labels fail; NULL: all labels in order of occurrence.
  */
 int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, const char *label,
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err);
 
 /*
- * Makes items of passkey retrieval (Mohtashami and Jaggi 2023): a random number of five digits is
- * hidden in each of at most `most` sequences. It is hidden at n_depths depths from 0 (start) to 1
- * (end); a single depth is the middle. Seed, sequence and depth determine the number. Texts are
- * shortened to max_len tokens.
+ * Passkey retrieval (Mohtashami and Jaggi 2023): hides five random digits in at most `most`
+ * sequences at n_depths depths, 0 (start) to 1 (end); one depth: the middle. Digits depend on seed,
+ * sequence and depth. Shortens texts to max_len tokens.
  */
 int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                            size_t n_depths, size_t max_len, size_t most, uint64_t seed,

@@ -53,8 +53,8 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
 }
 
 /*
- * Scores generated text `mine` against the text `theirs` of the uncompressed model, and against the
- * reference text. `mine` and `theirs` may be the same array.
+ * Scores text `mine` against the uncompressed model's `theirs`, perhaps the same array, and against
+ * the reference.
  */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
@@ -123,7 +123,7 @@ static void score_needles(const kvd_task_run *f, kvd_task_result *r, const uint3
     }
 }
 
-/* Returns the class with the largest log probability; the first one if several have the largest. */
+/* Returns the class with the largest log probability; the first of equals. */
 static size_t choose(const kvd_task_items *items, size_t item, const double *log_p)
 {
     size_t best = 0;
@@ -154,10 +154,7 @@ static void score_classes(const kvd_task_run *f, kvd_task_result *r, const doubl
     }
 }
 
-/*
- * Runs the items of a task. If `reference` is true, the plan is the uncompressed model, which is
- * compared with itself.
- */
+/* Runs a task's items. reference: the plan is the uncompressed model, compared with itself. */
 static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const kvd_plan *plan,
                     bool reference, kvd_task_result *r, kvd_progress *progress, kvd_err *err)
 {
@@ -238,10 +235,7 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
     if (f->part)
         return 0;
     const kvd_stepwise_account *const a = &r->account;
-    /*
-     * a->dense is the bits of an uncompressed cache of type plan->type. A number of bits times
-     * `unit` is a fraction of a 16-bit cache.
-     */
+    /* Bits times `unit` are a fraction of a 16-bit cache. */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
@@ -274,10 +268,7 @@ size_t kvd_task_run_sequences(const kvd_task_run *f)
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err)
 {
-    /*
-     * The uncompressed cache has the type of the forward pass, so that it stores keys and values
-     * unchanged.
-     */
+    /* The cache has the forward pass's type: keys and values stay unchanged. */
     const kvd_plan uncompressed = {.type = spec->compute};
     kvd_generator_spec sized = *spec;
     size_t longest = 1;
@@ -342,9 +333,8 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
 }
 
 /*
- * Computes the ratio of two sums with a bootstrap interval. The numerator is the sum of measure m
- * over the items in *r; if `less` is not NULL, the sum in *less is subtracted. The denominator is
- * the sum of measure m in *of or, if `of` is NULL, the number of items.
+ * Ratio of sums of measure m with bootstrap interval: (*r minus *less, unless NULL) / (*of, or
+ * NULL: number of items).
  */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,

@@ -1,6 +1,6 @@
 /*
- * Runs the items of every task (task_items.h) with the uncompressed cache once, and with
- * compressed caches, and computes the measures of every item.
+ * Runs the items of every task (task_items.h) once uncompressed and with compressed caches, and
+ * measures each item.
  */
 #ifndef KVD_EVALUATE_TASKS_TASK_RUN_H
 #define KVD_EVALUATE_TASKS_TASK_RUN_H
@@ -35,29 +35,20 @@ typedef enum {
 typedef struct {
     kvd_task_task task;
     const char *name, *units, *long_name;
-    /*
-     * True if the measure compares the output with that of the uncompressed model. False if it
-     * compares the output with the right answer in the data.
-     */
+    /* True if compared with the uncompressed output; false: with right answers. */
     bool own;
 } kvd_task_measure_info;
 extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];
 
 typedef struct {
-    /*
-     * One value per item of the measure's task; NULL if that task was not run. A value is NaN
-     * without a reference text or a tokenizer.
-     */
+    /* One value per item; NULL if the task was not run; NaN without reference text or tokenizer. */
     double *value[KVD_N_FREE_MEASURES];
-    /* Task generate: [n_items][n_new]. */
+    /* generate: [n_items][n_new] */
     uint32_t *token;
     double seconds;
-    /*
-     * Bytes of the cache divided by those of an uncompressed 16-bit cache, averaged over decode
-     * steps; NaN without steps.
-     */
+    /* Cache bytes / uncompressed 16-bit bytes, mean over decode steps; NaN without steps. */
     double cache_share;
-    /* Bytes that a decode step reads, over the bytes of an uncompressed 16-bit cache. */
+    /* Bytes that a decode step reads / uncompressed 16-bit bytes. */
     double read_share;
     kvd_stepwise_account account;
 } kvd_task_result;
@@ -66,24 +57,24 @@ typedef struct {
     /* Items of each task; n_items is 0 if the task is not wanted. */
     kvd_task_items items[KVD_N_FREE_TASKS];
     kvd_task_result reference; /* uncompressed model */
-    /* File of finished sequences; borrowed and set by the caller; NULL if nothing is saved. */
+    /* Finished sequences; set by the caller, borrowed; NULL: nothing is saved. */
     kvd_journal *journal;
     /* Private fields follow. */
     const kvd_config *config;
-    /* Tokenizer, borrowed; NULL if generated texts are not compared. */
+    /* Borrowed; NULL: generated texts are not compared. */
     const kvd_tokenizer *tokenizer;
     kvd_generator *generator;
-    /* Tokens that the uncompressed model generated, for each task. */
+    /* Tokens of the uncompressed model, per task. */
     uint32_t *token[KVD_N_FREE_TASKS];
     /* Class that the uncompressed model chose for each document. */
     size_t *choice;
-    /* True with --part: this process only generates its own items and scores nothing. */
+    /* True with --part: generates own items and scores nothing. */
     bool part;
 } kvd_task_run;
 
 /*
- * Runs the uncompressed model on the items that the caller has filled. spec->max_len is computed
- * from the items. The tokenizer must outlive *f. *f can be released after a failure too.
+ * Runs the uncompressed model on the caller's items; computes spec->max_len. The tokenizer must
+ * outlive *f. *f can be released after a failure.
  */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
@@ -93,35 +84,31 @@ void kvd_task_run_release(kvd_task_run *f);
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
- * Runs all items with the open plan. `name` identifies the setting in the journal. Fails if the
- * plan should compress the cache, but the counted bytes show that it did not. *r must be zeroed, or
- * be the result of an earlier call with the same *f. The caller releases *r with
- * kvd_task_result_release.
+ * Runs all items with the open plan; name: the setting in the journal. Fails if counted bytes show
+ * no compression. *r: zeroed, or of an earlier call with *f; released with kvd_task_result_release.
  */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);
 void kvd_task_result_release(kvd_task_result *r);
 
 /*
- * Stores in *mean, which must be zeroed, the means over the n results r of every item's values; the
- * results differ in their random seeds. Seconds are added up. spread[m] is the standard deviation
- * over seeds of the mean over items. The caller releases *mean, also after a failure.
+ * Fills zeroed *mean with the means of each item over n results of different seeds; seconds are
+ * sums. spread[m]: standard deviation of the mean over seeds. The caller releases *mean, also after
+ * a failure.
  */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);
 
 /*
- * Computes the mean over items of measure m. If `less` is not NULL, computes the mean of the
- * differences between *r and *less. The bootstrap interval draws whole clusters (all items of one
- * text). NaN if an item has no value.
+ * Mean over items of measure m in *r, minus *less unless NULL; bootstrap over clusters (items of
+ * one text). NaN if an item has no value.
  */
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
 /*
- * Divides the mean of measure m in *r by that of the uncompressed model. The bootstrap interval
- * draws the same clusters (all items of one text) for both. Fails if the mean of the uncompressed
- * model is 0.
+ * Divides the mean of measure m by the uncompressed one, resampling clusters (items of one text)
+ * jointly. Fails if that is 0.
  */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);

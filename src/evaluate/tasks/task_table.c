@@ -26,12 +26,9 @@ struct kvd_task_table {
     column_text *text;
     int n;
     size_t n_rows, capacity;
-    /* Values of each measure: [rows][number of items of the measure's task]. */
+    /* [rows][items of the measure's task] Values of each measure. */
     double *value[KVD_N_FREE_MEASURES];
-    /*
-     * Tokens that were generated in task generate: [rows][n_items][n_new]. A row that holds the
-     * mean over several seeds has no tokens of its own and is filled with -1.
-     */
+    /* generate: [rows][n_items][n_new] tokens; -1 in rows of means over seeds. */
     int32_t *token;
 };
 

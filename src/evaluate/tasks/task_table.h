@@ -1,13 +1,10 @@
 /*
- * Results of kvdim-tasks (file kvdim/tasks): one results line per evaluated setting of a method.
- * The groups /generated, /needle and /classified hold the values of every item of tasks generate,
- * needle and classify. Means and intervals can be computed from them again.
+ * Results of kvdim-tasks (file kvdim/tasks): one line per setting; /generated, /needle, /classified
+ * hold every item's values.
  *
- * A measure has the columns NAME, NAME_lo and NAME_hi: its mean and the ends of its confidence
- * interval. If the measure compares with the right answer in the data, it also has NAME_change, its
- * paired difference from the uncompressed model, with an interval. A measure that compares with the
- * output of the uncompressed model does not. With several random seeds a measure has NAME_sd, the
- * standard deviation over seeds.
+ * A measure has columns NAME, NAME_lo, NAME_hi (mean, confidence interval); measures against right
+ * answers also NAME_change, the paired difference from the uncompressed model, with interval;
+ * several seeds NAME_sd.
  */
 #ifndef KVD_EVALUATE_TASKS_TASK_TABLE_H
 #define KVD_EVALUATE_TASKS_TASK_TABLE_H
@@ -16,15 +13,14 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* Size in bytes of a printed results line. */
+/* Bytes of a printed results line. */
 enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
 
 /*
- * Returns a results table without lines. On failure returns NULL and fills *err. `f` and `config`
- * are borrowed. `label`: name of the texts. `calibrated`: name of the calibration text. `seed`:
- * random seed of the bootstrap.
+ * Returns an empty table, or NULL on failure. Borrows `f` and `config`. label, calibrated: names of
+ * texts; seed: of the bootstrap.
  */
 kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *config,
                                    const char *label, const char *calibrated, bool seeds,
@@ -32,25 +28,18 @@ kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *conf
 void kvd_task_table_free(kvd_task_table *c);
 
 /*
- * Adds a results line. `plan` is the open cache plan that gave the result. If the result is a mean
- * over n_seeds plans with different seeds, `plan` is the first of them. spread
- * [KVD_N_FREE_MEASURES]: standard deviations over seeds, read if n_seeds is above 1.
+ * Adds a line. plan: open, the first of n_seeds if a mean. spread [KVD_N_FREE_MEASURES]: standard
+ * deviations over seeds, if n_seeds > 1.
  */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,
                        const double *spread, kvd_err *err);
 
 const kvd_rows *kvd_task_table_rows(const kvd_task_table *c);
-/*
- * Writes the measures of results line i with their intervals into line [KVD_TASK_LINE]. Returns
- * `line`.
- */
+/* Writes line i's measures with intervals into line [KVD_TASK_LINE]. Returns `line`. */
 const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line);
 
-/*
- * Computes the share of the uncompressed model's mean that results line `row` keeps
- * (kvd_task_share).
- */
+/* Computes line `row`'s share of the uncompressed mean (kvd_task_share). */
 int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m, kvd_interval *out,
                          kvd_err *err);
 

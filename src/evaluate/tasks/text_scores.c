@@ -6,9 +6,8 @@
 #include "evaluate/tasks/characters.h"
 
 /*
- * Returns the lower case of the first character of s if it is in [a-z0-9], else a space. Outside
- * ASCII, only two characters have a lower case in [a-z0-9]: U+0130 (i) and U+212A, the kelvin sign
- * (k).
+ * Returns the lower case of the first character if in [a-z0-9], else a space. Beyond ASCII: U+0130
+ * (i) and U+212A, the kelvin sign (k).
  */
 static char word_character(const char *s, size_t n, size_t *width)
 {
@@ -57,10 +56,7 @@ static int words_of(const char *s, size_t n, words *w, kvd_err *err)
             if (!used || !w->text[used - 1])
                 w->word[w->n++] = w->text + used;
             w->text[used++] = c;
-            /*
-             * If the character is U+0130, which has 2 bytes, its lower case is an i and a combining
-             * dot. The dot is no part of a word, so the word ends here.
-             */
+            /* The lower case of U+0130 is i and a combining dot, which ends the word. */
             if (width == 2)
                 w->text[used++] = '\0';
         } else if (used && w->text[used - 1]) {
@@ -103,10 +99,7 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
     return status;
 }
 
-/*
- * Returns the edit distance by the algorithm of Wagner and Fischer with one row of the table. `row`
- * has room for m + 1 numbers.
- */
+/* Edit distance by Wagner and Fischer; row [m + 1] is scratch. */
 static size_t distance(const uint32_t *a, size_t n, const uint32_t *b, size_t m, size_t *row)
 {
     for (size_t j = 0; j <= m; j++)

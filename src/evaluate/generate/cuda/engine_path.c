@@ -1,7 +1,6 @@
 /*
- * Generates with the CUDA inference engine in bf16. Several prompts run in one iteration of the
- * engine. After the prompts, every iteration is one decode step of all sequences. Bytes are counted
- * as in methods/sequence_cache.h.
+ * Generates with the CUDA engine in bf16: prompts share iterations, then each iteration is a decode
+ * step of all sequences. Bytes as in methods/sequence_cache.h.
  */
 #include <math.h>
 #include <stdio.h>
@@ -20,15 +19,14 @@
 enum { PAGE = 64 };
 
 /*
- * Sequences run together in groups. A group has 1 / GROUPS of all sequences, but at least
- * LEAST_SLOTS and at most MOST_SLOTS. So there are several groups, which are divided among the
- * GPUs. The size of a group does not depend on the number of GPUs.
+ * A group has 1 / GROUPS of all sequences, within LEAST_SLOTS and MOST_SLOTS, independent of the
+ * number of GPUs that share the groups.
  */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
     size_t rows;
-    kvd_engine_count of; /* contents of the slot's cache; the field `bits` is never NaN here */
+    kvd_engine_count of; /* cache of the slot; `bits` is never NaN */
 } slot_state;
 
 typedef struct {
@@ -38,30 +36,27 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     kvd_engine_spec spec;
     kvd_engine *engine;
-    size_t pages; /* number of pages of the first engine that was opened */
+    size_t pages; /* pages of the first engine */
     size_t slots, max_tokens;
     bool scores;
     /* [slots] */
     kvd_slice *slice;
     /* [slots] */
     uint32_t *token;
-    /* Logits [slots][vocab_size]; NULL if they were never wanted. */
+    /* [slots][vocab_size] Logits; NULL if never wanted. */
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
     /*
-     * `heads` is the number of KV heads in all layers. `counted_heads` is the number of KV heads in
-     * the layers that `engine->count` counts. The engine does not count layers that have a sliding
-     * window and no method that acts on them.
+     * KV heads of all layers, and of layers in engine->count: all but those with a window and no
+     * method.
      */
     double heads, counted_heads;
-    /*
-     * Bits of K and V of one token before quantisation, in all heads that `counted_heads` includes.
-     */
+    /* Bits of K and V of a token before quantisation, in `counted_heads`. */
     double row_bits;
-    /* Bits of K and V of one token of a layer in the uncompressed cache. */
+    /* Bits of K and V of a token of a layer, uncompressed. */
     double dense_bits;
-    /* Bits stored per cached token in addition to K and V (kvd_plan_entry_bits). */
+    /* Bits per cached token in addition to K and V (kvd_plan_entry_bits). */
     double entry_bits;
     kvd_stepwise_account account;
 } by_engine;
@@ -81,10 +76,7 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /*
-         * The message ends in ": use ...", advice for programs that always use the GPU engine. Here
-         * the CPU path is used instead, so the advice is cut off.
-         */
+        /* Cuts off ": use ...", advice for GPU-only programs; here the CPU path runs instead. */
         if (advice)
             *advice = '\0';
         return -1;
@@ -102,15 +94,9 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 {
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
     const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
-    /*
-     * `cut` is true if a method projects K to fewer dimensions after RoPE and another one then
-     * quantises K.
-     */
+    /* cut: K is projected after RoPE, then quantised. */
     const bool rebuilds = p->dims && p->dims->rebuild, cut = p->bits && p->dims && !rebuilds;
-    /*
-     * If the model reads a prompt more than once, each further copy follows the earlier ones in
-     * position.
-     */
+    /* Copies of a prompt follow it in position. */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const char *reason = NULL;
     kvd_err err = {""};
@@ -135,8 +121,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 }
 
 /*
- * Returns the bits of K and V of one token in a layer, before quantisation. If several KV heads
- * share one latent vector, its bits are counted once.
+ * Returns the bits of K and V of a token in a layer before quantisation; shared latents count once.
  */
 static double layer_bits(const by_engine *e, int layer)
 {
@@ -153,26 +138,20 @@ static double layer_bits(const by_engine *e, int layer)
     return 8 * (double)kvd_dtype_bytes(KVD_BF16) * sum / (dims && dims->rebuild ? dims->heads : 1);
 }
 
-/* Returns how many of a sequence's `rows` tokens a layer holds in the uncompressed cache. */
+/* Returns how many of `rows` tokens a layer holds uncompressed. */
 static size_t rows_held(const by_engine *e, int layer, size_t rows)
 {
     const size_t window = kvd_config_window(e->config, layer);
     return window && window < rows ? window : rows;
 }
 
-/*
- * Returns true if the layer has a window shorter than the sequences, and no method changes how it
- * holds its tokens.
- */
+/* Returns true if the layer has a window and no method changes its tokens. */
 static bool holds_window(const by_engine *e, int layer)
 {
     return !e->plan->bits && rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
 }
 
-/*
- * Returns the bits that a sequence of `rows` tokens has in the layers that engine->count does not
- * count (holds_window).
- */
+/* Returns the bits of `rows` tokens in layers that engine->count skips (holds_window). */
 static double window_bits(const by_engine *e, size_t rows)
 {
     double sum = 0;
@@ -198,9 +177,8 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 }
 
 /*
- * Returns the number of quantised keys and values among n tokens. The newest tokens of the window
- * are not quantised. Nor are, unless a method drops tokens, the first tokens that the method stores
- * exactly.
+ * Returns the quantised keys and values of n tokens: not the newest, nor (unless tokens are
+ * dropped) the exact first ones.
  */
 static size_t coded(const by_engine *e, size_t n)
 {
@@ -216,19 +194,13 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/*
- * Returns true if the method projects every token of a prompt to fewer dimensions. These tokens
- * count as pruned in kvd_stepwise_account.
- */
+/* Returns true if all prompt tokens are projected and count as pruned in kvd_stepwise_account. */
 static bool cuts_prompts(const by_engine *e)
 {
     return e->plan->channels && !e->plan->channels->prune;
 }
 
-/*
- * Adds the n tokens that slot `slot` has just processed to e->account. If they are a decode step
- * (`step`), also adds the bits that the step read.
- */
+/* Adds n processed tokens of a slot to e->account, and the bits read if `step`. */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
@@ -236,10 +208,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /*
-     * A token that leaves a sliding window in a decode step leaves it before the step reads the
-     * cache.
-     */
+    /* In a decode step, a token leaves the window before the step reads. */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
@@ -252,7 +221,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += is->bits + window;
     a->entries += is->entries * e->entry_bits + is->side;
     a->dense += dense_bits(e, s->rows);
-    /* A decode step also reads the K and V of its own token, before the method compresses them. */
+    /* A decode step also reads the uncompressed K and V of its own token. */
     a->peak += was.bits + e->row_bits + window;
     a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
                is->unread * e->row_bits - is->unseen;
@@ -273,8 +242,8 @@ static void count_rows(by_engine *e)
 }
 
 /*
- * Returns how many of the `most` sequences that begin with sequence `first` fit at the same time
- * into `room` pages, and into the pages of layers with a sliding window. The result is at least 1.
+ * Returns how many sequences from `first` on, up to `most`, fit into `room` pages and the window
+ * pages; at least 1.
  */
 static size_t fitting(const kvd_engine_facts *f, const kvd_continuations *c, size_t first,
                       size_t most, size_t room)
@@ -304,9 +273,8 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
 }
 
 /*
- * If the pages of the engine had too little room for outliers or for streams of variable-length
- * codes, opens an engine with more room. In a page, a head has at most as many outliers as numbers,
- * and a stream of codes at most as many words as numbers; more room is never needed.
+ * If pages lacked room for outliers or code streams, opens an engine with more; a head's numbers
+ * bound both.
  */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Forward pass in float32 or bf16 on a GPU whose attention runs on the CPU
- * (model/pass/cuda/host_hook.h), for generation with a cache in host memory (generate_path.h).
+ * Forward pass on a GPU in float32 or bf16 with attention on the CPU (model/pass/cuda/host_hook.h),
+ * for a cache in host memory.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,14 +16,14 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     const kvd_config *config;
     kvd_generator_spec spec;
-    const kvd_gpu_weights *weights; /* weights in GPU memory, borrowed */
+    const kvd_gpu_weights *weights; /* GPU memory, borrowed */
     kvd_gpu_forward *forward;
-    /* Number of tokens for which `forward` has memory, if it is open. */
+    /* Tokens for which an open `forward` has memory. */
     size_t room;
     kvd_device_memory memory;
-    /* Hidden states of all tokens after the final norm, in GPU memory: [max_tokens][d_model]. */
+    /* GPU [max_tokens][d_model]: hidden states after the final norm. */
     float *hidden;
-    /* Hidden states of the last token of each sequence, in GPU memory: [max_tokens][d_model]. */
+    /* GPU [max_tokens][d_model]: hidden states of each sequence's last token. */
     float *last;
     float *logits;
 } gpu_pass;
@@ -42,10 +42,7 @@ static void release(kvd_generate_pass *p)
     free(g);
 }
 
-/*
- * Opens the forward pass with memory for `times` times the usual number of tokens. Does nothing if
- * the pass is already open with that much memory.
- */
+/* Opens the pass with `times` times the usual memory, unless it has that. */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
@@ -63,10 +60,7 @@ static int make_room(gpu_pass *g, size_t times, kvd_err *err)
     return g->forward ? 0 : -1;
 }
 
-/*
- * Runs the model over a batch. If `hidden` is NULL, runs only up to the attention of the last
- * layer.
- */
+/* NULL `hidden`: runs only up to the attention of the last layer. */
 static int run_with(gpu_pass *g, const kvd_batch *b, kvd_attention *inner, float *hidden,
                     kvd_err *err)
 {
@@ -117,8 +111,8 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
 }
 
 /*
- * Returns true if routed experts would leave less than an eighth of the free GPU memory for
- * activations and caches, so that they must be streamed.
+ * Returns true if routed experts would leave less than an eighth of free GPU memory, so they must
+ * be streamed.
  */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
