@@ -1,14 +1,13 @@
 /*
- * KV cache on the GPU, as an attention hook: the counters of methods/cache.h, and the same numbers
- * except for rounding.
+ * KV cache on the GPU, as an attention hook: counters and numbers of methods/cache.h, except for
+ * rounding.
  *
- * K' = K A_k and V' = V A_v are rounded to the cache's type. Scores: (q A_q) . K'; output: (P V')
- * B_v.
- * A layer runs in one of three ways:
+ * K' = K A_k and V' = V A_v are rounded to the cache's type; scores (q A_q) . K', output (P V')
+ * B_v. Each layer runs as
  * kernels: bf16 pass and cache, d_head a multiple of 16 up to 256, no score cap, no sliding window
- * shorter than the sequence. Heads are padded to multiples of 16; counters exclude padding.
- * products: float32 on cuBLAS, in all other cases. Tokens of a prompt attend to unchanged K and V.
- * rows: on the CPU, for plans that run token by token (kvd_plan_stepwise).
+ * shorter than the sequence. Counters exclude padding to multiples of 16.
+ * products: float32 on cuBLAS otherwise. Prompt tokens attend to unchanged K and V.
+ * rows: on the CPU, for plans that run token by token.
  */
 #ifndef KVD_METHODS_CUDA_CACHE_H
 #define KVD_METHODS_CUDA_CACHE_H
@@ -16,16 +15,16 @@
 #include "methods/cache.h"
 #include "model/pass/cuda/attention.h"
 
-/* Device memory that the caches of one forward pass share; only one of them may run at a time. */
+/* Device memory that caches share; only one cache may run at a time. */
 typedef struct kvd_gpu_caches kvd_gpu_caches;
 kvd_gpu_caches *kvd_gpu_caches_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                                    size_t max_tokens, size_t max_len, kvd_err *err);
-/* All caches that use `*c` must have been freed before. */
+/* Caches that use `*c` must be freed before. */
 void kvd_gpu_caches_free(kvd_gpu_caches *c);
 
 typedef struct kvd_gpu_cache kvd_gpu_cache;
 
-/* Copies the matrices of `plan` to the device. `plan` must be open and is borrowed. */
+/* Copies the matrices of `plan`, which must be open, to the device. Borrows `plan`. */
 kvd_gpu_cache *kvd_gpu_cache_new(kvd_gpu_caches *with, const kvd_plan *plan, kvd_err *err);
 void kvd_gpu_cache_free(kvd_gpu_cache *c);
 kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
@@ -36,8 +35,8 @@ void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
 /* Adds the counters of all batches since the last call to `*sum`. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);
 /*
- * Returns the name of the attention code, such as "sm_90a kernel", or counts names if layers
- * differ: "sm_90a kernel (3 layers), cuBLAS products, f32 (1)".
+ * Returns the name of the attention code, such as "sm_90a kernel". If layers differ, counts names:
+ * "sm_90a kernel (3 layers), cuBLAS products, f32 (1)".
  */
 const char *kvd_gpu_cache_engine(const kvd_gpu_cache *c);
 

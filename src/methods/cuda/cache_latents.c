@@ -49,7 +49,7 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
     return l->read ? 0 : -1;
 }
 
-/* Writes the RoPE table index of each token; all layers of a batch share l->rope_row. */
+/* All layers of a batch share l->rope_row, the RoPE table index of each token. */
 static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, size_t max_len,
                         kvd_err *err)
 {

@@ -62,8 +62,8 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
 }
 
 /*
- * Fills zeroed `to`. Projections: [wide][wide] per group of `heads` heads; rebuilding matrices:
- * [wide][d] per head; wide = heads * d.
+ * Fills `to`, which must be zero. Projections: [wide][wide] per group of `heads` heads, wide =
+ * heads * d; others: [wide][d] per head.
  */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
@@ -79,7 +79,7 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
     }
 }
 
-/* Writes the matrices of all heads without gaps to zeroed `to`. Returns the number of elements. */
+/* Writes all matrices without gaps to `to`, which must be zero. Returns the number of elements. */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
 {
@@ -112,7 +112,7 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
 }
 
 typedef struct {
-    /* Device memory of all matrices. While `arena` is NULL, the first pass only counts bytes. */
+    /* Memory of all matrices. While `arena` is NULL, the first pass counts bytes. */
     char *arena;
     size_t used;
     /* [n][d][d] */

@@ -20,17 +20,16 @@ typedef struct {
     bool kernels;
     /* Dimensions of the heads, rounded up to multiples of 16. */
     kvd_attn_map map;
-    /* Elements stored per token for this GPU's heads, without padding to multiples of 16. */
+    /* Elements stored per token for this GPU's heads, without padding. */
     size_t kept;
     const void *a_q, *a_k, *a_v, *b_v, *b_k;
     int heads; /* neighbouring KV heads that share a latent; 0: no latents */
 } kvd_cache_layer;
 
 /*
- * Selects bf16 kernels or float32 products for each layer and copies matrices to the device.
- * layer [n_layers]: zeroed by the caller. NULL `dims`: no projection.
- * max_len: 0 if the caller's kernels support sliding windows; otherwise layers with a shorter
- * window use float32.
+ * Chooses bf16 kernels or float32 products per layer and copies matrices to the device.
+ * layer [n_layers]: zeroed. NULL `dims`: no projection. max_len: 0 if kernels support sliding
+ * windows.
  * Fails if heads that share a latent are on different GPUs.
  */
 int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
@@ -44,13 +43,11 @@ int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer
 typedef struct {
     /* [max_tokens][2 n_kv_heads * d_head] Rebuilt keys and values; NULL until allocated. */
     float *read;
-    float *cosine, *sine; /* NULL if the model has no RoPE */
-    /* [max_tokens] RoPE table index of each token. */
+    float *cosine, *sine;
     uint32_t *rope_row;
-    uint32_t *host_row; /* host copy of rope_row */
-    /* Number of valid elements of rope_row in the current batch. */
+    uint32_t *host_row;
     size_t n_rows;
-    /* Set by kernels for non-finite numbers, but not read here: the output shows them. */
+    /* Set for non-finite numbers; not read, because the output shows them. */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
 
@@ -81,15 +78,15 @@ int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in
                            const kvd_cache_layer *layer, kvd_dtype type, size_t prompt, void *out,
                            kvd_err *err);
 
-/* Float32 vectors of all heads and tokens. ld: floats from one token to the next. */
+/* Float32 vectors of all heads; ld: floats per token. */
 typedef struct {
     const float *x;
     size_t ld;
 } kvd_head_rows;
 
 /*
- * y [m] = x [k] * matrix [k][m], for n_tokens vectors of each of `batch` heads.
- * ldx, ldy: floats from one token to the next; strides: floats from one head to the next.
+ * y [m] = x [k] * matrix [k][m] for n_tokens vectors of each of `batch` heads.
+ * ldx, ldy: floats per token; strides: floats per head.
  */
 typedef struct {
     const float *x, *matrix;
@@ -103,16 +100,16 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
                            const kvd_gpu_share *share, size_t max_tokens, size_t max_len,
                            kvd_err *err);
 /*
- * Projects keys (before RoPE) and values to latents p->k_cut and p->v_cut, rounded to `type`, and
- * sets `*k` (after RoPE) and `*v` to the rebuilt vectors.
+ * Projects keys (before RoPE) and values to p->k_cut and p->v_cut, rounded to `type`. Sets `*k`
+ * (after RoPE) and `*v` to rebuilt vectors.
  */
 int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows *k,
                            kvd_head_rows *v, kvd_err *err);
 
 /*
- * Pads projections with zero columns to the widest head of each layer; scores and outputs stay
- * equal. The caller must release `*to` with kvd_dims_release, also after a failure.
+ * Pads projections with zero columns to each layer's widest head. The caller must release `*to`
+ * with kvd_dims_release, also after a failure.
  */
 int kvd_dims_widest(const kvd_dims *from, kvd_dims *to, kvd_err *err);
 

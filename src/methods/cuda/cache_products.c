@@ -87,7 +87,7 @@ static int rounded(const kvd_gpu_attention_in *in, kvd_dtype from, const void *x
                           what, err);
 }
 
-/* Sets `*out` to x as float32: x itself, or its conversion in `wide`. */
+/* Sets `*out` to x or its conversion in `wide`. */
 static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, float *wide,
                  kvd_head_rows *out, kvd_err *err)
 {
@@ -95,7 +95,7 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
     return in->type == KVD_F32 ? 0 : rounded(in, in->type, x, in->ld, KVD_F32, width, wide, err);
 }
 
-/* Projects K or V (NULL `matrix`: identity) to `cut`, rounded to `type`, and points `*x` there. */
+/* Projects K or V to `cut`, rounded to `type`. NULL `matrix`: identity. */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
 {
@@ -131,7 +131,7 @@ static int attend_stored(kvd_cache_products *p, const kvd_gpu_attention_in *in,
 {
     const size_t width_q = (size_t)in->share->n_heads * (size_t)in->config->d_head;
     const bool latents = layer->heads > 0;
-    /* Values that are rebuilt from latents already have d_head dimensions. */
+    /* Rebuilt values already have d_head dimensions. */
     const float *const back = latents ? NULL : layer->b_v;
     if (latents ? kvd_cache_latents_read(p, in, layer, type, &k, &v, err)
                 : stored(in, &k, layer->a_k, type, p->k_cut, err) ||

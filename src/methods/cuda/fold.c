@@ -5,10 +5,7 @@
 
 static const char what[] = "folding V into the weights";
 
-/*
- * Computes c [n][m] = B A, all row-major; op_a and op_b may transpose a and b. ldc: elements per
- * row of c.
- */
+/* Computes row-major c [n][m] = B A; op_a and op_b may transpose a and b. */
 static int multiply(const kvd_gpu_worker *w, int m, int n, int k, const void *a, int lda,
                     const void *b, int ldb, cublasOperation_t op_a, cublasOperation_t op_b, void *c,
                     int ldc, kvd_err *err)
@@ -33,9 +30,7 @@ bool kvd_gpu_fold_packs(const kvd_config *c)
     return !c->bias_qkv && !c->qk_norm && (whole || c->rope_layout == KVD_ROPE_INTERLEAVED);
 }
 
-/*
- * Replaces W_V [d][d_model] of each head by A_v^T W_V [d_v][d_model]. Scratch: temp [d][d_model].
- */
+/* Replaces each head's W_V [d][d_model] by A_v^T W_V [d_v][d_model]. Scratch: temp [d][d_model]. */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                      uint16_t *temp, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
  * Folds the projections of V into the weights: W_V becomes A_v^T W_V, W_O becomes W_O B_v^T
- * (methods/folded.h). The QKV product then computes only the kept columns of V.
+ * (methods/folded.h).
  */
 #ifndef KVD_METHODS_CUDA_FOLD_H
 #define KVD_METHODS_CUDA_FOLD_H
@@ -9,24 +9,17 @@
 #include "model/pass/cuda/layer.h"
 
 /*
- * Folds the projections of V into bf16 weights and sets their n_qkv and n_o to the remaining
- * columns. `layer` must be made from `dims`. Without kvd_gpu_fold_packs, V heads stay d_head apart,
- * with zeros after the kept columns.
+ * Sets n_qkv and n_o of the bf16 weights to the remaining columns. `layer` must be made from
+ * `dims`. Without kvd_gpu_fold_packs, V heads stay d_head apart.
  */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
 
 /*
- * Returns true if kvd_append applies RoPE and V heads may be adjacent. Returns false, for biases or
- * norms of Q and K and for partial RoPE paired in halves, if the forward pass applies RoPE to heads
- * d_head apart.
+ * Returns true if kvd_append applies RoPE, so that V heads may be adjacent. Biases or norms of Q
+ * and K, and partial RoPE in halves, prevent that.
  */
 bool kvd_gpu_fold_packs(const kvd_config *c);
-
-/*
- * kvd_gpu_fold consists of kvd_gpu_fold_product and kvd_gpu_fold_columns, which queue work on the
- * stream of `w`.
- */
 
 /* Computes to [r][columns] = A^T W; row-major A [rows][r] is `a`, W [rows][columns] is `from`. */
 int kvd_gpu_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, const void *a,

@@ -83,7 +83,7 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
                         "the model has layers with a window of %zu tokens, requests have up to "
                         "%zu: the CUDA engine's kernels of '%s' know no window",
                         shortest, max_len, kvd_gpu_method_name(p));
-    /* A step codes the tokens of a block together; all of them must be in the window. */
+    /* All tokens of a block must be in the window. */
     if (windows && shortest < kvd_plan_block(p))
         return kvd_fail(err,
                         "'%s' codes blocks of %zu tokens, which a window of %zu tokens does not "

@@ -36,7 +36,7 @@ size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer)
     return window < max_len ? window : 0;
 }
 
-/* All layers with a window share a page table, so windows must be equal. */
+/* Layers with a window share a page table, so their windows must be equal. */
 static int set_windows(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = (size_t)c->config->n_layers;
@@ -77,7 +77,7 @@ static int needs_second_append(const kvd_cache_layer *l)
     return l->a_k != l->a_q;
 }
 
-/* Allocates tile lists for the layers with or without a window. plan: bytes of the schedule. */
+/* plan: bytes of the schedule. */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
@@ -136,7 +136,7 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Zeroes c->o, because padding in a batch of decode steps reads from c->o. */
+/* Zeroes c->o, from which padding reads. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -196,10 +196,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
         return -1;
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
-    /*
-     * A method that rebuilds keys from latents applies its matrices itself; its pages hold
-     * unprojected heads.
-     */
+    /* If keys are rebuilt from latents, pages hold unprojected heads. */
     c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
         if (kvd_dims_widest(c->dims, &c->widest, err))
@@ -299,10 +296,7 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
                              .pool = kvd_paged_cache_pool(c, layer)};
 }
 
-/*
- * kvd_append multiplies Q and K by one matrix. If a_k differs from a_q, a second launch overwrites
- * K with K a_k.
- */
+/* If a_k differs from a_q, a second launch overwrites K with K a_k. */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
 {
@@ -410,7 +404,7 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                : 0;
 }
 
-/* KVD_ATTENTION_STOCK pads all heads to one width, so dividing by length also divides by cost. */
+/* KVD_ATTENTION_STOCK gives all heads one width: cost is proportional to length. */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS
@@ -437,8 +431,8 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /*
- * Returns the attention tiles of heads `map`, making them once per iteration and work list. Later
- * calls only reset the queue. On failure returns NULL.
+ * Returns the attention tiles of `map`, made once per iteration and work list; later calls reset
+ * the queue. NULL on failure.
  */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)

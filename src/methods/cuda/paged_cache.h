@@ -1,7 +1,6 @@
 /*
- * Paged KV cache of a CUDA engine, as an attention hook, bf16. Head widths are rounded up to
- * multiples of 16. Q and K are rotated when appended; the projection of V is folded into W_V
- * (fold.h).
+ * Paged bf16 KV cache of a CUDA engine, as an attention hook. Head widths are multiples of 16. Q
+ * and K are rotated when appended; V's projection is folded into W_V (fold.h).
  */
 #ifndef KVD_METHODS_CUDA_PAGED_CACHE_H
 #define KVD_METHODS_CUDA_PAGED_CACHE_H
@@ -15,15 +14,15 @@
 #include "methods/cuda/step_batch.h"
 #include "model/pass/cuda/layer.h"
 
-/* Tiles of the attention of prompts, shared by all layers with the same head dimensions. */
+/* Attention tiles of prompts, shared by layers with equal head dimensions. */
 typedef struct {
     kvd_prefill_tile *tile;
-    /* [CTAs + 1] First tile of each CTA, unless CTAs take tiles from a queue. */
+    /* [CTAs + 1] First tile of each CTA, unless tiles are queued. */
     int32_t *first;
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Index in work_map of the head layout of these tiles; -1: no tiles. */
+    /* Index in work_map of these tiles; -1: no tiles. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -37,37 +36,36 @@ typedef struct kvd_paged_cache {
     const float *cosine, *sine;
     kvd_step_batch *batch;
     kvd_pages *pages;
-    kvd_pages *near; /* pages of the layers that have a sliding window */
+    kvd_pages *near; /* layers with a sliding window */
     size_t window;   /* tokens; 0 if none is shorter than max_len */
-    /* [n_layers] Index among the layers with a window, or among those without. */
+    /* [n_layers] Index among layers with, or without, a window. */
     int *kind_index;
-    int n_full; /* number of layers without a window */
+    int n_full;
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before kvd_paged_cache_init */
     /*
-     * True if prompt tokens attend to unprojected K and V. Set before kvd_paged_cache_init, which
-     * clears it if nothing is projected. V must then not be folded, and prompts and decode steps
-     * need separate iterations.
+     * True if prompts attend to unprojected K and V. Set before kvd_paged_cache_init, which clears
+     * it without projections. Prompts and steps then need separate iterations.
      */
     bool exact_prompts;
     /*
-     * True if the method itself lets prompts attend to unprojected K and V. kvd_paged_cache_init
-     * sets it, and clears exact_prompts, if the plan rebuilds keys.
+     * Set by kvd_paged_cache_init, in place of exact_prompts, if the plan rebuilds keys: the method
+     * handles prompts.
      */
     bool exact_method;
-    /* Key outliers of a KV head that fit a page; 0: default. Set before kvd_paged_cache_init. */
+    /* Key outliers of a KV head per page; 0: default. Set before kvd_paged_cache_init. */
     size_t outliers;
-    /* [max_slices + 1] First token of each prompt, if exact_prompts is set. */
+    /* [max_slices + 1] First token of each prompt (exact_prompts). */
     size_t *offset;
     /*
-     * [n_layers] Layers without projections, for exact_prompts with a method. whole_pool holds a
-     * prompt's unprojected K and V, one layer at a time.
+     * [n_layers] Unprojected layers, for exact_prompts with a method; whole_pool holds one at a
+     * time.
      */
     kvd_cache_layer *whole;
     void *whole_pool;
-    /* Projections padded to the widest head of each layer, for KVD_ATTENTION_STOCK. */
+    /* Projections padded per layer, for KVD_ATTENTION_STOCK. */
     kvd_dims widest;
-    /* Projections of the heads. NULL: heads keep d_head dimensions, or the method projects. */
+    /* Projections of heads; NULL: none, or the method projects. */
     const kvd_dims *dims;
     /* Borrowed. NULL: the plan only projects heads. */
     kvd_gpu_method *method;
@@ -75,54 +73,49 @@ typedef struct kvd_paged_cache {
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
     /*
-     * [n_layers] Work list of each layer, shared by layers with equal head dimensions and windows.
-     * The first n_full_works lists are for layers without a window.
+     * [n_layers] Work list of each layer; the first n_full_works are for layers without a window.
      */
     int *work_of;
     int n_works, n_full_works;
     /* [n_works] Head layout of each work list. */
     const kvd_attn_map **work_map;
-    /*
-     * Numbers of work lists of decode steps: all, and those of layers without a window (first).
-     * With method->heads, each layer without a window has its own list.
-     */
+    /* Work lists of decode steps: all, and those of layers without a window, which come first. */
     int n_step_works, n_full_step_works;
     /* [n_step_works] */
     void **workspace;
     /*
-     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task by number of decode steps; -1:
-     * not computed.
+     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task by decode steps; -1: not
+     * computed.
      */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
-    /* Tiles of prompts: [0] for layers without a window, [1] with. */
+    /* Tiles of prompts: without, with a window. */
     kvd_paged_prompts prompts[2];
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
     /*
-     * Bytes per page number, summed over layers without a window (method->one_layer: the largest
-     * layer), including whole_pool.
+     * Bytes per page number over layers without a window, with whole_pool; one_layer: the largest
+     * layer.
      */
     size_t page_bytes;
-    /* Part of page_bytes of layers with own pages although method->one_layer is set. */
+    /* Part of page_bytes of layers with own pages despite method->one_layer. */
     size_t kept_page_bytes;
-    /* Bytes of pool memory per page number of `near`. */
+    /* Bytes per page number of `near`. */
     size_t near_page_bytes;
 } kvd_paged_cache;
 
-/* Returns a layer's sliding window in tokens, or 0 if it is not shorter than max_len. */
+/* Returns a layer's sliding window in tokens; 0: none below max_len. */
 size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
 /*
- * Initialises all but the pool. `*c` must be zeroed, except attention, exact_prompts and outliers;
- * batch, pages, near and clock may be empty. near: NULL if no layer has a window. The caller must
- * release `*c`, also after a failure.
+ * `*c` must be zeroed, except attention, exact_prompts and outliers. batch, pages, near and clock
+ * may be empty; near: NULL without windows. The caller must release `*c`, also after a failure.
  */
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err);
 /*
- * Allocates the pool, with near_pages pages for layers with a window and kvd_plan_copies() * pages
- * for others. Fills it with random numbers of variance 1, for timing without tokens.
+ * Allocates near_pages pages for layers with a window and kvd_plan_copies() * pages for others,
+ * filled with random numbers for timing.
  */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
                               cudaStream_t stream, kvd_err *err);
@@ -130,9 +123,8 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Work lists divide n decode steps between CTAs. _describe writes _works_bytes bytes, which the
- * caller copies to the device; _plan queues the launch that makes the lists from them and from the
- * lengths.
+ * Work lists divide n decode steps between CTAs. The caller copies the _works_bytes bytes of
+ * _describe to the device; _plan queues the launch that makes the lists.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -140,45 +132,34 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
                          kvd_err *err);
 
 /*
- * _put stores the layer's new K and V and ends all timed phases up to KVD_PHASE_APPEND. _attend
- * writes outputs of decode steps, then of prompts, o_pitch elements per token; the caller must end
- * phase `*open`.
+ * _put stores new K and V and ends the timed phases up to KVD_PHASE_APPEND. _attend writes steps,
+ * then prompts, o_pitch elements per token; the caller must end phase `*open`.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
                            kvd_err *err);
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
-/* Returns the attention-sink logits of a layer, on the device, or NULL. */
+/* Returns a layer's attention-sink logits on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
-/*
- * For methods: stores prompts in the layer's pages and decode steps in pages of `pool`, listed in
- * table [steps][max_pages].
- */
+/* For methods: stores decode steps in pages of `pool`, listed in table [steps][max_pages]. */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
 /*
- * Memory for new K and V: step b becomes token kv_len[b] - 1 in pages of `pool`, listed in table
- * [steps][pitch].
+ * Memory for new K and V: step b becomes token kv_len[b] - 1 in `pool`, pages table [steps][pitch].
  */
 typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
     int32_t pitch;
-    /* True if only the host's copy writes `table` and `kv_len`, not kernels. */
+    /* True if kernels do not write `table` and `kv_len`. */
     bool uploaded;
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
-/*
- * Returns the running timed phase, KVD_PHASE_QKV or KVD_PHASE_ROPE, which the attention hook must
- * end.
- */
+/* Returns the running timed phase, KVD_PHASE_QKV or KVD_PHASE_ROPE, for the hook to end. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
-/*
- * Discards the tiles of the previous iteration's prompts. Call once per iteration, before the first
- * layer.
- */
+/* Discards the tiles of earlier prompts. Call before an iteration's first layer. */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 
 #endif

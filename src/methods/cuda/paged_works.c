@@ -50,10 +50,7 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-/*
- * Adds the layer's page bytes to the cache's sums. *shared: largest page among layers that use the
- * same pages in turn.
- */
+/* *shared: largest page among layers that use the same pages. */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
@@ -97,7 +94,7 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Returns NULL if the work list divides whole requests instead of single KV heads. */
+/* Returns NULL if the work list divides whole requests. */
 static const kvd_gpu_heads *heads_of_work(const kvd_paged_cache *c, int work)
 {
     return work < c->n_full_step_works ? kvd_paged_heads_of(c) : NULL;
@@ -200,9 +197,7 @@ int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kv
     return 0;
 }
 
-/*
- * Makes the work lists first .. end - 1, which must divide the attention of equally many requests.
- */
+/* Makes the work lists first .. end - 1, which must divide equally many requests. */
 static int plan_some(const kvd_paged_cache *c, int first, int end, size_t n, const void *works,
                      cudaStream_t stream, kvd_err *err)
 {

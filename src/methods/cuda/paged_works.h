@@ -1,26 +1,19 @@
-/*
- * Work lists of the paged cache, which divide the attention of decode steps between CTAs. For GPU
- * code of methods only.
- */
+/* Work lists of the paged cache, which divide decode attention between CTAs. */
 #ifndef KVD_METHODS_CUDA_PAGED_WORKS_H
 #define KVD_METHODS_CUDA_PAGED_WORKS_H
 
 #include "kernels/cuda/decode.h"
 #include "methods/cuda/paged_cache.h"
 
-/*
- * Numbers the distinct head layouts and sums bytes per page number over layers, which must exist.
- */
+/* Numbers the distinct head layouts and sums bytes per page number over layers. */
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
-/* Allocates the workspaces of decode attention, each at a multiple of 256 bytes. */
+/* Allocates workspaces at multiples of 256 bytes. */
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
 void kvd_paged_works_release(kvd_paged_cache *c);
-/* Returns the index of the layer's work list of decode steps. */
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
 /*
- * Returns the arguments of n decode steps, without `pool`, `o` and `sinks`. The choice of kernel
- * depends on n and the page table's capacity, not on lengths, because a CUDA graph is replayed with
- * other lengths.
+ * Returns arguments of n decode steps without `pool`, `o` and `sinks`. Lengths must not influence
+ * the kernel: CUDA graphs are replayed with other lengths.
  */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 
@@ -28,9 +21,9 @@ kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t 
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
 /* Returns NULL if all KV heads hold the same tokens. */
 const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c);
-/* Returns the pages of layers with a window if `map` has one, otherwise of layers without. */
+/* Returns the pages of layers with a window if `map` has one, else of layers without. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
-/* Returns the requests' numbers of tokens, for layers of this layout. */
+/* Returns the requests' tokens, for layers of this layout. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);
 
 #endif

@@ -13,7 +13,7 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
     return n_rows * max_pages * sizeof(int32_t);
 }
 
-/* Initial serial of a page table row, equal to no slot's: every row is written before use. */
+/* Initial serial of a row, equal to no slot's: every row is written before use. */
 enum { UNKNOWN = -1 };
 
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
@@ -76,13 +76,13 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
         return;
     while (s->held > pages_of(tokens))
         p->free[p->n_free++] = s->page[--s->held];
-    /* A new serial outdates the rows written for this slot, whose next pages may differ. */
+    /* Outdates the page table rows of this slot. */
     s->serial = ++p->serial;
 }
 
 void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from)
 {
-    /* Rows may keep the numbers of freed pages: no kernel reads these elements. */
+    /* Rows keep the numbers of freed pages, which no kernel reads. */
     kvd_page_slot *const s = &p->slot[slot];
     for (; s->first < s->held && s->first < from / KVD_PAGE_TOKENS; s->first++)
         p->free[p->n_free++] = s->page[s->first];
@@ -118,7 +118,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
     return 0;
 }
 
-/* The next upload copies the first `filled` page numbers of the row. */
+/* The next upload copies the row's first `filled` page numbers. */
 static void touch(kvd_pages *p, size_t row, size_t filled)
 {
     if (p->dirty_first == p->dirty_end) {

@@ -1,6 +1,6 @@
 /*
  * Assigns pages to slots (running requests) and keeps the page table, one row per request. Page
- * n_pages, after the last assignable page, is the idle page of padding.
+ * n_pages is the idle page of padding.
  */
 #ifndef KVD_METHODS_CUDA_PAGES_H
 #define KVD_METHODS_CUDA_PAGES_H
@@ -12,9 +12,7 @@
 #include "common/err.h"
 
 typedef struct {
-    /*
-     * [max_pages] Page numbers first .. held - 1 are valid; earlier pages left the sliding window.
-     */
+    /* [max_pages] first .. held - 1 are valid; earlier pages left the sliding window. */
     int32_t *page;
     size_t first, held;
     /* Increases with every new request and every kvd_pages_keep. */
@@ -36,7 +34,7 @@ typedef struct {
         uint64_t serial;
         size_t filled;
     } * row;
-    /* Changed rows since the last upload: first, one after the last, pages of the longest. */
+    /* Changed rows: first, one after the last, pages of the longest. */
     size_t dirty_first, dirty_end, dirty_pages;
 } kvd_pages;
 
@@ -47,30 +45,26 @@ void kvd_pages_release(kvd_pages *p);
 size_t kvd_pages_bytes(size_t n_rows, size_t max_pages);
 
 /*
- * Assigns pages to a slot until `tokens` tokens fit; `fresh` frees its pages first. Fails if no
- * page is free or max_pages is exceeded.
+ * Assigns pages until `tokens` tokens fit; `fresh` frees the slot's pages first. Fails if pages run
+ * out or exceed max_pages.
  */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
- * As kvd_pages_hold, but pages with only tokens before `from` are freed or never assigned. If
- * `from` decreases below freed pages, frees all pages of the slot first.
+ * As kvd_pages_hold, without pages of only tokens before `from`. If `from` falls below freed pages,
+ * frees all pages first.
  */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
-/* Frees the pages of a slot that hold only tokens before `from`. */
+/* Frees pages with only tokens before `from`. */
 void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from);
-/* Frees the pages of a slot that its first `tokens` tokens do not need. */
+/* Frees pages after the first `tokens` tokens. */
 void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens);
 void kvd_pages_give_back(kvd_pages *p, size_t slot);
 
-/*
- * kvd_pages_row fills a page table row with a slot's pages, kvd_pages_row_idle with the idle page.
- */
+/* Fill a row with a slot's pages or with the idle page. */
 void kvd_pages_row(kvd_pages *p, size_t row, size_t slot);
 void kvd_pages_row_idle(kvd_pages *p, size_t row);
-/*
- * Queues the copy of changed rows. The table must not change until the stream has been waited for.
- */
+/* Queues the copy of changed rows. The table must not change until the stream has ended. */
 int kvd_pages_upload(kvd_pages *p, cudaStream_t stream, kvd_err *err);
 
 #endif

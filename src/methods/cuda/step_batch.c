@@ -11,10 +11,7 @@ enum {
     CONSTANTS = 2
 };
 
-/*
- * Divides one memory block: lists with n elements come first, lists with one element per token
- * last.
- */
+/* Divides one memory block; lists with one element per token come last. */
 static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
 {
     int32_t *const a = array;

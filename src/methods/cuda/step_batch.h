@@ -1,6 +1,6 @@
 /*
- * Device lists that describe an iteration to the kernels: decode steps first, then prompts or
- * chunks. Element i describes request i.
+ * Device lists that describe an iteration: decode steps first, then prompts or chunks; element i is
+ * request i.
  */
 #ifndef KVD_METHODS_CUDA_STEP_BATCH_H
 #define KVD_METHODS_CUDA_STEP_BATCH_H
@@ -12,31 +12,26 @@
 #include "common/err.h"
 
 typedef struct {
-    /* [max_slices] Cached tokens of each request, including new tokens. */
+    /* [max_slices] Cached tokens, including new ones. */
     int32_t *kv_len;
-    /* [max_slices] Token ids of decode steps, if the iteration has no prompts. */
+    /* [max_slices] Token ids of decode steps, without prompts. */
     uint32_t *step_id;
-    /* [max_slices] Positions of the tokens of decode steps. */
     uint32_t *step_at;
-    /* [max_slices] Cache slot of each request; padding has the slot after the last. */
+    /* [max_slices] Cache slot; padding: the slot after the last. */
     int32_t *slot;
-    /*
-     * [max_slices] Tokens of each request, including new and dropped ones. Layers with a sliding
-     * window read seq_len in place of kv_len.
-     */
+    /* [max_slices] Tokens including dropped ones, read in layers with a sliding window. */
     int32_t *seq_len;
-    /* [1] Number of decode steps before the padding, which attention skips. */
+    /* [1] Decode steps before the padding. */
     int32_t *live;
     /*
-     * [max_slices] New tokens of each request, and index of its first token in the batch (for
-     * prompts: among the tokens of prompts).
+     * [max_slices] New tokens, and index of the first in the batch (prompts: among prompt tokens).
      */
     int32_t *q_len, *start;
-    /* [max_slices] First row of each request in the blocked layout of Q. */
+    /* [max_slices] First row in the blocked layout of Q. */
     int32_t *q_start;
-    /* [max_slices] Index in the batch of each request's last token, if logits are computed. */
+    /* [max_slices] Index of the last token in the batch, if logits are computed. */
     int32_t *last;
-    uint32_t *id, *at; /* [max_tokens] ids and positions of all tokens */
+    uint32_t *id, *at; /* [max_tokens] */
 } kvd_batch_lists;
 
 typedef struct {
@@ -45,20 +40,20 @@ typedef struct {
     /* Constant device arrays [max_slices]: one[i] = 1, count[i] = i. */
     const int32_t *one, *count;
     size_t n_steps, n_slices, n_tokens;
-    /* Rows of the prompts' Q in blocked layout, and pages per row of the page table. */
+    /* Rows of prompts' Q in blocked layout; page table row length. */
     size_t n_q8, max_pages;
-    /* 1 if Q in blocked layout has one row per token, without gaps. */
+    /* 1 if blocked Q has one row per token, without gaps. */
     int no_gaps;
-    /* Private: memory of all lists, pinned host and device. */
+    /* Private: pinned and device memory of all lists. */
     void *pinned, *array;
 } kvd_step_batch;
 
-/* `*b` must be zeroed before. The caller must release `*b`, also after a failure. */
+/* `*b` must be zeroed. The caller must release `*b`, also after a failure. */
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err);
 void kvd_step_batch_release(kvd_step_batch *b);
 size_t kvd_step_batch_bytes(size_t max_slices, size_t max_tokens);
 
-/* Queue copies to the device: only the lists of decode steps, or all lists. */
+/* Queue copies to the device: lists of decode steps, or all. */
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 

@@ -3,10 +3,7 @@
 
 #include "methods/cuda/cache_parts.h"
 
-/*
- * Returns a zero-padded copy of x [rows][columns]. If memory runs out, returns NULL with *status
- * -1.
- */
+/* Returns a zero-padded copy of x [rows][columns]; without memory NULL and *status -1. */
 static float *padded(const float *x, size_t rows, size_t columns, size_t to_rows, size_t to_columns,
                      int *status, kvd_err *err)
 {
@@ -23,9 +20,7 @@ static int pad_head(const kvd_dims_head *from, size_t d, int d_qk, int d_v, kvd_
 {
     int status = 0;
     const size_t qk = (size_t)from->d_qk, v = (size_t)from->d_v;
-    /*
-     * A head without a matrix keeps d_head dimensions, so its layer's widest head has d_head too.
-     */
+    /* A head without a matrix keeps d_head, so d_head is the layer's widest. */
     *to = (kvd_dims_head){.d_qk = d_qk, .d_v = d_v};
     to->a_q = padded(from->a_q, d, qk, d, (size_t)d_qk, &status, err);
     to->a_k =

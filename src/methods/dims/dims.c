@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Returns the first `width` columns as float32 [d][width]. On failure returns NULL and fills *err.
- */
+/* Returns `width` columns as float32 [d][width], or NULL. */
 static float *leading_columns(const double *basis, size_t d, size_t width, const char *pair,
                               kvd_err *err)
 {

@@ -1,13 +1,12 @@
 /*
- * The dims axis: methods that choose the subspaces of Q-K and V that each KV head keeps. P are
+ * The dims axis: methods that choose the subspaces of Q-K and V that each KV head keeps. P:
  * attention probabilities.
  *
  *     q' = q A_q,  k' = k A_k   [d_head][d_qk]   scores = q' . k' / sqrt(d_head)
  *     v' = v A_v   [d_head][d_v]   out = (P v') B_v,  B_v [d_v][d_head]
  *
- * With kept columns R_p of an orthogonal rotation R, A_q = A_k = A_v = R_p and B_v = R_p^T (ZACK
- * Eq. 2-4; FDC section 4). Q-K and V have separate rotations. Biorthogonal projections (balanced)
- * have different matrices.
+ * Kept columns R_p of a rotation R: A_q = A_k = A_v = R_p, B_v = R_p^T (ZACK Eq. 2-4; FDC section
+ * 4), with separate R for Q-K and V. Biorthogonal projections (balanced) have different matrices.
  */
 #ifndef KVD_METHODS_DIMS_DIMS_H
 #define KVD_METHODS_DIMS_DIMS_H
@@ -19,19 +18,16 @@
 #include "methods/axis.h"
 
 /*
- * Projections of one KV head. If Q and K share a matrix, a_k must equal a_q, so that it is stored
- * and counted once. NULL: Q-K or V keeps d_head dimensions.
+ * Projections of one KV head. A matrix shared by Q and K must be a_k == a_q, to be counted once.
+ * NULL: all d_head dimensions.
  */
 typedef struct {
     int d_qk, d_v;
-    /*
-     * [d_head][d_qk] row-major. With kvd_dims.rebuild, a_q is NULL and a_k is [heads *
-     * d_head][d_qk].
-     */
+    /* [d_head][d_qk]; with kvd_dims.rebuild a_q is NULL, a_k [heads * d_head][d_qk]. */
     float *a_q, *a_k;
-    /* [d_qk][d_head] Rebuilds a key from k' if kvd_dims.rebuild; else NULL. */
+    /* [d_qk][d_head] Rebuilds keys if kvd_dims.rebuild; else NULL. */
     float *b_k;
-    /* Projection of V, [d_head][d_v]; with kvd_dims.rebuild, [heads * d_head][d_v]. */
+    /* [d_head][d_v]; with kvd_dims.rebuild [heads * d_head][d_v]. */
     float *a_v;
     /* [d_v][d_head] Projects the attention output back. */
     float *b_v;
@@ -42,8 +38,8 @@ typedef struct kvd_dims {
     kvd_pair pair[2];
     int n_layers, n_kv_heads, d_head;
     /*
-     * True if keys are rebuilt before RoPE (Palu): k' = k_pre A_k is stored and read as RoPE(k'
-     * B_k). `heads` adjacent KV heads share k' and v' and divide their bytes.
+     * True if keys are rebuilt before RoPE (Palu): k' = k_pre A_k, read as RoPE(k' B_k), shared by
+     * `heads` adjacent KV heads.
      */
     bool rebuild;
     int heads;
@@ -52,16 +48,16 @@ typedef struct kvd_dims {
 } kvd_dims;
 
 /*
- * Method that makes projections from calibration text or its own file, without a spectrum file.
- * `make` receives a zeroed *d, to be released with kvd_dims_release.
+ * Method with own projections, from calibration text or a file. `make` receives a zeroed *d,
+ * released with kvd_dims_release.
  */
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Returns true if the method needs squared gradients (--fisher). NULL: never. */
+    /* Returns true for squared gradients (--fisher). NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
     /*
-     * Returns true if random projections (setup.drawn) get widths from singular values of pairs
-     * `sigma` (keys, values) in setup.spectrum. NULL: never.
+     * Returns true if random projections (setup.drawn) get widths from pairs `sigma` in
+     * setup.spectrum. NULL: never.
      */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
@@ -70,17 +66,17 @@ typedef struct {
 } kvd_dims_maker;
 extern const kvd_dims_maker kvd_dims_palu, kvd_dims_projected;
 
-/* Arguments of kvd_channels_method.prune: prompt queries and cached keys of one KV head. */
+/* Prompt queries and cached keys of a KV head, for kvd_channels_method.prune. */
 typedef struct {
     int layer, kv_head;
-    /* Query heads of the KV head; channels (dimensions) of a key. */
+    /* Query heads of the KV head; channels of a key. */
     size_t group, d;
-    /* Prompt tokens; floats from one token's queries to the next. */
+    /* Prompt tokens; floats per token of queries. */
     size_t n_q, ldq;
-    /* Queries of the KV head's query heads after RoPE, [n_q][group][d]. */
+    /* Queries after RoPE, [n_q][group][d]. */
     const float *q;
     size_t n_k;
-    /* Keys of the n_k cached tokens after RoPE, [n_k][d]. */
+    /* Keys of cached tokens after RoPE, [n_k][d]. */
     const float *k;
 } kvd_channels_in;
 /* Rows of one KV head for kvd_channels_method.project. */
@@ -89,8 +85,8 @@ typedef struct {
     size_t n, d;
     const float *x;
     /*
-     * More rows if `stacks`. Keys: queries of n_q prompt tokens, ldq floats apart, [group][d] each.
-     * Values: moment [d][d], second moments of the query heads' W_O rows. Otherwise 0 and NULL.
+     * More rows if `stacks`. Keys: queries of n_q tokens, ldq floats apart, [group][d]. Values:
+     * moment [d][d] of W_O rows. Otherwise 0 and NULL.
      */
     size_t n_q, group, ldq;
     const float *q;
@@ -99,35 +95,33 @@ typedef struct {
 typedef struct {
     kvd_method_info info; /* must be the first member */
     /*
-     * keep[i]: 1 stores key channel i, 0 prunes it (read as 0). *newest: newest prompt tokens that
-     * keep all channels. Thread-safe. NULL if the method projects.
+     * keep[i]: 1 stores key channel i, 0 prunes it. *newest: newest tokens that keep all channels.
+     * Thread-safe; NULL if the method projects.
      */
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
     /*
-     * width: columns of A for d dimensions; NULL: as kvd_plan.widths, or the method prunes.
-     * project: A [d][width] from prompt rows, separately for K and V; NULL: `shared`, or the method
-     * prunes.
-     * A row x is stored as x A, read as (x A) A^T; tokens at KVD_LEVEL_LOW store fewer columns.
-     * Both must be thread-safe.
+     * width: columns of A; NULL: kvd_plan.widths. project (thread-safe): A [d][width] from prompt
+     * rows of K or V; NULL: `shared`.
+     * Rows are stored as x A, read as (x A) A^T; KVD_LEVEL_LOW stores fewer columns. Both NULL: the
+     * method prunes.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
     /* True if queries are decomposed with keys, and W_O with values. */
     bool stacks;
-    /* True if all requests share A, the projection in kvd_plan.widths. */
+    /* True if all requests share A (kvd_plan.widths). */
     bool shared;
 } kvd_channels_method;
 /*
- * think and strawman are named methods. Parameters online=1 and explicit=1 add kvd_channels_online
- * and kvd_channels_explicit to another method, such as zack.
+ * think and strawman are methods; online=1 and explicit=1 add the others to a method such as zack.
  */
 extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
     kvd_channels_explicit;
 
 /*
- * Returns second moments of W_O, summed over query heads: [n_layers][n_kv_heads][d_head][d_head].
- * The caller must free them. On failure returns NULL.
+ * Returns second moments of W_O over query heads: [n_layers][n_kv_heads][d_head][d_head]. The
+ * caller must free them. NULL on failure.
  */
 double *kvd_channels_moments(const kvd_checkpoint *c, kvd_err *err);
 
@@ -137,7 +131,7 @@ typedef struct {
     kvd_pair pair[2];
     /* True if every head keeps the same number of dimensions. */
     bool one_p;
-    /* True if Q-K and V have two matrices each instead of one rotation R. */
+    /* True if Q-K and V have two matrices each instead of R. */
     bool biorthogonal;
 } kvd_dims_method;
 
@@ -145,16 +139,16 @@ extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_
     kvd_dims_fisher, kvd_dims_matryoshka;
 
 /*
- * Keeps the leading *w columns of each KV head's rotation. Fails if the spectrum lacks rotations of
- * Q-K or V, has them per query head or before RoPE, covers other layers, or a matrix is not finite.
+ * Keeps *w leading columns of each KV head's rotation. Fails if rotations are missing, per query
+ * head, before RoPE or not finite, or layers differ.
  */
 int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);
 void kvd_dims_release(kvd_dims *d);
 
 /*
- * As kvd_dims_build for one head and side (0: Q-K, 1: V), keeping `width` of 1 .. d_head
- * dimensions; all others keep d_head.
+ * As kvd_dims_build for one head and side (0: Q-K, 1: V) of `width` in 1 .. d_head; others keep
+ * d_head.
  */
 int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                  int kv_head, int side, int width, kvd_err *err);
@@ -167,18 +161,15 @@ void kvd_dims_leave(kvd_dims *d, int side);
 /* Removes the projections of the first `first` and last `last` layers. */
 void kvd_dims_leave_layers(kvd_dims *d, int first, int last);
 
-/*
- * Fails if *d has another shape than the model, or the model has latent attention (key and value
- * are one vector).
- */
+/* Fails if *d has another shape than the model, or attention is latent (key = value). */
 int kvd_dims_fits(const kvd_dims *d, const kvd_config *c, kvd_err *err);
 
-/* Writes the kept dimensions of every head to *w, allocated for the same shape. */
+/* *w must have the same shape as *d. */
 void kvd_dims_widths(const kvd_dims *d, kvd_widths *w);
 
 /*
- * Sets all widths to round((1 - p) d_head), at least 1; p: fraction removed. Returns -1 if p is not
- * in [0, 1).
+ * Sets widths to round((1 - p) d_head), at least 1; p: removed fraction. Returns -1 unless 0 <= p <
+ * 1.
  */
 int kvd_widths_uniform(kvd_widths *w, double p);
 

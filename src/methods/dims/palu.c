@@ -37,7 +37,7 @@ typedef struct {
     double share;
 } target;
 
-/* qsort order: the smallest rounding loss of a rank first, as in the public code. */
+/* qsort order: smallest rounding loss first, as in the public code. */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -54,10 +54,7 @@ static size_t largest(const target *t, size_t n)
     return best;
 }
 
-/*
- * Divides `total` in proportion to information [n] into ranks of 1 to `wide`; n <= total <= n *
- * wide.
- */
+/* Divides `total` by information [n] into ranks of 1 to `wide`; n <= total <= n * wide. */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
 {
@@ -96,8 +93,8 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
 }
 
 /*
- * Writes singular values [wide] and right singular vectors [wide][wide] (columns), largest first,
- * of n calibration tokens; rows: `heads` heads from `first` on.
+ * Writes singular values [wide] and vectors [wide][wide] (columns), largest first, of n calibration
+ * tokens of `heads` heads from `first` on.
  */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
@@ -126,8 +123,8 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
 }
 
 /*
- * Returns the rank of ZACK Eq. 6: the fewest singular values such that the rest sum to at most
- * fraction r. tail[i]: fraction from index i on.
+ * Returns the rank of ZACK Eq. 6: the singular values left out sum to at most fraction r. tail[i]:
+ * fraction from index i on.
  */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
@@ -152,7 +149,7 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/* Copies the singular values [d] of one head, which set its random projection's rank. */
+/* Copies a head's singular values [d], which set its random projection's rank. */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {
@@ -170,8 +167,7 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
 }
 
 /*
- * Writes the ranks of n matrices by ZACK Eq. 6, at the smallest removal rate whose ranks sum to at
- * most `most` >= n.
+ * Writes ranks by ZACK Eq. 6 at the smallest removal rate whose ranks sum to at most `most` >= n.
  */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
@@ -252,8 +248,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates *a [wide][r], `r` columns of `basis` from column `from` on (cyclic), and *b [r][d], the
- * transpose of head h's rows of *a.
+ * Allocates *a [wide][r], columns of `basis` from `from` on (cyclic), and *b [r][d], the transpose
+ * of head h's rows.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
@@ -280,8 +276,8 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
                                   n, basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
         /*
-         * All random projections are columns of one basis; their first column depends on layer,
-         * head and side.
+         * Random projections are columns of one basis, from a column that differs by layer, head
+         * and side.
          */
         const size_t r = rank[side], from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) *
                                                            (wide / 7 + 1) % wide

@@ -43,8 +43,8 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 }
 
 /*
- * Replaces eigenvectors of a short prompt, which are rounding noise and differ between runs, by
- * orthonormalised unit vectors. Scratch: spare [2][d].
+ * Replaces a short prompt's undetermined eigenvectors (rounding noise) by orthonormalised unit
+ * vectors. Scratch: spare [2][d].
  */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {
@@ -66,7 +66,7 @@ static void complete(size_t d, size_t w, const double *sigma, double *R, double 
     }
 }
 
-/* Adds the second moments of x's rows, and of the query rows stacked on them, to `gram`. */
+/* Adds the second moments of x's rows and stacked query rows to `gram`. */
 static int add_rows(const kvd_channels_rows *x, double *gram, double *scratch, kvd_err *err)
 {
     const size_t d = x->d;
@@ -97,9 +97,7 @@ static int project(const kvd_channels_rows *x, size_t w, float *a, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/*
- * Adds the second moments of W_O [d_model][n_heads * d_head] to `moment`, one matrix per KV head.
- */
+/* Adds second moments of W_O [d_model][n_heads * d_head], one matrix per KV head. */
 static int add_outputs(const kvd_config *c, const kvd_weight *weight, double *moment, kvd_err *err)
 {
     enum { ROWS = 256 };

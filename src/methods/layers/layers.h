@@ -1,6 +1,6 @@
 /*
- * The layers axis: methods that store K and V of several layers as one. A prompt is merged after
- * its last layer; later tokens are stored layer by layer.
+ * The layers axis: methods that store K and V of several layers as one, after a prompt's last
+ * layer; later tokens stay separate.
  */
 #ifndef KVD_METHODS_LAYERS_LAYERS_H
 #define KVD_METHODS_LAYERS_LAYERS_H
@@ -13,7 +13,7 @@ typedef struct {
     int first_layer, n_layers;
     /* Prompt tokens, KV heads, dimensions of a head. */
     size_t n, heads, d;
-    /* n_layers pointers to [n][heads][d]; `merge` overwrites K or V with what attention reads. */
+    /* n_layers pointers to [n][heads][d], overwritten by `merge`. */
     float *const *x;
 } kvd_layers_block;
 
@@ -29,7 +29,7 @@ struct kvd_layers_method {
     /* True if `merge` expects keys before RoPE; the caller then rotates the merged keys. */
     bool keys_before_rope;
     /*
-     * Fails for invalid parameters or layers that cannot be grouped. Called before `group`. May be
+     * Fails for invalid parameters or layers that cannot be grouped. Called before `group`; may be
      * NULL.
      */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
@@ -42,8 +42,7 @@ struct kvd_layers_method {
 extern const kvd_layers_method kvd_layers_minicache, kvd_layers_xkv;
 
 /*
- * Sets `*rank` to xkv's rank of K or V, for n prompt tokens and `wide` elements in all layers of
- * the group. Fails for invalid parameters.
+ * Sets `*rank` of K or V for n prompt tokens, `wide` elements each. Fails for invalid parameters.
  */
 int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t wide, size_t *rank,
                  kvd_err *err);

@@ -27,8 +27,8 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
 }
 
 /*
- * Fills layer l's entries of host tables: head (one per KV head), run (page offset of every 8
- * latent elements), source (their offset in the copied array, if s->wide).
+ * Host tables. head: one per KV head; run: page offset of every 8 latent elements; source: offset
+ * in the copied array, if s->wide.
  */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
@@ -50,7 +50,7 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    /* A new token's row holds K latents of all groups, then V latents; s->joint: once. */
+    /* A token's row: K latents of all groups, then V latents; s->joint: once. */
     for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8) {
@@ -181,7 +181,6 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 {
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* s->held includes slots whose requests end in this iteration. */
     s->held = 0;
     for (size_t i = 0; i < s->n_slots; i++) {
         const uint32_t n = s->tokens[i], sink = n < s->n_sink ? n : s->n_sink;
@@ -194,8 +193,8 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 }
 
 /*
- * Fills the codes of layer l in page order and adds to c->sink_bits and c->token_bits. Returns the
- * bits of a token, without padding.
+ * Fills the codes in page order, adds to c->sink_bits and c->token_bits and returns the bits of a
+ * token.
  */
 static int32_t fill_codes(kvd_latent_codes *c, int l, const kvd_allot_tables *t,
                           const kvd_dims *dims, kvd_latent_code *to)

@@ -1,7 +1,6 @@
 /*
- * Pool of latent vectors (K or V times a projection matrix) of all layers, for caches whose bf16
- * pages hold one layer at a time (kvd_gpu_method.one_layer). Adjacent KV heads may share one latent
- * of K and one of V.
+ * Latents (K or V times a projection) of all layers, for caches whose bf16 pages hold one layer
+ * (kvd_gpu_method.one_layer). Adjacent KV heads may share latents.
  */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENT_STORE_H
 #define KVD_METHODS_DIMS_CUDA_LATENT_STORE_H
@@ -11,23 +10,20 @@
 #include "methods/dims/cuda/latents.h"
 
 /*
- * Layout of one layer's latents; index [2]: 0 is K, 1 is V. The caller sets rank and matrix before
+ * Latents of one layer; index [2]: 0 is K, 1 is V. Set rank and matrix before
  * kvd_latent_store_init, up and applies_rope before the first launch.
  */
 typedef struct {
-    /* [n_groups] Elements of each group's latent vector, a multiple of 16. */
+    /* [n_groups] Elements of each group's latent, multiple of 16. */
     int *rank[2];
-    /*
-     * [n_kv_heads] Element offset in `up` of B^T [d_head][rank], which rebuilds K or V. -1: latents
-     * are used directly.
-     */
+    /* [n_kv_heads] Element offset in `up` of B^T [d_head][rank]. -1: latents are used directly. */
     int *matrix[2];
     const void *up;
     bool applies_rope;
-    /* Elements of a page of latents; element offset of the layer's first page in the pool. */
+    /* Elements of a page of latents; the layer's element offset in the pool. */
     size_t page, at;
     int first_run, n_runs, max_rank;
-    /* Elements per token: sum of the ranks of all groups, K and V. */
+    /* Elements per token: sum of all ranks, K and V. */
     size_t latent_pitch;
 } kvd_latent_layer;
 
@@ -38,37 +34,31 @@ typedef struct {
     kvd_latent_layer *layer;
     /* Device [n_layers][n_kv_heads]. */
     kvd_latent_head *head;
-    /*
-     * Device [n_layers][n_runs] Page offset of every run: 8 consecutive elements of a token's
-     * latents.
-     */
+    /* Device [n_layers][n_runs] Page offset of each run of 8 latent elements. */
     int32_t *run;
-    /*
-     * Nonzero: new latents are [2][n_groups][wide], with a gap after smaller ranks. Set before
-     * kvd_latent_store_init.
-     */
+    /* Nonzero: new latents are [2][n_groups][wide]. Set before kvd_latent_store_init. */
     int wide;
     /*
-     * True if K and V are rebuilt from the same latents, stored once as K's; ranks must be equal.
-     * Set before kvd_latent_store_init.
+     * True if K and V share latents, stored as K's, of equal ranks. Set before
+     * kvd_latent_store_init.
      */
     bool joint;
-    /* True if all layers use the same pages in turn. Set before kvd_latent_store_init. */
+    /* True if all layers use the same pages. Set before kvd_latent_store_init. */
     bool one_layer;
-    /* [n_layers][n_runs] Offset of each run in a token's latents; NULL if `wide` is 0. */
+    /* [n_layers][n_runs] Offset of each run in a token's latents; NULL without `wide`. */
     int32_t *source;
     uint16_t *pool;
-    /* Bytes of a page in all layers, or in the largest if one_layer. */
+    /* Bytes of a page in all layers (one_layer: the largest). */
     size_t page_bytes;
-    /* Bytes of a token in all layers: one of the first n_sink tokens, and a later one. */
+    /* Bytes of a token in all layers: of the first n_sink, and later. */
     double sink_bytes, token_bytes;
     uint32_t n_sink;
-    /* True if each slot (request) has its own projection matrices. */
+    /* True if each slot has its own projections. */
     bool of_slots;
     size_t matrix_slot; /* elements of a slot's projection matrices */
-    uint32_t *tokens;   /* [n_slots] number of tokens in each slot */
+    uint32_t *tokens;   /* [n_slots] */
     size_t n_slots, slot_bytes;
-    /* Bytes of all slots, including requests that end in the latest iteration. */
+    /* Bytes of all slots, including just finished requests. */
     double held;
 } kvd_latent_store;
 
@@ -81,17 +71,11 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
                           kvd_err *err);
 void kvd_latent_store_release(kvd_latent_store *s);
 
-/*
- * Returns the new tokens of the first n decode steps or, with `prompts`, of the first n prompts or
- * chunks.
- */
+/* Returns new tokens of the first n decode steps or, with `prompts`, prompts. */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompts, size_t n);
-/* Sets the members of `*a` for tables and pool; the caller sets those for queries. */
+/* Sets the tables and pool of `*a`; the caller sets the queries. */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
-/*
- * Returns the arguments of kvd_latent_restore for a layer's pages, for the first n decode steps or
- * prompts.
- */
+/* Returns the arguments of kvd_latent_restore for n decode steps or prompts. */
 kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int layer,
                                                   bool prompts, size_t n);
 void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
@@ -105,8 +89,8 @@ typedef struct {
 } kvd_latent_codes_layer;
 
 /*
- * Latents stored as codes of method allot; a request's first tokens are stored uncoded. The pages
- * of `store` hold one layer at a time.
+ * Latents coded by method allot; a request's first tokens are uncoded. Pages of `store` hold one
+ * layer.
  */
 typedef struct {
     kvd_latent_store *store; /* borrowed; one_layer is true */
@@ -122,8 +106,8 @@ typedef struct {
 } kvd_latent_codes;
 
 /*
- * Makes the tables of method allot in the store's memory; dims: projections of this GPU's KV heads.
- * Call after kvd_latent_store_init. The caller must free c->layer, also after a failure.
+ * Makes the tables of method allot; dims: this GPU's KV heads. Call after kvd_latent_store_init.
+ * The caller must free c->layer, also after a failure.
  */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
                           const kvd_dims *dims, cudaStream_t stream, kvd_err *err);
@@ -131,12 +115,11 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
 /*
- * _put codes the new tokens from the pages of latents. _restore decodes all tokens of decode steps,
- * except the new ones, into these pages.
+ * _put codes new tokens from pages of latents. _restore decodes decode steps' other tokens into
+ * these pages.
  */
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
-/* Returns the bits of a slot after the latest iteration. */
 double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
 
 /* Eigenvectors of `n` symmetric matrices [d][d] at once, by cuSOLVER. */
@@ -152,15 +135,15 @@ typedef struct {
 } kvd_latent_solver;
 
 /*
- * `*s` must be zeroed before. Device arrays belong to `memory`. The caller must call
- * kvd_latent_solver_close, also after a failure.
+ * `*s` must be zeroed. `memory` owns device arrays. The caller must call kvd_latent_solver_close,
+ * also after a failure.
  */
 int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory *memory,
                            cudaStream_t stream, kvd_err *err);
 void kvd_latent_solver_close(kvd_latent_solver *s);
 /*
- * Queues replacing the matrices by eigenvectors, column-major, eigenvalues rising. host_info [n]
- * receives each status: 0 or cuSOLVER's error.
+ * Queues: matrices become eigenvectors, column-major, eigenvalues rising. host_info [n]: 0 or
+ * cuSOLVER's error.
  */
 int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_info,
                           cudaStream_t stream, kvd_err *err);

@@ -1,10 +1,9 @@
 /*
- * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side (K or
- * V), with latents L and projection B.
+ * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side, with
+ * latents L and projection B.
  *
- * An 8 x 8 block of the page layout is an mma.sync fragment, so latents and results bypass shared
- * memory. Memory-bound up to ranks of about d_head. Above RANK_WHOLE, B is loaded in
- * double-buffered parts, once per 128 tokens.
+ * An 8 x 8 block of the page layout is an mma.sync fragment: no shared memory for latents and
+ * results. Above RANK_WHOLE, B is loaded in double-buffered parts, once per 128 tokens.
  */
 #include "methods/dims/cuda/latents.h"
 
@@ -31,7 +30,7 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the position of row t in the request; negative: the row must not be written. */
+/* Returns the request position of row t; negative: not to be written. */
 __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int t)
 {
     return a.position ? __ldg(a.position +
@@ -42,8 +41,7 @@ __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int
 }
 
 /*
- * Applies RoPE to mma accumulators c: rows are tokens `token` + lane / 4 and + 8; d_head is 16 *
- * W16.
+ * Applies RoPE to mma accumulators: rows are tokens `token` + lane / 4 and + 8; d_head is 16 * W16.
  */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
@@ -79,9 +77,7 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
     }
 }
 
-/*
- * Adds the head's bias to mma accumulators c and divides rows of keys by their root mean squares.
- */
+/* Adds the bias to mma accumulators and divides rows of keys by their root mean squares. */
 template <int W16>
 __device__ __forceinline__ void finish(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
                                        int side, int lane)
@@ -116,13 +112,13 @@ __device__ __forceinline__ void finish(const kvd_latent_restore_args &a, float (
     }
 }
 
-/* Elements between rows of B^T in shared memory, padded against bank conflicts of ldmatrix. */
+/* Elements between rows of B^T, padded against ldmatrix bank conflicts. */
 __host__ __device__ constexpr int pitch_of(int rank)
 {
     return rank + 8;
 }
 
-/* Rows of B that are in shared memory at the same time. */
+/* Rows of B in shared memory at the same time. */
 __host__ __device__ constexpr int part_of(int max_rank)
 {
     return max_rank > RANK_WHOLE ? RANK_PART : max_rank;
@@ -130,7 +126,7 @@ __host__ __device__ constexpr int part_of(int max_rank)
 
 enum { AHEAD = 4 /* blocks of 16 ranks loaded at once */ };
 
-/* Loads mma operands of rank blocks k .. k + AHEAD - 1; blocks after the last are 0. */
+/* Loads mma operands of rank blocks k .. k + AHEAD - 1; zero after the last. */
 __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
                                       uint32_t (&x)[AHEAD][4])
 {
@@ -152,9 +148,7 @@ __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank,
     }
 }
 
-/*
- * Starts asynchronous copies of up to RANK_PART rows of B, from row `first` on, to shared memory.
- */
+/* Starts copies of up to RANK_PART rows of B, from `first` on. */
 __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank, int first,
                                            uint16_t *to)
 {
@@ -168,14 +162,14 @@ __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank
     }
 }
 
-/* Waits for the copies of begin_part, except its LATER most recent calls. */
+/* Waits for begin_part's copies, except its LATER latest calls. */
 template <int LATER> __device__ __forceinline__ void wait_for_part()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
-/* Restores pages. PARTS: B does not fit into shared memory and is loaded in parts. */
+/* PARTS: B exceeds shared memory and is loaded in parts. */
 template <int W16, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
@@ -199,7 +193,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads();
     }
     const int jump = WARPS * static_cast<int>(gridDim.x), steps = rank / 16;
-    /* index of the shared-memory half in use, with PARTS */
+    /* shared-memory half in use */
     int stage = 1;
     if (PARTS) {
         begin_part(matrix, d, rank, 0, b_smem);
@@ -305,7 +299,7 @@ __device__ __forceinline__ uint4 narrow(const float (&x)[8])
                       pack<true>(x[6], x[7]));
 }
 
-/* Applies RoPE to 16 query columns: low has c .. c + 7, high the 8 columns d_head / 2 later. */
+/* Applies RoPE to 16 query columns: c .. c + 7 (low) and d_head / 2 later (high). */
 __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t position, int c,
                                            uint4 &low, uint4 &high)
 {
@@ -463,10 +457,7 @@ __global__ void __launch_bounds__(THREADS) gather_queries(const __grid_constant_
     }
 }
 
-/*
- * Computes latents of each request's last token. 32 threads compute eight columns; their sums are
- * added in a fixed order.
- */
+/* Projects each request's last token: 32 threads compute eight columns and add in a fixed order. */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
 {
@@ -528,7 +519,7 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
     return parts ? restore<W16, true> : restore<W16, false>;
 }
 
-/* Returns the groups of 8 tokens in the longest request, or fewer if they fill the device. */
+/* Returns the groups of 8 tokens of the longest request, or fewer that fill the device. */
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
@@ -542,7 +533,7 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
         a->ld_latent % 8)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
-    /* A decode step has one token per request: CTAs divide its columns, in blocks of 8. */
+    /* A decode step's CTAs divide its columns, in blocks of 8. */
     put<<<dim3(octets(&a->s), static_cast<unsigned>(a->s.n),
                static_cast<unsigned>(a->s.most == 1 ? each : 1)),
           THREADS, 0, stream>>>(*a);
@@ -563,7 +554,7 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    /* Parts of B: two CTAs per SM and equal times, so the grid is one wave. */
+    /* With parts, two CTAs per SM take equal times: one wave. */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

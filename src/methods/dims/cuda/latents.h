@@ -1,14 +1,13 @@
 /*
- * Kernels of caches that store latents, K or V times a projection matrix: bf16, sums float32.
+ * Kernels of caches that store latents, K or V times a projection: bf16, sums float32.
  *
- * A page of latents has KVD_PAGE_TOKENS tokens in the order [rank / 8][8 groups of tokens][8
- * tokens][8 ranks], so element r of token t is at
+ * Pages have KVD_PAGE_TOKENS tokens in the order [rank / 8][8 groups of tokens][8 tokens][8 ranks]:
+ * element r of token t is at
  *
  *     (r / 8) * 512 + (t / 8) * 64 + t % 8 * 8 + r % 8,
  *
  * as in kernels/rivals/palu_layout.h. Ranks are multiples of 16. Pages of latents and of the cache
- * (kernels/layout.h) have equal numbers. Launchers return cudaError_t and never synchronise,
- * allocate or print.
+ * have equal numbers. Launchers return cudaError_t and never synchronise, allocate or print.
  */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENTS_H
 #define KVD_METHODS_DIMS_CUDA_LATENTS_H
@@ -25,14 +24,11 @@ extern "C" {
 #endif
 
 /*
- * Latents of one KV head; index [2]: 0 is K, 1 is V. latent, page: element offsets in a page of
- * latents and of the cache.
+ * Element offsets of one KV head in a page of latents and of the cache; index [2]: 0 is K, 1 is V.
  */
 typedef struct {
     int32_t latent[2], page[2];
-    /*
-     * Element offset of B^T [d_head][rank], which rebuilds K or V. -1: latents are used directly.
-     */
+    /* Element offset of B^T [d_head][rank]. -1: latents are used directly. */
     int32_t matrix[2];
     int32_t rank[2];
 } kvd_latent_head;
@@ -41,24 +37,20 @@ typedef struct {
 typedef struct {
     int32_t n, max_pages;
     int32_t most; /* upper bound of every q_len */
-    /* Device [n]: first row, new tokens, all tokens; page_table is [n][max_pages]. */
+    /* Device [n]: first row, new tokens, all tokens; [n][max_pages]. */
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
 
-/* Returns nonzero if a member of *s is invalid. */
 static inline int kvd_latent_slices_bad(const kvd_latent_slices *s)
 {
     return s->n < 1 || s->n > 65535 || s->most < 1 || !s->start || !s->q_len || !s->kv_len ||
            !s->page_table;
 }
 
-/*
- * Arguments of kvd_latent_put, which stores queries after RoPE in attention's layout and latents of
- * new tokens in pages.
- */
+/* Arguments of kvd_latent_put: stores queries after RoPE, and latents of new tokens in pages. */
 typedef struct {
     kvd_latent_slices s;
-    /* Query heads and their dimension; n_heads 0: no queries. */
+    /* Query heads and their dimension; 0: no queries. */
     int32_t n_heads, d_head;
     /* Device [tokens][n_heads * d_head], rows ld_q elements apart, aligned to 16 bytes. */
     const void *q;
@@ -68,23 +60,22 @@ typedef struct {
     /* 1: RoPE pairs dimensions 2i and 2i + 1; 0: i and i + d_head / 2. */
     int32_t interleaved;
     /*
-     * [n] Position of each request's single new token. NULL: positions kv_len[b] - q_len[b] ..
-     * kv_len[b] - 1.
+     * [n] Position of each request's single new token. NULL: kv_len[b] - q_len[b] .. kv_len[b] - 1.
      */
     const uint32_t *position;
-    /* [n] First row of each request in the blocked layout of Q. NULL: row-major. */
+    /* [n] First row in the blocked layout of Q. NULL: row-major. */
     const int32_t *q_start;
     int32_t n_q8;
     void *to_q;
     /*
-     * Device: latents of new tokens, n_runs blocks of 8 elements, ld_latent elements per token,
-     * aligned to 16 bytes.
+     * Device: n_runs blocks of 8 elements per new token, ld_latent elements apart, aligned to 16
+     * bytes.
      */
     const void *latent;
     size_t ld_latent;
-    /* Device [n_runs] Page offset, in elements, of each run of 8 elements. */
+    /* Device [n_runs] Page offset of each run of 8 elements. */
     const int32_t *run;
-    /* Device [n_runs] Offset of each run in a token's row, in elements. NULL: no gaps. */
+    /* Device [n_runs] Element offset of each run in a token's row. NULL: no gaps. */
     const int32_t *source;
     int32_t n_runs;
     void *pool;
@@ -93,33 +84,31 @@ typedef struct {
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
 /*
- * Largest rank of kvd_latent_restore, which computes pages x = latent B, with RoPE for keys. Rows
- * after the last token become 0 up to a multiple of 8; later rows are undefined.
+ * Largest rank of kvd_latent_restore: pages x = latent B, with RoPE for keys. Rows after the last
+ * token become 0 up to a multiple of 8, then undefined.
  */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
-    /* Newest tokens of each request to skip. Nonzero: rows from these on stay unchanged. */
+    /* Newest tokens to skip; nonzero: rows from these on stay unchanged. */
     int32_t newest;
     /* Device: kv_len [n], page_table [n][max_pages]. */
     const int32_t *kv_len, *page_table;
     /*
-     * Device [n][max_pages * KVD_PAGE_TOKENS] Position of each row; negative: unchanged. NULL: 0,
-     * 1, 2 ...
+     * Device [n][max_pages * KVD_PAGE_TOKENS] Row positions; negative: unchanged. NULL: 0, 1, 2 ...
      */
     const int32_t *position;
-    /* Device [n] Slot of each request. NULL: all requests share the matrices. */
+    /* Device [n] Slot of each request. NULL: shared matrices. */
     const int32_t *slot;
-    /* Elements of the matrices of one slot. */
     size_t matrix_slot;
-    /* Device [n_kv_heads] Layout of each KV head's latents and matrices. */
+    /* Device [n_kv_heads] */
     const kvd_latent_head *head;
     const void *latents, *matrix;
     /* Elements of a page of latents and of a page of the cache. */
     size_t latent_page, page;
     /*
-     * Device or NULL. bias [2 n_kv_heads][d_head]: K heads, then V heads, added before norms. gain
-     * [d_head]: RMS norm of K before RoPE. Unused by heads without matrix B.
+     * Device or NULL. bias [2 n_kv_heads][d_head]: K, then V, before norms. gain [d_head]: RMS norm
+     * of K before RoPE.
      */
     const float *bias, *gain;
     float eps;
@@ -127,9 +116,8 @@ typedef struct {
     const float *cosine, *sine;
     int32_t interleaved;
     /*
-     * Only for kvd_latent_restore_joint, if all KV heads share one latent of K and one of V. joint:
-     * device matrices B [rank / 8][n_kv_heads * d_head][8], instead of `matrix`. joint_latent: page
-     * offsets; joint_rank: at least 16.
+     * For kvd_latent_restore_joint: KV heads share latents. joint: B [rank / 8][n_kv_heads *
+     * d_head][8], instead of `matrix`. joint_latent: page offsets; joint_rank: at least 16.
      */
     const void *joint[2];
     int32_t joint_latent[2], joint_rank[2];
@@ -138,61 +126,56 @@ typedef struct {
 } kvd_latent_restore_args;
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /*
- * kvd_latent_joins: true on compute capability 9.0 for 128 dimensions per head and an even number
- * of heads. kvd_latent_restore_joint then restores shared latents; it fails for slots, positions,
- * biases or gains.
+ * kvd_latent_joins: compute capability 9.0, 128 dimensions per head, even number of heads.
+ * kvd_latent_restore_joint fails for slots, positions, biases or gains.
  */
 bool kvd_latent_joins(int32_t n_kv_heads, int32_t d_head);
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
 
 /*
- * Projects each request's last token, read from the cache's pages, by its slot's A [2
- * n_kv_heads][d_head][rank] (K first) and stores the latents.
+ * Projects each request's last token by its slot's A [2 n_kv_heads][d_head][rank], K first, and
+ * stores the latents.
  */
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream);
 
 /*
- * Copies new K and V from the cache's pages to rows [tokens][2 n_kv_heads][d_head], K first. Token
- * t of request b becomes row start[b] + t.
+ * Copies new K and V to rows [tokens][2 n_kv_heads][d_head], K first; token t of request b is row
+ * start[b] + t.
  */
 cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head *head,
                               int32_t n_kv_heads, int32_t d_head, const void *pages, size_t page,
                               void *rows, cudaStream_t stream);
 
 /*
- * Copies prompt queries from the blocked layout `q` to rows [tokens][n_heads][d_head]. Token t of
- * request b becomes row start[b] + t. q_start, n_q8: as in kvd_latent_put_args.
+ * Copies blocked queries to rows [tokens][n_heads][d_head]; token t of request b is row start[b] +
+ * t. q_start, n_q8: as kvd_latent_put_args.
  */
 cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t *q_start,
                                       int32_t n_q8, int32_t n_heads, int32_t d_head, const void *q,
                                       void *rows, cudaStream_t stream);
 
-/*
- * Projection of one head: `width` eigenvectors, then zero columns up to `rank`, at element `at` of
- * an array.
- */
+/* Projection at element `at` of an array: `width` eigenvectors, then zero columns up to `rank`. */
 typedef struct {
     int32_t width, rank, at;
 } kvd_latent_basis;
 
-/* Numbers of rows of K and of V whose second moments were decomposed. */
+/* Rows of K and V whose second moments were decomposed. */
 typedef struct {
     int32_t k, v;
 } kvd_latent_rows;
 /*
- * Replaces leading eigenvectors that the rows do not determine, as strawman.c: those beyond the
- * number of rows, or with eigenvalues below 1e-6 of the largest. Each becomes the unit vector
- * farthest from the earlier span, orthonormalised.
- * vectors: as in kvd_latent_leading; values [n][d]: eigenvalues; n is even, K first.
+ * Replaces eigenvectors beyond the number of rows, or with eigenvalues below 1e-6 of the largest,
+ * by the unit vector farthest from the earlier span, orthonormalised (strawman.c).
+ * vectors: as kvd_latent_leading; values [n][d]: eigenvalues; n even, K first.
  */
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
 /*
- * Writes the leading eigenvectors of n matrices to [d][basis[i].rank] at element basis[i].at,
- * largest eigenvalue first.
+ * Writes leading eigenvectors to [d][basis[i].rank] at element basis[i].at, largest eigenvalue
+ * first.
  * vectors [n][d][d]: column-major, eigenvalues rising. basis: device [n].
- * padded [n][d][wide]: the same with zero columns up to `wide`; may be NULL.
+ * padded [n][d][wide], or NULL: zero columns up to `wide`.
  */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
@@ -201,23 +184,22 @@ cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *bas
 /* Prompt rows in which less important tokens keep fewer columns. */
 typedef struct {
     kvd_latent_slices s;
-    const int32_t *q_start; /* device [s.n]: index in `level` of each prompt's first token */
+    const int32_t *q_start; /* device [s.n]: each prompt's first token in `level` */
     const uint8_t *level;   /* device: bits of each prompt token */
-    uint8_t important;      /* bit of `level`; set: token keeps all columns */
-    /* Device [n]: columns (`width`) of each head that less important tokens keep. */
+    uint8_t important;      /* bit of `level`: token keeps all columns */
+    /* Device [n]: columns that less important tokens keep. */
     const kvd_latent_basis *low;
     int32_t n, wide;
     /* Device [tokens][n][wide], n heads; token t of request b is row start[b] + t. */
     void *rows;
 } kvd_latent_narrow_args;
-/* Zeroes the columns that less important tokens do not store. */
 cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream);
 
 /* Codes of a latent's elements by scalar levels (method allot). */
 enum { KVD_LATENT_CODE_BITS = 8 };
 typedef struct {
     int32_t place; /* element offset in a page, for the page's first token */
-    /* First bit in the token's code, and bits; 0 bits: the number becomes `mean`. */
+    /* First bit in the token's code, and bits; 0 bits: `mean`. */
     int32_t bit, bits;
     int32_t side; /* 0: K, 1: V */
     /* x is coded as the level nearest to (x - mean) / deviation. */
@@ -225,17 +207,13 @@ typedef struct {
 } kvd_latent_code;
 
 /*
- * Arguments of kvd_latent_code_put (codes new tokens) and kvd_latent_code_restore (decodes all
- * others into pages). A request's first n_sink tokens are stored uncoded. Arrays are in device
- * memory.
+ * kvd_latent_code_put codes new tokens; kvd_latent_code_restore decodes the others into pages. The
+ * first n_sink tokens are uncoded. Device memory.
  */
 typedef struct {
     kvd_latent_slices s;
     const int32_t *slot; /* [s.n] */
-    /*
-     * n_codes: multiple of 8, with 8 consecutive places each. words: 32-bit words of a token's
-     * code.
-     */
+    /* n_codes: multiple of 8, in consecutive places. words: 32-bit words of a token's code. */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
     /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] levels, by side and bits */

@@ -1,9 +1,6 @@
 /*
- * kvd_latent_restore with wgmma, for KV heads that share their latents. A CTA computes [128
- * tokens][256 dims] = L [128][rank] B [rank][256]. Both CTAs of a cluster use one part of B; each
- * loads half into both shared memories.
- *
- * L and B are stored as 8 x 8 core matrices (sm90.cuh), ready for bulk copies and wgmma. One
+ * kvd_latent_restore with wgmma, for shared latents. A CTA computes [128 tokens][256 dims] = L
+ * [128][rank] B [rank][256]; the CTAs of a cluster each load half of a part of B for both. One
  * warpgroup copies; two compute a page of 64 tokens each.
  */
 #include "kernels/cuda/sm90.cuh"
@@ -41,7 +38,7 @@ __device__ __forceinline__ void cluster_meet(void)
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* Copies to the same shared address in both CTAs; each CTA's barrier `bar` counts the bytes. */
+/* Copies to one shared address in both CTAs; each CTA's `bar` counts the bytes. */
 __device__ __forceinline__ void bulk_copy_both(uint32_t dst, const void *src, uint32_t bytes,
                                                uint32_t bar)
 {
@@ -51,7 +48,6 @@ __device__ __forceinline__ void bulk_copy_both(uint32_t dst, const void *src, ui
                  : "memory");
 }
 
-/* Arrives at the barrier `bar` of both CTAs. */
 __device__ __forceinline__ void arrive_both(uint32_t bar)
 {
 #pragma unroll
@@ -62,7 +58,7 @@ __device__ __forceinline__ void arrive_both(uint32_t bar)
                      : "memory");
 }
 
-/* Stage of the ring buffer, and phase parity of its barriers. */
+/* Ring-buffer stage, and phase parity of its barriers. */
 struct place {
     int stage;
     uint32_t parity;
@@ -74,20 +70,18 @@ __device__ __forceinline__ void advance(place &p)
     p.parity ^= p.stage == 0;
 }
 
-/* Tokens and columns of a CTA; the columns are heads 2 * tile and 2 * tile + 1. */
+/* Tokens and columns of a CTA: heads 2 * tile and 2 * tile + 1. */
 struct task {
     int b, length, token, side, tile;
 };
 
-/*
- * Iterates over a cluster's tasks: for 256 tokens K and V of all pairs of heads, then the next 256.
- */
+/* A cluster's tasks: per 256 tokens, K and V of all pairs of heads. */
 struct tasks {
     /* Next task, its request, and the tasks of earlier requests. */
     int number, b, before;
 };
 
-/* Sets `*t` to the cluster's next task. Returns false if there is none. */
+/* Returns false after the cluster's last task. */
 __device__ __forceinline__ bool next_task(const kvd_latent_restore_args &a, tasks &s, task *t)
 {
     for (; s.b < a.n; s.b++) {
@@ -115,7 +109,7 @@ struct barriers {
     uint32_t full, empty; /* addresses of [STAGES] */
 };
 
-/* Requests the operands of all tasks. Called by one thread. */
+/* Called by one thread. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -148,7 +142,7 @@ __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, bar
     }
 }
 
-/* Applies RoPE to x, keys of two heads; the lane's rows are tokens `token` + lane / 4 and + 8. */
+/* Applies RoPE to keys of two heads; rows are tokens `token` + lane / 4 and + 8. */
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
                                            float (&x)[COLUMNS / 2], int token, int length, int lane)
 {
@@ -187,7 +181,7 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
     }
 }
 
-/* Writes a warpgroup's page. If all tokens are restored, rows after the last become 0. */
+/* If all tokens are restored, rows after the last become 0. */
 __device__ __forceinline__ void write_page(const kvd_latent_restore_args &a, const task &t,
                                            size_t page, const float (&x)[COLUMNS / 2], int token,
                                            int warp, int lane)
@@ -225,7 +219,7 @@ __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, 
     wgmma_commit();
 }
 
-/* Computes page `group` of every task. Called by one warpgroup. */
+/* Computes page `group` of every task, by one warpgroup. */
 __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, uint32_t smem,
                                             barriers bar, int group)
 {
@@ -236,7 +230,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
     for (place p = {0, 0}; next_task(a, s, &t);) {
         const int rank = a.joint_rank[t.side],
                   token = t.token + group * KVD_PAGE_TOKENS + 16 * warp;
-        /* Barrier of the stage that the last but one wgmma group reads */
+        /* Barrier of the stage of the last but one wgmma group. */
         uint32_t used = 0;
         for (int k = 0; k < rank; k += RANKS, advance(p)) {
             const uint32_t from = smem + (uint32_t)(p.stage * STAGE_BYTES),
@@ -249,8 +243,8 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
             /*
-             * A task's last stage may have several wgmma groups: wait for all readers of the
-             * previous stage.
+             * A last stage may have several wgmma groups: waits for all readers of the previous
+             * stage.
              */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
@@ -296,7 +290,7 @@ __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
         registers_up<232>();
         compute_all(a, smem, bar, group - 1);
     }
-    /* A CTA must not end before the other CTA has arrived at its barriers. */
+    /* A CTA must not end before the other has arrived at its barriers. */
     cluster_meet();
 }
 

@@ -15,9 +15,7 @@ __device__ __forceinline__ uint16_t bf16_of(float x)
     return static_cast<uint16_t>(pack<true>(x, 0));
 }
 
-/*
- * One CTA per matrix. left: squared length of each unit vector outside the span of earlier columns.
- */
+/* One CTA per matrix. left: squared length of unit vectors outside the earlier span. */
 __global__ void __launch_bounds__(THREADS)
     complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
              const __grid_constant__ kvd_latent_rows rows)
@@ -95,7 +93,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the pool offset of token t of request b, in pages of latents. */
+/* Returns the pool offset of a token, in pages of latents. */
 __device__ __forceinline__ size_t page_of(const kvd_latent_slices &s, int b, int t)
 {
     return static_cast<size_t>(__ldg(s.page_table + b * s.max_pages + t / KVD_PAGE_TOKENS));
@@ -106,7 +104,7 @@ __device__ __forceinline__ int in_page(int t)
     return t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8;
 }
 
-/* Returns the index of the level nearest to x, as kvd_level_nearest does. */
+/* Returns the level nearest to x, as kvd_level_nearest. */
 __device__ __forceinline__ uint32_t nearest(const float *level, int n, float x)
 {
     int low = 0, high = n - 1;
@@ -139,7 +137,7 @@ __device__ __forceinline__ uint32_t *words_of(const kvd_latent_code_args &a, int
                static_cast<size_t>(a.words);
 }
 
-/* A CTA codes one new token after another; a thread finds one level. */
+/* A CTA codes token after token, a thread one number. */
 __global__ void __launch_bounds__(THREADS)
     code_tokens(const __grid_constant__ kvd_latent_code_args a)
 {

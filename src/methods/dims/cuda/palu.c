@@ -1,11 +1,10 @@
 /*
- * Method palu, alone or with allot, in the CUDA engine. The QKV product gives latents. Every token
- * attends to keys restored from latents, even of its own prompt; with exact_method, separate
- * products give latents and prompts attend to their own K and V.
+ * Method palu, alone or with allot, in the CUDA engine. The QKV product gives latents, and prompts
+ * attend to restored keys; with exact_method, separate products give latents and prompts attend to
+ * own K and V.
  *
- * The fused kernel (kernels/rivals/palu_decode.h) restores keys and computes attention if it
- * supports the shape; otherwise pages are restored first. B_v is folded into W_O unless a value
- * latent is wider than a head.
+ * The fused kernel (kernels/rivals/palu_decode.h) restores keys and attends, otherwise pages are
+ * restored first. B_v is folded into W_O unless value latents are wider than a head.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,16 +15,13 @@
 
 static const char what[] = "latents of palu", matrices[] = "matrices of palu";
 
-/*
- * Offsets, in elements of kvd_palu.matrix, of one layer's matrices: A projects a group of heads, B
- * rebuilds one head.
- */
+/* Element offsets in kvd_palu.matrix: A projects a group of heads, B rebuilds one head. */
 typedef struct {
-    /* True if B of values is folded into W_O and attention outputs value latents. */
+    /* True if B_v is folded into W_O and attention outputs latents. */
     bool direct;
     /* Offsets of A [heads * d_head][rank] of all groups, for K and V. */
     size_t down[2];
-    /* Offsets of B^T of keys and values, and of key B in the fused kernel's order. */
+    /* Offsets of B^T, and of key B in the fused kernel's order. */
     size_t up, up_pair;
     /* Offset of value B [rank][d_head], not transposed. */
     size_t back;
@@ -51,10 +47,7 @@ typedef struct {
     int n_clusters;
     void *workspace;
     uint16_t *o; /* attention output in value latents: [max_slices][n_heads * rank_v] */
-    /*
-     * Device [n_layers][3][n_heads] pointers for the batched product with B_v. Rows: B_v
-     * [rank_v][d_head], part of `o`, output.
-     */
+    /* Device [n_layers][3][n_heads] pointers: B_v [rank_v][d_head], part of `o`, output. */
     const void **factor;
 } kvd_palu;
 
@@ -71,7 +64,7 @@ static kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
                             .rank_v = p->store.layer[layer].rank[KVD_VALUES][0]};
 }
 
-/* bf16 numbers of all matrices, collected on the host and copied at once */
+/* bf16 numbers of all matrices, copied at once. */
 typedef struct {
     /* NULL in the first pass, which only counts elements. */
     uint16_t *x;
@@ -79,8 +72,8 @@ typedef struct {
 } pile;
 
 /*
- * Appends x [rows][columns] as bf16 [to_rows][to_columns], zero-padded; returns its offset.
- * `turned`: x is [columns][rows].
+ * Appends x [rows][columns] (`turned`: [columns][rows]) as zero-padded bf16 [to_rows][to_columns];
+ * returns its offset.
  */
 static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows,
                   size_t to_columns, bool turned)
@@ -175,10 +168,7 @@ static int make_matrices(kvd_palu *p, kvd_err *err)
     return status;
 }
 
-/*
- * Replaces W_K and W_V of each group, [heads * d_head][d_model], by A^T W, stored directly after
- * W_Q.
- */
+/* W_K and W_V of each group, [heads * d_head][d_model], become A^T W, stored after W_Q. */
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {
     kvd_gpu_layer *const to = &p->w->weights.layer[l];
@@ -205,9 +195,7 @@ static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
     return 0;
 }
 
-/*
- * Multiplies W_K and W_V by A if `folded`, and W_O by value B in layers with kvd_palu_layer.direct.
- */
+/* Multiplies W_K and W_V by A if `folded`, W_O by value B if direct. */
 static int fold(const kvd_palu *p, kvd_err *err)
 {
     const kvd_paged_cache *const c = p->method.cache;
@@ -240,8 +228,8 @@ static int padded(int rank)
 }
 
 /*
- * The fused kernel derives RoPE from two table rows: angles must be linear in the position, and
- * each (cosine, sine) of length 1.
+ * The fused kernel derives RoPE from two table rows: angles linear in the position, (cosine, sine)
+ * of length 1.
  */
 static bool fuses(const kvd_palu *p)
 {
@@ -264,7 +252,7 @@ static bool fuses(const kvd_palu *p)
     return true;
 }
 
-/* Returns the plan's first member that the engine does not run with palu. */
+/* Returns the plan's first member that does not run with palu. */
 static const char *refused_member(const kvd_plan *plan)
 {
     return plan->layers                                  ? plan->layers->info.name
@@ -273,7 +261,7 @@ static const char *refused_member(const kvd_plan *plan)
                                                          : NULL;
 }
 
-/* Returns true if the kernels support latents that serve `heads` heads of d dimensions. */
+/* Returns true if kernels support latents of `heads` heads of d dimensions. */
 static bool fits(int heads, int d)
 {
     return d % 16 == 0 && heads * d <= 768;
@@ -293,10 +281,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Rounds ranks up to multiples of 16. If prompts attend uncompressed, the pages hold whole keys and
- * values.
- */
+/* Rounds ranks up to multiples of 16. Uncompressed prompts need pages of whole K and V. */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -322,7 +307,6 @@ static int resolve(kvd_palu *p, kvd_err *err)
     return 0;
 }
 
-/* Makes the device array kvd_palu.factor, valid for all decode steps. */
 static int make_factors(kvd_palu *p, kvd_err *err)
 {
     const size_t heads = (size_t)p->method.cache->share->n_heads,
@@ -420,7 +404,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                             "values of latents", err);
 }
 
-/* Computes latents by separate products, for models with norms of K or biases. */
+/* Computes latents by separate products, after norms of K or biases. */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_latent_layer *const l = &p->store.layer[r->layer];
@@ -475,7 +459,6 @@ static int put(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, kvd_err
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
 }
 
-/* Stores uncompressed Q, K and V of prompts in the pages of their attention. */
 static int append_whole(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
     return kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer), c->pages->device, err);
@@ -539,10 +522,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                : 0;
 }
 
-/*
- * Fails for chunks of prompts and for prompts with steps: uncompressed rows are kept one layer at a
- * time.
- */
+/* Fails for chunks and for prompts with steps: uncompressed rows are kept one layer at a time. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     for (size_t i = it->n_steps; m->cache->exact_method && i < it->n_slices; i++)
@@ -622,7 +602,7 @@ static bool runs(const kvd_plan *plan)
     return plan->dims && plan->dims->rebuild;
 }
 
-/* Copies the projections of this GPU's KV heads to p->own. The plan owns the matrices. */
+/* Copies this GPU's KV heads to p->own; the plan owns the matrices. */
 static int take_heads(kvd_palu *p, const kvd_dims *all, kvd_err *err)
 {
     const kvd_gpu_share *const share = p->method.cache->share;

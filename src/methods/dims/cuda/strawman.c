@@ -1,11 +1,10 @@
 /*
- * Method strawman, online=1 and explicit=1 in the CUDA engine (methods/dims/strawman.c). Phases:
- * compress (Gram matrices, eigenvectors), rotate (projection), restore (a step rebuilds K and V of
- * the layer).
+ * Method strawman, online=1 and explicit=1 in the CUDA engine. Phases: compress (Gram matrices,
+ * eigenvectors), rotate (projection), restore (K and V of a step).
  *
  * strawman: K^T K and V^T V per KV head, equal widths
  * online=1: Q^T Q + K^T K and V^T V + W_O W_O^T, widths of kvd_plan.widths
- * explicit=1: matrices of kvd_plan.widths, no decomposition
+ * explicit=1: matrices of kvd_plan.widths
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +22,8 @@ static strawman *self_of(kvd_gpu_method *m)
 }
 
 /*
- * Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d]; `first` overwrites. ld, stride:
- * elements between rows, between matrices.
+ * Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d]; ld, stride: elements between
+ * rows, matrices.
  */
 static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t rows, int count,
                     bool first, float *to, kvd_err *err)
@@ -39,7 +38,7 @@ static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t
         what, err);
 }
 
-/* Writes the Gram matrices of a prompt to s->gram. start: the prompt's first row. */
+/* start: the prompt's first row. */
 static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -64,10 +63,7 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
     return 0;
 }
 
-/*
- * Replaces s->gram by eigenvectors. Directions that a short prompt leaves undetermined are chosen
- * as on the CPU.
- */
+/* Undetermined directions of short prompts are chosen as on the CPU. */
 static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -87,10 +83,7 @@ static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                : 0;
 }
 
-/*
- * Multiplies each head of x [tokens][n][d] by its matrix in a [n][d][wide] into `to`
- * [tokens][n][wide].
- */
+/* to [tokens][n][wide] = x [tokens][n][d] times a [n][d][wide], per head. */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
@@ -111,7 +104,7 @@ static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
            s->layer_at[layer];
 }
 
-/* Returns zero-padded projections of prompt i, or NULL if all ranks are equal. */
+/* Returns zero-padded projections of prompt i; NULL if all ranks are equal. */
 static uint16_t *padded_of(const strawman *s, int layer, size_t i)
 {
     const size_t d = (size_t)s->method.cache->config->d_head;
@@ -150,7 +143,7 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Copies new K and V of prompts to s->rows, and Q if Gram matrices include Q^T Q. */
+/* Copies new K and V of prompts, and Q if Gram matrices include Q^T Q. */
 static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_slices *at,
                   kvd_err *err)
 {
@@ -237,8 +230,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Writes the projections of kvd_plan.widths to `to` (no gaps) and padded
- * [n_layers][n][d_head][wide] (may be NULL).
+ * Writes kvd_plan.widths' projections to `to` and padded [n_layers][n][d_head][wide] (may be NULL).
  */
 static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
 {
@@ -284,7 +276,7 @@ static int make_shared(strawman *s, cudaStream_t stream, kvd_err *err)
     return status;
 }
 
-/* Random matrices let decode steps be timed without computing a prompt. */
+/* Random matrices, for timing. */
 static int make_matrices(strawman *s, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t n = slots * s->store.matrix_slot;
@@ -313,10 +305,7 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/*
- * Counts a slot's bits as methods/entries.c: kept dimensions of all tokens, and the request's
- * matrices.
- */
+/* Counts as methods/entries.c: kept dimensions, and the request's matrices. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)(const void *)m;
@@ -369,9 +358,7 @@ static int make_arrays(strawman *s, kvd_err *err)
                : -1;
 }
 
-/*
- * Allocates s->queries and s->outputs with W_O W_O^T, added to the Gram matrices of V (online=1).
- */
+/* Allocates s->queries, and s->outputs with W_O W_O^T (online=1). */
 static int make_stacks(strawman *s, kvd_err *err)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -404,7 +391,7 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
     return side ? h->d_v : h->d_qk;
 }
 
-/* Sets the ranks of all heads in s->store and matrix offsets in basis [n_layers][n]. */
+/* Sets s->store's ranks and matrix offsets in basis [n_layers][n]. */
 static void describe_heads(strawman *s, kvd_latent_basis *basis)
 {
     const kvd_paged_cache *const c = s->method.cache;

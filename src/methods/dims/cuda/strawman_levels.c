@@ -1,7 +1,4 @@
-/*
- * Tokens of different widths (important tokens and others) in caches with projected and rebuilt
- * rows.
- */
+/* Tokens of different widths (important and other) in caches with projected and rebuilt rows. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,19 +20,14 @@ static size_t layers_of(const kvd_strawman *s)
     return (size_t)s->method.cache->config->n_layers;
 }
 
-/*
- * Returns the layer whose important tokens `layer` uses; parameter `layers` adjacent layers share
- * them.
- */
+/* Returns the layer whose important tokens `layer` uses. */
 static int first_of(const kvd_strawman *s, int layer)
 {
     const int together = kvd_tokens_layers(values_of(s));
     return together ? layer - layer % together : layer;
 }
 
-/*
- * Sets columns of less important tokens, low [n_layers][n], and the bytes that one saves per layer.
- */
+/* Sets low [n_layers][n], columns of less important tokens, and the bytes that each saves. */
 static void describe(const kvd_strawman *s, kvd_latent_basis *low, double *saved)
 {
     const int kv = s->method.cache->share->n_kv_heads;
@@ -98,10 +90,7 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err)
     return 0;
 }
 
-/*
- * In timing runs without `overlap`, sets each prompt's number of less important tokens from its
- * length.
- */
+/* Timing runs without `overlap` set the less important tokens from prompt lengths. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err)
 {
     kvd_strawman_levels *const v = &s->levels;

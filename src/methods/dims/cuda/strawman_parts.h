@@ -4,13 +4,11 @@
 #include "methods/dims/cuda/latent_store.h"
 
 /*
- * Importance of prompt tokens (method importance): "other" tokens store only the leading columns of
- * kvd_plan.widths_low. Arrays are on the device.
+ * Importance of prompt tokens: "other" tokens store only the columns of kvd_plan.widths_low. Device
+ * arrays.
  */
 typedef struct {
-    /*
-     * [n_layers][n] Columns of other tokens; `at` is unused. NULL: all tokens keep equal columns.
-     */
+    /* [n_layers][n] Columns of other tokens. NULL: all tokens are equal. */
     kvd_latent_basis *low;
     /* [slots][n_layers] Number of other tokens, device and pinned. */
     int32_t *n_low, *host_low;
@@ -20,9 +18,9 @@ typedef struct {
     float *sum; /* as in kvd_zdc_choose_by_all */
     uint8_t *level;
     int32_t *place;
-    /* Host [n_layers]: bytes that an other token saves compared with an important one. */
+    /* Host [n_layers]: bytes that an other token saves. */
     double *saved;
-    /* Bytes that other tokens of all slots save after the latest iteration. */
+    /* Bytes that other tokens of all slots save. */
     double less;
 } kvd_strawman_levels;
 
@@ -30,58 +28,50 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_latent_store store;
     kvd_gpu_worker *w;
-    /*
-     * KV heads times 2 (K and V), and largest rank. A head's rank is its kept dimensions rounded up
-     * to a multiple of 16.
-     */
+    /* KV heads times 2 (K and V); largest rank, a multiple of 16. */
     int n, wide;
-    /* True if all requests use the matrices of kvd_plan.widths and slots have none. */
+    /* True if slots have no matrices but share kvd_plan.widths. */
     bool shared;
     /* Device [n_layers][n]: projections of a layer. */
     kvd_latent_basis *basis;
-    /* [n_layers] Offset of a layer's matrices in a slot; elements of a slot's matrices. */
+    /* [n_layers] Offset of a layer's matrices in a slot; elements of a slot. */
     size_t *layer_at, each;
-    /* Elements without padding: of a slot's matrices, and of a token in all layers. */
+    /* Elements without padding: a slot's matrices; a token in all layers. */
     size_t matrix_kept, token_kept;
     /* Device [slots][n_layers]: projections of all heads, K first. */
     uint16_t *matrix;
-    /*
-     * Device [n][d_head][wide] zero-padded projections, per prompt or, if shared, per layer. NULL
-     * if all ranks are equal.
-     */
+    /* Device [n][d_head][wide] zero-padded, per prompt or (shared) layer. NULL: equal ranks. */
     uint16_t *padded;
     /* Device [max_tokens][n][d_head] K and V of prompts. */
     uint16_t *rows;
     /* Device [max_tokens][n_heads][d_head] Q of prompts; NULL without Q^T Q (online=1). */
     uint16_t *queries;
-    /* Device [max_tokens][n][wide] projected K and V of prompts. */
+    /* Device [max_tokens][n][wide] projected K and V. */
     uint16_t *cut;
     float *gram;
-    /* Device [n_layers][n_kv_heads][d_head][d_head] W_O W_O^T of KV heads, or NULL. */
+    /* Device [n_layers][n_kv_heads][d_head][d_head] W_O W_O^T, or NULL. */
     float *outputs;
     kvd_latent_solver solver;
-    /* Pinned [max_slices][n_layers][n] status of all eigenvalue decompositions. */
+    /* Pinned [max_slices][n_layers][n] decomposition status. */
     int *host_info;
     size_t prompts; /* in the running iteration */
     kvd_strawman_levels levels;
 } kvd_strawman;
 
-/* Returns the kept dimensions of K (side 0) or V (side 1) of this GPU's KV head g. */
+/* Returns the kept dimensions of K (side 0) or V (side 1). */
 int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer, int side, int g);
 
-/* Allocates the arrays of s->levels that do not depend on slots, and sets s->method.lse. */
+/* Allocates what does not depend on slots, and s->method.lse. */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
-/* Allocates the arrays of s->levels that have an element per slot. */
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
 /* Must be called before each iteration. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
-/* Finds important prompt tokens. Must be called after the attention of the prompts. */
+/* Must be called after the attention of the prompts. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
-/* Zeroes the columns of s->cut that less important tokens do not store. */
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
-/* Updates s->levels.less. Must be called after each iteration, before kvd_latent_store_note. */
+/* Must be called after each iteration, before kvd_latent_store_note. */
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
-/* Returns the elements that less important tokens of a slot save, over all layers. */
+/* Returns the elements that less important tokens save, over all layers. */
 double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot);
 /* Returns a slot's less important tokens, summed over KV heads and layers. */
 size_t kvd_strawman_levels_tokens(const kvd_strawman *s, size_t slot);

@@ -1,7 +1,4 @@
-/*
- * Kernels of merged.h. A warp that compares vectors of two layers reads 8 adjacent tokens at a
- * time.
- */
+/* Kernels of merged.h. Warps that compare two layers read 8 adjacent tokens at a time. */
 #include "methods/layers/cuda/merged.h"
 
 #include "kernels/cuda/mma.cuh"
@@ -25,8 +22,8 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
 }
 
 /*
- * Returns the norms of vector v (K of head v / 2; V if v is odd) of the page's 64 tokens, one word
- * per token for both layers.
+ * Returns 64 tokens' norms of vector v (K of head v / 2; V if v is odd), a word per token for both
+ * layers.
  */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
@@ -45,11 +42,11 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 }
 
 /*
- * Eight tokens of vector v of request b. Lane l reads token l % 8, in runs l / 8, l / 8 + 4, ... of
- * 8 numbers.
+ * Eight tokens of vector v of request b. Lane l: token l % 8, runs l / 8, l / 8 + 4, ... of 8
+ * numbers.
  */
 struct octet {
-    /* page: page number; at: pool index of the lane's first number */
+    /* page number; pool index of the lane's first number */
     size_t page, at;
     int token;
     int lane, n_runs;
@@ -65,9 +62,7 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
     return {page, at, 8 * o + lane % 8, lane, a.d_head / 8};
 }
 
-/*
- * Calls f for each of the lane's runs of 8 numbers, with the pool index of the run's first element.
- */
+/* Calls f with the pool index of each of the lane's runs of 8 numbers. */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
     size_t at = o.at;
@@ -75,7 +70,7 @@ template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
         f(at);
 }
 
-/* Norms of a token's vectors in the two layers, and the angle between the vectors. */
+/* A token's norms in two layers, and the angle between its vectors. */
 struct measured {
     double length[2], angle;
 };
@@ -139,10 +134,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/*
- * Weights of the two layers' unit vectors in spherical interpolation. If a vector is zero or the
- * two are opposite, one is taken unchanged.
- */
+/* Weights of spherical interpolation. For zero or opposite vectors, one is taken unchanged. */
 struct factors {
     double from, to;
 };
@@ -160,10 +152,7 @@ __device__ __forceinline__ factors factors_of(const measured &m, double t)
     return f;
 }
 
-/*
- * Writes the interpolated direction of the token's vectors in the two layers as their common
- * direction.
- */
+/* Writes the interpolated direction as the common one of both layers. */
 __device__ void share_direction(const kvd_merged_args &a, const octet &o, const measured &m,
                                 double t)
 {
@@ -224,10 +213,7 @@ __device__ __forceinline__ uint4 times(uint4 x, float length)
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/*
- * Restores all tokens of decode steps, 8 numbers per thread. Rows after the last token become zero,
- * up to a multiple of 8.
- */
+/* Restores decode steps, 8 numbers per thread. Later rows become zero, up to a multiple of 8. */
 template <bool SECOND>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_merged_args a)
 {
@@ -300,7 +286,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the CTAs per request. others: CTAs in the grid's other dimensions. */
+/* others: CTAs in the grid's other dimensions. */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -1,6 +1,6 @@
 /*
- * Method minicache in the CUDA engine. Each pair of layers is merged after the attention of its
- * second layer; decode steps restore one layer at a time. Unmerged layers use ordinary pages.
+ * Method minicache in the CUDA engine. Pairs of layers are merged after the second layer's
+ * attention; decode steps restore one layer at a time.
  */
 #include "methods/layers/cuda/merged.h"
 
@@ -15,7 +15,7 @@ enum { T = 1, GAMMA /* indices in the parameter table of layers.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /* [n_layers] First layer of the layer's pair; -1: not merged. */
+    /* [n_layers] First layer of the pair; -1: not merged. */
     int *first;
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: first and last merged layer */
@@ -23,7 +23,7 @@ typedef struct {
     /* [n_layers] kvd_merged_args.length, for the first layer of a pair. */
     uint16_t **length;
     uint32_t *range; /* device, written by kvd_pair_measure */
-    /* Unmerged vector pairs of each slot's prompt: device and pinned memory. */
+    /* Unmerged pairs of each slot's prompt: device, pinned. */
     uint32_t *apart, *host_apart;
     size_t *apart_of; /* [slots] copy of host_apart */
     kvd_merged_slots slots;
@@ -90,7 +90,7 @@ static size_t page_elements(const merged *k)
     return (size_t)k->method.cache->layer[0].map.page_elements;
 }
 
-/* Returns the vectors (K and V of all KV heads) of a token in a layer. */
+/* Returns the vectors of a token in a layer, K and V. */
 static size_t vectors(const merged *k)
 {
     return 2 * (size_t)k->method.cache->share->n_kv_heads;
@@ -212,7 +212,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* In timing runs, prompts were never computed and all pairs count as merged. */
+/* In timing runs, all pairs count as merged. */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     merged *const k = of(m);
@@ -243,7 +243,7 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
     return 0;
 }
 
-/* Fills pages with random numbers and lengths with a positive number, for timing. */
+/* Random numbers and positive lengths, for timing. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     merged *const k = of(m);
@@ -282,7 +282,6 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Groups the model's layers into merged pairs and single layers. */
 static int describe(merged *k, kvd_err *err)
 {
     kvd_gpu_method *const m = &k->method;

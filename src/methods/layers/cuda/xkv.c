@@ -1,11 +1,9 @@
 /*
- * Method xkv in the CUDA engine. After a group's last layer, the rows X [n][wide] of a prompt (V,
- * or K before RoPE, of all layers of the group) are decomposed:
+ * Method xkv in the CUDA engine. After a group's last layer, rows X [n][wide] of a prompt (V, or K
+ * before RoPE, of all layers) are decomposed:
  *
  * n >= wide: V = leading eigenvectors of X^T X (basis), latents X V
  * n < wide: U = leading eigenvectors of X X^T (latents), basis X^T U
- *
- * Decode steps multiply latents by the basis, apply RoPE and copy later tokens, layer by layer.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +20,7 @@ typedef struct {
     size_t wide;    /* elements of K or V of a token, in all layers of the group */
     size_t rank[2]; /* largest, rounded up to a multiple of 16 */
     uint16_t *latents;
-    /* Offset (elements) of the group's basis [2][wide][rank] in a slot's memory. */
+    /* Element offset of the group's basis [2][wide][rank] in a slot. */
     size_t basis_at;
 } layer_group;
 
@@ -33,7 +31,7 @@ typedef struct {
     int n_groups;
     int *group_of; /* [n_layers] -1: none */
     bool *skips;   /* [n_layers] */
-    int begin;     /* the first layer of the first group */
+    int begin;
     /* Maxima over groups: width, sum of ranks of K and V, rank. */
     size_t wide, ranks, most_rank;
     uint16_t **own;        /* [n_layers] device pages of tokens after the prompt */
@@ -52,9 +50,9 @@ typedef struct {
     int *info;
     int *host_info; /* pinned [max_slices][n_groups][2] */
     size_t prompts; /* number of prompts in the iteration */
-    /* [slots + 1] Prompt tokens of each slot, device and pinned; padding has 0. */
+    /* [slots + 1] Prompt tokens, device and pinned; padding: 0. */
     int32_t *prompt, *host_prompt;
-    /* Device [max_slices]: prompt tokens of each decode step's request. */
+    /* Device [max_slices]: prompt tokens of decode steps' requests. */
     int32_t *steps;
     kvd_merged_slots slots;
     kvd_device_memory memory;
@@ -80,7 +78,7 @@ static size_t rank_of(const xkv *k, const layer_group *g, int side, size_t n)
 {
     kvd_err err;
     size_t rank;
-    /* Cannot fail: the parameters were checked when the method was opened. */
+    /* Cannot fail: parameters were checked before. */
     (void)kvd_xkv_rank(&k->method.plan->layers_values, (kvd_side)side, n, g->wide, &rank, &err);
     return rank;
 }
@@ -155,7 +153,7 @@ static int multiply(const xkv *k, cublasOperation_t op_a, cublasOperation_t op_b
         what, err);
 }
 
-/* Sets the bytes of cuSOLVER's workspaces for a matrix of m rows. */
+/* Sets the bytes of cuSOLVER's workspaces for m rows. */
 static int work_of(const xkv *k, size_t m, size_t *device, size_t *host, kvd_err *err)
 {
     const int64_t d = (int64_t)m;
@@ -165,7 +163,6 @@ static int work_of(const xkv *k, size_t m, size_t *device, size_t *host, kvd_err
                   err);
 }
 
-/* Replaces the Gram matrix k->gram [m][m] by its eigenvectors. */
 static int find_vectors(const xkv *k, size_t m, int *host_info, cudaStream_t stream, kvd_err *err)
 {
     const int64_t d = (int64_t)m;
@@ -186,7 +183,7 @@ static int find_vectors(const xkv *k, size_t m, int *host_info, cudaStream_t str
                : 0;
 }
 
-/* Decomposes K or V of prompt i into latents (k->latent) and the slot's basis. */
+/* Decomposes K or V of prompt i into k->latent and the slot's basis. */
 static int decompose(const xkv *k, const kvd_paged_rows *r, size_t i, int side, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
@@ -217,7 +214,7 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t i, int side, 
                               latent, CUDA_R_16BF, ld, err);
 }
 
-/* Copies K before RoPE and V of the prompts to the layer's columns of k->x. */
+/* Copies prompts' K before RoPE and V to the layer's columns of k->x. */
 static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -238,7 +235,6 @@ static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Stores the latents of prompts in the pages of the group of layers. */
 static int put(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
@@ -412,7 +408,7 @@ static int make_solver(xkv *k, kvd_err *err)
                : -1;
 }
 
-/* Copies offsets of K and V in pages, latents and bases to the device. */
+/* Copies offsets in pages, latents and bases to the device. */
 static int copy_tables(xkv *k, kvd_err *err)
 {
     const kvd_config *const c = k->method.cache->config;
