@@ -10,10 +10,9 @@
 #include "model/pass/blocks.h"
 
 /*
- * Computes attention of one head for the queries of tokens first .. first+rows-1; q and out point
- * to the first of these tokens, k and v to token 0. No query sees a key before token `from`,
- * because of the window. `scores` [rows][lds] is scratch; on return, row i holds the probabilities
- * that query i gives to the keys, beginning with key `from`.
+ * Attends one head's queries first .. first+rows-1 to keys from `from`; q and out point to the
+ * first query, k and v to token 0. On return row i of scores [rows][lds] holds its probabilities,
+ * from key `from`.
  */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
@@ -114,10 +113,7 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
                  group = heads / (size_t)c->n_kv_heads;
     const size_t ldq = heads * d, ldk = (size_t)c->n_kv_heads * d;
 
-    /*
-     * Dense attention keeps no keys of earlier batches, so a batch must begin at position 0 of its
-     * sequences.
-     */
+    /* Dense attention keeps no keys of earlier batches. */
     assert(!in->start);
     size_t longest = 0;
     for (size_t s = 0; s < in->n_sequences; s++)

@@ -18,10 +18,10 @@
 #include "model/pass/vector.h"
 
 enum {
-    /* Largest and smallest number of token rows that a thread processes together. */
+    /* Most and fewest token rows that a thread processes together. */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
-    /* Number of tokens whose logits are in memory at one time. */
+    /* Tokens whose logits are in memory at one time. */
     PIECE = 256,
     HEAD_SLAB = 16 * 1024 * 1024,
 };
@@ -34,33 +34,21 @@ struct kvd_backward {
     size_t max_tokens, max_len, d, d_embed, vocab, width_q, width_k;
     kvd_weight *part;
     kvd_weight head;
-    /* Weights outside the layers in float32, each NULL if the model does not have it. */
+    /* Float32 weights outside the layers, or NULL. */
     float *final_gain, *final_bias, *project_out;
     float *layer;
-    /*
-     * Buffer for slab_rows rows of the output head, converted to float32; NULL if the file already
-     * stores the head in float32.
-     */
+    /* Float32 copy of slab_rows rows of the output head; NULL if stored as float32. */
     float *slab;
     size_t slab_rows;
-    /*
-     * [n_layers + 1][max_tokens][d_model]: the input of each layer, and at the end the output of
-     * the last layer.
-     */
+    /* Input of each layer, then the last output: [n_layers + 1][max_tokens][d_model]. */
     float *x;
     /* Gradient of the residual stream: [max_tokens][d_model]. */
     float *dx;
-    /*
-     * One layer's queries after RoPE (q) and attention output (o), their gradients, and the
-     * gradient of the queries before RoPE (dq_pre): [max_tokens][width_q].
-     */
+    /* Queries after RoPE, attention output and gradients of a layer: [max_tokens][width_q]. */
     float *q, *o, *dq, *d_o, *dq_pre;
-    /*
-     * One layer's keys after RoPE (k) and values (v), their gradients, and the gradients of the
-     * keys before RoPE (dk_pre) and before the norm of K (dk_raw): [max_tokens][width_k].
-     */
+    /* Keys, values and gradients of a layer, dk_raw before the norm of K: [max_tokens][width_k]. */
     float *k, *v, *dk, *dv, *dk_pre, *dk_raw;
-    /* Input of the projections to Q, K and V: [max_tokens][d_model]. */
+    /* Input of the QKV projections: [max_tokens][d_model]. */
     float *in;
     float *cosine, *sine, *minus_sine;
     uint32_t *position, *rope_row;
@@ -71,10 +59,7 @@ struct kvd_backward {
     size_t block, work_size, work_n;
     bool draws;
     uint64_t seed;
-    /*
-     * For each token a random number in [0, 1). It selects the token's target, which is drawn from
-     * the model's predictions.
-     */
+    /* Random number in [0, 1) per token, by which its target is drawn. */
     double *drawn;
 };
 
@@ -354,7 +339,7 @@ static uint32_t token_at(const float *logits, size_t vocab, double u)
     return (uint32_t)(vocab - 1);
 }
 
-/* Returns the loss -log softmax(logits)[target]; the logits become its gradient. */
+/* Returns -log softmax(logits)[target]; the logits become its gradient. */
 KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uint32_t target)
 {
     const float of_target = logits[target];
@@ -384,10 +369,7 @@ static void through_softcap(const float *value, size_t n, float softcap, float *
         dx[i] *= 1.0F - value[i] / softcap * (value[i] / softcap);
 }
 
-/*
- * Computes d_embedded [rows][d_embed], the gradient of the output head's input: d_logits
- * [rows][vocab] times the matrix of the head.
- */
+/* Computes d_embedded [rows][d_embed] = d_logits [rows][vocab] times the output head. */
 static void head_back(kvd_backward *w, size_t rows)
 {
     const float *const in_place = kvd_weight_in_place(&w->head);
@@ -410,8 +392,8 @@ static void head_back(kvd_backward *w, size_t rows)
 }
 
 /*
- * Adds the losses of tokens first .. first + rows - 1 to *loss, and writes the gradient of the last
- * layer's output for these tokens to w->dx. A token with target UINT32_MAX has no loss.
+ * Adds the losses of `rows` tokens to *loss and writes their gradient of the last layer to w->dx.
+ * Target UINT32_MAX: no loss.
  */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
                       double *loss, kvd_err *err)
@@ -440,10 +422,7 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t
         if (w->capped)
             through_softcap(w->capped + i * w->vocab, w->vocab, (float)w->c->logit_softcap, row);
     }
-    /*
-     * The losses are added in row order, so that their sum does not depend on the number of
-     * threads.
-     */
+    /* Added in row order, so that the sum does not depend on threads. */
     for (size_t i = 0; i < rows; i++)
         sum += loss_of[i];
     *loss += sum;
@@ -464,10 +443,7 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
                      kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    /*
-     * The buffer w->position is reused for the target tokens. The positions in it were needed only
-     * for the check of the batch, which is complete.
-     */
+    /* w->position is free once the batch is checked. */
     uint32_t *const target = w->position;
     for (size_t i = 0; i + 1 < n; i++)
         target[i] = b->id[i + 1];
@@ -515,9 +491,8 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
 }
 
 /*
- * On entry dx is the gradient of the layer's output, on return that of its input. If `last` is
- * true, no gradients of lower layers are needed, and the contribution of attention to dx is not
- * computed.
+ * Turns dx from the gradient of the layer's output to that of its input, if `last` without
+ * attention's part.
  */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {

@@ -11,10 +11,7 @@
 #include "common/threads.h"
 #include "model/pass/vector.h"
 
-/*
- * From WORTH_THREADS elements of an array on, a second thread saves more time than it costs. CHUNK
- * is the number of elements that a thread processes at a time.
- */
+/* Elements from which a second thread pays off; elements per thread at a time. */
 enum { WORTH_THREADS = 16384, CHUNK = 8192 };
 
 KVD_CLONES static void norm_row(const float *x, const float *gain, double eps, size_t d, float *y)
@@ -61,10 +58,7 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
         layer_norm_row(x + i * d, gain, bias, eps, d, y + i * d);
 }
 
-/*
- * Returns the beginning of range i if 0 .. n is divided into `parts` ranges that begin at multiples
- * of `step`.
- */
+/* Returns the begin of range i when 0 .. n is divided into `parts` at multiples of `step`. */
 static size_t cut(size_t n, size_t i, size_t parts, size_t step)
 {
     const size_t units = (n + step - 1) / step;
@@ -82,10 +76,7 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
     if ((double)n * (double)in * (double)out < 1e6)
         threads = 1;
 
-    /*
-     * A thread copies each of its rows of x and of W once. The following loop chooses how to divide
-     * the result into by_row x by_column rectangles such that the fewest rows are copied.
-     */
+    /* by_row x by_column rectangles for which threads copy the fewest rows of x and W. */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
         if (threads % c == 0 && n * c / threads + out / c < n / by_row + out / by_column) {
@@ -134,9 +125,8 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
 }
 
 /*
- * Scales a RoPE frequency as in Llama 3.1. With the original context length n, a frequency whose
- * wavelength is above n / low_freq_factor is divided by rope_factor. A frequency whose wavelength
- * is below n / high_freq_factor is unchanged. A frequency between these limits is a blend of both.
+ * Llama 3.1 scaling with original context n: wavelengths above n / low_freq_factor are multiplied
+ * by rope_factor, below n / high_freq_factor unchanged, between blended.
  */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
@@ -151,10 +141,7 @@ static double llama3_frequency(const kvd_config *c, double frequency)
     return (1 - keep) * frequency / c->rope_factor + keep * frequency;
 }
 
-/*
- * Returns the index, as a real number, of the RoPE frequency that makes `turns` full turns within
- * the original context.
- */
+/* Returns the real index of the RoPE frequency with `turns` turns in the original context. */
 static double pair_of(const kvd_config *c, double turns)
 {
     const double original = (double)c->rope_original_positions;
@@ -163,9 +150,8 @@ static double pair_of(const kvd_config *c, double turns)
 }
 
 /*
- * Scales RoPE frequency number i as in YaRN (Peng et al. 2023): frequencies with small indices are
- * unchanged, frequencies with large indices are divided by rope_factor, and frequencies between are
- * a blend of both.
+ * Scales RoPE frequency i as in YaRN (Peng et al. 2023): small i unchanged, large i divided by
+ * rope_factor, between blended.
  */
 static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 {
@@ -291,10 +277,7 @@ void kvd_swiglu(float *gate, const float *up, size_t n)
 
 KVD_CLONES static void geglu_tanh_chunk(float *restrict gate, const float *restrict up, size_t n)
 {
-    /*
-     * GELU's tanh form equals x / (1 + exp(-twice * (x + 0.044715 x^3))), where twice = 2 sqrt(2 /
-     * pi).
-     */
+    /* gelu_tanh(x) = x / (1 + exp(-twice * (x + 0.044715 x^3))), twice = 2 sqrt(2 / pi). */
     const float twice = 1.59576912f;
 #pragma omp simd
     for (size_t i = 0; i < n; i++) {
@@ -337,10 +320,7 @@ static void gelu_chunk(float *x, size_t n)
 
 KVD_CLONES static void gelu_tanh_chunk(float *restrict x, size_t n)
 {
-    /*
-     * GELU's tanh form equals x / (1 + exp(-twice * (x + 0.044715 x^3))), where twice = 2 sqrt(2 /
-     * pi).
-     */
+    /* gelu_tanh(x) = x / (1 + exp(-twice * (x + 0.044715 x^3))), twice = 2 sqrt(2 / pi). */
     const float twice = 1.59576912f;
 #pragma omp simd
     for (size_t i = 0; i < n; i++)
@@ -361,7 +341,7 @@ void kvd_gelu_tanh(float *x, size_t n)
         gelu_tanh_chunk(x + i, n - i < CHUNK ? n - i : CHUNK);
 }
 
-/* Applies max(x, 0) to x [n]. A NaN stays NaN, so that later checks find it. */
+/* Applies max(x, 0); NaN stays NaN. */
 void kvd_relu(float *x, size_t n)
 {
 #pragma omp parallel for simd schedule(static) if (n >= WORTH_THREADS)
@@ -389,10 +369,7 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         sum += row[j];
     }
     if (sink)
-        /*
-         * If the sink is so large that the exponential overflows, 1 / sum is 0, and every key
-         * correctly gets the probability 0.
-         */
+        /* If the sink's exponential overflows, 1 / sum is correctly 0. */
         sum += kvd_expf(*sink - top * scale);
     const float inverse = 1.0f / sum;
 #pragma omp simd
@@ -400,10 +377,7 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         row[j] *= inverse;
 }
 
-/*
- * Computes x = softcap * tanh(scale x / softcap), where tanh of small arguments is a polynomial
- * (Cephes tanhf, S. L. Moshier). NaN stays NaN.
- */
+/* Computes softcap * tanh(scale x / softcap), with Cephes tanhf (S. L. Moshier); NaN stays NaN. */
 KVD_CLONES static void softcap_chunk(float *x, size_t n, float scale, float softcap)
 {
     const float inner = scale / softcap;

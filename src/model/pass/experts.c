@@ -13,16 +13,13 @@
 
 enum {
     PIECE = 1024,
-    /* Largest number of token rows of a thread in the output projection of attention */
+    /* Most token rows per thread in the output projection. */
     BLOCK = 256,
     MATRICES = KVD_N_ALL_PARTS - KVD_PART_EXPERT_GATE,
     WEIGHTS = 2 * MATRICES,
 };
 
-/*
- * One use of an expert: a token row, and the factor p by which the expert's output for this row is
- * multiplied.
- */
+/* A token row that uses an expert, and the factor p on the expert's output. */
 typedef struct {
     size_t row;
     float p;
@@ -31,31 +28,28 @@ typedef struct {
 struct kvd_experts {
     const kvd_config *c;
     size_t d, experts, chosen, piece;
-    /* Weights of the experts: [n_layers][n_experts][WEIGHTS]; zeroed in layers without experts. */
+    /* Weights of the experts, [n_layers][n_experts][WEIGHTS]; zero without experts. */
     kvd_weight *part;
     float *copy;
     float *normed; /* input of the experts: [max_tokens][d_model] */
-    /*
-     * [max_tokens][n_heads * d_value] Scratch memory of the output projection in models with latent
-     * attention (values before that projection), otherwise NULL.
-     */
+    /* Latent attention: values, [max_tokens][n_heads * d_value]; else NULL. */
     float *values;
     float *logits;
-    /* Experts of each token with their factors: [max_tokens][n_chosen]. */
+    /* Experts of each token with factors: [max_tokens][n_chosen]. */
     use *uses;
-    /* Index of the expert of each element of `uses`: [max_tokens][n_chosen]. */
+    /* Expert of each element of `uses`: [max_tokens][n_chosen]. */
     size_t *expert;
     /* The elements of `uses`, sorted by expert. */
     use *by_expert;
-    /* Elements first[x] .. first[x + 1] - 1 of by_expert belong to expert x: [n_experts + 1]. */
+    /* by_expert[first[x]] .. by_expert[first[x + 1] - 1] are expert x's, [n_experts + 1]. */
     size_t *first;
-    /* Input and output of one expert for a group of up to `piece` tokens: [piece][d_model]. */
+    /* Input and output of one expert for a group: [piece][d_model]. */
     float *in, *out;
     float *gate, *up;
     kvd_prefetch prefetch;
     /*
-     * Residual stream after attention (x1) and gradient of the experts' input (dy):
-     * [max_tokens][d_model]. These and the buffers below are NULL before the first backward pass.
+     * Residual after attention, and gradient of the experts' input, [max_tokens][d_model]; NULL
+     * before a backward pass.
      */
     float *x1, *dy;
     float *d_logits; /* gradient of the logits: [max_tokens][n_experts] */
@@ -178,8 +172,7 @@ void kvd_experts_free(kvd_experts *e)
 }
 
 /*
- * Chooses the experts of one token. A logit that is NaN is never chosen. If fewer than n_chosen
- * logits are not NaN, the factors on the experts' outputs are NaN.
+ * Chooses one token's experts, never a NaN logit; with fewer than n_chosen others, factors are NaN.
  */
 static void choose(const kvd_experts *e, const float *logit, const float *bias, size_t *expert,
                    use *uses)
@@ -230,7 +223,7 @@ static void route(kvd_experts *e, const kvd_layer_weights *w, size_t n)
     e->first[0] = 0;
 }
 
-/* Weights of one expert: gate, up and down matrix, and a bias for each, or NULL. */
+/* Gate, up and down matrix of one expert, each with a bias or NULL. */
 typedef struct {
     const float *w[MATRICES], *b[MATRICES];
     size_t width;
@@ -300,7 +293,7 @@ static void gather(kvd_experts *e, const use *list, size_t rows)
         memcpy(e->in + i * e->d, e->normed + list[i].row * e->d, e->d * sizeof *e->in);
 }
 
-/* Adds factor * output of the expert to x for all tokens that chose the expert. */
+/* Adds factor * output of the expert to x for all its tokens. */
 static void run_expert(kvd_experts *e, const block *m, size_t expert, const float *unused, float *x)
 {
     (void)unused;
@@ -317,10 +310,7 @@ static void run_expert(kvd_experts *e, const block *m, size_t expert, const floa
 
 typedef void (*of_expert)(kvd_experts *e, const block *m, size_t expert, const float *in, float *x);
 
-/*
- * Calls `run` for every expert that a token of the batch chose, in ascending order. Meanwhile the
- * weights of the next chosen expert are read ahead.
- */
+/* Calls `run` for every chosen expert in ascending order, reading the next one's weights ahead. */
 static void run_chosen(kvd_experts *e, int layer, of_expert run, const float *in, float *x)
 {
     for (size_t i = 0; i < e->experts; i++) {
@@ -349,9 +339,7 @@ static block shared_block(const kvd_experts *e, const kvd_layer_weights *w)
         .width = (size_t)e->c->d_shared};
 }
 
-/*
- * Returns the factor on the shared expert's output: sigmoid(in . scale), or 1 if `scale` is NULL.
- */
+/* Returns sigmoid(in . scale), the shared expert's factor, or 1 if `scale` is NULL. */
 static float shared_factor(const kvd_experts *e, const float *scale, const float *in)
 {
     double z = 0;
@@ -374,7 +362,7 @@ static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, flo
     }
 }
 
-/* Adds the output projection of attention to x1, and computes the norm of x1. */
+/* Adds the output projection of attention to x1, and norms x1. */
 static void add_attention(kvd_experts *e, const kvd_layer_weights *w, const float *o, size_t n,
                           float *x1)
 {
@@ -430,8 +418,8 @@ static float dot(const float *x, const float *y, size_t n)
 }
 
 /*
- * Computes e->d_in, the gradient of an expert's input, from e->d_out, the gradient of its output.
- * On entry e->d_gate holds the gate projection, and e->up the up projection. Overwrites e->d_gate.
+ * Gradient e->d_in of an expert's input from e->d_out, with e->d_gate (overwritten) and e->up the
+ * projections.
  */
 static void block_back(kvd_experts *e, const block *m, size_t n)
 {
@@ -446,7 +434,7 @@ static void block_back(kvd_experts *e, const block *m, size_t n)
     kvd_linear_back(e->d_hidden, m->w[1], n, d, width, e->d_in, 1);
 }
 
-/* Computes an expert's output again, and keeps its gate projection in e->d_gate. */
+/* Recomputes an expert's output, and keeps the gate projection in e->d_gate. */
 static void forward_again(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     gate_and_up(e, m, in, n);
@@ -455,9 +443,8 @@ static void forward_again(kvd_experts *e, const block *m, const float *in, size_
 }
 
 /*
- * Adds one expert's contribution to dy [n][d_model], the gradient of the experts' input. d_total
- * [n][d_model] is the gradient of the layer's output. Also writes the gradient of the router's
- * factors to e->d_logits.
+ * Adds an expert's part to dy [n][d_model], from d_total, the layer output's gradient; writes the
+ * factors' gradient to e->d_logits.
  */
 static void expert_back(kvd_experts *e, const block *m, size_t expert, const float *d_total,
                         float *dy)
@@ -480,10 +467,7 @@ static void expert_back(kvd_experts *e, const block *m, size_t expert, const flo
     }
 }
 
-/*
- * Adds the shared expert's contribution to dy [n][d_model], the gradient of the experts' input.
- * d_total [n][d_model] is the gradient of the layer's output.
- */
+/* Adds the shared expert's part to dy [n][d_model], from d_total, the layer output's gradient. */
 static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, const float *d_total,
                         float *dy)
 {
@@ -508,11 +492,9 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
 }
 
 /*
- * Replaces, in place, the gradients of the factors on the outputs of one token's experts by the
- * gradients of the token's router logits. If chosen_add_up is set, the factors of a token add up to
- * 1: they are the softmax over the logits of the chosen experts only. Sigmoid scores s_j of the
- * chosen experts give the factors expert_scale s_j, or with chosen_add_up the factors expert_scale
- * s_j / (sum of s).
+ * Turns gradients of one token's factors into those of its logits. Factors: softmax (over chosen
+ * experts with chosen_add_up); sigmoids s_j: expert_scale s_j, with chosen_add_up divided by their
+ * sum.
  */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)

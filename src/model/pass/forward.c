@@ -14,12 +14,11 @@
 #include "model/pass/layer.h"
 
 enum {
-    /* Bytes of the output head that are converted to float32 at a time. */
+    /* Bytes of the output head converted at a time. */
     HEAD_SLAB = 16 * 1024 * 1024,
     /*
-     * Largest and smallest number of token rows that a thread processes at a time. The BLAS copies
-     * all weights anew for each block of rows: with 256 rows this cost is negligible, with 32 rows
-     * it halves the speed.
+     * Most and fewest rows per thread; BLAS copies all weights per block: negligible at 256 rows,
+     * half the speed at 32.
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
@@ -29,7 +28,7 @@ enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
 
 struct kvd_forward {
     kvd_config config;
-    /* Sizes of the model. width_q is n_heads * d_head, width_k is n_kv_heads * d_head. */
+    /* width_q = n_heads * d_head, width_k = n_kv_heads * d_head. */
     size_t d_model, d_ffn, d_embed, width_q, width_k;
     size_t max_tokens, max_len;
 
@@ -39,36 +38,28 @@ struct kvd_forward {
     kvd_experts *experts;
 
     float *layer;
-    /*
-     * float32 copy of some rows of the output head, beginning with row slab_first; NULL if the file
-     * stores float32.
-     */
+    /* Float32 copy of head rows from slab_first; NULL if stored as float32. */
     float *slab;
     size_t slab_rows;
     size_t slab_first;
 
-    /* Weights [0] and biases [1] that belong to no layer, such as the final norm, or NULL. */
+    /* Weights [0] and biases [1] outside the layers, or NULL. */
     float *once[N_ONCE][2];
     float *x; /* residual stream: [max_tokens][d_model] */
-    /*
-     * Queries and attention output: [max_tokens][width_q]; keys and values: [max_tokens][width_k].
-     */
+    /* q, o: [max_tokens][width_q]; k, v: [max_tokens][width_k]. */
     float *q, *k, *v, *o;
-    /* Arrays that only some attention hooks read; each is NULL before it is first requested. */
+    /* Arrays for hooks that request them, else NULL. */
     float *q_pre, *k_pre, *input;
     float *cosine, *sine; /* RoPE tables: [kvd_batch_rope_rows][d_head / 2] */
     uint32_t *position;
     uint32_t *rope_row;
 
-    /* Number of token rows that a thread processes at a time. */
+    /* Token rows that a thread processes at a time. */
     size_t block;
     size_t work_size;
     size_t work_n;
     float *work;
-    /*
-     * Buffer of narrow_n floats for the input of the output head after its projection to d_embed;
-     * NULL if the model has no such projection.
-     */
+    /* Head input projected to d_embed, narrow_n floats, or NULL. */
     float *narrow;
     size_t narrow_n;
 };
@@ -126,10 +117,7 @@ static size_t work_width(const kvd_forward *f)
     return wide > f->d_embed ? wide : f->d_embed;
 }
 
-/*
- * Returns the size of the buffer for converted weights: the largest number of elements of a layer
- * that the file does not store as float32.
- */
+/* Returns the most elements of a layer that are not stored as float32. */
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
@@ -326,10 +314,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/*
- * Computes Q, K and V of token rows first .. first + rows - 1. Returns the first row with a value
- * that is not finite, or SIZE_MAX.
- */
+/* Computes Q, K and V of `rows` rows. Returns the first non-finite row, or SIZE_MAX. */
 static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_weights *w,
                                   const kvd_attention *hook, size_t first, size_t rows)
 {
@@ -349,7 +334,7 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
     kvd_layer_before_attention(&f->config, w, f->x + first * f->d_model, rows,
                                f->work + kvd_thread_index() * f->work_size, &out);
 
-    /* Q, K and V are checked before attention, because the softmax may hide an infinite key. */
+    /* The softmax may hide an infinite key, so Q, K and V are checked before. */
     const size_t bad = smaller(kvd_first_nonfinite_f32(out.q, rows * width_q) / width_q,
                                smaller(kvd_first_nonfinite_f32(out.k, rows * width_k) / width_k,
                                        kvd_first_nonfinite_f32(out.v, rows * width_k) / width_k));
@@ -357,8 +342,8 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
 }
 
 /*
- * Computes the steps of a layer after attention for token rows first .. first + rows - 1. Returns
- * the first row that is not finite, or SIZE_MAX.
+ * Computes the steps after attention for `rows` rows. Returns the first non-finite row, or
+ * SIZE_MAX.
  */
 static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
@@ -430,10 +415,7 @@ static int compute_layer(kvd_forward *f, const kvd_batch *b, int layer, const kv
     return bad != SIZE_MAX ? kvd_batch_not_finite(b, where, bad, err) : 0;
 }
 
-/*
- * Runs one layer. Meanwhile the weights of layer `next` are read ahead; -1 means that no layer
- * follows.
- */
+/* Runs one layer, and reads the weights of layer `next` (-1: none) ahead. */
 static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kvd_attention *hook,
                      int stop, kvd_err *err)
 {
@@ -458,7 +440,7 @@ static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook
     return hook->wants_pre && rotates(f) ? reserve_pre(f, err) : 0;
 }
 
-/* Adds learned position vectors. Position t reads row t + 2 of the table (OPT's convention). */
+/* Adds learned positions; position t reads row t + 2 (OPT's convention). */
 static void add_positions(kvd_forward *f, size_t first, size_t rows)
 {
     float *row = f->work + kvd_thread_index() * f->work_size;
@@ -493,14 +475,14 @@ static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
     return check_finite(b, "embedding", f->x, f->d_model, err);
 }
 
-/* Runs layers first .. last. If `whole` is 0, layer `last` ends after its attention. */
+/* Runs layers first .. last; unless `whole`, the last ends after attention. */
 static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first, int last,
                       int whole, kvd_err *err)
 {
     int status = 0;
     for (int l = first; l <= last && !status; l++)
         status = run_layer(f, b, l, l < last ? l + 1 : -1, hook, l == last && !whole, err);
-    /* The prefetch thread must end here, because the caller may close the checkpoint next. */
+    /* The caller may close the checkpoint next, so the prefetch thread must end. */
     kvd_prefetch_wait(&f->prefetch);
     return status;
 }
@@ -557,8 +539,8 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 }
 
 /*
- * Returns the input of the output head: `hidden` itself, or, if the model has a projection before
- * the head, the projected `hidden`. On failure returns NULL and fills *err.
+ * Returns `hidden`, projected if the model has a projection before the head; NULL with *err on
+ * failure.
  */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
@@ -605,10 +587,7 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     return 0;
 }
 
-/*
- * Returns how many keys a query sees, averaged over a sequence of seq_len tokens; window 0 means no
- * sliding window.
- */
+/* Returns the mean keys per query in a sequence of seq_len tokens; window 0: none. */
 static double mean_keys(double seq_len, double window)
 {
     if (window <= 0 || window >= seq_len)
@@ -648,10 +627,7 @@ static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
 
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
-    /*
-     * Rows of a tile of the transposed matrix: 16 floats fill a cache line, so that each line is
-     * written once.
-     */
+    /* 16 floats fill a cache line, which is written once. */
     enum { TILE = 16 };
     if (check_layer(f, layer, err))
         return -1;

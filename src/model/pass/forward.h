@@ -1,9 +1,8 @@
 /*
- * The forward pass of every model family on the CPU. Weights are converted to float32 one layer at
- * a time, so a checkpoint larger than memory can run.
+ * The forward pass on the CPU. Weights are converted to float32 one layer at a time, so checkpoints
+ * may exceed memory.
  *
- * Equal batches and thread counts give bitwise equal results. The grouping of sequences into
- * batches and the number of threads change results by rounding only (1e-6 relative).
+ * Equal batches and thread counts give equal bits; others differ by rounding (1e-6 relative).
  */
 #ifndef KVD_MODEL_PASS_FORWARD_H
 #define KVD_MODEL_PASS_FORWARD_H
@@ -19,39 +18,34 @@
 typedef struct kvd_forward kvd_forward;
 
 /*
- * Opens a forward pass: finds every tensor that the model needs and checks its shape. A batch may
- * have up to max_tokens tokens, a sequence up to max_len (at most max_positions). The checkpoint is
- * borrowed and must stay open. On failure returns NULL and fills *err. Only one thread may use a
- * kvd_forward at a time; it creates its own threads.
+ * Opens a forward pass for max_tokens tokens per batch and max_len per sequence, and checks all
+ * tensors. The borrowed checkpoint must stay open. On failure returns NULL and fills *err. One
+ * thread at a time may use a kvd_forward.
  */
 kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err);
 void kvd_forward_free(kvd_forward *f);
 
 /*
- * Computes the bytes that a forward pass needs: *weights for weights in float32, *activations for
- * all other arrays with dense attention. `pre` must be true if the attention hook reads Q and K
- * before RoPE.
+ * Computes bytes: *weights in float32, *activations with dense attention. `pre`: the hook reads Q
+ * and K before RoPE.
  */
 int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, bool pre,
                       double *weights, double *activations, kvd_err *err);
 
 /*
- * Runs layers 0 .. last_layer (-1: all layers). `hidden` [n_tokens][d_model], which requires all
- * layers, receives the input of the output head, after the final norm if the model has one. If
- * `hidden` is NULL, the last layer ends after its attention.
+ * Runs layers 0 .. last_layer (-1: all). hidden [n_tokens][d_model], which requires all layers,
+ * receives the output head's input; NULL: the last layer ends after attention.
  *
- * Fails on an invalid batch and on an activation that is not finite. The message is like "layer 3,
- * row 17 (sequence 2, position 5): ...", with the token's row in the batch and the sequence's index
- * in the corpus.
+ * Fails for invalid batches and non-finite activations, as "layer 3, row 17 (sequence 2, position
+ * 5): ..." (batch row, corpus sequence).
  */
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
                     float *hidden, kvd_err *err);
 
 /*
- * Functions for studies that change one layer at a time. kvd_forward_residual writes the residual
- * stream [n_tokens][d_model] that enters `layer`, and kvd_forward_run_from continues from it.
- * Together they give the same bits as kvd_forward_run.
+ * Writes the residual stream [n_tokens][d_model] that enters `layer`; kvd_forward_run_from
+ * continues from it, with the bits of kvd_forward_run.
  */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);
@@ -59,50 +53,41 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
                          const float *residual, float *hidden, kvd_err *err);
 
 /*
- * Writes logits [n][vocab_size] for n rows of `hidden`, the output of kvd_forward_run. Fails if a
- * logit is not finite. A large output head is converted again in every call, so n should not be
- * small.
+ * Writes logits [n][vocab_size] of n rows of `hidden`. Fails if one is not finite. Each call
+ * converts a large head again.
  */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
 /*
- * Return the floating-point operations of matrix products per token. kvd_forward_flop_per_token
- * counts the products of all layers in a sequence of seq_len tokens, kvd_head_flop_per_token the
- * product with the output head.
+ * Return multiply-add operations (2 each) per token: of all layers at seq_len tokens, and of the
+ * output head.
  */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 
 /*
- * Write weights of one layer in float32, from which compression methods compute rotations of V.
- * Biases are not included.
+ * Write weights of one layer in float32, without biases, for rotations of V.
  *
- *   w_o [n_heads][d_head][d_model]     output projection W_O of each head; rows are dimensions of
- *                                      the head
- *   w_v [n_kv_heads][d_head][d_model]  projection to V of each KV head: row j holds the weights of
- *                                      dimension j of the head's V
+ *   w_o [n_heads][d_head][d_model]     output projection; rows are dimensions of the head
+ *   w_v [n_kv_heads][d_head][d_model]  V projection; row j holds the weights of dimension j
  */
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
 
 /*
- * The rest of this header declares a reference implementation in double precision, for one
- * sequence, without BLAS or threads. The tests compare forward.c with it.
+ * Reference implementation in double precision, for one sequence, without BLAS or threads, for
+ * tests.
  */
 
 /*
- * The outputs of kvd_forward_ref for n tokens: logits [n][vocab_size], and for all layers, if not
- * NULL,
- *   q_pre, q     queries before and after RoPE: [n_layers][n][n_heads][d_head],
- *   k_pre, k, v  keys before and after RoPE, values: [n_layers][n][n_kv_heads][d_head],
- *   o            attention output before W_O: [n_layers][n][n_heads][d_head].
+ * Outputs of kvd_forward_ref for n tokens: logits [n][vocab_size] and, unless NULL,
+ *   q_pre, q     before and after RoPE: [n_layers][n][n_heads][d_head],
+ *   k_pre, k, v  before and after RoPE, values: [n_layers][n][n_kv_heads][d_head],
+ *   o            before W_O: [n_layers][n][n_heads][d_head].
  */
 typedef struct {
     double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
-    /*
-     * Callback, or NULL, that a test uses to change the keys before RoPE (k_pre) and the values (v)
-     * of a layer, both [n][n_kv_heads][d_head].
-     */
+    /* Changes a layer's keys before RoPE and values, [n][n_kv_heads][d_head], in tests; or NULL. */
     void (*nudge)(void *ctx, size_t layer, double *k_pre, double *v);
     void *ctx;
 } kvd_forward_ref_out;

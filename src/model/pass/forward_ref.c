@@ -10,11 +10,10 @@
 #include "model/pass/routing.h"
 
 /*
- * State of the reference forward pass of one sequence of n tokens. The pass is written from the
- * definitions in the papers (Touvron et al. 2023; Su et al. 2021; Zhang & Sennrich 2019; Shazeer
- * 2017, 2020; Ba et al. 2016; Hendrycks & Gimpel 2016; Ding et al. 2024; Peng et al. 2023; Gemma
- * Team 2024, 2025; DeepSeek-AI 2024, 2025). This file shares no code with blocks.c, attention.c or
- * forward.c.
+ * State of the reference pass of one sequence of n tokens, from the papers' definitions (Touvron et
+ * al. 2023; Su et al. 2021; Zhang & Sennrich 2019; Shazeer 2017, 2020; Ba et al. 2016; Hendrycks &
+ * Gimpel 2016; Ding et al. 2024; Peng et al. 2023; Gemma Team 2024, 2025; DeepSeek-AI 2024, 2025).
+ * No code is shared with blocks.c, attention.c or forward.c.
  */
 
 typedef struct {
@@ -25,17 +24,14 @@ typedef struct {
     size_t n, d_model, d_ffn, d_embed, d_head, heads, kv_heads;
     double *x;
     double *y;
-    /* Q, K, V and attention output of a layer: [n][heads or kv_heads][d_head] */
+    /* of one layer: [n][heads or kv_heads][d_head] */
     double *q, *k, *v, *o;
     double *gate, *up;
     double *sum;
     double *e;
 } state;
 
-/*
- * Reads a weight as float64 into *out, which the caller frees; *out is NULL if the model does not
- * have the weight.
- */
+/* Reads a weight as float64 into *out, which the caller frees; NULL if the model lacks it. */
 static int load(const state *s, kvd_part part, bool bias, size_t layer, double **out, kvd_err *err)
 {
     kvd_weight w;
@@ -60,10 +56,7 @@ static int load(const state *s, kvd_part part, bool bias, size_t layer, double *
     return 0;
 }
 
-/*
- * Computes y [n][out] = x [n][in] W^T + b with the matrix W [out][in] and bias b of the weight
- * `part`. y must not be x.
- */
+/* y [n][out] = x [n][in] W^T + b, with W [out][in] and b of `part`; y must not be x. */
 static int project(const state *s, kvd_part part, size_t layer, const double *x, size_t in,
                    size_t out, double *y, kvd_err *err)
 {
@@ -88,9 +81,8 @@ static double cap(double x, double softcap)
 }
 
 /*
- * Computes the norm of rows of d elements: y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless
- * `rms` is true, the mean of x is subtracted from x first. If the model has no weights `part` for
- * this norm, y = x.
+ * y = x / sqrt(mean(x^2) + eps) * gain + bias for rows of d, mean subtracted first unless `rms`;
+ * without weights y = x.
  */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
@@ -126,10 +118,7 @@ static int model_norm(const state *s, kvd_part part, size_t layer, const double 
     return norm(s, part, layer, s->c->norm == KVD_NORM_RMS, x, s->n, s->d_model, y, err);
 }
 
-/*
- * Returns the index, as a real number, of the RoPE frequency that makes `turns` full turns within
- * the original context.
- */
+/* Returns the real index of the RoPE frequency with `turns` turns in the original context. */
 static double yarn_pair(const kvd_config *c, double dims, double turns)
 {
     return dims / 2 * log((double)c->rope_original_positions / (2 * M_PI * turns)) /
@@ -146,10 +135,7 @@ static double yarn(const kvd_config *c, double dims, double omega, size_t i)
     return omega * (slow / c->rope_factor + (1 - slow));
 }
 
-/*
- * Returns the angle per position of RoPE frequency i in a sequence of n tokens. `local` selects the
- * base of layers with a sliding window.
- */
+/* Returns RoPE's angle i per position in n tokens; `local`: base of sliding-window layers. */
 static double turn(const kvd_config *c, bool local, size_t n, size_t i)
 {
     const double dims = c->rope_dims ? c->rope_dims : c->d_head;
@@ -164,9 +150,8 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
         /*
-         * `turns` is the number of full turns within the original context. A frequency with few
-         * turns is divided by rope_factor, one with many turns is unchanged, and in between the two
-         * results are blended linearly.
+         * Turns in the original context: few are divided by rope_factor, many unchanged, between
+         * blended.
          */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
@@ -180,11 +165,7 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
     return omega;
 }
 
-/*
- * Applies RoPE to x. Two dimensions of a head that are rotated together are treated as a complex
- * number. Position m multiplies the i-th of these numbers by exp(j m omega_i), j being the
- * imaginary unit.
- */
+/* Applies RoPE: paired dimensions as a complex number, times exp(j m omega_i) at position m. */
 static void rope(const state *s, size_t layer, double *x, size_t heads)
 {
     const size_t half = (s->c->rope_dims ? (size_t)s->c->rope_dims : s->d_head) / 2;
@@ -211,9 +192,8 @@ static void rope(const state *s, size_t layer, double *x, size_t heads)
 }
 
 /*
- * Computes attention: o_i = sum over t <= i of softmax_t(s_it) v_t with s_it = q_i . k_t /
- * sqrt(d_head). With a sliding window the sum is over t > i - window. The configuration may replace
- * the scale, and with a softcap c the scores are c tanh(s / c).
+ * o_i = sum over t <= i (window: t > i - window) of softmax_t(s_it) v_t, s_it = q_i . k_t /
+ * sqrt(d_head), with softcap c c tanh(s / c).
  */
 static int attend(const state *s, size_t layer, kvd_err *err)
 {
@@ -263,8 +243,8 @@ static void hand_out(double *all, size_t layer, const double *one, size_t n)
 }
 
 /*
- * Returns the matrix that expands the latent to the unrotated key dimensions (W_UK) or, if
- * `values`, to the values (W_UV) of head h. Rows are outputs.
+ * Returns W_UK (latent to unrotated key) or, if `values`, W_UV (to values) of head h; rows are
+ * outputs.
  */
 static const double *expand(const state *s, const double *up, size_t h, bool values)
 {
@@ -272,10 +252,7 @@ static const double *expand(const state *s, const double *up, size_t h, bool val
     return up + (h * (nope + wide) + (values ? nope : 0)) * (size_t)s->c->latent;
 }
 
-/*
- * Computes the queries of latent attention: in each head the rotated dimensions, then W_UK^T times
- * the other dimensions.
- */
+/* Queries of latent attention: rotated dimensions, then W_UK^T times the others. */
 static int latent_queries(const state *s, size_t layer, const double *y, const double *up,
                           double *raw, double *low, kvd_err *err)
 {
@@ -299,8 +276,8 @@ static int latent_queries(const state *s, size_t layer, const double *y, const d
 }
 
 /*
- * Computes keys and values of latent attention. A key is the rotated dimensions, then the latent; a
- * value is zeros, then the latent.
+ * Latent attention: a key is rotated dimensions, then the latent; a value is zeros, then the
+ * latent.
  */
 static int latent_keys(const state *s, size_t layer, const double *y, double *raw, kvd_err *err)
 {
@@ -337,9 +314,7 @@ static int latent_queries_keys_values(const state *s, size_t layer, const double
     return status;
 }
 
-/*
- * Computes the output of latent attention: s->sum [n][d_model] = the sum over heads of W_O W_UV o.
- */
+/* Latent attention: s->sum [n][d_model] = sum over heads of W_O W_UV o. */
 static int latent_output(const state *s, size_t layer, kvd_err *err)
 {
     const size_t wide = (size_t)s->c->d_value, latent = (size_t)s->c->latent;
@@ -364,7 +339,7 @@ static int latent_output(const state *s, size_t layer, kvd_err *err)
 static int queries_keys_values(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     const size_t width_q = s->heads * s->d_head, width_k = s->kv_heads * s->d_head, n = s->n;
-    /* Number of heads of Q or K that one norm covers together. */
+    /* Heads of Q or K under one norm. */
     const size_t at_once_q = s->c->qk_norm_whole ? s->heads : 1,
                  at_once_k = s->c->qk_norm_whole ? s->kv_heads : 1;
     if (s->c->latent)
@@ -427,10 +402,7 @@ static int branch_norm(const state *s, kvd_part part, size_t layer, kvd_err *err
                : 0;
 }
 
-/*
- * Adds the output of attention to the residual stream: x += W_O o + b. Some models apply a norm to
- * W_O o + b first.
- */
+/* x += W_O o + b, in some models normed first. */
 static int add_attention(const state *s, size_t layer, kvd_err *err)
 {
     if ((s->c->latent ? latent_output(s, layer, err)
@@ -451,8 +423,8 @@ static double clamped(const kvd_config *c, double gate, double up)
 }
 
 /*
- * Computes the output s->sum [n][d_model] of a feed-forward block with a gate for input y. `gate`
- * is the kvd_part of its gate matrix; the next two values of kvd_part are its up and down matrices.
+ * Computes s->sum [n][d_model], a gated feed-forward block of y; `gate` is followed by its up and
+ * down kvd_part.
  */
 static int gated(const state *s, size_t layer, kvd_part gate, const double *y, size_t width,
                  kvd_err *err)
@@ -468,10 +440,8 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
 }
 
 /*
- * Fills p [n][n_experts], the factors on the experts' outputs, where experts that a token does not
- * use have the factor 0. Unless the model divides experts into groups, the experts with the largest
- * logits are used. The factors are the softmax over all experts or, with chosen_add_up, over the
- * chosen experts.
+ * Fills p [n][n_experts], factors on outputs: softmax over all or, with chosen_add_up, chosen
+ * experts; 0 if not chosen.
  */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {
@@ -592,10 +562,8 @@ static int run_layer(const state *s, size_t layer, const kvd_forward_ref_out *ou
 }
 
 /*
- * Computes the input of layer 0: x = W_in e(id) + p(position + 2), where e is the table of token
- * embeddings, p the table of learned position embeddings and W_in the projection after the
- * embedding. In most models W_in is the identity and p is 0. Gemma multiplies the embedding by a
- * constant, in float32.
+ * x = W_in e(id) + p(position + 2), with embeddings e, learned positions p and projection W_in.
+ * Gemma scales e in float32.
  */
 static int embed(const state *s, const uint32_t *id, kvd_err *err)
 {

@@ -11,10 +11,7 @@ static size_t query_width(const kvd_config *c)
     return (size_t)(c->d_nope + c->rope_dims);
 }
 
-/*
- * Returns one head's rows of the matrix `up` (KVD_PART_LATENT_UP): the rows for its keys (W_UK),
- * followed by those for its values (W_UV).
- */
+/* Returns one head's rows of `up` (KVD_PART_LATENT_UP): W_UK, then W_UV. */
 static const float *up_of(const kvd_config *c, const float *up, size_t head)
 {
     return up + head * (size_t)(c->d_nope + c->d_value) * (size_t)c->latent;
@@ -31,10 +28,7 @@ size_t kvd_latent_scratch(const kvd_config *c)
                      : 0;
 }
 
-/*
- * Computes queries: in every head the dimensions that RoPE will rotate come first, then the other
- * dimensions multiplied by W_UK, which maps them to the latent.
- */
+/* Queries of every head: the dimensions to rotate, then the others times W_UK. */
 static void queries(const kvd_config *c, const kvd_layer_weights *w, const float *x, size_t rows,
                     float *scratch, float *q)
 {

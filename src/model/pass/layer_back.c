@@ -9,10 +9,7 @@
 #include "model/pass/blocks.h"
 #include "model/pass/vector.h"
 
-/*
- * Adds the gradient of an RMS norm to dx. With y = x s g, gain g and s = (mean(x^2) + eps)^-1/2: dx
- * += s (g dy - x s^2 mean(g dy x)).
- */
+/* y = x s g, gain g, s = (mean(x^2) + eps)^-1/2: dx += s (g dy - x s^2 mean(g dy x)). */
 KVD_CLONES static void rms_row(const float *restrict x, const float *restrict gain, double eps,
                                size_t d, const float *restrict dy, float *restrict dx)
 {
@@ -37,8 +34,8 @@ void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, 
 }
 
 /*
- * Adds the gradient of a layer norm to dx. With y = z g + b, gain g, z = (x - mean(x)) s and s = 1
- * / std(x): dx += s (g dy - mean(g dy) - z mean(g dy z)).
+ * y = z g + b, gain g, z = (x - mean(x)) s, s = 1 / std(x): dx += s (g dy - mean(g dy) - z mean(g
+ * dy z)).
  */
 KVD_CLONES static void layer_row(const float *restrict x, const float *restrict gain, double eps,
                                  size_t d, const float *restrict dy, float *restrict dx)
@@ -93,10 +90,7 @@ void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy)
     swiglu_back(gate, up, n, dy);
 }
 
-/*
- * Computes the gradient of kvd_swiglu_clamped, which is 0 where the forward pass clamped the gate
- * or the up projection.
- */
+/* Gradient of kvd_swiglu_clamped, 0 where gate or up was clamped. */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
 {
@@ -117,10 +111,7 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
     swiglu_clamped_back(gate, up, n, alpha, limit, dy);
 }
 
-/*
- * The activation of a gate value x is x s(u), where s is the sigmoid and u = 1.59576912 (x +
- * 0.044715 x^3). Its derivative is s + x s (1 - s) du/dx.
- */
+/* (x s(u))' = s + x s (1 - s) du/dx, sigmoid s, u = 1.59576912 (x + 0.044715 x^3). */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)
 {
@@ -138,10 +129,7 @@ void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy)
     geglu_tanh_back(gate, up, n, dy);
 }
 
-/*
- * Computes the gradient of GELU: (x Phi(x))' = Phi(x) + x phi(x), with the normal distribution Phi
- * and its density phi.
- */
+/* (x Phi(x))' = Phi(x) + x phi(x), with the normal distribution Phi and density phi. */
 static void gelu_back(const float *x, size_t n, float *dy)
 {
     for (size_t i = 0; i < n; i++)
@@ -149,10 +137,7 @@ static void gelu_back(const float *x, size_t n, float *dy)
                  x[i] * 0.39894228F * expf(-0.5F * x[i] * x[i]);
 }
 
-/*
- * The activation is x s(u), where s is the sigmoid and u = 2 sqrt(2/pi) (x + a x^3). Its derivative
- * is s + x s (1 - s) du/dx.
- */
+/* (x s(u))' = s + x s (1 - s) du/dx, sigmoid s, u = 2 sqrt(2/pi) (x + a x^3). */
 KVD_CLONES static void gelu_tanh_back(const float *restrict x, size_t n, float *restrict dy)
 {
     const float twice = 1.59576912F, a = 0.044715F;
@@ -176,9 +161,8 @@ void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy)
 }
 
 /*
- * On entry dscore [keys] holds the gradients of capped attention scores s, on return those of the
- * scores before the softcap: multiplies by 1 - (s / softcap)^2. `product` [keys] holds the products
- * q . k, from which s is computed.
+ * Multiplies dscore [keys] by 1 - (s / softcap)^2, the capped score s computed from product [keys]
+ * = q . k.
  */
 static void softcap_row(const float *product, size_t keys, kvd_scores score, float *dscore)
 {
@@ -189,10 +173,8 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
 }
 
 /*
- * On entry dprob [keys] is dp, the gradient of the attention probabilities p. On return dprob is
- * the gradient of the products q . k, which attention multiplies by `scale`: scale * p * (dp - c),
- * where c is the sum of p * dp over the keys. c equals o . d_o, the product of the attention output
- * with its gradient.
+ * Turns dprob [keys], gradient dp of probabilities p, into that of q . k: scale * p * (dp - c), c =
+ * sum of p * dp = o . d_o.
  */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
@@ -207,10 +189,7 @@ KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const
         dprob[t] = prob[t] * (dprob[t] - mean) * scale;
 }
 
-/*
- * Computes the gradients of attention for one query head and the queries of tokens first .. first +
- * rows - 1. Writes dq, and adds to dk and dv.
- */
+/* Gradients of one query head for `rows` queries: writes dq, adds to dk and dv. */
 static void block_back(const kvd_attend_back_in *in, size_t head, size_t first, size_t rows,
                        float *scratch)
 {
@@ -351,8 +330,7 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
 }
 
 /*
- * Computes the gradient of the steps after attention with KVD_ORDER_AROUND or KVD_ORDER_BRANCH, for
- * the layer's input x and the output o of attention:
+ * Gradient of the steps after attention, with layer input x and attention output o:
  *
  *   x1     = x + norm_o(W_O o)
  *   y      = norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH
@@ -403,10 +381,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     case KVD_ORDER_BRANCH:
         behind_branch_norms_back(c, w, x, o, rows, scratch, dx, d_o);
         break;
-    /*
-     * The layer computes x1 = x + W_O o and output = x1 + ffn(norm(x1)), where o is the attention
-     * output.
-     */
+    /* x1 = x + W_O o, output = x1 + ffn(norm(x1)), with attention output o. */
     case KVD_ORDER_BEFORE:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, second, x1, rows, y);
@@ -414,17 +389,14 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
         kvd_layer_normalise_back(c, x1, w->w[second], rows, dy, dx);
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         break;
-    /* The layer computes output = x + W_O o + ffn(norm(x)), where o is the attention output. */
+    /* output = x + W_O o + ffn(norm(x)), with attention output o. */
     case KVD_ORDER_PARALLEL:
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         normalise(c, w, second, x, rows, y);
         feed_forward_back(c, w, y, rows, dx, ffn, dy);
         kvd_layer_normalise_back(c, x, w->w[second], rows, dy, dx);
         break;
-    /*
-     * Norms after the residual sums: x1 = x + W_O o; y = norm(x1); s = y + ffn(y). The output is
-     * the second norm of s.
-     */
+    /* x1 = x + W_O o; y = norm(x1); output = norm'(y + ffn(y)). */
     case KVD_ORDER_AFTER:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, first, x1, rows, y);
@@ -442,9 +414,8 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
 }
 
 /*
- * Computes the gradient of the norm over each head of Q or K, or over all heads with qk_norm_whole.
- * raw [rows][heads][d_head], the norm's input, is recomputed as the projection of `in`. dy is the
- * gradient of the norm's output, d_raw the gradient of raw.
+ * Gradient d_raw of head norms (all heads with qk_norm_whole); their input raw
+ * [rows][heads][d_head] is recomputed from `in`.
  */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,

@@ -3,10 +3,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-/*
- * Computes the scores of one token's experts: the softmax of its router logits, or their sigmoids
- * if route_sigmoid.
- */
+/* Computes one token's expert scores: softmax of router logits, or sigmoids if route_sigmoid. */
 static void scores(const kvd_config *c, const float *logit, double *score)
 {
     const size_t n = (size_t)c->n_experts;
@@ -32,8 +29,8 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
 }
 
 /*
- * Returns the value by which DeepSeek ranks a group of experts: the largest value of an expert in
- * the group or, if `two` is true, the sum of the two largest.
+ * Returns a group's rank value (DeepSeek): its largest value, or if `two` the sum of the two
+ * largest.
  */
 static double value_of_group(const double *value, size_t n, bool two)
 {
@@ -88,7 +85,7 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
             (float)((double)factor[j] / (c->chosen_add_up ? sum + 1e-20 : 1) * c->expert_scale);
 }
 
-/* Returns the rank of x[i]: the number of values that are larger, or equal and at a lower index. */
+/* Returns the rank of x[i]: the number of larger values, or equal ones at a lower index. */
 static size_t rank_of(const double *x, size_t n, size_t i)
 {
     size_t before = 0;

@@ -1,13 +1,13 @@
 /*
- * The order in which a router chooses experts, and the grouped routing of DeepSeek-V2
- * (arXiv:2405.04434, section 2.2) and DeepSeek-V3 (arXiv:2412.19437, section 2.1.2).
+ * Order in which a router chooses experts, and grouped routing of DeepSeek-V2 (arXiv:2405.04434,
+ * section 2.2) and V3 (arXiv:2412.19437, section 2.1.2).
  *
- * The score of an expert is its softmax probability (V2), or the sigmoid of its logit (V3). Experts
- * are ordered by a value: in V2 the score, in V3 the score plus a learned bias. Groups of experts
- * are ordered in V2 by the largest value in the group, in V3 by the sum of the two largest. The
- * n_chosen best experts of the groups_chosen best groups are used. The factor on an expert's output
- * is its score without the bias, divided by the sum over the chosen experts if chosen_add_up, times
- * expert_scale.
+ *   score         softmax probability (V2), sigmoid of the logit (V3)
+ *   value         score (V2), score plus a learned bias (V3); orders experts
+ *   group value   largest value (V2), sum of the two largest (V3)
+ *
+ * The n_chosen best experts of the groups_chosen best groups are used. Factor: score, divided by
+ * the sum over chosen experts if chosen_add_up, times expert_scale.
  */
 #ifndef KVD_MODEL_PASS_ROUTING_H
 #define KVD_MODEL_PASS_ROUTING_H
@@ -24,9 +24,8 @@
 #endif
 
 /*
- * Returns the expert that follows expert `last` in the order of falling logits, or n if none
- * follows. If `last` is n, returns the expert with the largest logit. Ties go to the lower index.
- * An expert whose logit is NaN is never returned.
+ * Returns the expert after `last` by falling logit, ties to the lower index, never a NaN; n at the
+ * end. last = n: the first.
  */
 static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_t n, size_t last)
 {
@@ -42,18 +41,14 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
 }
 
 /*
- * Chooses the experts of one token, for models whose expert_groups is not 0, with router logits
- * [n_experts]; bias [n_experts] may be NULL. Writes the n_chosen indices to `expert`, best first,
- * and the factors on the experts' outputs to `factor`. Ties go to the lower index. If a logit is
- * NaN, either all factors are NaN or only that of the logit's expert.
+ * Chooses one token's experts in grouped models by logits [n_experts] and bias [n_experts] (or
+ * NULL): `expert` best first, ties to the lower index, and `factor`. A NaN logit makes its factor
+ * or all NaN.
  */
 void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, size_t *expert,
                       float *factor);
 
-/*
- * Reference implementation of kvd_route_groups, for forward_ref.c. Writes the factors p [n_experts]
- * of all experts, 0 for those that are not chosen.
- */
+/* Reference of kvd_route_groups, for forward_ref.c: factors p [n_experts], 0 if not chosen. */
 void kvd_route_groups_ref(const kvd_config *c, const double *logit, const double *bias, double *p);
 
 #endif

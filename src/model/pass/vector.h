@@ -6,9 +6,8 @@
 #include <string.h>
 
 /*
- * KVD_CLONES compiles a function for the baseline, AVX2 and AVX-512; the loader picks one version.
- * The function must contain the loop itself, and no OpenMP parallel region: the compiler makes the
- * body of such a region a separate function and compiles it for the baseline only.
+ * Compiles a function for baseline, AVX2 and AVX-512. It must contain the loop, and no OpenMP
+ * parallel region, whose body would be baseline only.
  */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))
@@ -16,30 +15,22 @@
 #define KVD_CLONES
 #endif
 
-/* Under a sanitizer, clang cannot vectorise `omp simd` loops and would warn about it. */
+/* Under a sanitizer, clang cannot vectorise `omp simd` loops and would warn. */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
 /*
- * Returns e^x within 1.1 units in the last place on [-87.3, 88.37]. Below -87.7, where the result
- * is subnormal, returns 0; above 88.37 returns infinity. NaN gives NaN.
+ * Returns e^x within 1.1 ulp on [-87.3, 88.37]; 0 below -87.7, infinity above 88.37, NaN for NaN.
  *
- * Method: x = n ln 2 + r with |r| <= ln 2 / 2. A polynomial gives e^r (Cephes expf, S. L. Moshier),
- * and 2^n enters through the exponent bits. ln 2 is split into two parts, the first with so few
- * bits that its product with n is exact.
+ * x = n ln 2 + r, |r| <= ln 2 / 2: Cephes polynomial e^r (expf, S. L. Moshier) times 2^n. The first
+ * part of ln 2 has an exact product with n.
  */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
-    /*
-     * The number 1.5 * 2^23 rounds a float that is added to it: the low bits of x / ln 2 +
-     * round_to_int hold the integer n of x = n ln 2 + r.
-     */
+    /* 1.5 * 2^23: after adding, the low bits hold the integer n of x = n ln 2 + r. */
     const float round_to_int = 12582912.0f;
-    /*
-     * Clamps x to [-88, 89] with bit masks, which keep NaN. The operator `?:` would also do, but
-     * gcc does not vectorise a loop with it.
-     */
+    /* Clamps to [-88, 89] by masks, which keep NaN; gcc does not vectorise `?:`. */
     const uint32_t low = (uint32_t) - (x < -88.0f), high = (uint32_t) - (x > 89.0f);
     const float limits[2] = {-88.0f, 89.0f};
     uint32_t bits, limit_bits[2];

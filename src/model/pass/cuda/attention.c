@@ -8,10 +8,7 @@
 
 static const char what[] = "attention";
 
-/*
- * Returns the bytes of scratch memory for each attention score: 4 for the float32 score and, if
- * `type` is not float32, 2 more for the probability.
- */
+/* Returns scratch bytes per score: 4 for float32 and, in other passes, 2 for the probability. */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 4 : 6;
@@ -35,18 +32,15 @@ typedef struct {
     float *scores;
     char *prob;
     void **pointers;
-    /* 1 if the rows of all heads are aligned to 16 bytes, else 0 */
+    /* 1 if rows of all heads are aligned to 16 bytes */
     int aligned;
 } call;
 
-/* A batched matrix product in cuBLAS's column-major order: c (m x n) = op(a) (m x k) b (k x n). */
+/* Column-major batched product c (m x n) = op(a) (m x k) b (k x n). */
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
-    /*
-     * The product c = a b of two matrices of the batch; a, b and c are indices KVD_AT_... of
-     * matrices.
-     */
+    /* Indices KVD_AT_... of the matrices of c = a b. */
     int a, b, c;
     size_t lda, ldb, ldc;
     cudaDataType c_type;
@@ -79,9 +73,8 @@ static int multiply(const call *x, const product *p, const kvd_attention_units *
 }
 
 /*
- * Computes attention for a block of queries of n units; a unit is one query head of one sequence.
- * cuBLAS is column-major, so it computes the transposes of the row-major results: scores^T
- * [keys][rows] = K Q^T and out^T [d][rows] = V^T P^T, with the probabilities P.
+ * Attention of a block of queries for n units (a query head of a sequence), column-major: scores^T
+ * [keys][rows] = K Q^T, out^T [d][rows] = V^T P^T, probabilities P.
  */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_attention_units *units,
                         size_t n, kvd_err *err)
@@ -111,9 +104,8 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
 }
 
 /*
- * Returns where the matrices of attention (Q, K, V, scores, output) are in memory, for one block of
- * queries in several adjacent sequences of `len` tokens each. `at` is the index in the batch of the
- * first token of the first of these sequences.
+ * Returns the addresses of Q, K, V, scores and output for one query block in adjacent sequences of
+ * `len` tokens, from batch token `at`.
  */
 static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {

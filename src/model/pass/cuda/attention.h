@@ -1,6 +1,6 @@
 /*
- * The attention hook on the GPU: the interface through which the forward pass gives Q, K and V to
- * attention (model/pass/attention.h is its CPU version).
+ * The attention hook on the GPU, through which the forward pass gives Q, K and V to attention (CPU:
+ * model/pass/attention.h).
  */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_H
@@ -13,10 +13,8 @@
 #include "model/checkpoint/cuda/weights.h"
 
 /*
- * The input of attention for one layer of one batch, with the heads that this GPU holds. The hook
- * queues its work on `stream`; the forward pass overwrites the arrays in later work on that stream.
- * In q, k and v, two adjacent tokens are ld elements apart, in q_pre and k_pre ld_pre elements. The
- * heads of a token follow one another.
+ * Input of attention for this GPU's heads in one layer of one batch, overwritten by later work on
+ * `stream`. Token strides: ld elements in q, k, v, ld_pre in q_pre, k_pre; heads are contiguous.
  */
 typedef struct {
     const kvd_config *config; /* whole model */
@@ -25,34 +23,25 @@ typedef struct {
     size_t n_sequences;
     /* Host array: first token of each sequence, then n_tokens. */
     const size_t *offset;
-    size_t first_sequence; /* index in the corpus of sequence 0 of the batch */
-    /* Numbers of tokens of the batch, and of its longest sequence. */
+    size_t first_sequence; /* corpus index of the batch's sequence 0 */
+    /* Tokens of the batch, and of its longest sequence. */
     size_t n_tokens, longest;
     /*
-     * Host arrays [n_sequences] if earlier tokens are in a KV cache, else NULL: position of the
-     * first token in this batch (start), and length of the complete sequence (whole).
+     * Host arrays [n_sequences]: first position in this batch, complete length; NULL without
+     * earlier tokens.
      */
     const size_t *start, *whole;
-    kvd_dtype type; /* type of Q, K and V: KVD_F32 or KVD_BF16 */
-    /*
-     * Q, K and V after RoPE. If hook.wants_raw is set, they are the output of the QKV projection,
-     * without bias, norm and RoPE.
-     */
+    kvd_dtype type; /* KVD_F32 or KVD_BF16 */
+    /* After RoPE; with hook.wants_raw: projections without bias, norm and RoPE. */
     const void *q, *k, *v;
     size_t ld;
-    /*
-     * Q and K before RoPE; NULL unless the hook set wants_pre. Without RoPE, q_pre and k_pre point
-     * to q and k.
-     */
+    /* Q and K before RoPE; NULL unless wants_pre. Without RoPE: q and k. */
     const void *q_pre, *k_pre;
     size_t ld_pre;
-    /*
-     * [n_tokens][d_model] Input of the products that give Q, K and V; NULL unless the hook set
-     * wants_input.
-     */
+    /* Input of the QKV projections, [n_tokens][d_model]; NULL unless wants_input. */
     const void *input;
     size_t window; /* sliding window in tokens; 0: none */
-    /* Device array of the attention sink logits of this GPU's query heads, or NULL. */
+    /* Device array: sink logits of this GPU's query heads, or NULL. */
     const float *sinks;
     cudaStream_t stream;
     const kvd_cublas *lib;
@@ -60,36 +49,30 @@ typedef struct {
 } kvd_gpu_attention_in;
 
 /*
- * Attention hook on one GPU. If several GPUs hold parts of one model, their hooks run at the same
- * time. Each hook runs in its own thread, with its device current.
+ * Attention hook on one GPU. Hooks of several GPUs run at the same time, each in a thread with its
+ * device current.
  */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
     /*
-     * Queues the attention of a layer on in->stream. `out` is [n_tokens][n_heads of this GPU *
-     * d_head] of in->type. Returns 0, or -1 with *err.
+     * Queues attention on in->stream. `out`: [n_tokens][n_heads of this GPU * d_head] of in->type.
+     * Returns 0, or -1 with *err.
      */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
     int wants_input;
-    /*
-     * True if `run` wants the output of the QKV projection, and then adds bias, norms and RoPE
-     * itself.
-     */
+    /* `run` wants the bare QKV projection, and adds bias, norms and RoPE. */
     int wants_raw;
 };
 
 /*
- * Exact attention on one device and one stream, by kernels or by cuBLAS. The hook does not wait for
- * the device, except if the lengths of this batch differ from those of the last one; it then waits
- * for the copy of the last batch's lengths.
+ * Exact attention on one device and stream, which waits only for the copy of changed sequence
+ * lengths.
  *
- * The attention kernels of kernels/cuda require bf16, d_head a multiple of 16 up to 256, at most
- * KVD_HEADS_MAX heads, and no softcap. The kernels also require that Q, K and V of a token follow
- * one another in memory.
+ * Kernels of kernels/cuda require bf16, d_head a multiple of 16 up to 256, at most KVD_HEADS_MAX
+ * heads, no softcap, and contiguous Q, K, V of a token.
  *
- * In all other cases cuBLAS computes the scores and the output, and a kernel computes the softmax
- * in float32. Probabilities are rounded to the element type of the pass.
+ * Otherwise cuBLAS products and a float32 softmax, with probabilities rounded to the pass's type.
  */
 typedef struct kvd_gpu_dense kvd_gpu_dense;
 kvd_gpu_dense *kvd_gpu_dense_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype type,
@@ -102,14 +85,12 @@ kvd_gpu_attention *kvd_gpu_dense_hook(kvd_gpu_dense *d);
 const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d);
 
 /*
- * Attention by cuBLAS products. q and out are [n_tokens][n_heads][d_head], k and v are
- * [n_tokens][n_kv_heads][d_head]. ldq, ldo, ldk and ldv are the numbers of elements from one token
- * to the next. *in gives all other parameters; its members q, k, v, type and n_tokens are not read.
- * Heads with fewer than d_head dimensions must be padded with zeros.
+ * Attention by cuBLAS products: q, out [n_tokens][n_heads][d_head], k, v
+ * [n_tokens][n_kv_heads][d_head], token strides ldq, ldo, ldk, ldv. Does not read q, k, v, type and
+ * n_tokens of *in. Pad short heads with zeros.
  *
- * kvd_gpu_attend_scratch returns the bytes of `scratch` for sequences of up to max_len tokens (at
- * least in->longest) and n_heads query heads: about 256 MiB at most, or the scores of one query of
- * one head if these are larger.
+ * kvd_gpu_attend_scratch: scratch bytes for max_len >= in->longest, about 256 MiB or one query's
+ * scores.
  */
 size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads);
 int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q, size_t ldq,
@@ -117,8 +98,8 @@ int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q
                    void *scratch, kvd_err *err);
 
 /*
- * Attention hook that observes another one: calls `record` with Q, K and V, then the hook `inner`,
- * then `output` with the attention output of `inner`. `output` may be NULL.
+ * Observing hook: calls `record` with Q, K and V, then the hook `inner`, then `output` (or NULL)
+ * with its result.
  */
 typedef struct {
     kvd_gpu_attention hook;
@@ -130,30 +111,23 @@ typedef struct {
 void kvd_gpu_capture_init(kvd_gpu_capture *t, kvd_gpu_attention *inner);
 
 /*
- * The gradient of exact attention on the device (kvd_attend_back is the CPU version). Sums are
- * float32. With KVD_BF16 the inputs of products are rounded to bf16, including probabilities and
- * gradients of scores.
+ * Gradient of exact attention on the device (CPU: kvd_attend_back), with float32 sums. KVD_BF16
+ * rounds inputs of products, probabilities and score gradients to bf16.
  */
 
-/*
- * Input and output of kvd_gpu_attend_back. Rows of arrays are tokens; the heads of a token follow
- * one another.
- */
+/* Input and output of kvd_gpu_attend_back; rows are tokens, and heads are contiguous. */
 typedef struct {
-    /* window is the sliding window in tokens; 0: none. */
+    /* `window`: sliding window in tokens; 0: none. */
     size_t n_sequences, longest, window;
-    /* Host array: first token of each sequence, then the number of tokens n. */
+    /* Host array: first token of each sequence, then the number n of tokens. */
     const size_t *offset;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype type;
     const void *q, *k, *v; /* of `type`; tokens are ld elements apart */
     size_t ld;
-    /* Gradient of the output of attention: [n][n_heads * d_head] of `type`. */
+    /* Gradient of the attention output, [n][n_heads * d_head] of `type`. */
     const void *d_o;
-    /*
-     * Gradients of q (overwritten), and of k and v (added to what is there). Tokens are ld_d
-     * elements apart.
-     */
+    /* dq is overwritten; dk and dv are added to. Token stride ld_d. */
     float *dq, *dk, *dv;
     size_t ld_d;
     cudaStream_t stream;
@@ -162,8 +136,8 @@ typedef struct {
 } kvd_gpu_attention_back_in;
 
 /*
- * Returns the bytes of scratch for sequences of up to max_len tokens: about 256 MiB at most, or the
- * scores, probabilities and gradients of one query of one head if these are larger.
+ * Returns scratch bytes for sequences of max_len tokens: about 256 MiB, or one query of one head if
+ * larger.
  */
 size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_heads);
 

@@ -10,9 +10,8 @@
 static const char what[] = "gradient of attention";
 
 /*
- * Returns the bytes of scratch memory for each attention score: 8 for the score and the gradient of
- * its probability, both float32. If `type` is not float32, 4 more for the probability and the
- * gradient of the score in `type`.
+ * Returns scratch bytes per score: 8 for float32 score and gradient and, in other passes, 4 for
+ * their copies.
  */
 static size_t per_score(kvd_dtype type)
 {
@@ -31,24 +30,20 @@ typedef struct {
     size_t d, bytes, group;
     size_t n_scores;
     /*
-     * Scratch arrays: [0] float32 scores, later probabilities; [1] float32 gradients of the
-     * probabilities. In the element type of the pass: [2] probabilities, [3] gradients of the
-     * scores.
+     * [0] scores, then probabilities, [1] gradients of probabilities, float32; in the pass's type
+     * [2] probabilities, [3] score gradients.
      */
     char *score[4];
     void **pointers;
-    /* 1 if the rows of all heads are aligned to 16 bytes, else 0 */
+    /* 1 if rows of all heads are aligned to 16 bytes */
     int aligned;
 } call;
 
-/*
- * A batched matrix product in cuBLAS's column-major order: c (m x n) = op(a) op(b), or c += op(a)
- * op(b) if `add` is set.
- */
+/* Column-major batched product c (m x n) = op(a) op(b), added to c if `add`. */
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
-    /* The product c = a b of two matrices; a, b and c are indices KVD_BACK_... of matrices. */
+    /* Indices KVD_BACK_... of the matrices of c = a b. */
     int a, b, c;
     size_t lda, ldb, ldc;
     int add;
@@ -81,10 +76,8 @@ static int multiply(const call *x, const product *p, const kvd_back_units *units
 }
 
 /*
- * Computes the gradients of a block of queries for n units. A unit is a KV head of one sequence
- * together with one of the query heads that share it. S are the scores, P the probabilities and O
- * the output; dX is the gradient of X. cuBLAS is column-major, so it computes the transposes of the
- * row-major results:
+ * Gradients of a block of queries for n units, each a KV head and one of its query heads. S:
+ * scores, P: probabilities, O: output; column-major:
  *   S^T [keys][rows] = K Q^T     dP^T [keys][rows] = V dO^T
  *   dQ^T [d][rows] = K^T dS^T    dK^T [d][keys] += Q^T dS    dV^T [d][keys] += dO^T P
  */
@@ -122,9 +115,8 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
 }
 
 /*
- * Returns the addresses of the matrices for one block of queries in several neighbouring sequences
- * of `len` tokens each. `at` is the first token of the first of these sequences, as an index in the
- * batch. `member` chooses one of the query heads that share a KV head.
+ * Returns the matrices' addresses for one query block in neighbouring sequences of `len` tokens,
+ * from batch token `at`; `member` selects the query head of a KV head.
  */
 static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                                size_t member)

@@ -1,7 +1,4 @@
-/*
- * Kernels that write the addresses of matrices of attention for batched products of cuBLAS. Each
- * thread writes one address.
- */
+/* Writes addresses of attention matrices for batched cuBLAS products, one per thread. */
 #include "model/pass/cuda/attention_units.h"
 
 enum { THREADS = 256 };

@@ -1,4 +1,7 @@
-/* Addresses of the matrices of every head, for batched products of cuBLAS in attention. */
+/*
+ * Addresses of every head's matrices, for batched cuBLAS products in attention. Functions launch a
+ * kernel and return its error.
+ */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 
@@ -15,17 +18,15 @@ extern "C" {
 #define KVD_ANYWHERE
 #endif
 
-/* Indices of the matrices that attention reads and writes for one head of one sequence. */
+/* Matrices of attention of one head of one sequence. */
 enum { KVD_AT_K, KVD_AT_Q, KVD_AT_SCORES, KVD_AT_V, KVD_AT_PROB, KVD_AT_OUT, KVD_AT_MATRICES };
 
 /*
- * Addresses of the matrices KVD_AT_K to KVD_AT_OUT in a batch of sequences of equal length. A unit
- * is one query head of one sequence: unit u is query head u % n_heads of sequence u / n_heads.
- * Offsets are in bytes.
+ * Addresses of matrices KVD_AT_K .. KVD_AT_OUT for sequences of equal length; offsets in bytes.
+ * Unit u: query head u % n_heads of sequence u / n_heads.
  *
- * Matrix m of head h of sequence s is at base[m] + s * sequence[m] + h * head[m]. For K and V, h
- * counts KV heads, which `group` query heads share. Scores and probabilities are in scratch memory,
- * which begins with unit `first`: those of unit u are at base[m] + (u - first) * head[m].
+ * Matrix m of head h, sequence s: base[m] + s * sequence[m] + h * head[m], h counting KV heads for
+ * K and V. Scores and probabilities: base[m] + (u - first) * head[m].
  */
 typedef struct {
     char *base[KVD_AT_MATRICES];
@@ -43,20 +44,17 @@ static inline KVD_ANYWHERE char *kvd_attention_matrix(const kvd_attention_units 
 
 /*
  * Fills the device array `at` [KVD_AT_MATRICES][n] with the addresses for units first .. first + n
- * - 1. Launches a kernel on the stream and returns its error.
+ * - 1.
  */
 cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void **at,
                                    cudaStream_t stream);
 
-/*
- * The matrices of one query head of one sequence in the gradient of attention. The last four before
- * KVD_BACK_MATRICES are scratch.
- */
+/* Matrices of attention's gradient for one query head of one sequence. */
 enum {
     KVD_BACK_Q,
     KVD_BACK_K,
     KVD_BACK_V,
-    KVD_BACK_DO, /* DO, DQ, DK, DV: gradients of O (output), Q, K, V */
+    KVD_BACK_DO, /* gradients of output O, and of Q, K, V */
     KVD_BACK_DQ,
     KVD_BACK_DK,
     KVD_BACK_DV,
@@ -67,19 +65,15 @@ enum {
     KVD_BACK_MATRICES
 };
 
-/*
- * Place of a matrix that every KV head of every sequence has: that of KV head h of sequence s is at
- * base + s * sequence + h * head, in bytes.
- */
+/* Matrix of KV head h of sequence s: base + s * sequence + h * head, in bytes. */
 typedef struct {
     char *base;
     size_t sequence, head;
 } kvd_back_place;
 
 /*
- * A unit is one KV head of one sequence, with one of the query heads that share it: unit u is KV
- * head u % n_heads of sequence u / n_heads, where n_heads is the number of KV heads. The scratch
- * matrices of the units follow one another, beginning with those of unit `first`.
+ * Unit u: KV head u % n_heads (KV heads) of sequence u / n_heads, with one of its query heads.
+ * Scratch matrices begin with unit `first`.
  */
 typedef struct {
     kvd_back_place at[KVD_BACK_MATRICES];
@@ -95,7 +89,7 @@ static inline KVD_ANYWHERE char *kvd_back_matrix(const kvd_back_units *a, int m,
 
 /*
  * Fills the device array `at` [KVD_BACK_MATRICES][n] with the addresses for units first .. first +
- * n - 1. Launches a kernel on the stream and returns its error.
+ * n - 1.
  */
 cudaError_t kvd_back_pointers(const kvd_back_units *a, size_t n, void **at, cudaStream_t stream);
 

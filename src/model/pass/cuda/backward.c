@@ -150,9 +150,8 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
 }
 
 /*
- * The backward pass checks gradients for values that are not finite. Returns the number (stage) of
- * the first of these checks, which checks the gradient of the last layer's output. Checks are
- * numbered in the order of execution, after those of the forward pass.
+ * Returns the number of the backward pass's first check for non-finite values, after those of the
+ * forward pass.
  */
 static unsigned stage_behind(const kvd_config *c)
 {
@@ -177,10 +176,7 @@ static void stage_name(const kvd_config *c, unsigned stage, char *to, size_t siz
     }
 }
 
-/*
- * Copies to the device, for every position, the next token and the random number by which a target
- * token is drawn.
- */
+/* Copies each position's next token and random number to the device. */
 static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
@@ -203,8 +199,8 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 }
 
 /*
- * Computes the backward pass of the output head for token rows first .. first + rows - 1. On entry
- * these rows of w->dx hold the input of the head, on return its gradient.
+ * Backward pass of the output head for `rows` rows of w->dx: its input on entry, its gradient on
+ * return.
  */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {

@@ -1,10 +1,9 @@
 /*
- * Embedding, and norms with the additions and checks that precede them. The kernels are bound by
- * memory; one block handles one token. A norm keeps rows of up to NORM_KEPT elements in registers,
- * and reads longer rows again for each sum.
+ * Embedding, and norms with the additions and checks before them; one block per token, bound by
+ * memory. Rows up to NORM_KEPT elements stay in registers.
  *
- * The squares of four neighbouring elements are added in float32, and these sums in float64. The
- * CPU adds all squares in float64, so a relative difference of 1e-7 remains.
+ * Squares of four elements are added in float32, these sums in float64 (CPU: all float64;
+ * difference 1e-7).
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -63,10 +62,7 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
     return (double)v[0] * (double)v[0];
 }
 
-/*
- * Loads N elements of x and, unless a.add is NULL, adds a.add to them and stores the sums in x. v
- * receives the elements of x after the addition.
- */
+/* Loads v [N] from x, after adding a.add to x unless NULL. */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
                                      bool &wrong)
@@ -164,8 +160,7 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
 }
 
 /*
- * Computes the norm of rows of any length and alignment. Each thread writes only elements that it
- * has read itself, so y may be x.
+ * Norm of rows of any length and alignment; threads write only elements they read, so y may be x.
  */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
@@ -211,10 +206,7 @@ __device__ __forceinline__ void prefetch_row(const float *row, size_t d)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(row + k));
 }
 
-/*
- * Adds the normed output of a block (the branch) to x. One CUDA block handles one token, and the
- * token's elements of the branch and of x stay in registers.
- */
+/* Adds the normed output of a branch to x, one block per token, with elements in registers. */
 __global__ void __launch_bounds__(THREADS_MAX)
     branch_kernel(const __grid_constant__ kvd_gpu_branch a)
 {
@@ -307,9 +299,7 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
 enum { ROUTE_WARPS = 8, ROUTE_THREADS = 32 * ROUTE_WARPS };
 
 /*
- * Computes the norms of all rows, and their products with the router's matrix, which score the
- * experts. Every CTA computes all norms in shared memory and writes a part of them to memory. Each
- * warp multiplies the normed rows by one row of the router's matrix.
+ * Norms of all rows, computed by every CTA in shared memory, times one row of the router per warp.
  */
 __global__ void __launch_bounds__(ROUTE_THREADS)
     norm_route_kernel(const __grid_constant__ kvd_gpu_norm_route a)
@@ -319,7 +309,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     __shared__ float scale[KVD_ROUTE_ROWS];
     const int n = (int)a.n, d = (int)a.d, thread = (int)threadIdx.x, warp = thread / 32,
               lane = thread % 32;
-    /* A team is the group of threads that process one row. */
+    /* A team of threads processes one row. */
     const int team = ROUTE_THREADS / (n <= 1   ? 1
                                       : n <= 2 ? 2
                                       : n <= 4 ? 4
@@ -329,10 +319,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     const float *const router = a.router + (expert < a.n_experts ? expert : 0) * a.d;
     for (int k = 32 * lane; k < d; k += 32 * 32)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(router + k));
-    /*
-     * Until here the kernel reads only the router, which preceding kernels never write. Everything
-     * after this line may read what these kernels write.
-     */
+    /* Up to here only the router is read, which preceding kernels never write. */
     kvd_wait_preceding(NULL);
     double squares = 0;
     bool wrong = false;
@@ -480,9 +467,7 @@ extern "C" cudaError_t kvd_gpu_branch_add(const kvd_gpu_branch *a, cudaStream_t 
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,
                                      kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    /*
-     * The cast from const float * is safe: nothing is added to x, so kvd_gpu_norm does not write x.
-     */
+    /* Without an addition, kvd_gpu_norm does not write x. */
     return kvd_gpu_norm(KVD_NORM_RMS, KVD_F32, const_cast<float *>(x), NULL, NULL, NULL, 0, n, d,
                         NULL, stage, bad, stream);
 }

@@ -1,8 +1,8 @@
 /*
- * Gradients of norms, of activations, and of the steps between the QKV projection and attention.
- * All are bound by memory.
+ * Gradients of norms, activations, and the steps between QKV projection and attention, bound by
+ * memory.
  *
- * Norm: one block per row, sums in float64. Q, K, V: a warp handles one head of one token.
+ * Norm: one block per row, float64 sums. Q, K, V: a warp per head and token.
  */
 #include "model/pass/cuda/blocks_back.h"
 
@@ -22,8 +22,7 @@ struct norm_args {
 };
 
 /*
- * Computes the gradient dx of the input x of a norm, where y is the output and g the gain. If a.add
- * is set, the gradient is added to the old dx instead of overwriting it.
+ * Gradient dx of a norm's input x, for output y and gain g; added to dx if a.add.
  *
  * RMS norm: y = x s g with s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
  *
@@ -63,10 +62,7 @@ template <kvd_activation KIND> __device__ __forceinline__ float slope(float x)
 {
     if (KIND == KVD_GELU)
         return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
-    /*
-     * The activation x s(u), with u = 2 sqrt(2/pi) (x + a x^3) and the sigmoid s, has the
-     * derivative s + x s (1 - s) u'.
-     */
+    /* (x s(u))' = s + x s (1 - s) u', sigmoid s, u = 2 sqrt(2/pi) (x + a x^3). */
     if (KIND == KVD_GELU_TANH) {
         const float twice = 1.59576912f, cube = 0.044715f;
         const float s = 1.0f / (1.0f + expf(-twice * (x + cube * x * x * x)));
@@ -148,10 +144,7 @@ cudaError_t choose_activation(kvd_activation kind, void *in, const float *bias, 
     }
 }
 
-/*
- * Elements i and j of a head, which RoPE rotates together. If d_head is odd, the last element has
- * no partner.
- */
+/* Elements i and j of a head that RoPE pairs; the last of an odd d_head has no partner. */
 struct couple {
     int i, j;
     bool pair;
@@ -185,7 +178,7 @@ __global__ void __launch_bounds__(THREADS)
     const size_t unit = ((size_t)blockIdx.x * THREADS + threadIdx.x) / 32,
                  token = unit / (size_t)heads;
     if (token >= n)
-        return; /* all lanes of the warp return here, so none is missing in a later shuffle */
+        return; /* the whole warp returns, so no lane misses a shuffle */
     const int head = (int)(unit % (size_t)heads);
     const size_t before = (size_t)head * (size_t)d, at = unit * (size_t)d;
     const float *const gain = head < a.n_heads ? a.gain_q : head < turned ? a.gain_k : NULL;

@@ -58,9 +58,8 @@ static size_t pages_of(size_t tokens)
 }
 
 /*
- * Writes the entry of sequence i to the host arrays. The sequence has `len` tokens, beginning with
- * token number `at` of the batch. *next_page is the number of the first page that earlier sequences
- * of the same kernel launch do not use; the function increases it by the pages of this sequence.
+ * Writes the entry of sequence i, `len` tokens from batch token `at`. *next_page: first unused page
+ * of the launch, advanced.
  */
 static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *next_page)
 {

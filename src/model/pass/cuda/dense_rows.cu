@@ -1,4 +1,4 @@
-/* Kernels of dense_lists.h. A warp copies one row; a thread writes one entry of a page table. */
+/* Kernels of dense_lists.h: a warp copies a row, a thread writes a page table entry. */
 #include "model/pass/cuda/dense_lists.h"
 
 namespace
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(THREADS)
     const size_t token = (size_t)blockIdx.x * ROWS + threadIdx.x / 32;
     if (token >= n_tokens)
         return;
-    /* Invariant of the binary search for `token`: start[low] <= token < start[high] */
+    /* Invariant: start[low] <= token < start[high] */
     int low = 0, high = n;
     while (high - low > 1) {
         const int middle = (low + high) / 2;

@@ -1,7 +1,5 @@
 /*
- * Activations and conversions. They are bound by memory, except GELU on bf16, which is bound by the
- * arithmetic of erff. A thread handles 16 bytes at a time, or single elements if the rows are not
- * aligned to 16 bytes.
+ * Activations and conversions, bound by memory (bf16 GELU by erff), 16 bytes per thread if aligned.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -14,7 +12,7 @@ namespace
 
 enum { THREADS = 256, ROWS_MAX = 65535 /* largest grid dimension */ };
 
-/* Returns the activation function of x. A NaN stays NaN, so that later checks find it. */
+/* Returns the activation of x; NaN stays NaN. */
 template <kvd_activation KIND> __device__ __forceinline__ float activation(float x)
 {
     if (KIND == KVD_GELU)

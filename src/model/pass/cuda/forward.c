@@ -13,15 +13,9 @@ struct kvd_gpu_forward {
     kvd_gpu_forward_spec spec;
     kvd_gpu_worker *worker; /* [n_gpus] */
     kvd_gpu_sum *sum;
-    /*
-     * Pinned host memory: token ids, positions, and rows of the RoPE tables, max_tokens numbers
-     * each.
-     */
+    /* Pinned token ids, positions and RoPE rows, max_tokens each. */
     uint32_t *rows;
-    /*
-     * Pinned [n_gpus]: on each GPU, the first token row in which a check found a value that is not
-     * finite
-     */
+    /* Pinned [n_gpus]: first non-finite token row of each GPU */
     kvd_gpu_bad *bad;
     char engine[512];
 };
@@ -79,7 +73,7 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     const size_t n = (size_t)s->n_gpus;
     if (!(f->worker = calloc(n, sizeof *f->worker)))
         return kvd_no_memory(err, "the forward pass", n * sizeof *f->worker);
-    /* The first GPU is opened last, so that the first GPU is the current device afterwards. */
+    /* Opened last, the first GPU is the current device afterwards. */
     for (int g = s->n_gpus - 1; g >= 0; g--) {
         kvd_gpu_share share;
         if (kvd_gpu_share_of(&f->config, KVD_GPU_PASS, g, s->n_gpus, &share, err) ||
@@ -179,7 +173,7 @@ typedef struct {
     kvd_gpu_attention *const *hook;
     int first, last;
     int whole;
-    /* Residual stream that enters layer `first`; if NULL, the pass begins with the embedding. */
+    /* Residual stream that enters layer `first`; NULL: begin with the embedding. */
     const float *from;
     float *residual, *hidden;
 } job;
@@ -208,10 +202,7 @@ static void note_failure(const job *j, int gpu)
         kvd_gpu_sum_fail(j->f->sum, gpu);
 }
 
-/*
- * Runs the forward pass on one GPU. On return the device has finished, including the work that
- * hooks queued, even after a failure.
- */
+/* Runs the forward pass on one GPU, which has finished on return, even after a failure. */
 static int work(job *j, int gpu, kvd_err *err)
 {
     kvd_gpu_worker *w = &j->f->worker[gpu];

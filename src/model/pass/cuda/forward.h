@@ -1,10 +1,8 @@
 /*
- * The forward pass of every model family on one or several GPUs (model/pass/forward.h is the CPU
- * version).
+ * The forward pass on one or several GPUs (CPU: model/pass/forward.h), by cuBLAS: KVD_F32 without
+ * TF32, KVD_BF16 with float32 sums. The residual stream is float32.
  *
- * Products run on cuBLAS: KVD_F32 in float32 without TF32, KVD_BF16 from bf16 with float32 sums.
- * The residual stream is float32 in both cases. Equal batches on equal GPUs give bitwise equal
- * results. The grouping of sequences into batches changes results by rounding.
+ * Equal batches on equal GPUs give equal bits; other batches differ by rounding.
  */
 #ifndef KVD_MODEL_PASS_CUDA_FORWARD_H
 #define KVD_MODEL_PASS_CUDA_FORWARD_H
@@ -21,37 +19,31 @@ typedef struct {
     /* First CUDA device number, and number of devices. */
     int first_gpu, n_gpus;
     size_t max_tokens, max_len;
-    /*
-     * Borrowed weights of the whole model on the device, of data type `type`; only with one GPU.
-     * NULL: the pass loads its own weights.
-     */
+    /* Borrowed weights of `type` on the device, one GPU only; NULL: own weights. */
     const kvd_gpu_weights *weights;
     /*
-     * Largest number of bytes that the forward pass may take on each GPU. 0 means the free memory;
-     * if possible, a twentieth of the device's memory stays free. Routed experts that do not fit
-     * are streamed (model/checkpoint/cuda/weights.h), with the same results.
+     * Most bytes per GPU; 0: free memory, sparing a twentieth if possible. Experts that do not fit
+     * are streamed (model/checkpoint/cuda/weights.h).
      */
     size_t memory;
     /*
-     * For the serving engine: largest number of decode steps of a batch; 0 in other programs.
-     * Routed experts of batches of up to this number of tokens are then computed without waiting
-     * for the device. Larger batches with few tokens per expert are also computed without waiting
-     * (kvd_gpu_experts_stay). The experts of a layer count as one timed phase.
+     * Most decode steps of a serving batch, else 0. Experts of up to `steps` tokens run without
+     * waiting for the device, as one timed phase.
      */
     size_t steps;
-    /* True: routed experts that do not fit are an error, and are not streamed. */
+    /* True: experts that do not fit are an error. */
     bool resident;
 } kvd_gpu_forward_spec;
 
 /*
- * Returns the bytes that a forward pass takes on each GPU. If s->memory is not 0 and too small for
- * all routed experts, only the buffers for streaming them are counted.
+ * Returns the bytes per GPU of a forward pass, with streaming buffers if s->memory is too small for
+ * all experts.
  */
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s);
 
 /*
- * Loads all weights, unless s->weights has them. The checkpoint must stay open as long as the pass
- * exists. Device first_gpu is current on return. On failure returns NULL and fills *err.
+ * Loads all weights, unless s->weights has them. The checkpoint must stay open. Device first_gpu is
+ * then current. On failure returns NULL and fills *err.
  */
 kvd_gpu_forward *kvd_gpu_forward_new(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                                      kvd_err *err);
@@ -59,23 +51,20 @@ void kvd_gpu_forward_free(kvd_gpu_forward *f);
 
 const kvd_gpu_weights *kvd_gpu_forward_weights(const kvd_gpu_forward *f, int gpu);
 cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
-/*
- * Returns the hook for exact attention on GPU number `gpu`; the hook belongs to the forward pass.
- */
+/* Returns the hook for exact attention on GPU `gpu`, owned by the forward pass. */
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /*
- * Returns a text such as "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a
- * kernel". The text ends with ", experts streamed" if routed experts are streamed.
+ * Returns "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a kernel", or with ",
+ * experts streamed".
  */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 
 /*
- * GPU versions of the functions in model/pass/forward.h. `hook` has one attention hook per GPU;
- * NULL means exact attention. residual, hidden and logits are float32 arrays on the first GPU.
+ * GPU versions of model/pass/forward.h, with one hook per GPU (NULL: exact attention) and float32
+ * arrays on the first GPU.
  *
- * All functions except kvd_gpu_forward_logits return after the device has finished, including the
- * work that the hooks queued. On several GPUs, an error is reported for the first GPU that fails;
- * the caller may then only free the forward pass.
+ * All but kvd_gpu_forward_logits wait for the device. After an error on several GPUs, only free the
+ * pass.
  */
 int kvd_gpu_forward_run(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                         int last_layer, float *hidden, kvd_err *err);
@@ -84,23 +73,21 @@ int kvd_gpu_forward_residual(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_att
 int kvd_gpu_forward_run_from(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                              int first_layer, const float *residual, float *hidden, kvd_err *err);
 /*
- * Queues the computation of logits on the first GPU's stream. The caller must check that the logits
- * are finite, for example with the functions of evaluate/cuda/quality.h.
+ * Queues logits on the first GPU's stream; the caller checks that they are finite
+ * (evaluate/cuda/quality.h).
  */
 int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, float *logits,
                            kvd_err *err);
 
 /*
- * Phases of a forward pass that can be timed, in the order in which a layer executes them that has
- * its norms before attention and before the feed-forward block. KVD_GPU_SUM, the sum over several
- * GPUs, takes place twice: after KVD_GPU_O and after KVD_GPU_DOWN. In layers of KVD_ORDER_PARALLEL
- * it takes place only after KVD_GPU_DOWN.
+ * Timed phases in the order of KVD_ORDER_BEFORE. KVD_GPU_SUM, over several GPUs, follows KVD_GPU_O
+ * (except KVD_ORDER_PARALLEL) and KVD_GPU_DOWN.
  */
 typedef enum {
     KVD_GPU_EMBED,
     KVD_GPU_NORM,
     KVD_GPU_QKV,
-    KVD_GPU_ROPE, /* includes the bias and norms of Q and K */
+    KVD_GPU_ROPE, /* with bias and norms of Q and K */
     KVD_GPU_ATTENTION,
     KVD_GPU_O,
     KVD_GPU_GATE_UP,
@@ -113,8 +100,8 @@ typedef enum {
 const char *kvd_gpu_phase_name(kvd_gpu_phase p);
 
 /*
- * Callback that is called when the work of a phase has been queued on the first GPU's stream.
- * kvd_gpu_forward_watch sets the callback or, if `queued` is NULL, removes it.
+ * Called when a phase is queued on the first GPU's stream; kvd_gpu_forward_watch sets or (NULL)
+ * removes the callback.
  */
 typedef void (*kvd_gpu_queued)(void *ctx, kvd_gpu_phase p, cudaStream_t stream);
 void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx);

@@ -1,6 +1,6 @@
 /*
- * Runs an attention hook of the CPU (model/pass/attention.h) in a forward pass on the device.
- * Copies Q, K and V to the host, and the output to the device.
+ * Runs a CPU attention hook (model/pass/attention.h) in a device forward pass, copying Q, K, V and
+ * the output.
  */
 #ifndef KVD_MODEL_PASS_CUDA_HOST_HOOK_H
 #define KVD_MODEL_PASS_CUDA_HOST_HOOK_H
@@ -8,7 +8,7 @@
 #include "model/pass/attention.h"
 #include "model/pass/cuda/attention.h"
 
-/* Callers may use only the first member, the hook for the forward pass on the device. */
+/* Only the first member, a device hook, is for callers. */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_attention *inner;
@@ -16,15 +16,13 @@ typedef struct {
     float *q, *k, *v, *q_pre, *k_pre, *out;
     float *input; /* NULL unless `inner` set wants_input */
     float *sinks; /* [n_heads] */
-    /* Host buffer for conversion from and to bf16; NULL in a float32 pass. */
+    /* Host buffer for bf16; NULL in a float32 pass. */
     void *narrow;
 } kvd_host_hook;
 
 /*
- * Makes *h a hook that calls the CPU hook `inner`, which is borrowed. The GPU must hold all heads.
- * *h must be zeroed before; the caller must call kvd_host_hook_release after a failure too. `pass`
- * is the element type of the forward pass, to which the output is rounded. The hook waits for the
- * device in every layer. Returns 0, or -1 with *err.
+ * Makes the zeroed *h a hook that calls the borrowed CPU hook `inner`; the GPU must hold all heads.
+ * Output is rounded to `pass`. Returns 0, or -1 with *err; call kvd_host_hook_release even then.
  */
 int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_share *share,
                        kvd_dtype pass, size_t max_tokens, kvd_attention *inner, kvd_err *err);

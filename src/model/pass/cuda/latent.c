@@ -1,6 +1,6 @@
 /*
- * Latent attention on the device (model/pass/latent.h has the formulas). Sums are float32. In a
- * bf16 pass the queries are rounded once before and once after the product with W_UK.
+ * Latent attention on the device (model/pass/latent.h), with float32 sums; bf16 queries are rounded
+ * before and after W_UK.
  */
 #include "model/pass/latent.h"
 
@@ -23,8 +23,8 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
 }
 
 /*
- * A matrix product for every head, in cuBLAS's column-major order: c [m][n] = op(a) [m][k] b
- * [k][n]. The strides between heads are in elements.
+ * Column-major product of every head, c [m][n] = op(a) [m][k] b [k][n]; strides between heads in
+ * elements.
  */
 typedef struct {
     cublasOperation_t op;
@@ -41,10 +41,7 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/*
- * Computes the products of all heads by one cuBLAS call if all addresses are multiples of 16 bytes,
- * else by one call per head.
- */
+/* One cuBLAS call if all addresses are multiples of 16 bytes, else one per head. */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -89,10 +86,7 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
                : 0;
 }
 
-/*
- * Multiplies the unrotated dimensions of each query head by W_UK. The product becomes the last
- * `latent` dimensions of the query head.
- */
+/* Multiplies each query head's unrotated dimensions by W_UK, into its last `latent` dimensions. */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_config *const c = &w->config;

@@ -3,9 +3,8 @@
 #include <stdio.h>
 
 /*
- * Returns the number of the check of a layer's Q, K and V. The checks for values that are not
- * finite are numbered (stages). Number 0 is the embedding. Each layer has two checks: of Q, K and
- * V, and of the layer's output. The last check is of the final norm.
+ * Returns the stage (check for non-finite values) of a layer's Q, K and V. Stage 0 is the
+ * embedding; each layer has two, QKV and output; the final norm is last.
  */
 static unsigned stage_qkv(int layer)
 {
@@ -59,7 +58,7 @@ int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, 
                : kvd_gpu_launched(w, cudaSuccess, p, err);
 }
 
-/* Token rows of a batch; `half` is 0 or 1 for the first or second half, -1 for the whole batch. */
+/* Token rows of half 0 or 1 of a batch, or of the whole batch (-1). */
 typedef struct {
     size_t first, n;
     int half;
@@ -71,10 +70,8 @@ static rows all_rows(size_t n)
 }
 
 /*
- * Splits the n token rows of a batch into two halves if that is faster, and returns the number of
- * parts. The sum over GPUs of one half then runs during products of the other half. With two H200
- * and Llama 3.1 8B, batches of 1024 rows become 13 % slower, batches of 2048 rows 5 % faster. In a
- * captured CUDA graph there is no second stream for the sums, so batches are not split.
+ * Splits n rows into two halves if faster, so that sums over GPUs overlap products; never in a
+ * captured graph. Two H200, Llama 3.1 8B: 1024 rows 13 % slower, 2048 rows 5 % faster.
  */
 static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 {
@@ -90,10 +87,7 @@ static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
     return 2;
 }
 
-/*
- * Makes w->stream, on which products run, wait for the sum over GPUs of one half of the tokens, or
- * of both halves if `half` is -1.
- */
+/* Makes w->stream wait for the sum over GPUs of `half`, or of both halves (-1). */
 static int join(kvd_gpu_worker *w, int half, kvd_err *err)
 {
     const unsigned which = w->under_way & (half < 0 ? 3U : 1U << half);
@@ -144,10 +138,7 @@ static void *row_at(const void *array, size_t first, size_t width, kvd_dtype typ
     return (char *)array + first * width * kvd_dtype_bytes(type);
 }
 
-/*
- * Computes `to` [n][out] as `from` [n][in] times W^T, for a range of token rows. If `add` is not 0,
- * adds the product to `to`.
- */
+/* `to` [n][out] = `from` [n][in] W^T for some token rows, added to `to` if `add`. */
 static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
                    size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
 {
@@ -157,10 +148,8 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
 }
 
 /*
- * Multiplies `from` by this GPU's part of an output matrix (O or down). The first GPU adds the
- * product to the residual in w->x. Other GPUs overwrite w->x with the product. If `earlier` is set,
- * w->x already holds another product of this layer, to which the other GPUs add. The sum of w->x
- * over the GPUs is the new residual.
+ * Multiplies `from` by this GPU's part of O or down. The first GPU adds to w->x; others overwrite
+ * w->x or, if `earlier`, add. The sum over GPUs is the new residual.
  */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
@@ -170,8 +159,7 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
 }
 
 /*
- * Adds w->pending, if set, to the residual stream. It is a bias or the output of a block. Then
- * computes y, the norm of the residual stream or, if gain is NULL, the residual stream itself.
+ * Adds w->pending, if set, to the residual stream, and writes its norm (without gain: a copy) to y.
  */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
@@ -182,10 +170,7 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const cudaError_t e = kvd_gpu_norm_rows(
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    /*
-     * w->pending is added to all tokens of a batch, so it is kept after the first half of the
-     * tokens.
-     */
+    /* w->pending is still needed for the second half. */
     if (r.half != 0)
         w->pending = NULL;
     return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);
@@ -197,11 +182,7 @@ static int layer_norm(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, rows
     return norm(w, l->norm[which], l->norm_bias[which], r, y, type, err);
 }
 
-/*
- * For models whose embeddings are projected to d_model: stores the embeddings of the tokens in
- * w->wide as float32, converts them to the element type in w->narrow, and projects them into the
- * residual stream.
- */
+/* Embeds into w->wide as float32, converts to w->narrow, and projects to the residual stream. */
 static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     const size_t d = (size_t)w->config.d_model, narrow = (size_t)kvd_config_d_embed(&w->config);
@@ -252,8 +233,8 @@ static int rotates(const kvd_gpu_worker *w)
 }
 
 /*
- * Writes the input of attention to w->normed. If the feed-forward block has a norm of the layer's
- * input of its own, writes that block's input to w->second.
+ * Writes attention's input to w->normed, and, with its own norm, the feed-forward block's to
+ * w->second.
  */
 static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
@@ -295,10 +276,7 @@ int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_g
                             KVD_GPU_ROPE, err);
 }
 
-/*
- * Computes Q, K and V of a layer in w->qkv. With hook->wants_raw, the hook applies bias, norms and
- * RoPE.
- */
+/* Computes Q, K and V in w->qkv; with hook->wants_raw without bias, norms and RoPE. */
 static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
                                const kvd_gpu_attention *hook, kvd_err *err)
 {
@@ -350,10 +328,7 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_ATTENTION, err);
 }
 
-/*
- * Checks the attention output for values that are not finite. Used if the pass ends after a layer's
- * attention.
- */
+/* Checks attention output for non-finite values, if the pass ends there. */
 static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     const size_t width = (size_t)w->weights.share.n_heads * (size_t)w->config.d_head;
@@ -385,8 +360,8 @@ static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in
 }
 
 /*
- * Adds the output of the feed-forward block, without the bias of the down matrix, to the residual
- * stream, and queues the sum over the GPUs. The caller must set w->pending to that bias.
+ * Adds the feed-forward block and queues the sum over GPUs; the caller sets w->pending to the bias
+ * of down.
  */
 static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                         int earlier, kvd_err *err)
@@ -408,10 +383,7 @@ static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r
                          err);
 }
 
-/*
- * Computes the steps after attention in a layer with KVD_ORDER_PARALLEL. One sum over the GPUs
- * covers the outputs of attention and feed-forward block, because both read the same input.
- */
+/* Steps after attention with KVD_ORDER_PARALLEL, with one sum over GPUs for both blocks. */
 static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -426,8 +398,8 @@ static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
 }
 
 /*
- * Computes the steps after attention in a layer with KVD_ORDER_BEFORE. With two halves of the
- * tokens, a sum over GPUs of one half runs during the products of the other half.
+ * Steps after attention with KVD_ORDER_BEFORE; sums over GPUs of one half overlap products of the
+ * other.
  */
 static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -460,8 +432,8 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
 }
 
 /*
- * Computes w->branch = norm(w->narrow W^T + bias), where w->narrow is [n][in] and W is `matrix`.
- * Sets w->pending, so that the next call of norm() adds w->branch to the residual stream.
+ * w->branch = norm(w->narrow W^T + bias), narrow [n][in], W = `matrix`; sets w->pending, which the
+ * next norm() adds.
  */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
@@ -539,10 +511,7 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
         return -1;
     if (layer < w->config.n_layers - 1)
         return 0;
-    /*
-     * After the last layer, w->pending may still hold a block's output. This call of norm(), which
-     * has no gain, only adds it to the residual stream.
-     */
+    /* Adds w->pending, if a block's output, to the residual stream. */
     return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                    kvd_gpu_join_sums(w, err)
                ? -1

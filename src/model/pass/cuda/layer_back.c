@@ -17,8 +17,8 @@ static cudaDataType cuda_type(kvd_dtype type)
 }
 
 /*
- * Computes to [n][out] = from [n][in] W^T, or adds the product to `to` if `add` is not 0. `from`
- * and W [out][in] have the element type of the pass.
+ * `to` [n][out] = `from` [n][in] W^T, added to `to` if `add`; `from` and W [out][in] have the
+ * pass's type.
  */
 static int forward_product(const kvd_gpu_backward *w, const void *from, const void *matrix,
                            size_t n, size_t in, size_t out, void *to, kvd_dtype to_type, int add,
@@ -59,8 +59,8 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
 }
 
 /*
- * Adds `bias` (or NULL) to x. Unless y is NULL, y receives the norm of x with the gain
- * l->norm[which]. If this gain is NULL or `which` is -1, y receives a copy of x.
+ * Adds `bias` (or NULL) to x, and writes its norm (gain l->norm[which]) or, without gain, a copy to
+ * y, unless NULL.
  */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
@@ -95,9 +95,8 @@ static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void
 }
 
 /*
- * Computes the gradient of the feed-forward block. On entry w->w.wide holds its gate and up
- * projections. dy is the gradient of the block's output, d_in receives the gradient of its input;
- * if `add` is not 0, the gradient is added to the old d_in.
+ * Gradient d_in of the feed-forward input, added if `add`, from dy; w->w.wide holds gate and up
+ * projections.
  */
 static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                              const float *dy, float *d_in, int add, kvd_err *err)
@@ -129,8 +128,8 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
 }
 
 /*
- * Computes the gradient of the steps after attention with KVD_ORDER_BEFORE: x1 = x + W_O o; output
- * = x1 + ffn(norm(x1)), for the layer's input x and the output o of attention.
+ * Gradient of x1 = x + W_O o, output = x1 + ffn(norm(x1)), with layer input x and attention output
+ * o.
  */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -144,10 +143,7 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
                : 0;
 }
 
-/*
- * Computes the gradient of the steps after attention with KVD_ORDER_PARALLEL: output = x + W_O o +
- * ffn(norm(x)), for the layer's input x and the output o of attention.
- */
+/* Gradient of output = x + W_O o + ffn(norm(x)), with layer input x and attention output o. */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
 {
@@ -161,9 +157,8 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
 }
 
 /*
- * Computes the gradient of the part of a layer after attention with KVD_ORDER_AFTER: y = norm(x +
- * W_O o); output = norm'(y + ffn(y)). norm and norm' are the layer's two norms, x is the layer's
- * input and o the output of attention.
+ * Gradient of y = norm(x + W_O o), output = norm'(y + ffn(y)), with layer input x and attention
+ * output o.
  */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {

@@ -1,7 +1,6 @@
 /*
- * Attention of sequences by bf16 kernels that read K and V in pages. Each sequence is padded to
- * whole blocks of Q and whole pages. Sequences are processed in groups (runs), one kernel launch
- * each, which bounds the memory for padding.
+ * Attention by bf16 kernels with K and V in pages. Sequences are padded to whole blocks and pages,
+ * and processed in runs of one launch each, which bounds padding.
  */
 #include "model/pass/cuda/paged.h"
 
@@ -22,15 +21,12 @@ struct kvd_gpu_paged {
     size_t d, q_bytes;
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
-    /*
-     * Receives the Q that the second launch of kvd_append for a layer writes and nothing reads,
-     * because the first launch has written Q. NULL until a layer needs the second launch.
-     */
+    /* Unused Q of a layer's second kvd_append; NULL until needed. */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    /* Sequences for which `table`, `tile` and `args` were filled, or NULL. */
+    /* Run for which `table`, `tile` and `args` are filled, or NULL. */
     const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };
@@ -63,10 +59,7 @@ static size_t ceil_div(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/*
- * Returns the sizes of the buffers. `map` must describe heads that keep all d_head dimensions; the
- * buffers then suffice for heads with fewer dimensions too.
- */
+/* Returns buffer sizes; with a `map` of full heads they suffice for all heads. */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
     const size_t pages = max_tokens / KVD_PAGE_TOKENS;
@@ -170,8 +163,7 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
 }
 
 /*
- * Fills the page table and the list of attention tiles for the sequences of launch *r. If both were
- * already filled for *r, only resets the counter of processed tiles.
+ * Fills page table and attention tiles of run *r; if filled already, only resets the tile counter.
  */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)
@@ -206,9 +198,8 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
 }
 
 /*
- * Stores Q, K and V of a layer. kvd_append applies one matrix to both Q and K, so it is launched
- * twice if the layer has different matrices for Q (a_q) and for K (a_k). The second launch
- * overwrites the K of the first launch; the Q of the second launch is not used.
+ * Stores Q, K and V. kvd_append has one matrix for Q and K, so a_q != a_k needs a second launch,
+ * which overwrites K.
  */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)

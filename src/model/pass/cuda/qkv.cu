@@ -1,11 +1,9 @@
 /*
- * The steps between the QKV projection and attention in one kernel: bias, norm of each head, copy
- * of Q and K before RoPE, RoPE, check for values that are not finite. Arithmetic is float32.
+ * The steps between QKV projection and attention in one float32 kernel: bias, head norms, copy
+ * before RoPE, RoPE, check.
  *
- * Some lanes of a warp (a team) process one head at a time. Each lane handles 16 bytes of the first
- * half of the head and the corresponding 16 bytes of the second half, so it has both dimensions
- * that RoPE rotates together. If the half of a head is not a multiple of 16 bytes, finish_any
- * handles it element by element.
+ * A team of lanes processes a head: each lane has 16 bytes of both halves, hence both dimensions of
+ * a RoPE pair. finish_any handles other head sizes by element.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -15,11 +13,11 @@
 namespace
 {
 
-/* Up to this number of tokens, the heads of a token are divided among several thread blocks. */
+/* Most tokens for which a token's heads are divided among blocks. */
 enum { THREADS = 128, FEW = 32 };
 
 struct geometry {
-    /* Offsets of the token's first element: `row` in the array qkv, `token` in the array pre. */
+    /* Offsets of the token in the arrays qkv (`row`) and pre (`token`). */
     size_t row, token;
     int heads;
 };
@@ -90,10 +88,8 @@ __global__ void __launch_bounds__(THREADS)
     const int at[2] = {lane * N, half + lane * N};
 
     /*
-     * Cosines and sines of the lane's angles. The lane holds x [N] from the first half of a head
-     * and y [N] from the second half. If RoPE pairs halves (KVD_ROPE_HALF), angle i rotates the
-     * pair (x[i], y[i]). Otherwise the first N / 2 angles rotate adjacent elements of x, the other
-     * angles adjacent elements of y.
+     * A lane holds x [N] and y [N] from a head's halves. KVD_ROPE_HALF: angle i rotates (x[i],
+     * y[i]); else adjacent elements of x, then of y.
      */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
@@ -186,10 +182,7 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
     return a.bias ? x[0] + a.bias[before + (size_t)i] : x[0];
 }
 
-/*
- * Computes 1 / rms for norms that cover all heads of a token. Block (t, 0) computes the factor for
- * Q of token t, block (t, 1) the factor for K.
- */
+/* 1 / rms over all heads of a token: block (t, 0) for Q, block (t, 1) for K. */
 template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
 {
     __shared__ double part[32];
@@ -206,10 +199,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
         a.factor[2 * token + blockIdx.y] = (float)(1.0 / sqrt(sum / (double)width + a.eps));
 }
 
-/*
- * Applies norm and RoPE to heads, for any d_head and any number of rotated dimensions. A warp
- * changes a head in place: all lanes read the head for its norm before any lane writes.
- */
+/* Norm and RoPE in place for any d_head; all lanes read the head before any writes. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     finish_any(const kvd_gpu_qkv a, size_t n, unsigned stage, kvd_gpu_bad *bad)
@@ -239,10 +229,7 @@ __global__ void __launch_bounds__(THREADS)
         __syncwarp();
     }
     bool wrong = false;
-    /*
-     * Each step handles two dimensions. Dimensions that RoPE does not rotate are taken in adjacent
-     * pairs; if d_head is odd, the last dimension has no partner.
-     */
+    /* Two dimensions per step, adjacent if unrotated; the last of an odd d_head is alone. */
     for (int p = lane; p < half + d % 2; p += 32) {
         const bool pair = p < pairs, turns = pair && a.cosine && head < turned;
         const int i = pair && a.layout == KVD_ROPE_HALF ? p : 2 * p;
@@ -305,7 +292,7 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
                             THREADS, 0, stream, a, n, stage, bad);
 }
 
-/* Writes K, V and the rotated dimensions of Q of one token per block. */
+/* Writes K, V and the rotated dimensions of Q, one token per block. */
 template <class T> __global__ void __launch_bounds__(THREADS) latent_kernel(const kvd_gpu_latents a)
 {
     __shared__ double part[32];

@@ -1,7 +1,4 @@
-/*
- * Helpers of the kernels in this folder: access to float32, float16 and bf16 elements as float32,
- * and sums over threads.
- */
+/* Kernel helpers: float32, float16 and bf16 elements as float32, and sums over threads. */
 #ifndef KVD_MODEL_PASS_CUDA_ROWS_CUH
 #define KVD_MODEL_PASS_CUDA_ROWS_CUH
 
@@ -50,11 +47,7 @@ struct bf16 {
     }
 };
 
-/*
- * N neighbouring elements, which are loaded or stored together, up to 16 bytes at a time. The
- * address must be a multiple of the size of N elements or, if that size exceeds 16 bytes, a
- * multiple of 16.
- */
+/* N neighbouring elements, aligned to their size, at most 16 bytes. */
 template <class T, int N>
 struct alignas(N * sizeof(typename T::raw) < 16 ? N * sizeof(typename T::raw) : 16) pack {
     typename T::raw v[N];
@@ -105,10 +98,7 @@ __device__ __forceinline__ float gelu_tanh(float x)
     return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
 }
 
-/*
- * Records that token row `row` is not finite at check number `stage`; *bad keeps the smallest
- * encoding (kvd_gpu_bad).
- */
+/* Records a non-finite token row; *bad keeps the smallest encoding (kvd_gpu_bad). */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);
@@ -123,8 +113,8 @@ template <class V> __device__ __forceinline__ V warp_sum(V x)
 }
 
 /*
- * Returns the sum of x over the threads of a block, with the same bits in every thread. part [32]
- * is shared memory that has no other use.
+ * Returns the sum of x over the block, with equal bits in every thread. part [32] is shared memory
+ * without other use.
  */
 template <class V> __device__ __forceinline__ V block_sum(V x, V *part)
 {

@@ -1,10 +1,9 @@
 /*
- * Gradients of two softmaxes: of attention scores and of logits. Bound by memory, except for the
- * double-precision exponentials when a target token is drawn.
+ * Gradients of the softmaxes of attention scores and of logits, bound by memory or, drawing
+ * targets, by exponentials.
  *
- * The row of one query is handled by a warp or, beyond WARP_KEYS keys, by a block. The row of
- * logits of one position is handled by a block. The block keeps SEGMENTS partial sums of
- * exponentials, so that a drawn token is found with few additions.
+ * A warp handles a query's row, a block beyond WARP_KEYS keys. A block handles a row of logits,
+ * with SEGMENTS partial sums by which a drawn token is found.
  */
 #include "model/pass/cuda/blocks_back.h"
 
@@ -28,10 +27,7 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(const scores_args a)
     __shared__ double part[32];
     const size_t row = (size_t)blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM, at = row * a.ld;
     if (row >= a.n_rows)
-        /*
-         * Some threads may return before the block's later barriers, because all threads that
-         * handle one row return together.
-         */
+        /* All threads of a row return together, so no barrier misses one. */
         return;
     double sum = 0;
     for (size_t j = threadIdx.x % TEAM; j < a.n_keys; j += TEAM)
@@ -77,8 +73,8 @@ __device__ __forceinline__ float block_max(float x, float *part)
 }
 
 /*
- * Returns the first token at which the cumulative sum of exp(logit - top) exceeds `goal`, where
- * `top` is the largest logit. sums[s] is the sum over the s-th segment of a.segment tokens.
+ * Returns the first token whose cumulative sum of exp(logit - top) exceeds `goal`; sums[s]: segment
+ * s of a.segment tokens.
  */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)

@@ -1,10 +1,6 @@
 #include "model/pass/cuda/score_blocks.h"
 
-/*
- * ROWS is the number of queries per block. With more queries, more products with keys are computed
- * that the causal mask hides; with fewer, the matrix products are too small for the device.
- * SEQUENCES is the number of sequences for which scratch memory is allocated.
- */
+/* Queries per block (more: masked products; fewer: small matrices), and sequences with scratch. */
 enum { ROWS = 256, SEQUENCES = 16 };
 #define SCRATCH ((size_t)256 << 20)
 
@@ -31,10 +27,7 @@ bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t 
     b->first += b->rows;
     if (b->first >= len)
         return false;
-    /*
-     * b->from, the first key of the block, is rounded down to a multiple of 8, because cuBLAS is
-     * faster with aligned matrices.
-     */
+    /* b->from is a multiple of 8, for cuBLAS's alignment. */
     b->from = window && b->first + 1 > window ? (b->first + 1 - window) / 8 * 8 : 0;
     b->rows = smaller(len - b->first, ROWS);
     while (b->rows > 1 && b->rows * round_up(b->first + b->rows - b->from, 8) > room)

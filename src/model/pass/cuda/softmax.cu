@@ -1,10 +1,9 @@
 /*
- * Softmax of blocks of attention scores with causal mask, sliding window, softcap and sinks. Bound
- * by memory.
+ * Softmax of attention scores with causal mask, sliding window, softcap and sinks, bound by memory.
  *
- * The row of one query is handled by a warp or, beyond WARP_KEYS keys, by a block. Up to BLOCK_KEYS
- * keys are kept in registers; a longer row is read twice. A thread writes the scores that it reads,
- * so prob may be the array of scores. A NaN makes all probabilities of its query NaN.
+ * A warp handles a row, a block beyond WARP_KEYS keys. Up to BLOCK_KEYS keys stay in registers;
+ * longer rows are read twice. Threads write the scores they read, so prob may be the scores. A NaN
+ * makes its row NaN.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -19,10 +18,7 @@ enum {
     TEAM = 256,
     WARP_KEYS = 1024,
     BLOCK_KEYS = 8192,
-    /*
-     * In long rows a thread loads CHUNK groups of scores before it computes, so that several loads
-     * run at the same time.
-     */
+    /* Groups of scores in flight per thread in long rows. */
     CHUNK = 4
 };
 
@@ -30,22 +26,16 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /*
-     * n_rows is the number of queries of all units (heads of sequences), `rows` is the number of
-     * queries of one unit. `first`, n_keys and `window` are arguments of kvd_gpu_softmax.
-     */
+    /* n_rows: queries of all units (heads of sequences); rows: of one unit. */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
-    /*
-     * Factors for CAPPED scores. Such a score is softcap * tanh(inner * product), where inner =
-     * scale / softcap.
-     */
+    /* CAPPED scores are softcap * tanh(inner * product), inner = scale / softcap. */
     float softcap, inner;
     const float *sinks;
     uint32_t first_head, n_heads;
 };
 
-/* A row of scores, and the keys from .. to - 1 that its query sees. */
+/* A row of scores; its query sees keys from .. to - 1. */
 struct row_place {
     size_t at;
     uint32_t from, to;
@@ -60,7 +50,7 @@ __device__ __forceinline__ row_place place_of(const softmax_args &a, uint32_t ro
     return r;
 }
 
-/* Returns exp(scale (x - top)) with a relative error of 2^-22; results below 2^-126 become zero. */
+/* Returns exp(scale (x - top)) with relative error 2^-22; zero below 2^-126. */
 __device__ __forceinline__ float exponential(const softmax_args &a, float x, float top)
 {
     float y;
@@ -78,7 +68,7 @@ __device__ __forceinline__ bool seen(const row_place &r, uint32_t j)
     return j >= r.from && j < r.to;
 }
 
-/* Loads N scores and applies the softcap. Keys that the query does not see get arbitrary scores. */
+/* Loads N scores with softcap; unseen keys get arbitrary scores. */
 template <bool CAPPED, int N>
 __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place &r, uint32_t j,
                                           float (&x)[N])
@@ -115,7 +105,7 @@ __device__ __forceinline__ void put(const softmax_args &a, const row_place &r, u
     if (!inside<N>(r, j))
 #pragma unroll
         for (int i = 0; i < N; i++)
-            /* Keys that the query does not see get probability 0 even if p is NaN. */
+            /* Unseen keys get 0 even if p is NaN. */
             p[i] = seen(r, j + i) ? p[i] : 0.0f;
     if (j + N <= a.n_keys) {
         store<T, N>(a.prob, r.at + j, p);
@@ -154,8 +144,8 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
 }
 
 /*
- * Computes softmax with the scores of a row kept in registers. If THREADS is 32, a warp handles a
- * row, otherwise a block does. A row has up to 4 * PIECES * THREADS scores.
+ * Softmax with a row in registers: up to 4 * PIECES * THREADS scores, by a warp if THREADS is 32,
+ * else by a block.
  */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
@@ -163,10 +153,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     __shared__ float tops[32], sums[32];
     const uint32_t row = blockIdx.x * (TEAM / THREADS) + threadIdx.x / THREADS;
     if (row >= a.n_rows)
-        /*
-         * Returning is safe before the block's barriers, because all threads that handle one row
-         * return together.
-         */
+        /* All threads of a row return together, so no barrier misses one. */
         return;
     const row_place r = place_of(a, row);
     const uint32_t first = threadIdx.x % THREADS * 4;
@@ -205,10 +192,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     }
 }
 
-/*
- * Merges two parts of a row of scores: `top` becomes the maximum and `sum` the sum of exponentials
- * over both. Each sum is relative to the maximum of its part.
- */
+/* Merges two parts of a row: `top` is the maximum, `sum` the exponentials relative to it. */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)
 {

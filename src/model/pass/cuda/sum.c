@@ -22,7 +22,7 @@ struct kvd_gpu_sum {
     const kvd_nccl *lib;
     int n;
     member *gpu;
-    atomic_int failed; /* 1 + index of the first GPU that failed; 0: no GPU failed */
+    atomic_int failed; /* 1 + first failed GPU; 0: none */
     char engine[32];
 };
 
@@ -46,10 +46,8 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
     /*
-     * NCCL_NVLS_ENABLE: NVLink multicast is off, because it would take one of the few multicast
-     * groups of the host from other processes. NCCL_RUNTIME_CONNECT: all connections are made now,
-     * so that queueing a sum never waits for other GPUs. NCCL_GRAPH_MIXING_SUPPORT: graph mixing is
-     * off, because sums in CUDA graphs never run at the same time as other sums.
+     * NVLS: multicast groups are scarce on the host. RUNTIME_CONNECT: connect now, not while
+     * queueing. GRAPH_MIXING_SUPPORT: graphs never run with other sums.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -97,9 +95,8 @@ static int lives(int device)
 }
 
 /*
- * Aborts the communicator of one GPU. The abort of the last communicator completes only after all
- * CUDA graphs that contain its work are destroyed. If a GPU's CUDA context is lost, the abort would
- * wait forever, so the GPU's communicator is never aborted.
+ * Aborts one GPU's communicator, unless its CUDA context is lost (endless abort). The last abort
+ * completes after all CUDA graphs are destroyed.
  */
 static void end(const kvd_gpu_sum *s, member *m)
 {
@@ -164,10 +161,7 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
                : 0;
 }
 
-/*
- * Sends the pieces `out` to other GPUs and receives the pieces `in`. All sends and receives are in
- * one NCCL group, because in single calls two GPUs could each wait for the other to receive.
- */
+/* Sends and receives pieces in one NCCL group; single calls could deadlock. */
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
 {
@@ -183,13 +177,10 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
     return check(s, r == ncclSuccess ? ended : r, err);
 }
 
-/*
- * Polls the stream until it is idle. Between polls it yields the CPU for about the time of one or
- * two decode steps. After that time it sleeps between polls.
- */
+/* Polls the stream, yielding the CPU for one or two decode steps, then sleeping between polls. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    /* Number of polls before the first sleep; each takes about a microsecond. */
+    /* Polls before the first sleep, about a microsecond each. */
     enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;

@@ -1,10 +1,9 @@
 /*
- * Sums of float32 arrays over several GPUs of one process, and exchanges of memory blocks, by NCCL.
- * One host thread per GPU queues the same calls in the same order on its GPU's stream.
+ * Sums of float32 arrays over GPUs of one process, and exchanges of memory, by NCCL. One host
+ * thread per GPU queues equal calls in equal order.
  *
- * An error on one GPU ends the sums for all GPUs: its thread calls kvd_gpu_sum_fail, the other
- * threads find out in kvd_gpu_sum_wait, and all later calls fail. If the error destroyed a CUDA
- * context, NCCL's memory stays allocated until the process ends.
+ * After kvd_gpu_sum_fail on one GPU, kvd_gpu_sum_wait and all later calls fail on every GPU. A lost
+ * CUDA context keeps NCCL's memory until the process ends.
  */
 #ifndef KVD_MODEL_PASS_CUDA_SUM_H
 #define KVD_MODEL_PASS_CUDA_SUM_H
@@ -24,10 +23,7 @@ void kvd_gpu_sum_free(kvd_gpu_sum *s);
 /* Returns a text such as "NCCL 2.28.7". */
 const char *kvd_gpu_sum_engine(const kvd_gpu_sum *s);
 
-/*
- * Queues a sum on GPU `index`: x [n] becomes the sum of the arrays of all GPUs, bitwise equal on
- * each GPU.
- */
+/* Queues a sum on GPU `index`: x [n] becomes the sum over GPUs, bitwise equal on each. */
 int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                     kvd_err *err);
 /* Queues a broadcast on GPU `index`: x [n] becomes a copy of GPU 0's array. */
@@ -35,34 +31,29 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
                        kvd_err *err);
 
 /*
- * A memory block that a GPU sends to or receives from another GPU. The blocks that one GPU sends to
- * another are matched by their order in the lists `out` and `in`; blocks from a GPU to itself are
- * copied. The exchange must be queued on all GPUs.
+ * A block sent to or received from a GPU, matched by list order; blocks to itself are copied. All
+ * GPUs must queue the exchange.
  */
 typedef struct {
-    /* the GPU that receives or sends the block */
+    /* receiving or sending GPU */
     int gpu;
     void *at;
-    /* Size of the block, equal on the sending and the receiving GPU. */
+    /* Equal on the sending and the receiving GPU. */
     size_t bytes;
 } kvd_gpu_piece;
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err);
 
-/*
- * Waits until the work on `stream` has finished. An error in this work counts as a failure of GPU
- * `index`.
- */
+/* Waits for the work on `stream`; an error in it counts as a failure of GPU `index`. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
 /*
- * Registers a callback for CUDA graphs that contain sums of GPU `index`. If an error ends the sums,
- * destroy(ctx) must destroy these graphs, even if they are running. `destroy` is called by
- * kvd_gpu_sum_wait for this GPU and by kvd_gpu_sum_free.
+ * Registers destroy(ctx), which kvd_gpu_sum_wait after an error and kvd_gpu_sum_free call to
+ * destroy CUDA graphs with sums, even running ones.
  */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
 /*
- * Records that GPU `index` has failed; only the first failure is kept. kvd_gpu_sum_failed returns
- * the index of the GPU that failed first, or -1.
+ * Records a failure of GPU `index`; only the first counts. kvd_gpu_sum_failed returns its GPU, or
+ * -1.
  */
 void kvd_gpu_sum_fail(kvd_gpu_sum *s, int index);
 int kvd_gpu_sum_failed(const kvd_gpu_sum *s);

@@ -3,7 +3,7 @@
 
 #include "model/pass/cuda/layer.h"
 
-/* Bytes of cuBLAS's workspace. cuBLAS's default is half as large. */
+/* Workspace of cuBLAS, twice its default. */
 enum { WORKSPACE = 64 * 1024 * 1024 };
 
 typedef struct {
@@ -37,9 +37,8 @@ static bool on_hopper(void)
 }
 
 /*
- * Returns true if kvdim's own kernels (few and many) compute the experts of large batches. It
- * returns false for few experts: each then has so many tokens that cuBLAS, one expert after
- * another, keeps the GPU busy.
+ * Returns true if own kernels compute experts of large batches, false if few experts keep cuBLAS
+ * busy.
  */
 static bool takes_many(const kvd_config *c)
 {
@@ -47,7 +46,7 @@ static bool takes_many(const kvd_config *c)
     return c->n_experts >= EXPERTS && on_hopper();
 }
 
-/* Unless takes_many returns true, cuBLAS products are faster for more than 32 tokens per expert. */
+/* Beyond 32 tokens per expert cuBLAS is faster, unless takes_many. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {
@@ -202,7 +201,6 @@ static int fill_rope(kvd_gpu_worker *w, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Copies the list of the experts of every layer to the device. */
 static int fill_table(const kvd_gpu_worker *w, kvd_err *err)
 {
     const size_t n = (size_t)w->config.n_experts;
@@ -216,7 +214,7 @@ static int fill_table(const kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/* Makes all products use float32 sums, even if cuBLAS splits a sum into parts. */
+/* Makes all products use float32 sums, even split ones. */
 static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =
@@ -229,10 +227,7 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
                : 0;
 }
 
-/*
- * Creates w->sums, the second stream. It has priority, because the other GPUs wait for the sums
- * that run on this stream.
- */
+/* Creates w->sums with priority, since other GPUs wait for its sums. */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
     int least = 0, most = 0;
@@ -249,10 +244,7 @@ static int open_sums(kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets *streamed if the routed experts do not fit into device memory. Fails if the weights without
- * routed experts and the buffers do not fit.
- */
+/* Sets *streamed if experts do not fit into device memory; fails if the rest does not. */
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,
                          bool *streamed, kvd_err *err)
