@@ -24,12 +24,11 @@ struct kvd_batcher {
     size_t head, tail;
     runner *running;
     size_t n_running, n_slots;
-    /* Stack of the cache's free slots, [n_slots]. */
     uint32_t *free_slot;
     size_t n_free;
-    /* Slices of tokens of the latest iteration, one per request, [n_slots]. */
+    /* Slices of the latest iteration, one per request, [n_slots]. */
     kvd_slice *slice;
-    /* by[i] is the index in `running` of the request of slice[i], [n_slots]. */
+    /* Index in `running` of the request of each slice, [n_slots]. */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;
@@ -100,10 +99,7 @@ static uint64_t pages_for(uint64_t tokens)
     return (tokens + page - 1) / page;
 }
 
-/*
- * Returns the pages of a request in window-attention layers, from its n pages in full-attention
- * layers.
- */
+/* Returns the window-layer pages of a request with n pages in the other layers. */
 static uint64_t window_pages(const kvd_batching_limits *l, uint64_t n)
 {
     return n < l->window_share ? n : l->window_share;
@@ -143,7 +139,7 @@ bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *req
            window_pages(limits, n) <= limits->window_pages;
 }
 
-/* Returns the number of tokens that the cache stores; the last output token is never stored. */
+/* Returns the tokens that the cache stores; the last output token is never stored. */
 static uint64_t tokens_of(const kvd_request *r)
 {
     return (uint64_t)r->input + r->output - 1;
@@ -211,7 +207,7 @@ static void add_slice(kvd_batcher *b, size_t i, uint32_t n)
                                           .last = after == tokens_of(q)};
 }
 
-/* Preempts the running request that arrived last and puts it first in the waiting queue. */
+/* Preempts the running request that arrived last. */
 static void preempt(kvd_batcher *b)
 {
     const runner r = b->running[--b->n_running];
@@ -222,10 +218,7 @@ static void preempt(kvd_batcher *b)
     b->queue[--b->head] = r.request;
 }
 
-/*
- * Preempts requests until running[i] has a page for its next token; false if running[i] was
- * preempted.
- */
+/* Preempts requests until running[i] has a page; false if running[i] was preempted. */
 static bool reserve(kvd_batcher *b, size_t i)
 {
     if (b->running[i].done < b->running[i].pages * page)
@@ -246,7 +239,7 @@ static size_t add_steps(kvd_batcher *b)
     return b->n_slices;
 }
 
-/* Returns the prompt length, which includes tokens emitted before a preemption. */
+/* Returns the prompt length, with tokens emitted before a preemption. */
 static uint32_t prompt_of(const kvd_batcher *b, uint32_t request)
 {
     return b->requests->request[request].input + b->emitted[request];
@@ -258,7 +251,7 @@ static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
                                                    : pages_of(&b->requests->request[request]);
 }
 
-/* Returns the prompt tokens of the first waiting request, or 0 if no slot or pages are free. */
+/* Returns the first waiting request's prompt tokens, or 0 if no slot or pages are free. */
 static size_t admissible(const kvd_batcher *b)
 {
     if (b->head == b->tail || !b->n_free || b->n_preempted)
@@ -279,7 +272,7 @@ static void admit(kvd_batcher *b)
     b->running[b->n_running++] = r;
 }
 
-/* Adds whole waiting prompts, the first whatever its length, and returns their number of tokens. */
+/* Adds whole waiting prompts, the first whatever its length, and returns their tokens. */
 static size_t add_prompts(kvd_batcher *b)
 {
     size_t n = 0;

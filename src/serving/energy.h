@@ -11,10 +11,7 @@ typedef struct {
     int (*total)(void *gpu, unsigned long long *millijoules);
 } kvd_energy;
 
-/*
- * Opens the counters of devices first .. first + n - 1. Without NVML, kvd_energy_joules returns
- * NaN.
- */
+/* Opens devices first .. first + n - 1. Without NVML, kvd_energy_joules returns NaN. */
 void kvd_energy_open(kvd_energy *e, int first, int n);
 void kvd_energy_close(kvd_energy *e);
 

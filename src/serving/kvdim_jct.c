@@ -1,7 +1,4 @@
-/*
- * kvdim-jct: measures job completion times of inference, from arrival to last token, and times of
- * its phases.
- */
+/* kvdim-jct: measures job completion times of inference, and the times of its phases. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -110,7 +107,7 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* Sets the default of --spread, a file installed with the programs. */
+/* Sets the default of --spread, an installed file. */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";
@@ -150,7 +147,7 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
     return cfg->requests && !poisson ? kvd_run_add_input(r, cfg->requests, err) : 0;
 }
 
-/* Writes all methods and options that affect the results; a resumed run must have an equal text. */
+/* Writes all options that affect results; a resumed run must have an equal text. */
 static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;

@@ -1,7 +1,4 @@
-/*
- * kvdim-serve: simulates a service with compressed KV caches from iteration times measured by
- * kvdim-jct.
- */
+/* kvdim-serve: simulates serving with compressed KV caches from times measured by kvdim-jct. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -31,16 +28,16 @@ typedef struct {
     kvd_costs_files *costs;
     bool named;
     kvd_requests requests;
-    /* Mean arrival rate of the recorded trace, in requests per second. */
+    /* Mean arrival rate of the recorded trace, per second. */
     double base_rate;
     kvd_rows *table;
     size_t printed;
     char *none;
     kvd_progress progress;
     size_t done;
-    /* Number of simulations of the current method with extrapolated times. */
+    /* Simulations of the current method with extrapolated times. */
     size_t n_beyond;
-    /* Largest fraction of extrapolated iterations in one simulation, and its arrival rate. */
+    /* Largest fraction of extrapolated iterations, and its arrival rate. */
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
@@ -192,7 +189,6 @@ static void print_new_rows(service *v)
     fflush(stdout);
 }
 
-/* Formats an arrival rate; 0 means that all requests arrive together. */
 static const char *at_rate(double rate, char text[64])
 {
     if (!(rate > 0))
@@ -212,7 +208,6 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
         v->worst_share = share;
         v->worst_rate = p->rate;
     }
-    /* Arrival rate of accepted requests, per second. */
     const double rate = p->rate * (1 - (double)s->refused / (double)p->requests);
     if (!isnan(bound) && p->served_rate < 0.9 * rate)
         fprintf(
@@ -241,10 +236,7 @@ static void warn_of_extrapolation(service *v, const char *method)
     v->worst_share = 0;
 }
 
-/*
- * Simulates one rate and adds its row: kind "point" if `bound` is NaN, else "max-rate" with `bound`
- * seconds per output token.
- */
+/* Adds the row of one simulated rate: "point" if `bound` is NaN, else "max-rate". */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
     kvd_requests fast;
@@ -313,7 +305,7 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
     return isnan(cfg->bound) ? 0 : search_rate(v, &about, err);
 }
 
-/* Returns the limits given as options, else those in kvdim-jct's file, else the defaults. */
+/* Returns limits from the options, else from kvdim-jct's file, else defaults. */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

@@ -1,9 +1,8 @@
 /*
- * Poisson arrivals with random lengths.
+ * Poisson arrivals with random lengths: log-normal, cut to the published range.
  *
- * Lengths are log-normal, cut to the published range [least, greatest]. Before the cut, ln(length)
- * has standard deviation (ln(greatest) - ln(least)) / 6. mu is chosen so that the mean of drawn
- * lengths equals the published mean.
+ * Before the cut, ln(length) has standard deviation (ln(greatest) - ln(least)) / 6, and mu gives
+ * the published mean.
  */
 #include <limits.h>
 #include <math.h>

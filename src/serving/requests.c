@@ -32,7 +32,7 @@ static const layout csv_layouts[] = {
 enum { CSV_LAYOUTS = sizeof csv_layouts / sizeof *csv_layouts };
 static const layout json_layout = {.name = {"timestamp", "input_length", "output_length"}};
 
-/* Point in time in two parts, so that differences of dates keep their nanoseconds. */
+/* Point in time; two parts keep the nanoseconds of dates. */
 typedef struct {
     int64_t s;
     double fraction;
@@ -71,7 +71,6 @@ static int append(reader *r, moment at, size_t input, size_t output, kvd_err *er
     return 0;
 }
 
-/* Parses exactly n decimal digits at *s and moves *s after them. */
 static bool digits(const char **s, int n, int *value)
 {
     *value = 0;
@@ -104,7 +103,7 @@ static bool in_calendar(int y, int m, int d)
     return y > 0 && m >= 1 && m <= 12 && d >= 1 && d <= most[m - 1] && (m != 2 || d < 29 || leap);
 }
 
-/* Parses a time zone at *s: "Z", "+01:00" or nothing. */
+/* Parses "Z", "+01:00" or nothing. */
 static bool parse_zone(const char **s, int *seconds_east)
 {
     int hour = 0, minute = 0;
@@ -119,7 +118,7 @@ static bool parse_zone(const char **s, int *seconds_east)
     return true;
 }
 
-/* Parses "2023-11-16 18:15:46.6805900", with any number of decimals and an optional time zone. */
+/* Parses "2023-11-16 18:15:46.6805900", with optional decimals and time zone. */
 static int parse_date(const char *name, const char *text, moment *at, kvd_err *err)
 {
     const char *s = text;
@@ -220,7 +219,7 @@ static int json_tokens(const json_t *object, const char *name, size_t *tokens, k
     return 0;
 }
 
-/* Reads a time in milliseconds, which may have decimals. */
+/* Reads milliseconds, which may have decimals. */
 static int json_moment(const json_t *object, const char *name, moment *at, kvd_err *err)
 {
     const json_t *v = json_object_get(object, name);

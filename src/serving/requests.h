@@ -1,4 +1,4 @@
-/* Requests to a language model: arrival times, and numbers of input and output tokens. */
+/* Requests to a language model: arrival times, input and output lengths. */
 #ifndef KVD_SERVING_REQUESTS_H
 #define KVD_SERVING_REQUESTS_H
 
@@ -9,7 +9,7 @@
 #include "common/err.h"
 
 typedef struct {
-    /* Seconds from the start, not decreasing over the requests. */
+    /* Seconds from the start, not decreasing. */
     double arrival;
     /* Numbers of tokens, at least 1; the prefill produces the first output token. */
     uint32_t input, output;
@@ -20,13 +20,13 @@ typedef struct {
     char name[128];
     size_t n;
     kvd_request *request;
-    /* Number of requests that kvd_requests_first removed. */
+    /* Requests removed by kvd_requests_first. */
     size_t n_skipped;
 } kvd_requests;
 
 void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */
 
-/* Sets the name to `before` and the last component of the path; a long name ends in "...". */
+/* Names the trace `before` and the path's last component; a long name ends in "...". */
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path);
 
 /*
@@ -44,10 +44,7 @@ int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
 int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size_t len,
                        kvd_err *err);
 
-/*
- * Reads only lengths, from a trace or a CSV file of Vidur (num_prefill_tokens, num_decode_tokens).
- * Arrivals are 0.
- */
+/* Reads only lengths, from a trace or Vidur's CSV (num_prefill_tokens, num_decode_tokens). */
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
 /*
@@ -64,11 +61,11 @@ int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);
 
-/* Returns true if `lengths`, an argument of kvd_requests_poisson, names a file. */
+/* Returns true if `lengths` of kvd_requests_poisson names a file. */
 bool kvd_requests_lengths_from_file(const char *lengths);
 
 void kvd_requests_faster(kvd_requests *r, double factor);
-/* Keeps the first n requests and adds the number removed to n_skipped. Fails if there are fewer. */
+/* Keeps the first n requests, and adds the rest to n_skipped. Fails if there are fewer. */
 int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err);
 /* Returns (n - 1) / (last arrival - first arrival), per second; 0 if all arrive together. */
 double kvd_requests_rate(const kvd_requests *r);

@@ -48,14 +48,11 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
         point[(*n)++] = (kvd_jct_point){longest, together, 0};
 }
 
-/*
- * Adds a decode step in which `batch` requests fill the KV cache, unless a listed step of this
- * batch size has 0.8 of its tokens.
- */
+/* Adds a decode step of `batch` requests that fill the cache, if much longer than listed ones. */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
-    /* Pages per request in window-attention layers; a request needs at most window_share. */
+    /* Pages per request in window-attention layers. */
     const size_t near = l->window_pages / batch;
     const size_t whole =
         (near < l->window_share ? smaller(near, l->pages / batch) : l->pages / batch) * PAGE;
@@ -65,16 +62,14 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
         point[(*n)++] = (kvd_jct_point){0, batch, whole - samples - 2};
 }
 
-/* Returns the next batch size of 1, 2, 4, 8, 9, 16, 17 .. most; CUDA graphs pad 9 to 16. */
+/* Returns the next of 1, 2, 4, 8, 9, 16, 17 .. most; CUDA graphs pad batches of 9 to 16. */
 static size_t next_batch(size_t batch, size_t most)
 {
     const bool power = !(batch & (batch - 1));
     return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
 }
 
-/*
- * Returns the most tokens that may be cached before samples + 1 decode steps and their last token.
- */
+/* Returns the most cached tokens that leave room for samples + 1 steps and a last token. */
 static size_t longest_before(size_t max_len, size_t samples)
 {
     return max_len > samples + 2 ? max_len - samples - 2 : 1;
@@ -102,7 +97,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    /* At most 128 batch sizes, each with at most 64 numbers of tokens. */
+    /* 128 batch sizes, 64 numbers of tokens each */
     enum { MOST = 64 * 128 };
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
@@ -129,7 +124,7 @@ typedef struct {
     uint32_t *id, *next;
     /* Input plus output tokens of each request, which set the token budgets of methods. */
     size_t whole;
-    /* True if a decode step can run although earlier tokens were not processed. */
+    /* True if a decode step can run before earlier tokens were processed. */
     bool anywhere;
 } bench;
 
@@ -146,9 +141,7 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
     return 0;
 }
 
-/*
- * Runs n prompt tokens after `before` cached tokens, in chunks; only the last iteration is timed.
- */
+/* Runs n prompt tokens after `before` cached tokens; only the last chunk is timed. */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
 {

@@ -27,15 +27,15 @@ int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);
 
 /*
- * Creates the longest decode step, within max_len tokens, for each batch size batch [n_batches].
- * *point [n_batches] is allocated.
+ * Creates the longest decode step within max_len tokens per batch size; *point [n_batches] is
+ * allocated.
  */
 int kvd_jct_longest_steps(size_t max_len, const size_t *batch, size_t n_batches, size_t samples,
                           kvd_jct_point **point, kvd_err *err);
 
 /*
- * Runs *p and fills second [samples] with its times in seconds. *context: mean cached tokens per
- * request of a decode step, else 0.
+ * Fills second [samples] with the times of *p in seconds, and *context with a decode step's mean
+ * cached tokens.
  */
 int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t samples, double *second,
                      double *context, kvd_err *err);

@@ -36,14 +36,14 @@ typedef struct {
     const kvd_requests *requests;
     kvd_batcher *batcher;
     kvd_jct_served *out;
-    /* Token ids of the current iteration: inputs [capacity], outputs [max_batch]. */
+    /* Token ids of an iteration: inputs [capacity], outputs [max_batch]. */
     uint32_t *id, *next;
     size_t capacity;
     /* Output tokens, one request after another, [sum of output]. */
     uint32_t *token;
     size_t *emitted; /* output tokens of each request so far, [n] */
     size_t arrived, held;
-    /* Clock readings in seconds: start of the run, end of the last iteration. */
+    /* Clock in seconds: start of the run, end of the last iteration. */
     double zero, last_end;
 } serving;
 
@@ -183,7 +183,7 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     if (status)
         return -1;
     const double end = kvd_jct_now(), whole = end - v->last_end;
-    /* Adds the time in which the engine did not run to the host time. */
+    /* Host time: the engine did not run. */
     times.part[KVD_PHASE_HOST] += whole - times.total;
     times.total = whole;
     take(v, it, end);
@@ -223,9 +223,7 @@ static int arrive(serving *v, kvd_err *err)
     return 0;
 }
 
-/*
- * Sleeps until 1 ms before the arrival, then polls; returns within about 0.1 s to allow interrupts.
- */
+/* Sleeps until 1 ms before the arrival, then polls; returns every 0.1 s for interrupts. */
 static void wait_for_arrival(serving *v)
 {
     const double left = v->requests->request[v->arrived].arrival - (kvd_jct_now() - v->zero) - 1e-3;
@@ -281,9 +279,7 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     status = status || serve(&v, err);
     if (!status) {
         summarise(&v);
-        /*
-         * GPUs update their energy counters about every 0.1 s; shorter runs than 1 s report none.
-         */
+        /* GPUs update energy counters only about every 0.1 s. */
         if (l->energy && out->run.jct > 1)
             out->run.joules = kvd_energy_joules(l->energy) - before;
     }

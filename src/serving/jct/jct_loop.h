@@ -10,7 +10,7 @@
 /* Engine and settings of a run of requests; all pointers are borrowed. */
 typedef struct {
     kvd_engine *engine;
-    /* Limits of batch size and cache pages, at most the engine's own. */
+    /* Limits, at most the engine's own. */
     kvd_batching_limits limits;
     size_t vocab;
     uint64_t seed;
@@ -18,33 +18,27 @@ typedef struct {
     kvd_jct_trace *trace; /* timeline file, or NULL */
 } kvd_jct_loop;
 
-/*
- * Times of n requests in seconds from the start; gap[gap_at[r]] .. gap[gap_at[r + 1] - 1] belong to
- * request r.
- */
+/* Times of n requests in seconds from the start; gap[gap_at[r]] is the first gap of request r. */
 typedef struct {
     kvd_jct_run run;
     size_t n;
     double *first, *last; /* times of each request's first and last token, [n] */
     /* Preemptions, and tokens computed again, of each request, [n]. */
     size_t *preempted, *recomputed;
-    size_t *gap_at; /* index in `gap` of each request's first gap, [n + 1] */
+    size_t *gap_at; /* first gap of each request, [n + 1] */
     /* Seconds between successive tokens, [sum over requests of output - 1]. */
     double *gap;
 } kvd_jct_served;
 
 /*
- * Runs all requests to their last token. Requests enter at their arrival times; idle time is not
- * counted. Fails if a request is refused or the user interrupts.
+ * Runs requests from their arrival to their last token; idle time is not counted. Fails if a
+ * request is refused or the user interrupts.
  */
 int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_served *out,
                   kvd_err *err);
 void kvd_jct_served_release(kvd_jct_served *s);
 
-/*
- * Returns a random token id for position p of the prompt of request r, a function of the arguments
- * only.
- */
+/* Returns a random token id for position p of prompt r. */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab);
 
 double kvd_jct_now(void);

@@ -21,10 +21,7 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
                : NULL;
 }
 
-/*
- * Returns true if a method needs rotations and none can be read: no spectrum file, but --shape or
- * --spread.
- */
+/* Returns true if a method needs rotations and no spectrum file gives them. */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
     bool wanted = false;
@@ -197,9 +194,7 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
     if (cfg->spread && !kvd_jct_wants_spread(cfg))
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
-    /*
-     * Warns if the kept dimensions (kvdim/rates) were chosen for rotations other than those in use.
-     */
+    /* Warns if kept dimensions (kvdim/rates) were chosen for other rotations. */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
             return -1;
@@ -232,10 +227,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model = m->info,
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
-        /*
-         * Methods with rotated heads bring their spectrum; other methods may read that of the
-         * random rotations.
-         */
+        /* Methods with rotated heads bring their spectrum; others may read the random one. */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->spectrum[0]
                                            : NULL,
@@ -245,7 +237,6 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .drawn = m->drawn};
     plan->type = type;
     plan->seed = seed;
-    /* Only a method that does more than remove dimensions needs the prompt length. */
     plan->prompt = kvd_plan_beyond_widths(plan) ? prompt : 0;
     return kvd_plan_open(plan, &setup, err);
 }

@@ -1,6 +1,4 @@
-/*
- * Compression methods that kvdim-jct measures, with their input files and kept dimensions per head.
- */
+/* Compression methods that kvdim-jct measures, with input files and kept dimensions. */
 #ifndef KVD_SERVING_JCT_JCT_METHODS_H
 #define KVD_SERVING_JCT_JCT_METHODS_H
 
@@ -41,26 +39,20 @@ typedef struct {
     size_t n;
 } kvd_jct_methods;
 
-/*
- * Returns true if a method keeps unequal numbers of dimensions under random rotations. The caller
- * must then set cfg->spread.
- */
+/* Returns true if random rotations get unequal widths; the caller must then set cfg->spread. */
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
 /* Reads the input files of all methods. Call kvd_jct_methods_release even after a failure. */
 int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err);
-/*
- * Warns on stderr about unread input files, and about kvdim/rates files made for other rotations.
- */
+/* Warns on stderr about unread input files, and kvdim/rates files of other rotations. */
 int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const char *program,
                          kvd_err *err);
 void kvd_jct_methods_release(kvd_jct_methods *m);
 
 /*
- * Fills *plan with the matrices, kept dimensions and bits of method i, for up to `prompt` tokens.
- * If `gpu`, the GPU decomposes W_O and *plan holds no decomposition. The caller must call
- * kvd_plan_close.
+ * Fills *plan for method i and up to `prompt` tokens, without a decomposition if `gpu`. The caller
+ * must call kvd_plan_close.
  */
 int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weights, bool gpu,
                         kvd_dtype type, size_t prompt, uint64_t seed, kvd_plan *plan, kvd_err *err);

@@ -8,7 +8,7 @@
 #include "model/text/text_options.h"
 #include "serving/batching.h"
 
-/* Refuses options that measure decode steps, which --parallel sequence cannot divide among GPUs. */
+/* Refuses options for decode steps, which --parallel sequence cannot divide. */
 static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {
     if (cfg->gpus < 2)

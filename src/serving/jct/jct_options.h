@@ -23,12 +23,12 @@ typedef struct {
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
-    /* Values of --step-batch, allocated, or NULL. */
+    /* allocated, or NULL */
     size_t *step_batch, n_step_batches;
     const char *step_batch_text;
-    /* Values of --weights-bits, each 16 or 4, allocated. */
+    /* each 16 or 4, allocated */
     size_t *weight_bits, n_weight_bits;
-    /* Trace file or poisson:RATE; `lengths` is used with poisson:RATE. */
+    /* Trace file or poisson:RATE, the latter with `lengths`. */
     const char *requests, *lengths;
     size_t n_requests; /* 0 if not given */
     /* 0 if not given */
@@ -44,7 +44,7 @@ typedef struct {
     bool graphs, phases, iterations, resume;
     kvd_dtype type;
     bool type_given;
-    const char *timeline; /* timeline file to write, or NULL */
+    const char *timeline;
 } kvd_jct_options;
 
 /* Values of --attention; the list ends with NULL. */

@@ -9,7 +9,7 @@
 typedef struct {
     /* `method` has parameters ("zack,p=0.5"), `name` has none ("zack"). */
     const char *method, *name;
-    /* Fraction of the dimensions that the method removes, over all heads. */
+    /* Fraction of all dimensions that the method removes. */
     double overall_p;
     /* Kept dimensions per head: least, most, coefficient of variation; NaN if all are kept. */
     double width_min, width_max, width_cv;
@@ -28,10 +28,7 @@ typedef struct {
 
 /* Measurements of one run of equal requests that arrive together. */
 typedef struct {
-    /*
-     * Times of iterations with and without prompt tokens, including the host time between
-     * iterations.
-     */
+    /* Iterations with and without prompt tokens, including host time. */
     kvd_phase_times prefill, decode;
     /* Job completion time: seconds from the first arrival to the last token. */
     double jct;
@@ -39,7 +36,7 @@ typedef struct {
     double ttft_mean, ttft_max;
     /* `running` is the largest number of requests running at once. */
     size_t iterations, running;
-    /* Number of preemptions, and number of tokens processed again. */
+    /* Preemptions, and tokens processed again. */
     size_t preempted, recomputed;
     double held_bytes;  /* largest size of the KV cache */
     double held_tokens; /* tokens in the KV cache at its largest size */
@@ -50,16 +47,16 @@ typedef struct {
 } kvd_jct_run;
 
 /*
- * Adds the row of a job run n_runs times: values of the median run, completion times of all. gap
- * [n_gaps]: seconds between tokens of all runs.
+ * Adds the row of a job: values of the median run, completion times of all runs, seconds between
+ * all tokens gap [n_gaps].
  */
 int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t input,
                     size_t output, const kvd_jct_run *run, int n_runs, const double *gap,
                     size_t n_gaps, kvd_err *err);
 
 /*
- * Adds the row of an iteration: `piece` prompt tokens after `before`, or, if `piece` is 0, a decode
- * step with `context` cached tokens. The row holds the median of second [n].
+ * Adds the row of an iteration, with the median of second [n]: `piece` prompt tokens after
+ * `before`, or (piece 0) a decode step at `context`.
  */
 int kvd_jct_add_iteration(kvd_rows *r, const kvd_jct_setting *s, size_t piece, size_t before,
                           size_t batch, double context, const double *second, int n, kvd_err *err);
@@ -76,10 +73,10 @@ int kvd_jct_add_request(kvd_rows *r, const kvd_jct_setting *s, const kvd_jct_req
                         kvd_err *err);
 
 enum { KVD_JCT_LINE = 320 };
-/* Column names of the printed table; kvd_jct_line formats and returns a row in `line`. */
+/* Column names; kvd_jct_line formats and returns a row in `line`. */
 extern const char kvd_jct_heading[];
 const char *kvd_jct_line(const kvd_rows *rows, size_t row, char line[KVD_JCT_LINE]);
-/* Formats a summary of a method's requests into `line`, and returns `line`. */
+/* Formats a summary of a method's requests into `line`. */
 const char *kvd_jct_requests_line(const kvd_rows *rows, const char *method,
                                   char line[KVD_JCT_LINE]);
 

@@ -14,9 +14,7 @@ typedef struct {
     uint32_t *id;
 } sampled;
 
-/*
- * Returns the position of the i-th computed step: the middle of the i-th group of `weight` steps.
- */
+/* Returns the position of computed step i, the middle of group i of `weight` steps. */
 static size_t place(const sampled *s, size_t i)
 {
     return s->input + (size_t)(((double)i + 0.5) * s->weight);

@@ -1,7 +1,4 @@
-/*
- * Runs jobs of which only some decode steps are computed; step times must depend on the position
- * only.
- */
+/* Runs jobs of which only some decode steps are computed, whose times depend on position only. */
 #ifndef KVD_SERVING_JCT_JCT_SAMPLED_H
 #define KVD_SERVING_JCT_JCT_SAMPLED_H
 

@@ -1,6 +1,5 @@
 /*
- * Runs a sweep of kvdim-jct. Results are saved in OUT.h5.rows after every run; OUT.h5 is created at
- * the end.
+ * Runs a sweep of kvdim-jct, with results in OUT.h5.rows after every run and in OUT.h5 at the end.
  */
 #ifndef KVD_SERVING_JCT_JCT_SWEEP_H
 #define KVD_SERVING_JCT_JCT_SWEEP_H
@@ -26,7 +25,7 @@ typedef struct {
     char *rows_path; /* path of OUT.h5.rows */
     size_t n_before;
     bool was_complete; /* true if earlier rows are from a complete OUT.h5 */
-    /* Options of the sweep as text, equal in a resumed run. */
+    /* Options as text, equal in a resumed run. */
     char *description;
     char *skipped; /* messages about omitted measurements, one per line */
     size_t points, done, left_out, printed;
@@ -36,21 +35,21 @@ typedef struct {
 } kvd_jct_sweep;
 
 /*
- * Runs the measurements that have no result yet. Measurements that do not fit and methods whose
- * engine fails to open are reported on stderr and left out; other failures end the sweep.
+ * Runs measurements without a result. If a measurement does not fit or its engine fails to open,
+ * reports and skips it.
  */
 int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 
 /*
- * Creates OUT.h5.partial. With --resume reads the results of OUT.h5.rows, else of OUT.h5. Without
- * --resume, new results replace those of an interrupted run.
+ * Creates OUT.h5.partial. With --resume reads OUT.h5.rows, else OUT.h5; without, new results
+ * replace an interrupted run.
  */
 int kvd_jct_sweep_open(kvd_jct_sweep *s, kvd_err *err);
 
-/* Completes OUT.h5, if there are new results, and removes OUT.h5.rows. */
+/* Completes OUT.h5, if there are results, and removes OUT.h5.rows. */
 int kvd_jct_sweep_finish(kvd_jct_sweep *s, kvd_err *err);
 
-/* Closes the files of the sweep and keeps OUT.h5.rows. */
+/* Keeps OUT.h5.rows. */
 void kvd_jct_sweep_close(kvd_jct_sweep *s);
 
 #endif

@@ -1,7 +1,4 @@
-/*
- * Writes a timeline for Perfetto and chrome://tracing. Phase lengths are measured; their order is
- * not.
- */
+/* Timeline for Perfetto and chrome://tracing; phase lengths are measured, their order is not. */
 #ifndef KVD_SERVING_JCT_JCT_TRACE_H
 #define KVD_SERVING_JCT_JCT_TRACE_H
 
@@ -15,12 +12,12 @@ typedef struct {
     kvd_output out;
     FILE *f;
     double zero; /* clock reading in seconds at the timeline's start */
-    /* Number that the viewer shows as the process of the current job. */
+    /* Process number of the current job in the viewer. */
     int process;
     bool any;
 } kvd_jct_trace;
 
-/* Creates the timeline file. While t->f is NULL, all functions for the timeline do nothing. */
+/* Creates the timeline file; while t->f is NULL, all functions do nothing. */
 int kvd_jct_trace_open(kvd_jct_trace *t, const char *path, kvd_err *err);
 int kvd_jct_trace_close(kvd_jct_trace *t, kvd_err *err);
 /* Closes and removes an incomplete timeline file; safe at any time. */

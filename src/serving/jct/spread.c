@@ -82,7 +82,7 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     kvd_rng r;
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
-    /* The order does not depend on `pair`, so a head's Q-K and V values have one source. */
+    /* The order does not depend on `pair`: a head's Q-K and V have one source. */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {
         if (h % s->n_heads == 0)

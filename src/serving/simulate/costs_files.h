@@ -1,8 +1,8 @@
 /*
  * Reads several files of measured times as one (kvdim-serve --costs A.h5 --costs B.h5).
  *
- * Model, machine, number of GPUs, dtype, cache size, CUDA graphs and timed phases must agree. All
- * times of a method come from one file.
+ * Model, machine, dtype, cache size, CUDA graphs and timed phases must agree. All times of a method
+ * come from one file.
  */
 #ifndef KVD_SERVING_SIMULATE_COSTS_FILES_H
 #define KVD_SERVING_SIMULATE_COSTS_FILES_H
@@ -13,8 +13,8 @@
 typedef struct kvd_costs_files kvd_costs_files;
 
 /*
- * Opens complete files of kvdim-jct, measured on `gpus` GPUs; -1 means any. Paths are borrowed.
- * Fails if the files disagree or a file has no timed iteration.
+ * Opens complete files measured on `gpus` GPUs (-1: any); paths are borrowed. Fails if files
+ * disagree or have no timed iteration.
  */
 kvd_costs_files *kvd_costs_files_open(const char *const *path, size_t n, int gpus, kvd_err *err);
 void kvd_costs_files_free(kvd_costs_files *f);
@@ -24,15 +24,12 @@ const kvd_model_info *kvd_costs_files_model(const kvd_costs_files *f);
 /* Returns the *n labels of all files, each once, valid until kvd_costs_files_free. */
 const char *const *kvd_costs_files_methods(const kvd_costs_files *f, size_t *n);
 
-/*
- * Returns the path of the file with times of the method. If none or several have them, returns NULL
- * and fills *err.
- */
+/* Returns the only file with times of the method, else NULL with *err. */
 const char *kvd_costs_files_of(const kvd_costs_files *f, const char *method, kvd_err *err);
 
 /*
- * Returns a sentence about two files of different kvdim revisions or GPU drivers, else "". Valid
- * until kvd_costs_files_free.
+ * Returns a sentence about differing revisions or GPU drivers, else ""; valid until
+ * kvd_costs_files_free.
  */
 const char *kvd_costs_files_apart(const kvd_costs_files *f);
 

@@ -1,7 +1,4 @@
-/*
- * Statistics of request latencies with block-bootstrap intervals (Carlstein 1986; Kuensch 1989),
- * since consecutive requests correlate.
- */
+/* Latency statistics with block-bootstrap intervals (Carlstein 1986; Kuensch 1989). */
 #ifndef KVD_SERVING_SIMULATE_LATENCY_H
 #define KVD_SERVING_SIMULATE_LATENCY_H
 
@@ -14,14 +11,14 @@
 enum { KVD_LATENCY_BLOCKS = 32, KVD_LATENCY_RESAMPLES = 400 };
 
 typedef struct {
-    /* Statistics with 95 % intervals; an interval is NaN with fewer than two blocks. */
+    /* Statistics with 95 % intervals, NaN with fewer than two blocks. */
     kvd_interval statistic[KVD_LATENCY_STATISTICS];
     double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 */
 } kvd_latency;
 
 /*
- * Computes statistics of the times x [n] without NaN; all are NaN if none remains. block [n]: index
- * of each time's block, below KVD_LATENCY_BLOCKS. Quantiles interpolate as kvd_quantile does.
+ * Statistics of x [n] without NaN; NaN if none remains. block [n]: bootstrap block of each time,
+ * below KVD_LATENCY_BLOCKS.
  */
 int kvd_latency_summarise(const double *x, const uint8_t *block, size_t n, uint64_t seed,
                           kvd_latency *out, kvd_err *err);

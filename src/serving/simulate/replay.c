@@ -59,7 +59,6 @@ static int find_columns(source *s, kvd_err *err)
     return 0;
 }
 
-/* Returns the recorded value of an option, or 0. */
 static size_t option_of(kvd_h5 *f, const char *name)
 {
     kvd_err err;
@@ -136,7 +135,7 @@ static int take_facts(kvd_replay *r, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/* Compares two requests by arrival, then by order in the file. */
+/* Orders by arrival, then by place in the file. */
 static int by_arrival(const void *a, const void *b)
 {
     const served *x = a, *y = b;

@@ -1,4 +1,4 @@
-/* Compares measured times of requests that kvdim-jct served with a simulation. */
+/* Compares requests served by kvdim-jct with their simulation. */
 #ifndef KVD_SERVING_SIMULATE_REPLAY_H
 #define KVD_SERVING_SIMULATE_REPLAY_H
 
@@ -6,7 +6,7 @@
 
 typedef struct {
     kvd_requests requests; /* sorted by arrival */
-    /* Measured seconds to the first and to the last token, [requests.n]. */
+    /* Measured seconds to the first and last token, [requests.n]. */
     double *ttft, *jct;
     /* Limits of the engine; max_batch and max_tokens are 0 if not recorded. */
     kvd_batching_limits limits;
@@ -15,16 +15,14 @@ typedef struct {
 } kvd_replay;
 
 /*
- * Reads the requests of a method, measured on `gpus` GPUs (-1 means any). Returns 1 if there are
- * none. Fails if rows differ in --chunk, GPUs or cache size, or have invalid times or lengths.
+ * Reads a method's requests, measured on `gpus` GPUs (-1: any). Returns 1 if there are none. Fails
+ * if rows differ in setting or have invalid times or lengths.
  */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_replay_release(kvd_replay *r);
 
 enum { KVD_REPLAY_COMPARISONS = 6 };
-/*
- * Compares measured and simulated times. Fails if the simulator refuses a request that was served.
- */
+/* Fails if the simulator refuses a request that was served. */
 int kvd_replay_compare(const kvd_replay *r, const kvd_serve_setting *s, kvd_serve_comparison *c,
                        kvd_err *err);
 

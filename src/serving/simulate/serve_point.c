@@ -140,7 +140,7 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
     return 0;
 }
 
-/* Computes the mean of JCT / output tokens at `factor` times the arrival rate. */
+/* Computes the mean JCT / output tokens at `factor` times the arrival rate. */
 static int latency_at(const kvd_serve_setting *s, const kvd_requests *q, double factor,
                       double *mean, kvd_err *err)
 {

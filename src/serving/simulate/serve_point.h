@@ -1,7 +1,4 @@
-/*
- * Simulates serving one method at one arrival rate, and finds the highest rate that a method
- * sustains.
- */
+/* Simulates a method at one arrival rate, and finds the highest rate that it sustains. */
 #ifndef KVD_SERVING_SIMULATE_SERVE_POINT_H
 #define KVD_SERVING_SIMULATE_SERVE_POINT_H
 
@@ -24,23 +21,20 @@ typedef struct {
     double rate;
     kvd_latency ttft; /* seconds to the first token, all requests */
     kvd_latency tbt;  /* seconds between two tokens, all tokens */
-    /* Seconds from arrival to last token, all requests. */
+    /* Seconds from arrival to last token. */
     kvd_latency jct;
-    /* Seconds from arrival to last token, per output token, all requests. */
+    /* Seconds from arrival to last token, per output token. */
     kvd_latency normalised;
     /* Mean seconds from arrival to the start of the prefill. */
     double wait;
-    /* Seconds from the last arrival to the end of the simulation. */
+    /* Seconds from the last arrival to the end. */
     double drain;
-    /* Served requests and output tokens per second. */
+    /* Served requests and output tokens, per second. */
     double served_rate, token_rate;
-    /*
-     * Fraction of requests with TTFT and mean token gap within both objectives; refused requests
-     * miss.
-     */
+    /* Fraction of requests within both objectives; refused requests miss. */
     double slo_share;
     double goodput; /* requests per second within the objectives */
-    /* Fraction of the replicas' time spent in iterations. */
+    /* Fraction of the replicas' time in iterations. */
     double utilisation;
     /* Mean fraction of the cache pages in use. */
     double kv_share;
@@ -48,26 +42,24 @@ typedef struct {
     double running;
 } kvd_serve_point;
 
-/* Simulates the requests at their own arrival times. `rate` is only stored in *out. */
+/* Simulates requests at their own arrival times; `rate` is only stored in *out. */
 int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, double rate,
                       kvd_serve_point *out, kvd_err *err);
 
 /*
- * Finds the highest rate, within 0.2 %, with a mean of JCT / output tokens of at most `bound`
- * seconds. base_rate is the trace's own rate.
+ * Finds the highest rate, within 0.2 %, with mean JCT / output tokens <= `bound` seconds, in
+ * base_rate / 2^20 .. base_rate * 2^20 (base_rate: the trace's own).
  *
- * Searches base_rate / 2^20 .. base_rate * 2^20. *rate is 0 if all these rates exceed `bound`,
- * infinite if none does; the trace is then too short.
+ * *rate is 0 or infinite if all or none exceed `bound`.
  */
 int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests, double base_rate,
                        double bound, double *rate, kvd_err *err);
 
-/* Copies the requests to *to with arrival times divided by `factor`. */
 int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, kvd_err *err);
 
 /*
- * Sets *pages to the 64-token cache pages that fit into `memory` minus `reserve` minus the weights,
- * in bytes per GPU. If `memory` is NaN, uses the measured cache size. Fails if none fits.
+ * Sets *pages to the 64-token pages that fit into `memory` - `reserve` - weights, in bytes per GPU;
+ * NaN `memory`: measured cache size. Fails if none fits.
  */
 int kvd_serve_pages(const kvd_costs *c, double memory, double reserve, size_t *pages, kvd_err *err);
 

@@ -19,18 +19,15 @@ typedef struct {
     double measured, simulated; /* in seconds */
 } kvd_serve_comparison;
 
-/*
- * Adds a row of kind "point" if `bound` is NaN, else "max-rate"; `bound` is in seconds per output
- * token.
- */
+/* Adds a row "point" if `bound` is NaN, else "max-rate"; `bound`: seconds per output token. */
 int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                         double bound, kvd_err *err);
-/* Adds a row of kind "validation": measured times *c and the simulation *p of the same requests. */
+/* Adds a row "validation": measured times *c, simulation *p. */
 int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                              const kvd_serve_comparison *c, kvd_err *err);
 
 enum { KVD_SERVE_LINE = 320 };
-/* Column names of the printed tables; kvd_serve_line formats and returns a row in `line`. */
+/* Column names; kvd_serve_line formats and returns a row in `line`. */
 extern const char kvd_serve_heading[], kvd_serve_comparison_heading[];
 const char *kvd_serve_line(const kvd_rows *rows, size_t row, char line[KVD_SERVE_LINE]);
 

@@ -12,7 +12,7 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 typedef struct {
     kvd_batcher *batcher;
     kvd_iteration now; /* valid if `busy` is true */
-    /* `touched`: a request arrived or an iteration ended since the last search for work. */
+    /* `touched`: an arrival or end of an iteration since the last search for work. */
     bool busy, touched;
 } replica;
 
@@ -27,11 +27,11 @@ typedef struct {
     kvd_route route;
     int n, turn; /* number of replicas; next replica in round robin */
     replica *replica;
-    /* End times of running iterations, at most one per replica, [n]. */
+    /* End times of running iterations, [n]. */
     event *heap;
     size_t n_events;
     kvd_served *served;
-    /* `gap`: seconds between successive tokens; latest [requests]: time of the latest token. */
+    /* Seconds between successive tokens; time of the latest token [requests]. */
     double *gap, *latest;
     size_t *gap_at;
     kvd_simulated *out;
