@@ -1,7 +1,4 @@
-/*
- * Interface of the inference engines, which run iterations of batched requests with a compressed KV
- * cache on a GPU or CPU.
- */
+/* Interface of the inference engines, which run batched requests with a compressed KV cache. */
 #ifndef KVD_ENGINE_ENGINE_H
 #define KVD_ENGINE_ENGINE_H
 
@@ -29,10 +26,7 @@ typedef struct {
     bool phases;
     /* Prompts attend to uncompressed K and V; no iteration mixes prompts and steps. GPU only. */
     bool exact_prompts;
-    /*
-     * Room for exact values (kvquant) per 64-token page and KV head; 0: four times the expected
-     * number, plus 64. GPU only.
-     */
+    /* Exact values (kvquant) per 64-token page and KV head; 0: automatic. GPU only. */
     size_t outliers;
     /* 4: 4-bit layer matrices (common/quantise.h), GPU only. 0: weights are of `type`. */
     int weight_bits;
@@ -43,15 +37,9 @@ typedef struct {
 typedef struct {
     /* Bytes of all KV cache pages, over all layers and GPUs. */
     double cache_bytes;
-    /*
-     * Stored bytes per token, over layers and GPUs; GPUs round kept dimensions up to 16. With a
-     * sliding window: mean over max_len tokens.
-     */
+    /* Stored bytes per token, over layers and GPUs; with a window, mean over max_len tokens. */
     double bytes_per_token;
-    /*
-     * Bytes of weights and of all memory, over devices. With 4-bit weights, weight_bytes counts
-     * only codes.
-     */
+    /* Bytes of weights (4-bit: codes only) and of all memory, over devices. */
     double weight_bytes, peak_bytes;
     /* Number of 64-token pages in every layer without a window. */
     size_t pages;
@@ -68,9 +56,7 @@ typedef struct {
 typedef struct {
     /* Mean cached tokens per KV head, over layers without a sliding window. */
     double entries;
-    /*
-     * Bits of K and V, without `side` and kvd_plan_entry_bits; NaN: unquantised at kept dimensions.
-     */
+    /* Bits of K and V, without `side`; NaN: unquantised at kept dimensions. */
     double bits;
     /* Bits of page summaries by which decode steps choose the tokens to read. */
     double side;
@@ -90,31 +76,24 @@ typedef struct kvd_engine kvd_engine;
 struct kvd_engine {
     kvd_engine_facts facts;
     /*
-     * Runs one iteration. id [n_tokens]: input tokens in the order of it->slice. next [n_slices]:
-     * token with the largest logit (ties: smaller id) where `emits` is set. `times` may be NULL.
-     * Fails on non-finite activations and CUDA errors; then only `free` may follow.
+     * Runs one iteration. id [n_tokens]: input tokens. next [n_slices]: token with the largest
+     * logit (ties: smaller id) where `emits`. `times` may be NULL. After a failure (CUDA,
+     * non-finite) only `free` may follow.
      */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
     /*
-     * Returns the cache's bytes after the latest iteration, in whole pages on GPUs with a window.
-     * NULL: bytes_per_token for every cached token.
+     * Returns the cache's bytes after the latest iteration. NULL: bytes_per_token for every token.
      */
     double (*held)(const kvd_engine *e);
-    /*
-     * Bytes sent between GPUs in the latest iteration: [0] Q, K, V, [1] attention output. NULL:
-     * none.
-     */
+    /* Bytes sent in the latest iteration: [0] Q, K, V, [1] attention output. NULL: none. */
     void (*sent)(const kvd_engine *e, double bytes[2]);
     /* Counts the cache of a request with `tokens` tokens. NULL: cannot count. */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, kvd_engine_count *to);
-    /*
-     * Frees the slot of a request ended or preempted before its last iteration. NULL: unsupported.
-     */
+    /* Frees the slot of a request that ends early. NULL: unsupported. */
     void (*drop)(kvd_engine *e, size_t slot);
     /*
-     * Returns a larger kvd_engine_spec.outliers if too few made the latest iteration fail, else 0.
-     * NULL: unknown.
+     * Returns a larger kvd_engine_spec.outliers if too few caused a failure, else 0. NULL: unknown.
      */
     size_t (*lacking)(const kvd_engine *e);
     /* Writes the logits [vocab_size] of the i-th request of the latest iteration. */

@@ -11,7 +11,7 @@ typedef struct {
     /* Phase times to add to; NULL means that no time is measured. */
     kvd_phase_times *times;
     double begin, last;
-    /* True to measure each phase, not only the total. */
+    /* True to measure each phase. */
     int parts;
 } kvd_cpu_clock;
 

@@ -1,4 +1,4 @@
-/* Computes a layer before and after its attention, with one row of activations per token. */
+/* A layer before and after its attention; activations have one row per token. */
 #ifndef KVD_ENGINE_CPU_LAYERS_H
 #define KVD_ENGINE_CPU_LAYERS_H
 
@@ -10,7 +10,7 @@
 typedef struct {
     const kvd_cpu_weights *model;
     size_t most, max_len;
-    /* kvd_needs bits: the method reads keys before RoPE or layer inputs */
+    /* kvd_needs bits of the method */
     unsigned needs;
     /* Residual stream, [most][d_model]. */
     float *x;
@@ -18,7 +18,7 @@ typedef struct {
     float *q, *k, *v;
     /* Projected queries and keys; equal to q and k if kvd_cpu_layer.rotates is false. */
     float *q_cut, *k_cut;
-    /* Memory of q_cut and k_cut in layers with kvd_cpu_layer.rotates. */
+    /* Memory of q_cut and k_cut. */
     float *q_own, *k_own;
     /* Keys before RoPE, and layer inputs [most][d_model]; NULL unless in `needs`. */
     float *k_pre, *input;
@@ -35,20 +35,14 @@ int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, si
                       unsigned needs, kvd_err *err);
 void kvd_cpu_rows_release(kvd_cpu_rows *r);
 
-/* Fills `position` and `rope_row` for each token of the iteration. */
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it);
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 
-/*
- * Computes q, k and v from the residual stream x of n tokens. Times the phases norm, qkv and rope.
- */
+/* Computes q, k and v from x. Times the phases norm, qkv and rope. */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
-/* Projects q and k of n tokens to q_cut and k_cut. */
+/* Projects q and k to q_cut and k_cut. */
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
-/*
- * Updates x from the attention output o, by W_O and the feed-forward block. Times the phases o,
- * norm and mlp.
- */
+/* Updates x from attention output o. Times the phases o, norm and mlp. */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
                               kvd_cpu_clock *clock);
 

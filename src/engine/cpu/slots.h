@@ -1,6 +1,6 @@
 /*
- * KV cache of the CPU engine for methods that only reduce head dimensions. Window-attention layers
- * store token t at index t mod window.
+ * KV cache of the CPU engine for methods that only reduce dimensions. With a window, token t is at
+ * index t mod window.
  */
 #ifndef KVD_ENGINE_CPU_SLOTS_H
 #define KVD_ENGINE_CPU_SLOTS_H
@@ -18,7 +18,7 @@ typedef struct {
     size_t elements;
     /* For each slot, layer and KV head: keys [rows][d_qk], then values [rows][d_v]. */
     char *store;
-    /* Float32 copy of one layer's K and V, for attention that cannot read `store`. */
+    /* Float32 copy of one layer, for attention that cannot read `store`. */
     float *decoded;
     size_t decoded_n;
     /* offset in `decoded` of each request */
@@ -27,7 +27,7 @@ typedef struct {
     float *scores;
 } kvd_cpu_slots;
 
-/* Returns the number of elements that the cache stores for a request of n tokens. */
+/* Returns the elements stored for a request of n tokens. */
 size_t kvd_cpu_slot_elements(const kvd_cpu_weights *w, size_t n);
 
 int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype type, size_t n,
@@ -35,21 +35,18 @@ int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype typ
 void kvd_cpu_slots_release(kvd_cpu_slots *s);
 
 /*
- * Stores projected K and V; a row of k and v holds all KV heads of one token.
+ * Stores projected K and V, rows of all KV heads per token.
  *
- * In window-attention layers a prompt chunk overwrites tokens to which it attends; K and V of these
- * and of the chunk are first copied to `decoded`.
+ * A prompt chunk may overwrite window tokens to which it attends; K and V are first copied to
+ * `decoded`.
  */
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);
 
-/* Converts the K and V that attention reads to float32, unless gathered by kvd_cpu_slots_append. */
+/* Converts K and V to float32, unless kvd_cpu_slots_append did. */
 void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it);
 
-/*
- * Attention of decode steps (step) and of prompt chunks (prefill). A row of q and o holds a token's
- * query heads at the kept dimensions.
- */
+/* Attention of decode steps; _prefill: of prompt chunks. Rows of q and o hold kept dimensions. */
 void kvd_cpu_slots_step(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *q,
                         float *o);
 void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *q,

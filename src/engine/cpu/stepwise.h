@@ -1,6 +1,6 @@
 /*
- * KV cache of the CPU engine for methods that compress token by token; a prompt attends to itself
- * uncompressed.
+ * KV cache of the CPU engine for methods that compress token by token, after the prompt's own
+ * attention.
  */
 #ifndef KVD_ENGINE_CPU_STEPWISE_H
 #define KVD_ENGINE_CPU_STEPWISE_H
@@ -18,20 +18,19 @@ typedef struct {
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
-/* Fails if the method needs K and V of all layers to compress a prompt, or if `chunk` is not 0. */
+/* Fails if compression needs K and V of all layers, or if `chunk` is not 0. */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);
 
 /*
- * Runs the attention of one layer, with output in rows->o. The iteration must hold only decode
- * steps or only prompts. Times the phases rotate, append, attention and compress in proportion to
- * thread times.
+ * Writes one layer's attention to rows->o, for decode steps only or prompts only. Times rotate,
+ * append, attention and compress by thread times.
  */
 int kvd_cpu_stepwise_run(kvd_cpu_stepwise *s, int layer, const kvd_iteration *it,
                          kvd_cpu_rows *rows, kvd_cpu_clock *clock, kvd_err *err);
 
-/* Frees the caches of finished requests. Must be called after each iteration. */
+/* Frees finished requests' caches, after each iteration. */
 void kvd_cpu_stepwise_end(kvd_cpu_stepwise *s, const kvd_iteration *it);
 
 double kvd_cpu_stepwise_bytes(const kvd_cpu_stepwise *s);

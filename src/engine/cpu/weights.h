@@ -1,6 +1,6 @@
 /*
- * Float32 weights of a small model. V projections are folded into W_V and W_O, Q and K projections
- * into W_Q and W_K where possible (methods/folded.h).
+ * Float32 weights of a small model, with V projections folded into W_V and W_O, and Q and K
+ * projections where possible (methods/folded.h).
  */
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H
@@ -10,9 +10,7 @@
 
 typedef struct {
     size_t *d_qk, *d_v; /* kept dimensions of each head, [n_kv_heads] */
-    /*
-     * First column of each KV head, [n_kv_heads + 1]; its query heads begin at `group` times that.
-     */
+    /* First column of each KV head, [n_kv_heads + 1]; query heads begin at `group` times. */
     size_t *at_qk, *at_v;
 } kvd_cpu_widths;
 
@@ -21,7 +19,7 @@ typedef struct {
     /* Allocated copy of each weight, or NULL if read from the mapped file. */
     float *own[KVD_LAYER_WEIGHTS];
     kvd_cpu_widths cut;
-    /* True if Q and K are projected after RoPE by a separate product. */
+    /* True if Q and K are projected after RoPE. */
     bool rotates;
 } kvd_cpu_layer;
 
@@ -41,22 +39,18 @@ typedef struct {
 } kvd_cpu_weights;
 
 /*
- * Finds the weights of c without copying. `c` and `dims` are borrowed. Call kvd_cpu_weights_release
- * even after a failure.
+ * Finds weights without copying; `c` and `dims` are borrowed. Call kvd_cpu_weights_release even
+ * after a failure.
  */
 int kvd_cpu_weights_find(kvd_cpu_weights *w, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);
-/* Copies and folds weights found by kvd_cpu_weights_find. */
 int kvd_cpu_weights_load(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err);
 void kvd_cpu_weights_release(kvd_cpu_weights *w);
 
-/* Returns a weight (bias 0) or bias (bias 1) outside the layers, or NULL. */
+/* Returns a weight (0) or bias (1) outside the layers, or NULL. */
 const float *kvd_cpu_once(const kvd_cpu_weights *w, kvd_part part, int bias);
 
-/*
- * Returns the first column of a query head, in queries (`at` = at_qk) or attention output (`at` =
- * at_v).
- */
+/* Returns a query head's first column, in queries (at_qk) or attention output (at_v). */
 static inline size_t kvd_cpu_query_at(const kvd_cpu_weights *w, const size_t *at, size_t head)
 {
     const size_t g = head / w->group;

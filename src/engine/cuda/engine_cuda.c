@@ -14,7 +14,7 @@
 
 static const char what[] = "serving engine";
 
-enum { STEP_ROWS = 8 /* larger decode batches are padded to a multiple */ };
+enum { STEP_ROWS = 8 /* decode batches above are padded to multiples */ };
 
 static size_t filled_up(size_t n)
 {
@@ -58,7 +58,7 @@ static int upload_pages(kvd_cuda_engine *e, kvd_err *err)
                : 0;
 }
 
-/* Frees the pages that have left the sliding window of all later queries. */
+/* Frees pages that left the sliding window. */
 static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
 {
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -73,9 +73,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
         e->held += (double)(e->pages.n_pages - e->pages.n_free) * (double)e->cache.page_bytes;
 }
 
-/*
- * Pads a decode batch, elements `from` .. `to` - 1, with steps that read a token of the idle page.
- */
+/* Pads elements `from` .. `to` - 1 of a decode batch with steps on the idle page. */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
@@ -88,7 +86,7 @@ static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
     }
 }
 
-/* Copies the input of kvd_paged_cache_plan for n decode steps to the device. */
+/* Copies the input of kvd_paged_cache_plan to the device. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -134,9 +132,7 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
     return kvd_cuda_fetch(e, e->n_emit, err);
 }
 
-/*
- * Waits for the GPU. A nonzero `status` means that work could not be queued; *err keeps that error.
- */
+/* Waits for the GPU; nonzero `status` means that *err is already filled. */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
 {
     kvd_err second = {""}, *const to = status ? &second : err;
@@ -272,7 +268,7 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
     return kvd_cuda_engine_logits((kvd_cuda_engine *)(void *)self, i, to, err);
 }
 
-/* Fails if the plan cannot run on several GPUs, tensor or sequence parallel (s->sequence). */
+/* Fails if the plan cannot run on several GPUs. */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
 {
     int devices = 0;
@@ -318,7 +314,7 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t 
     return 0;
 }
 
-/* Returns the most tokens of an iteration, with each prompt read `copies` times. */
+/* Returns the most tokens of an iteration, prompts counted `copies` times. */
 static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
     const size_t prompts =
@@ -326,7 +322,7 @@ static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
     return larger(copies * prompts, filled_up(s->limits.max_batch));
 }
 
-/* Returns the positions of the longest request with its prompt copies, at most the model's. */
+/* Returns the longest request's positions with copies, at most the model's. */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {
     const size_t most = larger((size_t)c->max_positions, max_len);
@@ -357,7 +353,7 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
                : -1;
 }
 
-/* Returns the pages of sliding-window layers when the other layers have `pages`. */
+/* Returns pages of sliding-window layers when others have `pages`. */
 static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
 {
     const size_t most = e->spec.limits.max_batch * e->near_share;
@@ -374,13 +370,10 @@ static size_t near_page(const kvd_cuda_engine *e)
     return e->cache.near_page_bytes + (m ? m->near_page_bytes : 0);
 }
 
-/*
- * Returns the pages of full-attention layers, at most `useful`, that fit into `bytes` with all
- * other pages.
- */
+/* Returns the full-attention pages, at most `useful`, that fit into `bytes` with all others. */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
-    /* Binary search: `low` pages fit; `above` do not, or exceed `useful`. */
+    /* `low` pages fit, `above` do not. */
     size_t low = 0, above = useful + 1;
     while (above - low > 1) {
         const size_t n = low + (above - low) / 2;
@@ -393,10 +386,7 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
     return low;
 }
 
-/*
- * Sets the pages of sliding-window layers: ceil((W - 1) / 64) + 1 for window W, plus ceil(n / 64)
- * for n new prompt tokens.
- */
+/* Window of W tokens: ceil((W - 1) / 64) + 1 pages, and ceil(n / 64) for n new prompt tokens. */
 static void share_near(kvd_cuda_engine *e)
 {
     const size_t window = e->cache.window, slots = e->spec.limits.max_batch,
@@ -410,7 +400,7 @@ static void share_near(kvd_cuda_engine *e)
     e->near_spare = tokens / KVD_PAGE_TOKENS + (slots < tokens ? slots : tokens);
 }
 
-/* Sets *pages to the number in the spec or, if 0, to what fits into free memory. */
+/* Sets *pages to the spec's number or, if 0, to what fits. */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
     size_t left = 0, total = 0;
@@ -435,7 +425,7 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     return 0;
 }
 
-/* Captures all CUDA graphs of decode steps before any request is timed. */
+/* Captures CUDA graphs of decode steps before any request is timed. */
 static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
     for (size_t n = 1; e->spec.graphs && n <= e->batch.max_slices; n = filled_up(n + 1)) {
@@ -531,7 +521,7 @@ static void graphs_destroy(void *e)
     kvd_cuda_graphs_destroy(e);
 }
 
-/* Fails if decode steps wait for the host to choose experts, which a CUDA graph cannot contain. */
+/* Fails if choosing experts waits for the host, which CUDA graphs cannot. */
 static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
                         const kvd_gpu_share *share, kvd_err *err)
 {
@@ -588,7 +578,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     return count_pages(e, pages, err);
 }
 
-/* Clears padding rows, which attention does not write and matrix products read. */
+/* Clears padding rows, which matrix products read. */
 static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {
     size_t width = 0;

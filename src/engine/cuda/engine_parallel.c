@@ -1,7 +1,4 @@
-/*
- * Tensor-parallel engine (Megatron-LM, Shoeybi et al. 2019): each GPU has some heads and some
- * columns of the feed-forward block.
- */
+/* Tensor-parallel engine (Megatron-LM, Shoeybi et al. 2019): GPUs divide heads and hidden units. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -28,7 +25,7 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/* Returns the first non-finite activation row on any GPU, or all bits 1 if none. */
+/* Returns the first non-finite row on any GPU, or all bits 1. */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;
@@ -94,7 +91,7 @@ static int ready(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_ready(p->gpu[gpu], p->pages, err);
 }
 
-/* Fills the engine's facts, with bytes summed over the GPUs. */
+/* Fills the facts, with bytes summed over GPUs. */
 static void describe(parallel *p)
 {
     kvd_engine_facts *const f = &p->engine.facts;
@@ -110,7 +107,7 @@ static void describe(parallel *p)
                    p->gpu[0]->engine.facts.what, kvd_gpu_sum_engine(p->sum));
 }
 
-/* Loads weights on one GPU after another from one file; all other work runs on all GPUs at once. */
+/* Loads weights on one GPU after another; all else runs on all GPUs at once. */
 static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
                     const kvd_engine_spec *s, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Types and functions shared by the files of the CUDA engine. Collective functions must be called
- * on all GPUs at the same time.
+ * Shared types and functions of the CUDA engine. Collective functions must run on all GPUs at the
+ * same time.
  */
 #ifndef KVD_ENGINE_CUDA_ENGINE_PARTS_H
 #define KVD_ENGINE_CUDA_ENGINE_PARTS_H
@@ -28,18 +28,18 @@ typedef struct {
     int device;
     /* Number of times that the model reads a prompt; copies follow the prompt. */
     size_t copies;
-    /* Number of usable positions, prompt copies included. */
+    /* Usable positions, prompt copies included. */
     size_t positions;
-    /* Free device memory in bytes before the engine allocates. */
+    /* Free device memory in bytes before allocation. */
     size_t left_before;
     kvd_gpu_worker w;
     kvd_paged_cache cache;
     kvd_step_batch batch;
     kvd_pages pages;
     kvd_pages near; /* pages of sliding-window layers; empty if none */
-    /* Most sliding-window pages per request, and extra pages for prompts of one iteration. */
+    /* Most sliding-window pages per request, and extra pages for prompts. */
     size_t near_share, near_spare;
-    /* Bytes of all held pages after an iteration, with a sliding window only. */
+    /* Bytes of held pages, with a sliding window only. */
     double held;
     kvd_clock clock;
     kvd_device_memory memory;
@@ -49,13 +49,13 @@ typedef struct {
     float *logits;
     /* Largest logit of each row and its index as one number, [max_slices]. */
     unsigned long long *key;
-    /* Copy of `key` in pinned memory. */
+    /* pinned copy of `key` */
     unsigned long long *host_key;
-    /* Stage and row of the first non-finite activation row, in pinned memory. */
+    /* First non-finite row, in pinned memory. */
     kvd_gpu_bad *host_bad;
-    /* Input of kvd_paged_cache_plan for `described` decode steps, in device memory. */
+    /* Device input of kvd_paged_cache_plan for `described` decode steps. */
     char *works;
-    char *host_works; /* copy of `works` in pinned memory */
+    char *host_works; /* pinned copy of `works` */
     size_t described;
     /* 4-bit codes of the layers [n_layers], or NULL, and their bytes. */
     kvd_layer_codes *codes;
@@ -70,107 +70,89 @@ typedef struct {
 } kvd_cuda_engine;
 
 /*
- * Creates the engine of the spec's index-th GPU without device memory. On failure returns NULL and
- * fills *err. The caller must free the engine even if a later call fails.
+ * Creates the engine of the spec's index-th GPU without device memory; must be freed even if a
+ * later call fails. On failure returns NULL and fills *err.
  */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
 /*
- * Loads the weights and allocates work memory. `sum` is NULL on one GPU. *pages receives the spec's
- * cache pages or, if 0, as many as fit.
+ * Loads weights and allocates work memory. `sum`: NULL on one GPU. *pages: the spec's or, if 0, all
+ * that fit.
  */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the KV cache, and captures and runs each CUDA graph. Collective. */
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
 /*
- * Runs an iteration and waits for its end. Collective.
+ * Runs an iteration and waits. Collective.
  *
- * kvd_cuda_engine_conclude writes the emitted tokens to `next`, unless NULL, and fails if `bad`,
- * the least of all GPUs, names a non-finite row.
+ * kvd_cuda_engine_conclude writes tokens to `next` (or NULL), and fails if `bad`, the least of all
+ * GPUs, names a row.
  */
 int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                         kvd_err *err);
 int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                              uint32_t *next, kvd_err *err);
 int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err);
-/* Returns the bytes held after the latest iteration. Requires kvd_cuda_engine_counts_held. */
+/* Returns held bytes; requires kvd_cuda_engine_counts_held. */
 double kvd_cuda_engine_held(const kvd_cuda_engine *e);
-/* Returns true if the cache may drop tokens, by its method or a sliding window. */
+/* Returns true if the method or a window may drop tokens. */
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
-/* Frees the pages of a slot in all layers. */
+/* Frees a slot's pages in all layers. */
 void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot);
-/* Frees the pages of a slot and the method's data for it. */
+/* Frees a slot's pages and method data. */
 void kvd_cuda_engine_drop(kvd_cuda_engine *e, size_t slot);
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
-/* Fails if an iteration does not fit the engine, or if a token is not in the vocabulary. */
+/* Fails if an iteration does not fit, or a token is not in the vocabulary. */
 int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                              kvd_err *err);
-/* Fills the host lists of e->batch, and e->emit. */
+/* Fills the host lists of e->batch and e->emit. */
 void kvd_cuda_list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id);
-/* Returns the rows of slice i in the batch, prompt copies included. */
+/* Returns the rows of slice i, prompt copies included. */
 size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i);
-/* Returns the tokens that a KV head has cached before the slice. */
+/* Returns a KV head's cached tokens before the slice. */
 size_t kvd_cuda_entries(const kvd_cuda_engine *e, const kvd_slice *s);
-/* Returns 1 if all slices are decode steps that emit a token, after kvd_cuda_list_slices. */
+/* Returns 1 if all slices are decode steps that emit a token. */
 int kvd_cuda_only_steps(const kvd_cuda_engine *e, const kvd_iteration *it);
-/* Fails if `bad` codes a non-finite activation row; the message names stage, request and token. */
+/* Fails if `bad` names a non-finite row, with stage, request and token. */
 int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                           kvd_err *err);
 
-/*
- * Fail if the model, plan or spec is not supported, on one GPU or (_several) on several.
- * `positions`: kvd_cuda_engine.positions.
- */
+/* Fail for unsupported models, plans or specs, on one or (_several) several GPUs. */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
                           kvd_err *err);
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
 
-/*
- * Open a tensor-parallel (parallel) or sequence-parallel (s->sequence) engine, as
- * kvd_engine_open_cuda does.
- */
+/* kvd_engine_open_cuda for several GPUs, tensor or sequence parallel. */
 kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err);
 kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err);
 
-/* Queues n decode steps, whose input is on the device; kvd_paged_cache_describe filled `works`. */
+/* Queues n decode steps with input on the device; kvd_paged_cache_describe filled `works`. */
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err);
-/* Replays the CUDA graph of n decode steps; the first call captures the graph. */
+/* Replays the CUDA graph of n decode steps, captured at the first call. */
 int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
-/*
- * Destroys the CUDA graphs without waiting. kvd_cuda_graphs_release waits for the device and also
- * frees the graphs' memory.
- */
+/* Does not wait; kvd_cuda_graphs_release waits for the device and frees the graphs' memory. */
 void kvd_cuda_graphs_destroy(kvd_cuda_engine *e);
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 /*
- * Quantises all layer matrices to 4-bit codes, which decode steps of few requests read. Other
- * iterations first restore a layer's bf16 matrices. Fails if a matrix cannot be quantised.
+ * Quantises all layer matrices to 4-bit codes. Decode steps of few requests read codes, other
+ * iterations restored bf16. Fails on unsupported matrices.
  */
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);
-/* Returns the bytes of the bf16 matrices that codes replace. */
+/* Returns the bf16 bytes that codes replace. */
 double kvd_cuda_codes_replace(kvd_cuda_engine *e);
-/* Returns true if n decode steps can use the matrix products of few_rows.h. */
+/* Returns true if n decode steps can use few_rows.h. */
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
-/*
- * kvd_cuda_layers runs all layers on n tokens: ids `id` and positions `at` in device memory.
- * kvd_cuda_layers_begin, which it calls, stores these pointers.
- */
+/* Stores device pointers to ids and positions; kvd_cuda_layers, which calls it, runs all layers. */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n,
                     kvd_err *err);
-/*
- * Queues the logits of n rows of the residual stream x and the largest of each row. No-op without
- * the output head.
- */
+/* Queues logits of n rows of x and the largest of each; no-op without the output head. */
 int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err);
-/*
- * Queues the copies of an iteration's results, and of n keys (largest logit, token id), to the
- * host.
- */
+/* Queues copies of results and n keys (largest logit, token id) to the host. */
 int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err);
 
 #endif

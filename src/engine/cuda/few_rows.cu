@@ -1,10 +1,9 @@
 /*
- * Kernel for y = x W^T with up to 8 rows x, bound by reading W.
+ * y = x W^T for up to 8 rows x, bound by reading W.
  *
- * A CTA takes tiles of 16 rows of W in turn. Its 8 warps take slabs of 64 columns in turn, each
- * through a ring buffer in shared memory, and load the next tile's slabs before the current sum.
- *
- * mma.sync m16n8k16: W is operand A, x operand B. Warp sums are added in a fixed order.
+ * A CTA takes tiles of 16 rows of W, its 8 warps slabs of 64 columns, through ring buffers in
+ * shared memory that run ahead into the next tile. mma.sync m16n8k16: W is operand A, x is B. Warp
+ * sums are added in a fixed order.
  */
 #include "engine/cuda/few_rows.h"
 
@@ -42,10 +41,7 @@ constexpr __host__ __device__ bool is_gated(int kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/*
- * Returns the row of W for row i of a tile. A gated tile has 8 gate rows and the 8 up rows of equal
- * index.
- */
+/* Returns the row of W for row i of a tile; a gated tile has 8 gate rows, then 8 up rows. */
 __device__ __forceinline__ int row_of(bool gated, int out, int tile, int i)
 {
     if (gated)
@@ -119,7 +115,7 @@ __device__ __forceinline__ void load_gain(const params &p, int first, int step,
     }
 }
 
-/* Threads of the CTA that process one row of the residual. */
+/* Threads that process one row of the residual. */
 struct team {
     int row, first, step;
     __device__ __forceinline__ explicit team(const params &p)
@@ -131,10 +127,7 @@ struct team {
     }
 };
 
-/*
- * Writes residual rows times the gain to shared memory, and 1 / RMS to scale [8]. All threads must
- * call; ends with a barrier.
- */
+/* Writes residual rows times gain to `to`, 1 / RMS to scale [8]; ends with a barrier. */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
 {
@@ -200,7 +193,7 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * (size_t)p.out + (size_t)row;
     if (KIND == KVD_FEW_ADD) {
-        /* Ignoring the result of atomicAdd, the thread does not wait for the old y. */
+        /* An atomicAdd without result does not wait for the old y. */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
@@ -240,7 +233,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     float4 gain[TOGETHER];
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
-    /* Up to here only weights and gains are read, which preceding kernels never write. */
+    /* Up to here only weights are read, which preceding kernels never write. */
     kvd_wait_preceding(p.a.began);
     if (p.a.x) {
         copy_rows(p, x);
@@ -259,7 +252,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         for (int slab = warp; slab < p.slabs; slab += WARPS) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncwarp();
-            /* The preceding slab was used; the next load may overwrite its place in the ring. */
+            /* The next load may overwrite the preceding slab. */
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
@@ -345,7 +338,7 @@ __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&
 
 enum { AHEAD = 3 /* units that a warp loads ahead */ };
 
-/* few_rows_kernel for 4-bit codes, which are loaded directly into registers. */
+/* few_rows_kernel for 4-bit codes, loaded into registers. */
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_constant__ params p)
 {
@@ -527,19 +520,13 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 
 } // namespace
 
-/*
- * Returns the columns of W per launch when `parts` launches divide `in`, a multiple of
- * KVD_FEW_UNIT.
- */
+/* Returns the columns per launch when `parts` launches divide `in`. */
 static size_t columns_of(size_t in, size_t parts)
 {
     return ceil_div(in, parts * KVD_FEW_UNIT) * KVD_FEW_UNIT;
 }
 
-/*
- * Returns how many launches must divide the columns so that x fits into shared memory; 0 if
- * impossible.
- */
+/* Returns how many launches divide the columns to fit x into shared memory, or 0. */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
     int device = 0, most = 0;

@@ -1,5 +1,5 @@
 /*
- * Products of at most 8 bf16 rows with a weight matrix, bf16 or 4-bit, with float32 sums.
+ * Products of at most 8 bf16 rows with a bf16 or 4-bit matrix, in float32.
  *
  * On Hopper the first tiles load before preceding kernels end (programmatic dependent launch).
  * Launch conventions: model/pass/cuda/blocks.h.
@@ -50,8 +50,8 @@ enum { KVD_FEW_UNIT = 128 };
 /* Returns the bytes of `codes`; *sides receives those of `sides`. `in` is a multiple of 128. */
 size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides);
 /*
- * kvd_few_codes_pack quantises w, bf16 [rows][in], to codes; kvd_few_codes_restore writes them back
- * as bf16. If `gated`, w is a gate, then an up matrix of rows / 2 rows.
+ * Quantise w, bf16 [rows][in], to codes, and (restore) write codes back to w. If `gated`, w is a
+ * gate, then an up matrix.
  */
 cudaError_t kvd_few_codes_pack(const void *w, size_t rows, size_t in, bool gated,
                                const kvd_few_codes *to, cudaStream_t stream);
@@ -65,8 +65,8 @@ typedef struct {
     /* bf16 [out][in] in device memory, aligned to 16 bytes, written by no kernel. */
     const void *w;
     /*
-     * 4-bit weights, used instead of `w` unless codes.codes is NULL. Then `in` is a multiple of
-     * KVD_FEW_UNIT; matrices of SWIGLU and GEGLU are gated.
+     * 4-bit weights instead of `w`, unless codes.codes is NULL; `in` is then a multiple of
+     * KVD_FEW_UNIT.
      */
     kvd_few_codes codes;
     /* bf16 [n][in] in device memory, aligned to 16 bytes, or NULL. */
@@ -82,10 +82,7 @@ typedef struct {
     unsigned long long *began;
 } kvd_few_rows;
 
-/*
- * Returns true if n <= KVD_FEW_ROWS rows of `in` columns fit into shared memory. KVD_FEW_ADD and
- * KVD_FEW_PUT may divide columns among launches.
- */
+/* Returns true if n <= KVD_FEW_ROWS rows fit into shared memory, for ADD and PUT in parts. */
 int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);
 

@@ -1,27 +1,17 @@
-/*
- * One CPU thread per GPU; all run the same task. A failure aborts the sums over GPUs, so that no
- * GPU waits for ever.
- */
+/* One CPU thread per GPU; all run one task. A failure aborts the sums over all GPUs. */
 #ifndef KVD_ENGINE_CUDA_GPU_THREADS_H
 #define KVD_ENGINE_CUDA_GPU_THREADS_H
 
 #include "model/pass/cuda/forward.h"
 #include "model/pass/cuda/sum.h"
 
-/* Task that each thread runs for its GPU number `gpu`. */
 typedef int (*kvd_gpu_threads_task)(void *ctx, int gpu, kvd_err *err);
 
 typedef struct kvd_gpu_threads kvd_gpu_threads;
-/*
- * Starts the threads of n GPUs from first_gpu. `sum` is borrowed. On failure returns NULL and fills
- * *err.
- */
+/* Starts threads of n GPUs; `sum` is borrowed. On failure returns NULL and fills *err. */
 kvd_gpu_threads *kvd_gpu_threads_new(int first_gpu, int n, kvd_gpu_sum *sum, kvd_err *err);
 void kvd_gpu_threads_free(kvd_gpu_threads *h);
-/*
- * Runs a task on all GPUs and waits. On failure *err names the first failed GPU, and every later
- * run fails.
- */
+/* Runs a task on all GPUs. On failure *err names the first GPU, and later runs fail. */
 int kvd_gpu_threads_run(kvd_gpu_threads *h, kvd_gpu_threads_task task, void *ctx, kvd_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Checks an iteration of the CUDA engine, and lists its requests and tokens for the kernels. */
+/* Checks an iteration, and lists its requests and tokens for the kernels. */
 #include "engine/cuda/engine_parts.h"
 #include "model/pass/cuda/layer.h"
 
@@ -7,7 +7,6 @@ size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i
     return it->slice[i].n * (i < it->n_steps ? 1 : e->copies);
 }
 
-/* Fails if the positions do not suffice for a prompt and its copies. */
 static int check_copies(const kvd_cuda_engine *e, const kvd_slice *s, kvd_err *err)
 {
     return e->copies > 1 && s->before + e->copies * s->n > e->positions

@@ -1,7 +1,6 @@
 /*
- * State of the sequence-parallel engine: GPUs divide the tokens of a prompt, and the heads of
- * attention.
- * Collective functions must be called on all GPUs at the same time.
+ * Sequence-parallel engine: GPUs divide a prompt's tokens, and the heads of attention.
+ * Collective functions must run on all GPUs at the same time.
  */
 #ifndef KVD_ENGINE_CUDA_SEQUENCE_H
 #define KVD_ENGINE_CUDA_SEQUENCE_H
@@ -11,10 +10,7 @@
 
 typedef struct kvd_sequence kvd_sequence;
 
-/*
- * One GPU's state for method zdc with layers=N: N consecutive layers share a division into
- * important and other tokens, equal on all GPUs.
- */
+/* zdc with layers=N: N layers share a division into important and other tokens. */
 typedef struct {
     /* Token importance summed over a GPU's heads, device memory, [n][rows]. */
     float *sum;
@@ -72,7 +68,6 @@ struct kvd_sequence {
 /* Returns the first page of a GPU's part of the prompt; a part may be empty. */
 
 size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu);
-/* Returns the position of the first token of a GPU's part of the prompt. */
 size_t kvd_sequence_first(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_tokens(const kvd_sequence *q, int gpu);
 /* Returns `tokens` rounded up to 8, since Q is stored in groups of 8 tokens. */
@@ -80,34 +75,28 @@ size_t kvd_sequence_rows(size_t tokens);
 /* Returns the GPU with the last token of the prompt. */
 kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
 
-/*
- * Computes the attention output [n][o_pitch] of this GPU's tokens for all heads. If `in` is NULL,
- * this GPU has no tokens. Collective.
- */
+/* Attention output [n][o_pitch] of this GPU's tokens (`in` NULL: none), all heads. Collective. */
 int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention_in *in, void *out,
                         kvd_err *err);
 /*
  * Exchanges between GPUs, in blocks of multiples of 16 bytes. Collective.
  *
- * to_heads: sends Q, K, V of this GPU's tokens; receives all tokens of this GPU's heads in r->own.
- * to_tokens: sends attention output r->own.o; `out` receives all heads of this GPU's tokens.
+ * to_heads: sends own tokens' Q, K, V; receives own heads' in r->own.
+ * to_tokens: sends r->own.o; `out` receives own tokens.
  */
 int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t stream, kvd_err *err);
 int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t stream,
                            kvd_err *err);
 /*
- * kvd_sequence_piece adds a block to a list. kvd_sequence_exchange sends and receives the blocks,
- * and adds bytes to r->sent[kind]: 0 for Q, K, V, 1 for attention output.
+ * Adds a block to a list; kvd_sequence_exchange sends and receives lists, and adds bytes to
+ * r->sent[kind].
  */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
-/*
- * Connects all GPUs before the first iteration, since a later NCCL connection hangs if a GPU has
- * failed. Collective.
- */
+/* Connects all GPUs at the start; a later NCCL connection hangs if a GPU failed. Collective. */
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 
-/* Allocates r->sets after r->own and the cache; no-op for methods without token importance. */
+/* Allocates r->sets after r->own and the cache. */
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
 void kvd_sequence_sets_free(kvd_sequence_rank *r);
 /* Returns true if a layer uses an earlier layer's division into important and other tokens. */
@@ -115,8 +104,8 @@ bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
 /* Records a layer's division into important and other tokens, after its attention. */
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err);
 /*
- * Exchange K and V under an earlier layer's division: kvd_sequence_sets_send lists the rows,
- * kvd_sequence_sets_take copies received rows to pages.
+ * Lists rows of K and V to send under an earlier layer's division; _take copies received rows to
+ * pages.
  */
 int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 int kvd_sequence_sets_take(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);

@@ -2,9 +2,8 @@
  * Method zdc with layers=N on several GPUs: a group of layers shares one division into important
  * and other tokens.
  *
- * First layer of a group: all tokens are sent at the dimensions of important ones; each GPU
- * computes the division. Other layers: unimportant tokens are sent with fewer dimensions of K and
- * V, and padded with zeros. Q and attention output keep the larger dimensions (D-14 of
+ * First layer of a group: all tokens have the dimensions of important ones. Other layers:
+ * unimportant tokens are sent with fewer dimensions of K and V, padded with zeros (D-14 of
  * docs/readings.md).
  */
 #include <stdlib.h>
@@ -36,7 +35,7 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
     return kvd_sequence_exchange(r, 0, r->slice->w.stream, err);
 }
 
-/* Returns the first position of a GPU's part, at most the last position of the prompt. */
+/* Returns the first position of a GPU's part, at most the last one. */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
     const size_t first = kvd_sequence_first(q, gpu);
@@ -76,7 +75,7 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
     return 0;
 }
 
-/* Returns arguments to pack and unpack K and V: tokens of GPU `slice`, heads of GPU `heads`. */
+/* Returns arguments to pack K and V of GPU `slice`'s tokens and GPU `heads`' heads. */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
 {
@@ -160,9 +159,7 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /*
-     * Unimportant tokens lose dimensions when sent, so the method must remove none when appending.
-     */
+    /* Tokens lose dimensions when sent, not when appended. */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++) {
         const size_t one = (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS;

@@ -13,8 +13,8 @@ cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t
                             cudaStream_t stream);
 
 /*
- * Writes to key [n], zeroed by the caller, the largest value of each row of x [n][width] with its
- * smallest index. Non-finite rows are recorded in *bad under `stage`.
+ * key [n], zeroed before, receives the largest value of each row of x [n][width] and its first
+ * index.
  */
 cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
                         unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);

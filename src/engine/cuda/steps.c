@@ -7,10 +7,7 @@
 
 static const char what[] = "steps";
 
-/*
- * Records the end of phase p; attention records its own phases, and KVD_GPU_DOWN ends the
- * feed-forward block.
- */
+/* Records the end of phase p; attention records its own, and KVD_GPU_DOWN ends the whole block. */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
     static const int phase[KVD_GPU_PHASES] = {[KVD_GPU_EMBED] = KVD_PHASE_EMBED,
@@ -31,7 +28,6 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
 }
 
-/* One matrix of a layer, with its codes. */
 typedef struct {
     void *w;
     kvd_few_codes *codes;
@@ -72,10 +68,7 @@ static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
     return 0;
 }
 
-/*
- * Quantises a matrix to codes at memory + *at, and advances *at. If `memory` is NULL, only counts
- * bytes.
- */
+/* Quantises a matrix to memory + *at (NULL: only counts), and advances *at. */
 static int place_codes(const kvd_cuda_engine *e, const matrix *m, char *memory, size_t *at,
                        kvd_err *err)
 {
@@ -127,7 +120,7 @@ double kvd_cuda_codes_replace(kvd_cuda_engine *e)
     return bytes;
 }
 
-/* Restores a layer's bf16 matrices from the 4-bit codes, timed as KVD_PHASE_RESTORE. */
+/* Restores a layer's bf16 matrices from 4-bit codes. */
 static int restore_layer(kvd_cuda_engine *e, int l, kvd_err *err)
 {
     matrix m[MATRICES];
@@ -165,7 +158,7 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
     return 0;
 }
 
-/* Returns true if this GPU has the output head: among several GPUs only the first. */
+/* True on the first GPU only. */
 int kvd_cuda_has_head(const kvd_cuda_engine *e)
 {
     return e->w.weights.share.index == 0;
@@ -242,10 +235,7 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     return kvd_few_rows_take(KVD_FEW_STORE, n, model);
 }
 
-/*
- * Normalises the residual stream and computes *p from it, unless `normed` says that w->normed is
- * filled.
- */
+/* Normalises the residual stream, unless `normed`, and computes *p from it. */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -261,7 +251,7 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
     return kvd_cuda_check(kvd_few_rows_run(p, e->w.stream), what, err);
 }
 
-/* Sums rows [n][d_model] over the GPUs. Ends phase *open and sets it to KVD_PHASE_COMM. */
+/* Sums rows [n][d_model] over GPUs; *open becomes KVD_PHASE_COMM. */
 static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kvd_err *err)
 {
     const kvd_gpu_worker *const w = &e->w;
@@ -274,11 +264,11 @@ static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kv
                            w->stream, err);
 }
 
-/* Last product of attention or of the feed-forward block, added to the residual stream. */
+/* Last product of a block, added to the residual stream. */
 typedef struct {
     const void *matrix;
     kvd_few_codes codes; /* codes of the matrix, or zeros */
-    size_t width;        /* number of columns of the matrix */
+    size_t width;
     kvd_phase phase;
     unsigned stage;            /* check of the residual stream after the product */
     unsigned long long *began; /* as in kvd_few_rows */
@@ -303,9 +293,8 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
 }
 
 /*
- * Adds w->narrow times l->matrix to the residual stream, normalised if the model normalises
- * outputs. Without output norms, GPUs other than the first store their product for the sum over
- * GPUs.
+ * Adds w->narrow times l->matrix, with output norm if any, to the residual stream. Otherwise, GPUs
+ * other than the first store the product for the sum.
  */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
@@ -328,9 +317,7 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kv
     return sum_up(e, to, n, open, err) || (branches && add_normed(e, n, l, err)) ? -1 : 0;
 }
 
-/*
- * Returns the gain before layer l or, at l = n_layers, the output head; NULL without input norms.
- */
+/* Returns the gain before layer l or, at n_layers, the output head; NULL without input norms. */
 static const float *gain_before(const kvd_gpu_worker *w, int l)
 {
     return l == w->config.n_layers               ? w->weights.norm_final
@@ -338,7 +325,7 @@ static const float *gain_before(const kvd_gpu_worker *w, int l)
                                                  : NULL;
 }
 
-/* Writes the input of layer l to w->normed, for output norms or methods that read inputs. */
+/* Writes the input of layer l to w->normed. */
 static int write_input(const kvd_gpu_worker *w, int l, size_t n, kvd_err *err)
 {
     return kvd_cuda_check(kvd_gpu_norm(KVD_NORM_RMS, KVD_BF16, w->x, NULL, gain_before(w, l), NULL,
@@ -347,7 +334,7 @@ static int write_input(const kvd_gpu_worker *w, int l, size_t n, kvd_err *err)
                           what, err);
 }
 
-/* Returns the 4-bit codes of a layer, or zeros if its weights have 16 bits. */
+/* Returns a layer's 4-bit codes, or zeros. */
 static kvd_layer_codes codes_of(const kvd_cuda_engine *e, int l)
 {
     static const kvd_layer_codes none = {0};
@@ -514,7 +501,7 @@ static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
         kvd_device_copy(&e->graph_memory, e->host_works, bytes, "graph of steps", e->w.stream, err);
     if (!works || kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
         return -1;
-    /* The uncaptured first run initialises libraries, which a CUDA graph must not contain. */
+    /* The first run initialises libraries, which a CUDA graph must not contain. */
     if (kvd_cuda_steps(e, n, works, err) || capture(e, n, works, &graph, err))
         return -1;
     const cudaError_t status = cudaGraphInstantiate(&g->exec, graph, 0);
