@@ -1,6 +1,6 @@
 /*
  * kvdim-report: makes tables, figures, one HTML page and a ledger of the papers' claims from result
- * files. Writes DIR/tables, DIR/figures and DIR/index.html.
+ * files.
  */
 #include <jansson.h>
 #include <limits.h>
@@ -71,8 +71,8 @@ static const kvd_program description = {
     .options = options};
 
 /*
- * Fills a table with published range, measured range and verdict of each measured claim.
- * *n_unmeasured receives the number of claims that no result file measures.
+ * Fills a table of published range, measured range and verdict; *n_unmeasured: claims without a
+ * measurement.
  */
 static void headline_of(const kvd_ledger *l, kvd_table *t, size_t *n_unmeasured)
 {
@@ -154,7 +154,7 @@ static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger 
     return bad ? kvd_fail(err, "cannot write the JSON summary") : 0;
 }
 
-/* Warns of models with random weights, whose singular values and accuracies are not valid. */
+/* Warns of random weights, whose singular values and accuracies are not valid. */
 static void say_random(const kvd_results *r, kvd_text *t)
 {
     size_t n = 0, at = 0;
@@ -232,7 +232,7 @@ static int begin_output(const char *dir, kvd_output *out, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Adds all sections of the page. Without result files it has only the published tables. */
+/* Without result files the page has only the published tables. */
 static int add_sections(const config *cfg, const char *paper, const kvd_results *r,
                         const kvd_results *other, const kvd_results *counting,
                         const kvd_ledger *ledger, kvd_report *report, size_t *n_outside,

@@ -13,10 +13,7 @@
 #include "common/run.h"
 #include "report/report.h"
 
-/*
- * Style sheet of the page. Elements of class `wide` or `draw` scroll sideways, and show a shadow at
- * an end where content is hidden.
- */
+/* Style sheet. Elements of class `wide` or `draw` scroll sideways, with shadows at hidden ends. */
 static const char style[] =
     ":root{color-scheme:light dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;"
     "--panel:#f5f7f9;--mark:#0067a3;--good:#00694b;--part:#8a5a00;--bad:#a83a00;--none:#5a6370;"
@@ -80,7 +77,7 @@ static const char style[] =
     "@media print{body{display:block;max-width:none}nav{display:none}"
     "figure{break-inside:avoid}}\n";
 
-/* Returns the content of a file, zero-terminated and allocated, or NULL with *err. */
+/* Returns a file's content, zero-terminated and allocated, or NULL with *err. */
 static char *slurp(const char *path, kvd_err *err)
 {
     kvd_text t = {0};
@@ -106,10 +103,7 @@ static char *slurp(const char *path, kvd_err *err)
     return t.s ? t.s : strdup("");
 }
 
-/*
- * Appends an SVG image. gnuplot writes the same ids into every SVG file, so `name` is inserted
- * before each id and each reference to an id.
- */
+/* gnuplot writes the same ids into every SVG file, so `name` goes before each id. */
 static void put_svg(kvd_text *out, const char *svg, const char *name)
 {
     const char *p = strstr(svg, "<svg");
@@ -132,10 +126,7 @@ static void put_svg(kvd_text *out, const char *svg, const char *name)
     }
 }
 
-/*
- * Returns the length of the caption's first sentence, or of the part of that sentence before a
- * colon. Colons and full stops in parentheses are skipped.
- */
+/* Returns the length of the caption's first sentence, or up to a colon, without parentheses. */
 static size_t title_length(const char *caption)
 {
     int depth = 0;
@@ -151,7 +142,7 @@ static size_t title_length(const char *caption)
     return n;
 }
 
-/* Largest number of figures of a section that the page shows without a click. */
+/* Most figures of a section that the page shows without a click. */
 enum { OPEN_FIGURES = 2 };
 
 static int put_figure(kvd_text *out, const kvd_figure *f, bool folded, bool figures,
@@ -289,7 +280,7 @@ static void last_line(int fd, const char *scripts, char *line, size_t size)
     snprintf(line, size, "%.*s", (int)size - 1, text + start);
 }
 
-/* Starts gnuplot. Its drawing goes to file descriptor `drawing`, its messages to `said`. */
+/* Starts gnuplot with its drawing on file descriptor `drawing`, its messages on `said`. */
 static int start(char *const *argv, const char *dir, int drawing, int said, pid_t *pid,
                  kvd_err *err)
 {
@@ -313,8 +304,8 @@ static int start(char *const *argv, const char *dir, int drawing, int said, pid_
 }
 
 /*
- * Runs gnuplot and fills *to with its drawing. `argv` must not contain text from a result file,
- * because gnuplot would execute it. On failure *err says why there is no image.
+ * Runs gnuplot and fills *to. `argv` must hold no text of a result file: gnuplot would execute it.
+ * *err: why there is no image.
  */
 static int gnuplot(char *const *argv, const char *dir, const char *scripts, image *to, kvd_err *err)
 {
@@ -331,10 +322,7 @@ static int gnuplot(char *const *argv, const char *dir, const char *scripts, imag
     close(pipe_fd[1]);
     pipe_fd[1] = -1;
     status = drain(pipe_fd[0], to, err);
-    /*
-     * If reading gnuplot's output has failed, gnuplot must get a write error instead of waiting for
-     * a reader. Closing the pipe causes this error.
-     */
+    /* Closing the pipe gives gnuplot a write error, so that it does not wait for a reader. */
     close(pipe_fd[0]);
     pipe_fd[0] = -1;
     while (waitpid(pid, &code, 0) < 0)
@@ -364,7 +352,7 @@ done:
     return status;
 }
 
-/* Fills *to with the drawing of a figure. On failure *err says why there is no image. */
+/* On failure *err says why there is no image. */
 static int draw(const kvd_figure *f, const char *terminal, const char *dir, const char *scripts,
                 image *to, kvd_err *err)
 {
@@ -390,7 +378,7 @@ static int draw(const kvd_figure *f, const char *terminal, const char *dir, cons
     return status;
 }
 
-/* Removes the <title> elements, gnuplot commands that a browser would show as tooltips. */
+/* Removes <title> elements, which a browser would show as tooltips. */
 static void remove_titles(image *svg)
 {
     static const char end[] = "</title>";
@@ -437,7 +425,7 @@ static int write_figure(kvd_figure *f, const kvd_output *out, const char *script
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
                     size_t *failed, kvd_err *why, kvd_err *err)
 {
-    /* gnuplot runs in another folder, so a relative path of the scripts must become absolute. */
+    /* gnuplot runs in another folder. */
     char *const where = realpath(scripts, NULL);
     int status = 0;
     if (!where)

@@ -1,6 +1,6 @@
 /*
- * A report: sections with words, tables and figures. studies/ fills it; tables.c and page.c write
- * it.
+ * A report: sections with words, tables and figures, filled by studies/, written by tables.c and
+ * page.c.
  */
 #ifndef KVD_REPORT_REPORT_H
 #define KVD_REPORT_REPORT_H
@@ -13,12 +13,9 @@
 #include "common/files/output_folder.h"
 #include "common/stats.h"
 
-/*
- * Tables are written as CSV (full precision) and as Markdown and HTML (rounded, headings with
- * units). If memory runs out while a table is filled, kvd_table_check fails.
- */
+/* Tables are written as CSV (full precision), Markdown and HTML (rounded, with units). */
 
-/* A string that grows. If memory runs out, kvd_text_check fails. */
+/* A string that grows. Without memory, kvd_text_check fails. */
 
 typedef struct {
     char *s; /* zero-terminated; NULL while empty */
@@ -30,9 +27,9 @@ void kvd_text_add(kvd_text *t, const char *fmt, ...) KVD_PRINTF(2, 3);
 void kvd_text_raw(kvd_text *t, const char *s);
 /* Escapes & < > " ' and replaces bytes that HTML forbids by '?'. */
 void kvd_text_html(kvd_text *t, const char *s);
-/* Escapes | and line ends for a cell of a Markdown table, and writes < as &lt;. */
+/* Escapes | and line ends for a Markdown table cell, and writes < as &lt;. */
 void kvd_text_markdown(kvd_text *t, const char *s);
-/* Appends item i of a list of n items, of which at most `most` are named: "a, b and 3 more". */
+/* Appends item i of n, of which at most `most` are named: "a, b and 3 more". */
 void kvd_text_item(kvd_text *t, size_t i, size_t n, size_t most, const char *item);
 
 /* Returns "" if the text is empty, never NULL. */
@@ -44,18 +41,15 @@ typedef enum { KVD_CELL_TEXT, KVD_CELL_INT, KVD_CELL_REAL } kvd_cell_kind;
 
 typedef struct {
     char *name; /* heading in CSV files */
-    /* Heading with unit in Markdown and HTML. */
+    /* heading with unit in Markdown and HTML */
     char *heading;
     kvd_cell_kind kind;
-    /* Significant digits of a real number in Markdown and HTML; 0 means no decimals. */
+    /* significant digits in Markdown and HTML; 0: no decimals */
     int digits;
-    /*
-     * Range of values of the background colours of HTML cells. No colours unless shade_lo <
-     * shade_hi.
-     */
+    /* value range of the background colours; none unless shade_lo < shade_hi */
     double shade_lo;
     double shade_hi;
-    /* True if the cell is shown as "value [from, to]", with the ends from the next two columns. */
+    /* true: "value [from, to]", with the ends from the next two columns */
     bool interval;
 } kvd_table_col;
 
@@ -69,9 +63,9 @@ typedef struct {
     char name[64]; /* name of the CSV file without its ending: letters, digits, '-' */
     char *title;
     char *note; /* text below the table; "" for none */
-    /* True if the table only holds the data of a figure and is not on the page. */
+    /* true if the table only holds a figure's data and is not on the page */
     bool only_files;
-    bool no_markdown; /* the table is too long for a Markdown file */
+    bool no_markdown; /* too long for a Markdown file */
     kvd_table_col *col;
     size_t n_cols;
     kvd_cell *cell; /* [n_rows][n_cols] */
@@ -81,76 +75,64 @@ typedef struct {
 
 void kvd_table_init(kvd_table *t, const char *name, const char *title);
 void kvd_table_note(kvd_table *t, const char *fmt, ...) KVD_PRINTF(2, 3);
-/*
- * Adds a column to the table. All columns must be added before the first row. `digits` is the
- * number of significant digits of a real number.
- */
+/* Adds a column; all columns come before the first row. `digits`: significant digits of reals. */
 void kvd_table_add_column(kvd_table *t, kvd_cell_kind kind, int digits, const char *name,
                           const char *heading);
-/* Shades the cells of the column added last by their value between `lo` and `hi`. */
+/* Shades the last column's cells by value between `lo` and `hi`. */
 void kvd_table_shade(kvd_table *t, double lo, double hi);
 
-/* Shows the column added last with an interval, whose ends are in the next two columns. */
+/* Shows the last column with an interval, whose ends are in the next two columns. */
 void kvd_table_interval(kvd_table *t);
-/* Adds a column of reals with an interval, and its ends as columns NAME_lo and NAME_hi. */
+/* Adds a column of reals, and its interval's ends as columns NAME_lo and NAME_hi. */
 void kvd_table_add_interval(kvd_table *t, int digits, const char *name, const char *heading);
 
-/* Append the next cell of the current row. A row is complete when its last cell was appended. */
+/* Append the next cell; a row is complete with its last cell. */
 void kvd_table_text(kvd_table *t, const char *value);
 void kvd_table_int(kvd_table *t, int64_t value);
 void kvd_table_no_int(kvd_table *t); /* appends an empty cell */
-/* Appends an integer that was read as a real number, or an empty cell for NaN. */
+/* Appends an integer read as a real number, or an empty cell for NaN. */
 void kvd_table_count(kvd_table *t, double value);
 void kvd_table_real(kvd_table *t, double value);
-/* Appends three cells: a value and the ends of its interval. */
+/* Appends three cells: a value and its interval's ends. */
 void kvd_table_bounded(kvd_table *t, kvd_interval x);
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col);
 
-/* Removes every row that equals an earlier row in all of its cells. */
+/* Removes every row that equals an earlier row in all cells. */
 void kvd_table_unique(kvd_table *t);
 
 int kvd_table_check(const kvd_table *t, kvd_err *err);
 /* Writes tables/NAME.csv and, unless no_markdown, tables/NAME.md. */
 int kvd_table_write(const kvd_table *t, const kvd_output *out, kvd_err *err);
-/* Appends the table as HTML. A long table is folded into <details>. */
+/* Appends the table as HTML, a long one folded into <details>. */
 void kvd_table_html(const kvd_table *t, kvd_text *out);
 void kvd_table_plain(const kvd_table *t, kvd_text *out);
 void kvd_table_release(kvd_table *t);
 
 /* A figure, drawn by a gnuplot script of plots/ from CSV files of tables/. */
 typedef struct {
-    char name[64];      /* name of figures/NAME.svg and figures/NAME.png */
-    const char *script; /* name of the script, such as "spectra.gp" */
-    /*
-     * gnuplot assignments. Must not contain text from a result file, because gnuplot would execute
-     * it.
-     */
+    char name[64];      /* of figures/NAME.svg and figures/NAME.png */
+    const char *script; /* such as "spectra.gp" */
+    /* gnuplot assignments without text of a result file, which gnuplot would execute */
     char *settings;
     char *caption;
-    /* Size of the SVG in its units; the PNG has twice as many pixels. */
+    /* size of the SVG in its units; the PNG has twice as many pixels */
     int width, height;
     bool folded; /* shown only after a click on its title */
     kvd_text left_out;
-    /* Reason why the figure is not drawn; empty if it is drawn. */
+    /* why the figure is not drawn; empty if it is */
     kvd_text why;
 } kvd_figure;
 
-/* Columns of a table that one panel of a figure draws, by their names in CSV files. */
+/* CSV columns of a table that one panel of a figure draws. */
 typedef struct {
     const char *title;
-    /* Columns of the axes. If x is NULL, the rows are spread evenly along the horizontal axis. */
+    /* Columns of the axes; x NULL: rows are spread evenly. */
     const char *x, *y;
     bool log_x, log_y;
-    /*
-     * True if rows with an empty cell in column y are expected: they are left out of the panel,
-     * without a note about them.
-     */
+    /* true: rows with an empty cell in column y are left out without a note */
     bool sparse;
-    /*
-     * The panel draws only rows that have the text `is` in column `where`. If `where` is NULL, it
-     * draws all rows.
-     */
+    /* Draws only rows with the text `is` in column `where`; NULL: all rows. */
     const char *where, *is;
 } kvd_panel;
 
@@ -170,45 +152,40 @@ typedef struct {
 } kvd_report;
 
 /*
- * Return the new section or table, which the report owns. On failure return NULL and fill *err. An
- * interrupt (SIGINT, SIGTERM) makes the next table fail.
+ * Return a new section or table, which the report owns. On failure (or interrupt) return NULL and
+ * fill *err.
  */
 kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title, kvd_err *err);
 kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title, kvd_err *err);
 
 /*
- * Adds a figure. `script` and `settings` must not contain text from a result file, because gnuplot
- * would execute it. Returns 0 or -1.
+ * Adds a figure. `script` and `settings` must hold no text of a result file: gnuplot would execute
+ * it. Returns 0 or -1.
  */
 int kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                        const char *caption, kvd_err *err, const char *settings, ...)
     KVD_PRINTF(8, 9);
 
 /*
- * Counts the rows that the panels of the figure added last cannot show: values that are not finite
- * or, on logarithmic axes, not above 0. The page shows the counts. If no panel has a point left,
- * the figure is not drawn.
+ * Counts the rows that the last figure's panels cannot show (not finite, or not above 0 on a
+ * logarithmic axis), for the page. Without points the figure is not drawn.
  */
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel,
                         size_t n_panels);
 
-/* Shows only the title of the figure added last until a click. */
+/* Shows only the title of the last figure until a click. */
 void kvd_section_fold(kvd_section *s);
 
-/* Adds a sentence on data that the figure added last does not show. */
+/* Adds a sentence on data that the last figure does not show. */
 void kvd_section_left_out(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/*
- * Gives the reason why the figure added last is not drawn. The page shows the reason in place of
- * the figure.
- */
+/* Says why the last figure is not drawn; the page shows the reason. */
 void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*
- * Returns the height that a figure needs if its legend shows the distinct texts of column `series`
- * in at most `columns` columns. `height` is the height with a legend of three lines. The function
- * key_rows of plots/common.gp must compute the same number of lines. `drawn` is the column that is
- * "yes" in drawn rows; SIZE_MAX draws all rows.
+ * Returns a figure's height with a legend of the distinct texts of column `series` in up to
+ * `columns` columns; `height`: with three lines. key_rows of plots/common.gp computes the same
+ * lines. `drawn`: column with "yes" in drawn rows; SIZE_MAX: all.
  */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);
@@ -216,19 +193,17 @@ int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, 
 void kvd_report_release(kvd_report *r);
 
 /*
- * Writes index.html: one page without scripts and without references to other servers. If `figures`
- * is true, the SVG files of figures/ become part of the page. If it is false, or if a figure could
- * not be drawn (its field `why` is set), the page says why the figure is missing.
+ * Writes index.html, one page without scripts or other servers. `figures`: with the SVG files of
+ * figures/; a missing figure is explained.
  */
 int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd_err *err);
 
 /*
- * Draws figures/NAME.svg and NAME.png of every figure with gnuplot. The output folder must hold the
- * tables already. `scripts` is the folder of the gnuplot scripts.
+ * Draws figures/NAME.svg and NAME.png with the gnuplot scripts of folder `scripts`, from tables
+ * already in the output folder.
  *
- * If a figure cannot be drawn, the function stores the reason in the figure's field `why`, adds it
- * to *why, and increases *failed. Returns -1 and fills *err only if a file cannot be written or the
- * program is interrupted.
+ * A failure goes into the figure's `why` and *why, and increases *failed. Returns -1 with *err only
+ * if a file cannot be written or on an interrupt.
  */
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
                     size_t *failed, kvd_err *why, kvd_err *err);

@@ -77,9 +77,7 @@ static void release_facts(kvd_facts *f)
     free(f->fact);
 }
 
-/*
- * Reads attributes of the HDF5 group `where` as text, and skips those that the file does not have.
- */
+/* Reads attributes of the HDF5 group `where` as text, without missing ones. */
 static int read_facts(kvd_h5 *f, const char *where, const char *const *texts,
                       const char *const *ints, const char *const *reals, kvd_facts *out,
                       kvd_err *err)
@@ -167,9 +165,7 @@ static int load_proposals(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads label, content hash and token counts of the evaluated text. Missing attributes stay empty.
- */
+/* Reads label, content hash and token counts of the evaluated text; missing ones stay empty. */
 static void load_corpus(kvd_h5 *f, kvd_result *r)
 {
     kvd_err absent;
@@ -184,10 +180,7 @@ static void load_corpus(kvd_h5 *f, kvd_result *r)
         r->corpus_seq_len = (size_t)n;
 }
 
-/*
- * Reads the number of planned measurements (attribute `all`) and of finished ones (`done`). Both
- * are 0 if not recorded.
- */
+/* Reads planned (`all`) and finished (`done`) measurements; 0 if not recorded. */
 static void read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *done)
 {
     kvd_err absent = {""};
@@ -284,7 +277,7 @@ static void release(kvd_result *r)
     free(r->corpus_hash);
 }
 
-/* Stores the hash of the file, and fails if an earlier file has the same bytes. */
+/* Stores the file's hash. Fails if an earlier file has the same bytes. */
 static int check_new(const kvd_results *all, kvd_result *r, kvd_err *err)
 {
     if (r->kind == KVD_RESULT_INPUT)
@@ -355,7 +348,7 @@ static int is_h5(const struct dirent *e)
     return n > 3 && strcmp(e->d_name + n - 3, ".h5") == 0 && e->d_name[0] != '.';
 }
 
-/* Compares bytes, so that the order does not depend on the locale. */
+/* Byte order does not depend on the locale. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -443,11 +436,7 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
     return 0;
 }
 
-/*
- * Writes a name for result r to *name: its label and, depending on `level`, further properties.
- * Level 1 adds the number of tokens, level 2 also the pairing and the method, level 3 also the path
- * of the file.
- */
+/* Writes a name for r: its label; level 1: and tokens; 2: and pairing and method; 3: and path. */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
     const kvd_spectrum *s = &r->spectrum;
@@ -479,7 +468,7 @@ static int prefix(char **label, const char *model, kvd_err *err)
     return 0;
 }
 
-/* Returns true if a and b are trained models of one name with different weights. */
+/* Returns true for trained models of one name with different weights. */
 static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
 {
     return a->has_model && b->has_model && !strcmp(a->model.name, b->model.name) &&
@@ -487,10 +476,7 @@ static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
            !kvd_result_random_weights(b);
 }
 
-/*
- * Adds the first digits of the hash to the name of every model whose name another model also has,
- * such as model.safetensors of two folders.
- */
+/* Adds the first digits of the hash to model names that two models share. */
 static int tell_models_apart(kvd_results *r, kvd_err *err)
 {
     bool *const twice = calloc(r->n ? r->n : 1, sizeof *twice);
@@ -540,10 +526,7 @@ int kvd_results_name(kvd_results *r, kvd_err *err)
                         strcmp(r->item[j].name, r->item[i].name) == 0;
             if (!clash)
                 continue;
-            /*
-             * All results that share a name get the longer name, also the first one, so that the
-             * names in a legend have one form.
-             */
+            /* All results that share a name get the longer name. */
             char *old = r->item[i].name;
             char *shared = old ? strdup(old) : NULL;
             for (size_t j = i; j < r->n; j++) {

@@ -69,27 +69,21 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    /* Result rows with equal p, or without p, are ordered by falling size of the cache. */
+    /* Equal or missing p: by falling size of the cache. */
     if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/*
- * Returns a note to be added to the method's name: " (V alone)" or " (Q-K alone)" if dimensions are
- * removed from V only or from Q and K only, else "".
- */
+/* Returns " (V alone)" or " (Q-K alone)" if only these lose dimensions, else "". */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
     return qk == v ? "" : v ? " (V alone)" : " (Q-K alone)";
 }
 
-/*
- * Returns true if two result rows of compression methods have different texts in the column. Empty
- * texts are ignored.
- */
+/* Returns true if rows of compression methods differ in the column; empty texts are ignored. */
 static bool varies(const kvd_accuracy_entries *all, const char *column)
 {
     const char *first = NULL;
@@ -103,10 +97,7 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
     return false;
 }
 
-/*
- * Returns true if another result row on the text of result row i has a different number in the
- * column.
- */
+/* Returns true if another row on the text of row i has a different number. */
 static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
 {
     const double x = kvd_entry_real(&all->item[i], column);
@@ -120,8 +111,7 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
 }
 
 /*
- * Writes " (prompt 256)" if result rows on the same text have different prompts, or else " (4080
- * predictions)" if they have different numbers of predictions, or else "".
+ * Writes " (prompt 256)" or " (4080 predictions)" if rows on the same text differ in these, or "".
  */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
@@ -235,7 +225,7 @@ void kvd_report_rows_release(kvd_report_rows *all)
     *all = (kvd_report_rows){0};
 }
 
-/* Returns the rows of the result file, or NULL if the file is of another kind. */
+/* Returns the rows of the file, or NULL if its kind differs. */
 static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
 {
     return file->kind != kind           ? NULL
@@ -244,7 +234,7 @@ static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
                                         : file->kernels.rows;
 }
 
-/* Lists the result rows of all files of one kind. `describe` fills the names of each row. */
+/* Lists the rows of all files of one kind; `describe` fills their names. */
 static int gather(const kvd_results *r, kvd_result_kind kind, void (*describe)(kvd_report_row *),
                   kvd_report_rows *out, kvd_err *err)
 {
@@ -392,11 +382,7 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
     return sum;
 }
 
-/*
- * Shortens `widths`, the name of a set of kept dimensions per head, to the name of its model:
- * "kvdim25m-p50" becomes "kvdim25m". If `widths` is a number, all heads keep this number of
- * dimensions, and the result is "equal widths".
- */
+/* "kvdim25m-p50" becomes "kvdim25m"; a number becomes "equal widths". */
 static void family(const char *widths, char *to, size_t size)
 {
     const char *const dash = strrchr(widths, '-'), *const point = strstr(widths, " p=");
@@ -444,7 +430,7 @@ static void describe_serving(kvd_report_row *e)
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
     const char *const engine = kvd_report_text(e, "engine");
-    char device[40]; /* name of the GPU, which ends at the first comma of `engine` */
+    char device[40]; /* GPU name, up to the first comma of `engine` */
     snprintf(device, sizeof device, "%.39s", engine);
     device[strcspn(device, ",;")] = '\0';
     snprintf(e->place, sizeof e->place, "%.48s on %s: %.48s%s%s%s", e->file->model.name, device,
@@ -454,10 +440,7 @@ static void describe_serving(kvd_report_row *e)
     e->kind = kvd_report_text(e, "kind");
 }
 
-/*
- * Returns true if two result rows with the same label differ in memory, batch or latency limits,
- * trace or routing.
- */
+/* Returns true if rows of equal label differ in memory, limits, trace or routing. */
 static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 {
     static const char *const column[] = {"max_batch",     "max_tokens", "memory_bytes",
@@ -472,9 +455,8 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 }
 
 /*
- * Makes `place` (the text of a result row's conditions) unique. If a row of another file has the
- * same `place`, and either the same `series` or other limits of serving, appends the name of the
- * file to `place`.
+ * Appends the file's name to `place` where rows of another file have the same `place` and the same
+ * `series` or other limits.
  */
 static void tell_apart(kvd_report_rows *all)
 {

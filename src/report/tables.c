@@ -9,7 +9,7 @@
 
 #include "common/files/csv.h"
 
-/* Makes room for `more` bytes and the terminating zero. Returns false if memory ran out. */
+/* Makes room for `more` bytes and the terminating zero. Returns false without memory. */
 static bool room(kvd_text *t, size_t more)
 {
     if (t->failed)
@@ -215,7 +215,7 @@ void kvd_table_add_interval(kvd_table *t, int digits, const char *name, const ch
     }
 }
 
-/* Returns the next column to show. The two columns with the ends of an interval are skipped. */
+/* Returns the next column to show; skips an interval's two columns. */
 static size_t after(const kvd_table *t, size_t j)
 {
     return j + (t->col[j].interval ? 3 : 1);
@@ -336,7 +336,7 @@ int kvd_table_check(const kvd_table *t, kvd_err *err)
     return 0;
 }
 
-/* Writes x with `digits` significant digits, without an exponent if that is readable. */
+/* Writes `digits` significant digits, without an exponent if readable. */
 static void rounded(double x, int digits, char *buf, size_t size)
 {
     if (x == 0) {
@@ -355,7 +355,7 @@ static void rounded(double x, int digits, char *buf, size_t size)
     }
 }
 
-/* Writes the text of a cell, "-" if the cell has no value. */
+/* Writes a cell's text, "-" without a value. */
 static void show_cell(const kvd_table *t, size_t row, size_t col, char *buf, size_t size)
 {
     const kvd_cell *c = kvd_table_cell(t, row, col);
@@ -482,13 +482,10 @@ done:
     return status;
 }
 
-/* Largest number of rows that the page shows without a click. */
+/* Most rows that the page shows without a click. */
 enum { OPEN_ROWS = 6 };
 
-/*
- * Returns the HTML that begins a cell. Short texts are not wrapped; long ones, such as command
- * lines, get a wide column.
- */
+/* Returns the HTML that begins a cell: short texts are not wrapped, long ones get a wide column. */
 static const char *cell_start(size_t length)
 {
     return length <= 28 ? "<td class=\"k\">" : length <= 400 ? "<td>" : "<td class=\"l\">";
@@ -573,10 +570,7 @@ void kvd_table_plain(const kvd_table *t, kvd_text *out)
                 snprintf(buf, sizeof buf, "%s", t->col[j].heading);
             else
                 show_cell(t, i - 1, j, buf, sizeof buf);
-            /*
-             * A label from a file may contain control characters, which must not reach the
-             * terminal.
-             */
+            /* Control characters must not reach the terminal. */
             for (char *c = buf; *c; c++)
                 if ((unsigned char)*c < 0x20 || *c == 0x7f)
                     *c = '?';

@@ -12,7 +12,7 @@ bool kvd_calibration_reduced(const kvd_spectrum *s)
     return s->calibration.prune > 0 || s->calibration.centroids > 0;
 }
 
-/* Returns true if two calibrations are equal except for the fraction of pruned sequences. */
+/* Returns true if calibrations differ only in the fraction of pruned sequences. */
 static bool same_but_pruning(const kvd_spectrum *a, const kvd_spectrum *b)
 {
     const kvd_calibration *x = &a->calibration, *y = &b->calibration;
@@ -60,8 +60,8 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
 }
 
 /*
- * Returns which vectors were decomposed in a calibration: 0 for all token vectors, 1 for K-means
- * centroids, 2 for centroids weighted by cluster size.
+ * Returns what was decomposed: 0 token vectors, 1 K-means centroids, 2 centroids weighted by
+ * cluster size.
  */
 static int kind_of(const kvd_calibration *c)
 {
@@ -74,8 +74,8 @@ static int kind_at(const kvd_calibration_point *x)
 }
 
 /*
- * Returns the kind of vectors that a measure is about: 0 all token vectors ("-rows"), 1 K-means
- * centroids, 2 weighted centroids ("-weighted").
+ * Returns the vectors of a measure: 0 token vectors ("-rows"), 1 centroids, 2 weighted centroids
+ * ("-weighted").
  */
 static int kind_wanted(const char *name)
 {
@@ -176,9 +176,8 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
 }
 
 /*
- * For each dimension, takes the mean over layers and heads of its singular value. Returns the
- * largest change of such a mean from file `from` to file `to`, as a fraction. Returns NaN if a file
- * has no singular values for `pair`.
+ * Returns the largest relative change of a dimension's singular value (mean over layers and heads),
+ * or NaN.
  */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
@@ -194,9 +193,8 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
 }
 
 /*
- * Compares the singular values from the two halves of each text, which have the labels NAME-a and
- * NAME-b for a text NAME. Sets *lo and *hi to the smallest and largest change, in percent. If there
- * are no such halves, both are NaN.
+ * Sets *lo and *hi to the smallest and largest change, in percent, between text halves NAME-a and
+ * NAME-b; NaN without halves.
  */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
@@ -216,9 +214,8 @@ static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, k
 }
 
 /*
- * Computes the measure prune-spectrum: the change of the singular values, in percent, if half of
- * the sequences are pruned. The change between two halves of a text is stored as lo and hi, which
- * is the range to expect if pruning has no effect.
+ * Computes the singular values' change, in percent, if half of the sequences are pruned. lo, hi:
+ * change between two halves of a text.
  */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
@@ -241,10 +238,8 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
 }
 
 /*
- * Searches the calibrations that differ from calibration i only in the fraction of pruned sequences
- * (if `pruning`) or in the number of K-means centroids. *least and *most receive the indices of the
- * calibrations with the smallest and largest value of that quantity. Returns false if i is not the
- * first of these calibrations, or if all values are equal.
+ * Finds calibrations *least and *most pruned (or with fewest and most centroids) that differ from i
+ * only in that. Returns false if i is not the first, or all are equal.
  */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
@@ -270,8 +265,8 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
 }
 
 /*
- * Computes the measures prune-... and centroids-...: ratios of the perplexities or times of two
- * calibrations that differ in pruning or in the number of centroids.
+ * Computes ratios of perplexities or times of calibrations that differ in pruning or number of
+ * centroids.
  */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {

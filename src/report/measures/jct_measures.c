@@ -9,8 +9,8 @@
 #include "report/rows.h"
 
 /*
- * Kinds of measures of job completion time. The kind is told by a prefix of the measure's name.
- * SHARED_CHANGE comes before SHARED, because the first matching prefix wins.
+ * Kinds of measures, by name prefix; the first matching prefix wins, so SHARED_CHANGE comes before
+ * SHARED.
  */
 typedef enum {
     SHARE,
@@ -34,14 +34,11 @@ static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s",
 typedef struct {
     question_kind kind;
     char method[48];
-    /*
-     * Text after the method in the name of the measure: names of phases joined by '+'
-     * ("prefill_mlp+decode_mlp"), or, in the name "jct-change-A-over-B", method B.
-     */
+    /* After the method: phases joined by '+', or method B of "jct-change-A-over-B". */
     char rest[96];
-    /* Method B in names that end in "-PHASES-over-B". */
+    /* Method B of "-PHASES-over-B". */
     char other[48];
-    /* Input and output lengths of the jobs that count: "6300x243+204x139" or "all". */
+    /* Input and output lengths "6300x243+204x139", or "all". */
     const char *sizes;
 } question;
 
@@ -83,7 +80,7 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* Returns true if `sizes`, which must be well formed, has the lengths `input` and `output`. */
+/* Returns true if the well-formed list `sizes` has the lengths `input` and `output`. */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;
@@ -96,7 +93,7 @@ static bool among(const char *sizes, double input, double output)
     return false;
 }
 
-/* Returns true if `sizes` is "all" or a list of INPUTxOUTPUT joined by '+'. */
+/* Returns true if `sizes` is "all" or INPUTxOUTPUT joined by '+'. */
 static bool well_formed(const char *sizes)
 {
     double in, out;
@@ -111,8 +108,7 @@ static bool well_formed(const char *sizes)
 }
 
 /*
- * Returns true if result row `e` was timed on a GPU, has one of the sizes in *q, and is of a method
- * that matches `method` (kvd_report_is_method).
+ * Returns true if row `e` was timed on a GPU, with a size of *q and a method that matches `method`.
  */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
@@ -123,7 +119,7 @@ static bool asked_for(const kvd_report_row *e, const char *method, const questio
            among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output"));
 }
 
-/* Stores in *sum the seconds of the phases in `parts`. Fails if a name is not that of a phase. */
+/* Sums the seconds of the phases in `parts`. Fails on an unknown phase. */
 static int seconds(const kvd_report_row *e, const char *parts, double *sum, kvd_err *err)
 {
     *sum = 0;
@@ -150,7 +146,7 @@ static int put(const kvd_report_row *e, double value, kvd_measured *out, kvd_err
     return 0;
 }
 
-/* Returns the row of the uncompressed cache under the conditions of row `e`, or SIZE_MAX. */
+/* Returns the uncompressed cache's row under the conditions of `e`, or SIZE_MAX. */
 static size_t uncompressed(const kvd_report_row *e)
 {
     for (size_t i = 0; i < kvd_rows_count(e->file->jct); i++)
@@ -182,9 +178,8 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
 }
 
 /*
- * Appends by how many percent the job completion time in result row `e` exceeds that of method
- * q->rest. If several result rows of method q->rest have the same conditions as `e`, appends one
- * value for each.
+ * Appends the excess of row `e`'s job completion time over that of method q->rest, in percent, per
+ * row of equal conditions.
  */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -200,10 +195,7 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/*
- * Appends, in percent, how much longer the phases q->rest take in result row `e` than with method
- * q->other under equal conditions.
- */
+/* Appends, in percent, how much longer phases q->rest take in `e` than with method q->other. */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)
 {
@@ -225,9 +217,8 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
 }
 
 /*
- * Appends by how much the phases q->rest, as a percentage of the job completion time, grow from the
- * first size of *q to the last. Result row `e` has the last size. The result row with the first
- * size is in the same file and differs only in the size.
+ * Appends the growth of phases q->rest, in percent of the job, from the first size of *q to the
+ * last, that of `e`.
  */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -257,11 +248,9 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Returns the logarithm of the perplexity that method B (q->rest) would have at the job completion
- * time of row `e`. It is interpolated between the two settings of B with the nearest smaller and
- * larger completion time in the same file. Returns NaN if one of them is missing. In the accuracy
- * file `x`, row `scored` has the method of `e`, and rows of B count only if they differ from row
- * `scored` in the method alone.
+ * Returns the log perplexity of method B (q->rest) at the job completion time of `e`, interpolated
+ * between B's neighbouring settings, or NaN. B's rows of `x` differ from row `scored` (method of
+ * `e`) in the method alone.
  */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const question *q, const kvd_result *x, size_t scored)
@@ -291,8 +280,8 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
 }
 
 /*
- * Appends the change of the perplexity from method B (q->rest) to method A (q->method) at equal job
- * completion time, for the text `label`.
+ * Appends the change of perplexity from method B (q->rest) to A (q->method) at equal completion
+ * time for text `label`.
  */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, kvd_measured *out, kvd_err *err)
@@ -317,10 +306,7 @@ static int of_text(const kvd_report_rows *all, const question *q, const kvd_resu
     return 0;
 }
 
-/*
- * Appends the change of the perplexity at equal JCT for every text. The perplexities are read from
- * accuracy files of a model that the jobs ran.
- */
+/* Perplexities are read from accuracy files of the job's model. */
 static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const question *q,
                         kvd_measured *out, kvd_err *err)
 {

@@ -54,7 +54,7 @@ static const char *const column_name[N_COLUMNS] = {"id",
                                                    "cannot"};
 
 typedef struct {
-    /* Name of the wanted column, or "*SUFFIX" for all columns whose names end in SUFFIX. */
+    /* Wanted column, or "*SUFFIX" for all columns with this ending. */
     const char *want;
     bool *use;
     size_t n_columns, n_values;
@@ -149,10 +149,7 @@ static void range_of(const kvd_measured *v, double *least, double *most)
     }
 }
 
-/*
- * Appends the texts that are at byte `offset` of the elements of v->value, such as the names of
- * their devices. A text that several elements have is appended once.
- */
+/* Appends the distinct texts at byte `offset` of the elements of v->value. */
 static void say_names(kvd_text *t, const kvd_measured *v, size_t offset, const char *before)
 {
     for (size_t i = 0; i < v->n; i++) {
@@ -178,7 +175,7 @@ static void say_queues(kvd_text *t, const kvd_measured *v)
         kvd_text_add(t, " while the queue grows");
 }
 
-/* Appends the smallest lower and largest upper end of the 95 % intervals of several values. */
+/* Appends the smallest lower and largest upper end of the 95 % intervals. */
 static void say_intervals(kvd_text *t, const kvd_measured *v)
 {
     double least = INFINITY, most = -INFINITY;
@@ -197,10 +194,7 @@ static void say_intervals(kvd_text *t, const kvd_measured *v)
         kvd_text_add(t, ", intervals %.3g to %.3g", least, most);
 }
 
-/*
- * Appends a measured range in words, such as "1.29 to 1.41 % (12 values) on NVIDIA H200", "0.5 to
- * 0.6 (2 values, intervals 0.4 to 0.7)" or "0.55 [0.5, 0.6]".
- */
+/* Appends a range such as "1.29 to 1.41 % (12 values) on NVIDIA H200" or "0.55 [0.5, 0.6]". */
 static void say(kvd_text *t, const char *name, const kvd_measured *v, const char *unit)
 {
     char range[96];
@@ -274,8 +268,8 @@ static void plain_name(const char *measure, char *buf, size_t size)
 }
 
 /*
- * Parses the column `null` of ledger.csv, which is "LO:HI words" or only words. Sets *lo and *hi to
- * LO and HI, and returns the words. Without LO:HI, *lo and *hi are NaN.
+ * Parses "LO:HI words" or "words" of column `null`; returns the words. Without LO:HI, *lo and *hi
+ * are NaN.
  */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
@@ -287,7 +281,7 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/* Appends the range expected if the claim is false: "; null: 46.9 to 50 % (flat spectrum)". */
+/* Appends the range if the claim is false: "; null: 46.9 to 50 % (flat spectrum)". */
 static void say_null(kvd_text *t, const kvd_measured *v, const char *words, const char *unit)
 {
     char range[96];
@@ -306,8 +300,8 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
 }
 
 /*
- * Appends the loads at which a claim holds: "; holds at 35 to 100 % of the loads (2 services)". A
- * load is a request rate / the highest rate of the baseline.
+ * Appends "; holds at 35 to 100 % of the loads (2 services)". Load: request rate / highest rate of
+ * the baseline.
  */
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 {
@@ -320,7 +314,7 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/* Appends the values of the blank-separated `measures`, "NAME" or "NAME=UNIT", to e->ours. */
+/* Appends the values of blank-separated `measures`, "NAME" or "NAME=UNIT", to e->ours. */
 static int say_beside(const kvd_results *r, char *measures, kvd_ledger_entry *e, kvd_err *err)
 {
     char name[128];
@@ -448,7 +442,6 @@ static int ledger_row(void *ctx, size_t line, char *const *field, const size_t *
     return judge(x->r, field, e, err) ? kvd_in(err, "'%s'", e->id) : 0;
 }
 
-/* Returns true if the claim's id begins with the name of the figure. */
 static bool is_about(const kvd_ledger_entry *e, const char *figure)
 {
     const size_t n = strlen(figure);

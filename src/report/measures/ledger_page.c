@@ -6,13 +6,10 @@
 
 #include "report/measures/ledger.h"
 
-/* Largest number of claims with one verdict that the page shows without a click. */
+/* Most claims of one verdict that the page shows without a click. */
 enum { MOST_OPEN = 12 };
 
-/*
- * Writes a claim as one line with its published and measured range. A click on the line shows the
- * whole claim.
- */
+/* Writes a claim as one line with published and measured range; a click shows the rest. */
 static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
 {
     char range[160];
@@ -43,7 +40,7 @@ static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
     kvd_text_raw(t, "</p></details>\n");
 }
 
-/* Writes the claims by verdict. Claims that no result file measures are shown after a click. */
+/* Writes the claims by verdict, unmeasured ones shown after a click. */
 static void html_entries(const kvd_ledger *l, const size_t count[KVD_N_VERDICTS], kvd_text *t)
 {
     for (int v = 0; v < KVD_N_VERDICTS; v++) {
@@ -96,7 +93,7 @@ static void measured_on(const kvd_results *r, kvd_text *t)
         kvd_text_add(t, ", %zu to %zu tokens", least, most);
 }
 
-/* Appends the ways in which these measurements differ from the papers'. */
+/* Appends how these measurements differ from the papers'. */
 static void other_departures(const kvd_results *r, kvd_text *t)
 {
     bool shared = false, small = false;
@@ -114,18 +111,13 @@ static void other_departures(const kvd_results *r, kvd_text *t)
         kvd_text_raw(t, " The papers' heads have 128 dimensions.");
 }
 
-/*
- * Returns the length of the figure's name in a claim's id: "ZACK Fig. 13" in "ZACK Fig. 13 (IMDb)".
- */
+/* Returns the length of "ZACK Fig. 13" in "ZACK Fig. 13 (IMDb)". */
 static size_t figure_name(const char *id)
 {
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
-/*
- * Adds a figure of measured ratios against the load (request rate / highest rate of the baseline),
- * with one curve per claim and serving setup.
- */
+/* Adds measured ratios against the load, a curve per claim and serving setup. */
 static int figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s,
                            kvd_err *err)
 {
@@ -230,7 +222,7 @@ int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *re
     }
     if (kvd_text_check(&on, err) || kvd_text_check(&more, err))
         goto done;
-    /* The page shows the claims as HTML, so the table is written only as a CSV file. */
+    /* The page shows the claims as HTML, so the table is only a CSV file. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

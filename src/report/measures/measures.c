@@ -67,8 +67,8 @@ typedef struct {
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Returns true if the file has one rotation per query head (`per_query`) or one per KV head. If a
- * model has as many query heads as KV heads, returns true in either case.
+ * Returns true if rotations are per query head (`per_query`) or per KV head; always if both numbers
+ * are equal.
  */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
@@ -76,10 +76,9 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
 }
 
 /*
- * Sets the range in which kvd_trailing_share is expected if the decomposed vectors are n
- * independent random vectors of d dimensions. Their singular values are then between 1 - c and 1 +
- * c times the mean, with c = sqrt(d / n) (Marchenko and Pastur 1967). So the smaller half of the
- * singular values has between (1 - c) / 2 and 1 / 2 of the sum.
+ * Expected range for n random vectors of d dimensions: singular values within 1 - c .. 1 + c of the
+ * mean, c = sqrt(d / n) (Marchenko and Pastur 1967), so the smaller half has (1 - c) / 2 .. 1 / 2
+ * of the sum.
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
@@ -87,10 +86,7 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
     kvd_values_null(out, 100 * fmax(0, 1 - c) / 2, 50);
 }
 
-/*
- * Sets the range that a measure has under the null hypothesis. It is the range of its values for
- * the same model with random weights. Returns false if there are no files of such a model.
- */
+/* Null range: values of the same model with random weights. Returns false without such files. */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -143,10 +139,7 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/*
- * Sets the range of energy-ratio under the null hypothesis: the energy that a random rotation
- * keeps, in percent of the energy that the text's own rotation keeps.
- */
+/* Null range: energy that a random rotation keeps, in percent of the text's own rotation. */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -169,9 +162,8 @@ static bool of_token_counts(const kvd_similarity *s)
 }
 
 /*
- * Returns true if comparison file x is left out in favour of another file. This is so if x compares
- * rotations from different numbers of tokens of one text (ZACK Fig. 18), and another file compares
- * rotations from different texts with the same model.
+ * Returns true if x compares token counts of one text (ZACK Fig. 18) and another file compares
+ * texts of the model.
  */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
@@ -183,7 +175,7 @@ static bool superseded(const kvd_results *r, const kvd_result *x)
     return other && of_token_counts(&x->similarity);
 }
 
-/* Returns the index in s of the text that is file a of t, or s->n_files. */
+/* Returns the index in s of the text of file a of t, or s->n_files. */
 static size_t index_of(const kvd_similarity *s, const kvd_similarity *t, size_t a)
 {
     size_t i = 0;
@@ -193,10 +185,7 @@ static size_t index_of(const kvd_similarity *s, const kvd_similarity *t, size_t 
     return i;
 }
 
-/*
- * Returns true if a file before file i holds the comparison of the texts a and b in pair x of file
- * i too.
- */
+/* Returns true if an earlier file has the comparison of texts a and b of pair x. */
 static bool compared_before(const request *q, size_t i, const kvd_similarity_pair *x, size_t a,
                             size_t b)
 {
@@ -217,10 +206,8 @@ static bool compared_before(const request *q, size_t i, const kvd_similarity_pai
 }
 
 /*
- * Appends the values of a similarity measure (energy-ratio, delta-ratio, ...) for every two texts,
- * and only once if several files hold them.
- * If the name begins with "random-", one of the two texts must be random token ids. Otherwise
- * neither may be.
+ * Appends a similarity measure for every two texts, once. "random-...": one text is random token
+ * ids; otherwise none is.
  */
 static int of_similarity(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -248,10 +235,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /*
-                 * The text of the rotation may be random token ids, but the text of the data that
-                 * it is applied to may not.
-                 */
+                /* The rotation may be of random token ids, the data may not. */
                 else if (want_random && rb)
                     continue;
                 else
@@ -267,9 +251,8 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
 }
 
 /*
- * Appends tokens-delta or tokens-fall. These measure how the difference between two rotations
- * (delta / epsilon) depends on the number of calibration tokens. If there are several reference
- * texts, appends one value for each and one for their mean.
+ * Appends tokens-delta or tokens-fall, delta / epsilon by number of calibration tokens, per
+ * reference text and as a mean.
  */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -290,10 +273,7 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
                 goto done;
             continue;
         }
-        /*
-         * Elements of `p` that differ only in the number of calibration tokens are adjacent and
-         * ordered by that number.
-         */
+        /* Elements of `p` that differ only in calibration tokens are adjacent and rising. */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&
                strcmp(p[last + 1].series, p[i].series) == 0)

@@ -1,4 +1,4 @@
-/* Numbers that are computed from result files, for the tables and the ledger of claims. */
+/* Numbers computed from result files, for the tables and the ledger of claims. */
 #ifndef KVD_REPORT_MEASURES_MEASURES_H
 #define KVD_REPORT_MEASURES_MEASURES_H
 
@@ -7,102 +7,78 @@
 #include "report/rows.h"
 
 /*
- * Returns singular value number `dim`, averaged over all layers and heads. If `normalised`, divides
- * it by sqrt(n_rows) (Z-10 in docs/readings.md).
+ * Returns singular value `dim`, mean over layers and heads; `normalised`: divided by sqrt(n_rows)
+ * (Z-10 in docs/readings.md).
  */
 double kvd_mean_sigma(const kvd_spectrum *s, kvd_pair pair, int dim, bool normalised);
 /*
- * Returns the sum of the trailing half of the singular values / the sum of all, averaged over
- * heads; 0.5 if all are equal.
+ * Returns the trailing half of the singular values over all, mean over heads; 0.5 if all are equal.
  */
 double kvd_trailing_share(const kvd_spectrum *s, kvd_pair pair);
 /*
- * Returns the number of leading dimensions that hold the fraction `share` of the energy (sum of
- * squared singular values), averaged over heads.
+ * Returns the leading dimensions with the fraction `share` of squared singular values, mean over
+ * heads.
  */
 double kvd_dims_for_energy(const kvd_spectrum *s, kvd_pair pair, double share);
 /*
- * Returns the fraction of singular values below 1 (ZDC Fig. 13). If `normalised`, divides them by
+ * Returns the fraction of singular values below 1 (ZDC Fig. 13); `normalised`: divided by
  * sqrt(n_rows) first (D-22 in docs/readings.md).
  */
 double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised);
-/* Computes mean and sample standard deviation, over heads, of a head's largest singular value. */
+/* Computes mean and sample standard deviation, over heads, of the largest singular value. */
 int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd, kvd_err *err);
 
 typedef struct {
-    /*
-     * Name of the curve: "TEXT against REFERENCE", or, for the mean over reference texts, a name
-     * that says so.
-     */
+    /* Curve name: "TEXT against REFERENCE", or one for the mean over reference texts. */
     char series[2 * KVD_LABEL + 16];
     kvd_pair pair;
     size_t n_tokens;
-    /* Number of reference texts over which the values are averaged. */
+    /* reference texts over which the values are averaged */
     size_t n_averaged;
-    /*
-     * True if the figures of the report draw this curve. False if they draw only the mean of such
-     * curves over all reference texts.
-     */
+    /* true if figures draw the curve, not only the mean over reference texts */
     bool drawn;
-    /* True if the calibration text is random token ids. */
+    /* true if the calibration text is random token ids */
     bool random;
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
 /*
- * Compares the rotations of a calibration text, computed from different numbers of tokens, with the
- * rotation of a reference text (ZACK Fig. 18, FDC Fig. 14). Calibration texts with only one number
- * of tokens are left out. If there are several reference texts, *points also has their mean. It is
- * computed at each number of tokens for which every reference text has a value. The elements are
- * ordered by calibration text, kind of rotation, reference text and number of tokens. The caller
- * frees *points.
+ * Compares rotations of a text by number of calibration tokens with a reference text's rotation,
+ * and their mean over references (ZACK Fig. 18, FDC Fig. 14). Ordered by text, kind of rotation,
+ * reference, tokens. The caller frees *points.
  */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
-/* Returns true if two files of a comparison have one text, by its label or its content. */
+/* Returns true if two files of a comparison have one text, by label or content. */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
-/*
- * Returns true if text i has the most tokens among the texts with its label. If several have the
- * most, only the first of them counts.
- */
+/* Returns true if text i is the first with the most tokens of its label. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
-/*
- * Returns false if the result row belongs to a single random seed. The mean over the seeds has its
- * own result row.
- */
+/* Returns false for a row of a single random seed; seeds have a row for their mean. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
-/*
- * Returns true if the result row is about a model with quantised weights and an uncompressed cache.
- */
+/* Returns true for a row of quantised weights with an uncompressed cache. */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
-/* Returns true if the evaluated text is also the calibration text of the method. */
+/* Returns true if the evaluated text is the method's calibration text. */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
-/* Returns true if the labels are NAME-a and NAME-b, the two halves of one text. */
+/* Returns true for labels NAME-a and NAME-b, the two halves of one text. */
 bool kvd_other_half(const char *a, const char *b);
 
 typedef struct {
     double value;
-    /* Text that says what was measured, with the name of the file. */
+    /* what was measured, with the file's name */
     char what[2 * KVD_LABEL + 64];
-    /* Device on which a time was measured, such as "NVIDIA H200"; "" for other numbers. */
+    /* device of a measured time, such as "NVIDIA H200"; else "" */
     char device[64];
-    /*
-     * Score that had to keep the share --target (kvd_target_result); "" if the value is no result
-     * of --target.
-     */
+    /* score that had to keep the share --target; "" without --target */
     char metric[48];
-    /*
-     * True if the queue of requests grows at this request rate, so that a longer simulation would
-     * give another value.
-     */
+    /* true if the queue of requests grows at this request rate */
     bool grows;
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
-    /* Range in which the value is expected if the claim is false; NaN if not known. */
+    /* expected range if the claim is false; NaN if not known */
     double null_lo, null_hi;
-    /* Request rate / highest rate of the baseline; NaN without a rate. */
+    /* request rate / highest rate of the baseline; NaN without a rate */
     double load;
-    /* Number of the curve (values by rising load) to which the value belongs. */
+    /* number of the value's curve (values by rising load) */
     size_t curve;
 } kvd_measured_value;
 
@@ -112,118 +88,95 @@ typedef struct {
 } kvd_measured;
 
 /*
- * Computes the values of a measure from all result files. `name` is "NAME:MATRICES" or
- * "NAME:MATRICES:NUMBER", where MATRICES names the matrices that share a rotation (qk, vw, k, ...,
- * or all). If no file has the measure, out->n is 0. An unknown name is an error.
+ * Computes a measure from all result files. `name`: "NAME:MATRICES[:NUMBER]", MATRICES share a
+ * rotation (qk, vw, k, ..., all). out->n is 0 without the measure. An unknown name is an error.
  *
- * A rotation is the orthogonal matrix of the right singular vectors of a head. epsilon is the mean
- * absolute element of a rotation, delta the mean absolute difference of two rotations. D is the
- * relative error of the attention output. n_rows is the number of decomposed vectors. If the claim
- * is false, trailing-share has the value of random weights or, without such files, of random
- * vectors; energy-ratio has that of a random rotation. docs/definitions.md has the formulas.
+ * epsilon: mean absolute element of a rotation; delta: mean absolute difference of two. D: relative
+ * error of the attention output. n_rows: decomposed vectors. Formulas: docs/definitions.md.
  *
- * Singular values:
+ * Singular values, percent. Null range: random weights, else random vectors.
  *
- *   trailing-share:k       kvd_trailing_share of rotations per KV head, percent
- *                          trailing-share-per-query: of rotations per query head
- *   below-one:qk           kvd_share_below_one, percent
- *                          below-one-normalised: after division by sqrt(n_rows)
- *   cv:qk                  coefficient of variation of each KV head's largest value, percent
- *                          cv-per-query: of each query head
+ * - trailing-share:k, trailing-share-per-query: kvd_trailing_share of rotations per KV head, per
+ *   query head
+ * - below-one:qk, below-one-normalised: kvd_share_below_one, also after division by sqrt(n_rows)
+ * - cv:qk, cv-per-query: coefficient of variation of each KV (query) head's largest value
  *
- * Similarity of the rotations of two texts:
+ * Rotations of two texts, percent:
  *
- *   delta-ratio:qk         delta / epsilon as the papers define them, percent
- *   aligned-ratio:qk       delta / epsilon after aligning the signs of columns, percent
- *   energy-ratio:qk        energy that half of the dimensions of the other text's rotation keep /
- *                          energy that those of the text's own rotation keep, percent
- *   overlap-half:qk        mean squared cosine of the angles between the leading halves of the
- *                          columns of two rotations, percent
- *   means-ratio:qk         difference of the mean absolute elements / epsilon, percent
- *   random-NAME:qk         one of the five measures above, with random token ids as one text
- *   tokens-delta:qk:N      delta / epsilon for calibrations with more than N tokens, percent
- *   tokens-fall:qk         delta / epsilon for the most calibration tokens / for the fewest
- *   tokens-...-random      the same for random calibration texts only
+ * - delta-ratio:qk, aligned-ratio:qk: delta / epsilon, as in the papers and after aligning column
+ *   signs
+ * - energy-ratio:qk: energy in half of the dimensions of the other text's rotation / of the own;
+ *   null: a random rotation
+ * - overlap-half:qk: mean squared cosine of the angles between the leading halves of columns
+ * - means-ratio:qk: difference of the mean absolute elements / epsilon
+ * - random-NAME:qk: one of these five, with random token ids as one text
+ * - tokens-delta:qk:N: delta / epsilon for more than N calibration tokens
+ * - tokens-fall:qk: delta / epsilon for the most calibration tokens / for the fewest
+ * - tokens-...-random: for random calibration texts only
  *
  * Error of the attention output:
  *
- *   degradation:all        D on another text / D on the calibration text
- *   degradation-half:all   D on text NAME-b / D on text NAME-a, the halves of one text, which
- *                          degradation:all leaves out
- *   degradation-norm:all, degradation-half-norm:all
- *                          the same with D as a ratio of norms
+ * - degradation:all: D on another text / on the calibration text
+ * - degradation-half:all: D on NAME-b / on NAME-a, halves of one text, which degradation:all leaves
+ *   out
+ * - degradation-norm:all, degradation-half-norm:all: D as a ratio of norms
  *
- * Calibration on fewer vectors, with pruned sequences or K-means centroids:
+ * Calibration on pruned sequences or K-means centroids (no other measure uses them):
  *
- *   prune-spectrum:qk      largest change of the mean singular values / sqrt(n_rows) if half (0.45
- *                          to 0.55) of the sequences are pruned, over head dimensions, percent
- *   prune-rise:all         perplexity at the largest fraction pruned / at the smallest
- *   prune-time:all         seconds at the largest fraction pruned / at the smallest
- *   centroids-fall:all     perplexity with the most centroids / with the fewest
- *   centroids-time:all     seconds with the most centroids / with the fewest
- *   ...-weighted           the same with weighted centroids
- *   prune-...-rows         the same without K-means
+ * - prune-spectrum:qk: largest change of mean singular values / sqrt(n_rows) if 0.45 to 0.55 of the
+ *   sequences are pruned, percent
+ * - prune-rise:all, prune-time:all: perplexity, seconds at the largest fraction pruned / at the
+ *   smallest
+ * - centroids-fall:all, centroids-time:all: perplexity, seconds with the most centroids / the
+ *   fewest
+ * - ...-weighted: with weighted centroids; prune-...-rows: without K-means
  *
- * Calibrations on pruned sequences or centroids have no other measure.
+ * Measures of other functions:
  *
- * Measures that other functions compute:
- *
- *   p99-...:TEXT              kvd_rate_measure
- *   proposal-over-oracle:all  kvd_proposals_measure
- *   serving-...:TRACE         kvd_serving_measure
- *   jct-...:SIZES             kvd_jct_measure
- *   NAME:all                  kvd_setting_measure, kvd_token_measure
+ * - p99-...:TEXT kvd_rate_measure
+ * - proposal-over-oracle:all kvd_proposals_measure
+ * - serving-...:TRACE kvd_serving_measure
+ * - jct-...:SIZES kvd_jct_measure
+ * - NAME:all kvd_setting_measure, kvd_token_measure
  */
 int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
-/*
- * Appends a value to *v. The formatted text says what was measured. If `value` is NaN, appends
- * nothing.
- */
+/* Appends a value, unless NaN, with formatted text on what was measured. */
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
-/*
- * Set the 95 % interval (kvd_values_interval), or the range expected if the claim is false
- * (kvd_values_null), of the value that was appended last. If no value was appended, they do
- * nothing.
- */
+/* Set the 95 % interval, or the range if the claim is false, of the value appended last, if any. */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
 void kvd_values_null(kvd_measured *v, double lo, double hi);
-/*
- * Marks the values from index `first` to the last as times. `engine` begins with the name of the
- * device on which they were measured.
- */
+/* Marks the values from index `first` on as times; `engine` begins with their device. */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
 /*
- * Measures of job completion times (JCT) on a GPU, with one value for each job that matches.
- * "change" means (value of A / value of B) - 1, for the same file and lengths.
+ * Measures of job completion times (JCT) on a GPU, one value per matching job. Change: value of A /
+ * of B - 1, at the same file and lengths.
  *
- *   METHOD, A, B   a method as in kvd_report_is_method
- *   PHASES         columns of times without "_s", joined by '+' ("prefill_mlp+decode_mlp")
- *   SIZES          input and output lengths ("100000x256"), joined by '+', or "all"
+ * - METHOD, A, B: as in kvd_report_is_method
+ * - PHASES: columns of times without "_s", joined by '+' ("prefill_mlp+decode_mlp")
+ * - SIZES: input and output lengths ("100000x256"), joined by '+', or "all"
  *
- *   jct-share-METHOD-PHASES:SIZES              PHASES in percent of the JCT
- *   jct-of-prompts-METHOD-PHASES:SIZES         PHASES in percent of the time of prompts
- *   jct-of-steps-METHOD-PHASES:SIZES           PHASES in percent of the time of decode steps
- *   jct-extra-METHOD-PHASES:SIZES              time in PHASES less that of the uncompressed
- *                                              cache, in percent of the JCT
- *   jct-change-A-over-B:SIZES                  change of the JCT in percent
- *   jct-parts-A-PHASES-over-B:SIZES            change of PHASES in percent
- *   jct-growth-METHOD-PHASES:FIRST+LAST        jct-share at size LAST less that at size FIRST
- *   jct-perplexity-A-over-B:SIZES              change of the perplexity at equal JCT in percent:
- *                                              perplexity of each setting of A over that of B,
- *                                              interpolated at the same JCT between two settings of
- *                                              B, for each text of kvdim-eval with this model
- *   jct-shared-METHOD-PHASES:SIZES             as jct-share, on GPUs that divide each prompt
- *   jct-shared-change-A-PHASES-over-B:SIZES    as jct-parts, on GPUs that divide each prompt
+ * In percent:
  *
- * A job without time in PHASES has no value of jct-share, jct-of-... and jct-shared.
+ * - jct-share-METHOD-PHASES:SIZES: PHASES of the JCT
+ * - jct-of-prompts-METHOD-PHASES:SIZES, jct-of-steps-...: PHASES of the time of prompts, of decode
+ *   steps
+ * - jct-extra-METHOD-PHASES:SIZES: PHASES less those of the uncompressed cache, of the JCT
+ * - jct-change-A-over-B:SIZES: change of the JCT
+ * - jct-parts-A-PHASES-over-B:SIZES: change of PHASES
+ * - jct-growth-METHOD-PHASES:FIRST+LAST: jct-share at size LAST less that at FIRST
+ * - jct-perplexity-A-over-B:SIZES: change of the perplexity at equal JCT, interpolated between two
+ *   settings of B, per text of kvdim-eval
+ * - jct-shared-METHOD-PHASES:SIZES, jct-shared-change-A-PHASES-over-B:SIZES: jct-share and
+ *   jct-parts on GPUs that divide each prompt
+ *
+ * A job without time in PHASES has no jct-share, jct-of-... or jct-shared.
  */
 /*
- * Returns true if the method `text` has the name and all parameters in `asked`, such as
- * "zack,p=0.3", and no parameter that `asked` excludes ("!p"). If the method has the parameter
- * online=1 or explicit=1, it matches only if `asked` contains that parameter too.
+ * Returns true if method `text` has the name and parameters of `asked` ("zack,p=0.3") and none that
+ * it excludes ("!p"). online=1 and explicit=1 must be asked for.
  */
 bool kvd_report_is_method(const char *text, const char *asked);
 
@@ -232,249 +185,194 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
                     kvd_err *err);
 
 /*
- * Measures "p99-...": the largest fraction of the cache that a method can remove while it keeps 99
- * % of the top-1 accuracy. In files of kvdim-tasks another score takes the place of accuracy. The
- * fraction is the result of the search --target. p99-A:TEXT is the fraction of method A,
- * p99-A-less-B:TEXT the fraction of A minus the fraction of B in the same file. Labels of the files
- * must contain TEXT. A may end in "-RULE", the name of the rule that chose its kept dimensions per
- * head. Scores against the output of the uncompressed model are left out, because the papers score
- * answers.
+ * Measures "p99-...": largest fraction of the cache that a method can remove with 99 % of the top-1
+ * accuracy (kvdim-tasks: score), by --target.
+ *
+ * p99-A:TEXT is that of method A, p99-A-less-B:TEXT A's minus B's in one file, for labels with
+ * TEXT. A may end in "-RULE", the rule of its kept dimensions. Scores against the uncompressed
+ * output do not count.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
                      kvd_err *err);
 
 /*
- * Measures that compare parameters of methods, with one value per accuracy file and text. KL is the
- * KL divergence of the predictions from those of the uncompressed model.
+ * Measures that compare parameters of methods, one value per accuracy file and text. KL: divergence
+ * of predictions from the uncompressed model.
  *
- *   mirror-kl               KL of hetero (quantisation) with 2 bits for K and 4 for V / with 4 bits
- *                           for K and 2 for V
- *                           mirror-kl-high: with 4 and 8 bits / with 8 and 4
- *   neutral-cache           smallest cache of leankv that keeps 0.99 of the top-1 accuracy, in
- *                           percent of a 16-bit cache; the 95 % interval must reach 1
- *   five-percent-cache      the same with 0.95 and any interval
- *   v-over-qk               perplexity of zack with dimensions removed from V only / from Q and K
- *                           only, at the largest removed fraction that both have
- *   kv-over-weights         perplexity of hetero with 4-bit K and V / of 4-bit weights, less 1, in
- *                           percent
- *                           kv-over-weights-prompt: prompts attend to uncompressed K and V
- *   h2o-over-sparsity-kl    KL of h2o / KL of sparsity (with th = tl) at the same cache size; 1 is
- *                           expected if the claim is false
+ * - mirror-kl: KL of hetero with 2 bits for K and 4 for V / with 4 and 2; mirror-kl-high: 4 and 8 /
+ *   8 and 4
+ * - neutral-cache: smallest cache of leankv with 0.99 of the top-1 accuracy and an interval that
+ *   reaches 1, in percent of a 16-bit cache; five-percent-cache: with 0.95
+ * - v-over-qk: perplexity of zack without dimensions of V only / of Q and K only, at the largest
+ *   common fraction
+ * - kv-over-weights: perplexity of hetero with 4-bit K and V / of 4-bit weights, less 1, in
+ *   percent; kv-over-weights-prompt: prompts attend to uncompressed K and V
+ * - h2o-over-sparsity-kl: KL of h2o / of sparsity (th = tl) at the same cache size; null: 1
  */
 bool kvd_setting_measure_known(const char *name);
 int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Measures of token statistics, with one value per kvdim/tokens file of a trained model. In each
- * layer, a fixed fraction of the tokens with the highest mean scores as queries is important, and
- * the same fraction with the lowest scores unimportant.
+ * Measures of token statistics, one value per kvdim/tokens file of a trained model. Important
+ * (unimportant): a fixed fraction of a layer's tokens with the highest (lowest) mean scores as
+ * queries.
  *
- *   score-range          range of attention scores of the last layer / of the first, percent
- *   near-unimportant     unimportant tokens that neighbouring layers have in common, percent
- *                        near-unimportant-as-key: ranked by the mean score as a key
- *                        near-unimportant-denominator: ranked by the softmax denominator
- *                        near-important...: the same three for important tokens
- *   rise-unimportant     near-unimportant less the percentage that the first and last layer have in
- *                        common
- *                        rise-important: the same for important tokens
- *   received-decades     powers of ten between the 0.1 % and 99.9 % quantile of the attention that
- *                        tokens receive, mean over layers
- *   value-decades        the same for norms of value vectors, largest over layers
- *   more-decades         received attention less value norms, smallest over layers
+ * - score-range: range of attention scores of the last layer / of the first, percent
+ * - near-unimportant: common to neighbouring layers, percent; -as-key: by mean score as a key;
+ *   -denominator: by softmax denominator; near-important...: for important tokens
+ * - rise-unimportant, rise-important: near-... less the percentage common to first and last layer
+ * - received-decades: powers of ten between 0.1 % and 99.9 % quantile of received attention, mean
+ *   over layers
+ * - value-decades: of norms of value vectors, largest over layers
+ * - more-decades: received attention less value norms, smallest over layers
  *
- * Critical tokens are the fewest tokens that receive 95 % of the attention, mean over requests:
+ * Critical tokens, the fewest with 95 % of the attention, mean over requests:
  *
- *   critical-layers      number of critical tokens in the layer with the most / with the fewest
- *   critical-heads       number in the KV head with the most / with the fewest, mean over layers
- *   critical-requests    standard deviation over requests / mean of the number, percent
+ * - critical-layers, critical-heads: largest / smallest number over layers, over KV heads (mean
+ *   over layers)
+ * - critical-requests: standard deviation over requests / mean, percent
  *
- * If the claim is false, the values of the same model with random weights are expected. For
- * critical-layers and critical-heads, ratios that chance produces are expected as well.
+ * Null range: the model with random weights; for critical-layers and critical-heads also ratios by
+ * chance.
  */
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Parameters that kvdim-fit --regression proposed for an allowed loss of quality, and a measurement
- * with them. The Oracle is the best choice of parameters in hindsight on the same text (ZDC section
- * 8).
+ * Parameters proposed by kvdim-fit --regression for an allowed loss, and their measurement. Oracle:
+ * the best parameters in hindsight (ZDC section 8).
  */
 
 typedef struct {
-    /* The kvdim/rates file in which kvdim-fit stored the proposed parameters. */
+    /* kvdim/rates file with the proposed parameters */
     const kvd_result *file;
     size_t proposal;            /* index of the proposal in `file` */
     const kvd_result *accuracy; /* accuracy file with the measurement in result row `row` */
     size_t row;
-    /* Allowed loss: perplexity / perplexity of the uncompressed model - 1. */
+    /* allowed loss: perplexity / uncompressed perplexity - 1 */
     double asked;
-    /* Measured loss, and its confidence interval. */
+    /* measured loss with its confidence interval */
     kvd_interval measured;
-    /* Size of the cache, as a fraction of a 16-bit cache. */
+    /* cache as a fraction of a 16-bit cache */
     double share;
     /*
-     * Smallest cache measured with other parameters whose loss is at most `asked`, the loss allowed
-     * by the user. As a fraction of a 16-bit cache; NaN if there is none.
+     * smallest cache of other parameters with loss <= `asked`, a fraction of 16 bits; NaN if none
      */
     double oracle_asked;
-    /*
-     * Smallest cache measured with other parameters and a loss of at most measured.value; NaN if
-     * there is none.
-     */
+    /* smallest cache of other parameters with loss <= measured.value; NaN if none */
     double oracle_measured;
-    /*
-     * Smallest caches measured with other parameters and a loss of at most measured.lo and
-     * measured.hi; NaN if there are none.
-     */
+    /* smallest caches of other parameters with loss <= measured.lo, <= measured.hi; NaN if none */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
 /*
- * Fills *all with every measurement of proposed parameters. Each is compared with the Oracle, the
- * best parameters in hindsight. The Oracle is chosen among the result rows that have the same
- * model, text, tokens, prompt and method but did not measure a proposal. The caller frees *all.
+ * Compares every measured proposal with the Oracle (best parameters in hindsight) among other rows
+ * of the same model, text, tokens, prompt and method. The caller frees *all.
  */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
 /*
- * Computes "proposal-over-oracle": by how many percent the cache with proposed parameters is larger
- * than with the best parameters in hindsight (the Oracle). The regression must have been fitted to
- * the same model, and the allowed loss must be within the fitted losses. The interval is computed
- * from the confidence interval of the measured loss.
+ * Computes "proposal-over-oracle": excess of the cache with proposed parameters over the best in
+ * hindsight, in percent, if the regression was fitted to the model and the allowed loss is within
+ * its losses. The interval is from the measured loss.
  */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
-/* Fewest result rows that suffice to read from them the bytes saved at 99 % of the accuracy. */
+/* Fewest rows from which the bytes saved at 99 % of the accuracy are read. */
 enum { KVD_FEWEST_POINTS = 3 };
 
 /*
- * Returns the strongest compression with the fraction `target` of the accuracy that kvdim-eval
- * --target found for the method of result row `e`, or NULL.
+ * Returns the --target search at fraction `target` of the accuracy for the row's method, or NULL.
  */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
 /*
- * Reads the bytes saved at 99 % of the top-1 accuracy from result rows first .. last: one method
- * with different parameters on one text, from many bytes to few.
+ * Reads the bytes saved at 99 % of the top-1 accuracy from rows first .. last of one method and
+ * text, by falling bytes.
  *
- * If the rows differ in one parameter (or in two that always rise or fall together), the result is
- * the row before the first row that misses the target.
- *
- * Otherwise the parameters form a grid. x->saving is the largest saving of a row whose accuracy
- * meets the target. For x->saving_lo the whole confidence interval must meet the target. A row
- * surely misses the target if its whole interval is below the target. x->saving_hi is the smallest
- * saving of such a row, provided that every row that may meet the target saves less.
+ * If one parameter varies, the result is the row before the first that misses the target. In a
+ * grid, x->saving is the largest saving that meets the target, x->saving_lo with its whole
+ * interval; x->saving_hi the smallest that surely misses, if all that may meet it save less.
  */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
 
-/*
- * Returns true if sequences were pruned or vectors replaced by K-means centroids. The report shows
- * such results in a section of their own.
- */
+/* Returns true if sequences were pruned or vectors replaced by K-means centroids. */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
 /*
- * Returns true if the file serves only the comparison of calibrations (ZDC Fig. 15 and 26). There
- * are three such cases. First, the file was reduced by pruning or centroids. Second, it is of one
- * half of a text, and the other half is among the results. Third, it is the unpruned file with
- * which files of pruned sequences are compared, and the results have another unpruned file of the
- * model.
+ * Returns true if the file only serves comparing calibrations (ZDC Fig. 15 and 26): reduced; half
+ * of a text whose other half is there; or their unpruned counterpart, if the model has another.
  */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
-/* Returns the file that was calibrated like `s`, but without pruning, or NULL. */
+/* Returns the file calibrated like `s` but without pruning, or NULL. */
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 
-/*
- * Returns the kvdim/spectrum file that result row `row` of an accuracy file names as its
- * calibration, by label and model, or NULL.
- */
+/* Returns the kvdim/spectrum file of a row's calibration, by label and model, or NULL. */
 const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
 
-/*
- * A result row of an accuracy file, and the kvdim/spectrum file with which its model was
- * compressed.
- */
+/* A result row, and the kvdim/spectrum file of its compression. */
 typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
     double p; /* removed fraction of dimensions that was asked for */
-    /* Seconds for recording the input, multiplied by the fraction of tokens that were kept. */
+    /* seconds for recording the input, times the fraction of tokens kept */
     double collect_s;
-    /* Seconds for reading and summing vectors, K-means and decomposition. */
+    /* seconds for reading and summing vectors, K-means and decomposition */
     double calibrate_s;
     double perplexity;
 } kvd_calibration_point;
 
 /*
- * Fills *points with the result rows of accuracy files whose removed fraction p was given on the
- * command line. If no calibration used pruned sequences or centroids, sets *n to 0. The elements
- * are ordered by text, method and p, then by kind of vectors, number of centroids and fraction
- * pruned. The caller frees *points.
+ * Fills *points with rows whose p was given, ordered by text, method, p, kind of vectors,
+ * centroids, pruning; *n is 0 without reduced calibrations. The caller frees *points.
  */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
-/*
- * Returns true if both points have the same method and removed fraction p. The kept dimensions of
- * single heads may differ.
- */
+/* Returns true for equal method and removed fraction p; heads may keep different dimensions. */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
 /*
- * Returns true if kvd_calibration_same_choice holds and both points used the same kind of vectors
- * (token vectors, centroids or weighted centroids). If `centroids`, their number of centroids must
- * be equal too.
+ * Returns true if kvd_calibration_same_choice holds and the kind of vectors (and, if `centroids`,
+ * their number) is equal.
  */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
-/*
- * Compute the measures "prune-..." and "centroids-...": effects of calibrating on fewer vectors
- * (see kvd_measure).
- */
+/* Compute "prune-..." and "centroids-...", effects of calibrating on fewer vectors. */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err);
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/*
- * Writes the name of a curve, such as "uniform: weighted": the method, the text if `texts`, and the
- * kind of vectors.
- */
+/* Writes a curve's name, such as "uniform: weighted": method, text if `texts`, kind of vectors. */
 void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
 
 /*
- * Measures "serving-WHAT-A-over-B:TRACE" compare methods A and B in simulated serving. "zack"
- * matches all parameters of zack, "zack,p=0.3" one value of p, and "zack,!p" rows without p.
- * Results of A and B are compared if only method and request rate differ (report/rows.h). A load is
- * a request rate / the highest rate of B; loads above 1 are left out. WHAT is one of:
+ * "serving-WHAT-A-over-B:TRACE" compares methods A and B in simulated serving, where only method
+ * and rate differ. "zack": all parameters; "zack,p=0.3": one; "zack,!p": rows without p. Load:
+ * request rate / highest rate of B, at most 1. WHAT:
  *
- *   ttft, tbt, jct   mean time of A / of B, less 1, in percent; one value per load
- *   rate             (rate of A / rate of B) at equal latency: the latency that B has at a load;
- *                    one value per load; 0 if A never has so low a latency, and the highest
- *                    rate of A counts if its latency is lower at all rates
- *   top              highest rate of A / of B under the same bound on latency
- *   throughput       output tokens per second of A / of B at rates at which memory is short: B
- *                    serves less than arrives and runs at most half of max_batch at once
- *   running          mean number of requests that A runs / that B runs, at the rates that count for
- *                    `throughput`
+ * - ttft, tbt, jct: mean time of A / of B, less 1, in percent, per load
+ * - rate: rate of A / of B at the latency that B has at a load; 0 if A is never so fast; A's
+ *   highest rate if A is always faster
+ * - top: highest rate of A / of B under the same latency bound
+ * - throughput: output tokens per second of A / of B where memory is short: B serves less than
+ *   arrives and runs at most half of max_batch
+ * - running: mean requests that A runs / B runs, at those rates
  *
- * The values under one set of conditions form a curve by rising load. A value is marked (`grows`)
- * if A or B serves less than 0.9 times the rate at which requests arrive, or if its last request
- * ends later than its time of service explains, by more than 5 % of the time of arrivals.
+ * Values of equal conditions form a curve by rising load. `grows`: A or B serves less than 0.9
+ * times the arrival rate, or its last request ends late by more than 5 % of the time of arrivals.
  */
 bool kvd_serving_measure_known(const char *name);
 int kvd_serving_measure(const kvd_results *r, const char *name, const char *trace,
                         kvd_measured *out, kvd_err *err);
 
 typedef struct {
-    /*
-     * Conditions of the measurement: kind of file, labels, method, removed fraction p and others.
-     * Only numbers with equal `key` are compared.
-     */
+    /* conditions of the measurement; only numbers of equal `key` are compared */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];
-    /* Value and its 95 % interval; lo and hi are NaN without an interval. */
+    /* value and 95 % interval; lo and hi are NaN without */
     double value, lo, hi;
 } kvd_observation;
 
@@ -484,15 +382,14 @@ typedef struct {
 } kvd_observations;
 
 /*
- * Returns "inside" if each value is in the interval of the other measurement, else "outside". If
- * only one measurement has an interval, only the value of the other must be inside. If neither has
- * one, returns "equal" (to nine digits) or "differs".
+ * Returns "inside" if each value is in the other's interval (if it has one), else "outside";
+ * without intervals "equal" (nine digits) or "differs".
  */
 const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation *b);
 
 /*
- * Adds the section that compares two sets of result files. *n_outside is the number of verdicts
- * "outside" or "differs". Fails if no number of one set matches a number of the other.
+ * Adds the comparison of two sets of result files; *n_outside: verdicts "outside" or "differs".
+ * Fails if no numbers match.
  */
 int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
                         size_t *n_outside, kvd_err *err);

@@ -12,9 +12,9 @@ enum { MOST_FIELDS = 16 };
 
 typedef struct {
     char name[64];
-    /* Texts of the cells of a published table; line 0 is the heading. */
+    /* cells of a published table; line 0 is the heading */
     char (*cell)[MOST_FIELDS][40];
-    /* n_keys: number of leading columns with texts (model, dataset) */
+    /* n_keys: leading columns with texts (model, dataset) */
     size_t n_rows, n_fields, n_keys;
 } sheet;
 
@@ -53,7 +53,7 @@ static int read_sheet(const char *paper, const char *name, sheet *s, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* Parses a printed number: "6.43e-2" is 0.0643 with a rounding error of at most 0.00005. */
+/* "6.43e-2" is 0.0643 with a rounding error of at most 0.00005. */
 static int printed(const char *text, kvd_printed *out, kvd_err *err)
 {
     if (kvd_arg_double("published number", text, -1e300, 1e300, &out->value, err))
@@ -129,10 +129,7 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/*
- * Returns true if, within rounding, |x - epsilon| of dataset i is delta number order[i] in
- * m->delta.
- */
+/* Returns true if |x - epsilon| of dataset i is delta order[i] within rounding. */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];
@@ -140,9 +137,8 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
 }
 
 /*
- * Returns true if there is a number x for which |x - epsilon| is the printed delta of every
- * dataset. It is enough to try as x the ends of the rounding intervals around epsilon + delta and
- * epsilon - delta.
+ * Returns true if some x explains every delta as |x - epsilon|. Tries the ends of the rounding
+ * intervals around epsilon +- delta.
  */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
@@ -167,8 +163,8 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
 }
 
 /*
- * Permutes the deltas of all datasets after the first k. Adds the number of orders to *n, and the
- * number of orders for which one_epsilon returns true to *fit.
+ * Permutes the deltas after the first k; adds the orders to *n, those that one_epsilon explains to
+ * *fit.
  */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
@@ -190,10 +186,7 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    /*
-     * p[k] is the probability that one_epsilon returns true for exactly k models if the deltas of
-     * each model are in random order.
-     */
+    /* p[k]: probability that one_epsilon explains exactly k models with randomly ordered deltas. */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;
@@ -232,10 +225,7 @@ typedef struct {
     size_t n;
 } table_names;
 
-/*
- * Adds the name of the table to the list, unless the line before had the same name. Tables of
- * request traces and the last row are left out.
- */
+/* Adds the table's name once. Skips tables of request traces and the last row. */
 static int take_name(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                      kvd_err *err)
 {
@@ -270,10 +260,7 @@ static int read_sheets(const char *paper, sheet **out, size_t *n, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/*
- * Returns the line of table `b` that has the model and dataset of line i of table `a`, or 0 if
- * there is none.
- */
+/* Returns the line of `b` with the model and dataset of line i of `a`, or 0. */
 static size_t same_row(const sheet *a, size_t i, const sheet *b)
 {
     for (size_t j = 1; a->n_keys == b->n_keys && j < b->n_rows; j++) {
@@ -305,7 +292,7 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
     return out->shared >= FEWEST && 4 * out->equal >= 3 * out->shared;
 }
 
-/* Returns true if all numbers of a column are equal. Such a column is no evidence of copying. */
+/* A constant column is no evidence of copying. */
 static bool constant(const sheet *s, size_t column)
 {
     for (size_t i = 2; i < s->n_rows; i++)
@@ -341,10 +328,7 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
     return status;
 }
 
-/*
- * Compares line i of table `a` with line j of table `b` in all columns that both tables have. If
- * all numbers are equal digit for digit, returns the number of these columns, else 0.
- */
+/* Returns the number of columns in both tables if all digits of lines i and j are equal, else 0. */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
     size_t n = 0;
@@ -379,8 +363,8 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     if (numbers < FEWEST)
                         continue;
                     /*
-                     * One element of *out counts all equal numbers of two models, over all their
-                     * lines in two tables.
+                     * An element of *out counts equal numbers of two models over all lines of two
+                     * tables.
                      */
                     size_t k = 0;
                     while (k < *n &&

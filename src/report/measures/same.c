@@ -3,13 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-/* A column of a result file that describes the conditions of a measurement. */
+/* A column that describes the conditions of a measurement. */
 typedef struct {
     const char *column;
-    /*
-     * Group to which the column belongs ("widths", "sample" or "bases"), or NULL. Callers can
-     * ignore all columns of a group.
-     */
+    /* "widths", "sample", "bases" or NULL; callers can ignore a group */
     const char *group;
     bool text;
 } condition;
@@ -81,11 +78,7 @@ static bool equal(double a, double b)
     return isinf(a) || isinf(b) ? a <= b && b <= a : fabs(a - b) < 1e-9;
 }
 
-/*
- * Returns true if two texts of a column count as equal. In column "engine" only device and number
- * type must be equal, because kernels depend on the method. In column "admission" an empty text is
- * equal to "whole".
- */
+/* "engine": only device and number type count. "admission": "" equals "whole". */
 static bool same_text(const char *column, const char *a, const char *b)
 {
     if (!strcmp(column, "admission"))

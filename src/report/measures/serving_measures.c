@@ -11,7 +11,7 @@ static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throug
 
 /* Parts of the name "serving-WHAT-A-over-B:TRACE". */
 typedef struct {
-    /* `trace` is the end that the text in column trace must have, such as " of arxiv". */
+    /* `trace` is the end of the text in column trace, such as " of arxiv". */
     char what[12], a[48], b[48], trace[32];
 } question;
 
@@ -41,8 +41,8 @@ bool kvd_serving_measure_known(const char *name)
 }
 
 /*
- * Returns true if the text of a method, such as "zack,p=0.3", has a parameter that begins with the
- * first n bytes of `item`, such as "p=".
+ * Returns true if method text "zack,p=0.3" has a parameter that begins with `item` [n], such as
+ * "p=".
  */
 static bool has_item(const char *text, const char *item, size_t n)
 {
@@ -53,8 +53,8 @@ static bool has_item(const char *text, const char *item, size_t n)
 }
 
 /*
- * Returns how the method rotates the rows of the cache back before attention: 1 with rotations that
- * it computes online, 2 with rotations of a file. Returns 0 if it does not rotate them back.
+ * Returns how a method rotates cache rows back before attention: 1 online rotations, 2 rotations of
+ * a file, 0 not.
  */
 static int rebuilds(const char *method)
 {
@@ -78,10 +78,7 @@ bool kvd_report_is_method(const char *text, const char *asked)
     return true;
 }
 
-/*
- * Returns true if the result row is of this kind, method and trace, and was timed on a GPU as in
- * the papers.
- */
+/* Returns true for a row of this kind, method and trace, timed on a GPU. */
 static bool is_of(const kvd_report_row *e, const char *kind, const char *method, const char *trace)
 {
     const char *const m = kvd_report_text(e, "method"), *const t = kvd_report_text(e, "trace");
@@ -96,9 +93,8 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
 }
 
 /*
- * Returns true if the queue of requests grows: the served rate is below 0.9 times the arrival rate,
- * or the last request ends later than its own time of service explains, by more than 5 % of the
- * time in which requests arrive. The time of service of the last request is taken to be the mean.
+ * Returns true if the served rate is below 0.9 times the arrival rate, or the last request ends
+ * later than mean service explains, by over 5 % of the arrival time.
  */
 static bool grows(const kvd_report_row *e)
 {
@@ -137,7 +133,7 @@ static int of_highest_rates(const kvd_report_rows *all, const question *q,
     return 0;
 }
 
-/* Compares methods q->a and q->b at request rates at which requests of q->b wait for memory. */
+/* Compares methods q->a and q->b at rates at which requests of q->b wait for memory. */
 static int of_short_memory(const kvd_report_rows *all, const question *q, const kvd_report_row *b,
                            kvd_measured *out, kvd_err *err)
 {
@@ -150,7 +146,7 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
             continue;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
-        /* A growing queue is expected here, because memory is short. */
+        /* Memory is short, so a growing queue is expected. */
         out->value[out->n - 1].grows = false;
     }
     return 0;
@@ -169,8 +165,8 @@ static int by_rate(const void *a, const void *b)
 }
 
 /*
- * Collects the result rows that differ from `row` only in kind and request rate, by rising rate.
- * The caller frees c->at.
+ * Collects rows that differ from `row` only in kind and rate, by rising rate. The caller frees
+ * c->at.
  */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)
@@ -186,10 +182,7 @@ static int points_like(const kvd_report_rows *all, const kvd_report_row *row, cu
     return 0;
 }
 
-/*
- * Returns the largest request rate on the curve at which the mean latency is at most `latency`,
- * interpolated, or 0.
- */
+/* Returns the largest interpolated request rate with mean latency at most `latency`, or 0. */
 static double rate_at_latency(const curve *c, double latency)
 {
     double rate = 0;
@@ -220,16 +213,10 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
     return NULL;
 }
 
-/*
- * Largest accepted request rate / highest rate of the baseline. Two searches for the highest rate
- * differ by up to 0.4 %.
- */
+/* Largest accepted load; two searches for the highest rate differ by up to 0.4 %. */
 static const double last_load = 1.005;
 
-/*
- * If the last value of the curve is at a load above 1, replaces it by the interpolated value at
- * load 1. If no value at a lower load allows interpolation, removes the last value instead.
- */
+/* Replaces a last value at a load above 1 by the interpolated value at 1, or removes it. */
 static void end_at_highest_rate(kvd_measured *v, size_t first)
 {
     kvd_measured_value *const x = &v->value[v->n - 1];
@@ -275,9 +262,8 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
 }
 
 /*
- * Compares method q->a with method q->b by load. `top` is the result row of kind "max-rate" of
- * q->b, which has the highest request rate that q->b sustains. Every row of this kind of q->a under
- * the same conditions adds one curve.
+ * Compares methods q->a and q->b by load; `top`: "max-rate" row of q->b. Each such row of q->a
+ * under equal conditions adds a curve.
  */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)

@@ -7,7 +7,7 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Returns true if the comma-separated parameters of a result row contain `setting`, "key=value". */
+/* Returns true if the row's comma-separated parameters contain `setting`, "key=value". */
 static bool set_to(const kvd_rows *rows, size_t row, const char *setting)
 {
     const char *at = kvd_row_text(rows, row, "settings");
@@ -24,7 +24,7 @@ static bool is(const kvd_rows *rows, size_t row, const char *label, const char *
            strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0;
 }
 
-/* Returns the result row of method hetero with these bits for K and V, or SIZE_MAX. */
+/* Returns the row of method hetero with these bits, or SIZE_MAX. */
 static size_t hetero(const kvd_rows *rows, const char *label, const char *k, const char *v)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
@@ -34,8 +34,8 @@ static size_t hetero(const kvd_rows *rows, const char *label, const char *k, con
 }
 
 /*
- * Returns the KL divergence of method hetero with bits[0] for K and bits[1] for V / that with
- * bits[2] and bits[3]. Returns NaN if a result row is absent or other conditions differ.
+ * Returns the KL divergence of hetero with bits[0], bits[1] / with bits[2], bits[3] for K, V; NaN
+ * if absent or not comparable.
  */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
@@ -62,9 +62,8 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
 }
 
 /*
- * Returns the smallest cache of method leankv in percent of a 16-bit cache, or NaN. The kept
- * fraction of the top-1 accuracy must be at least `least`, and the upper end of its interval at
- * least `least_hi`.
+ * Returns the smallest cache of leankv, in percent of 16 bits, with `least` of the top-1 accuracy
+ * and interval end least_hi, or NaN.
  */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
@@ -87,13 +86,12 @@ static double five_percent_cache(const kvd_result *x, const char *label)
     return smallest(x->accuracy.rows, label, 0.95, 0);
 }
 
-/* Largest accepted difference of removed fractions: one of 128 dimensions of a head. */
+/* Largest accepted difference of removed fractions: one of 128 dimensions. */
 static const double equal_p = 0.008;
 
 /*
- * Returns the perplexity of zack with dimensions removed from V only / from Q and K only. Result
- * rows that remove dimensions from Q-K and from V do not count, because with one removal rate r the
- * two fractions removed differ.
+ * Returns the perplexity of zack without dimensions of V only / of Q and K only. Rows without both
+ * do not count: their fractions differ.
  */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
@@ -117,9 +115,8 @@ static double v_over_qk(const kvd_result *x, const char *label)
 }
 
 /*
- * Returns by how many percent the perplexity with 4-bit K and V exceeds that with 4-bit weights. If
- * `prompt`, prompts attend to uncompressed K and V. Returns NaN without two result rows under equal
- * conditions.
+ * Returns the excess perplexity of 4-bit K and V over 4-bit weights, in percent, or NaN. `prompt`:
+ * prompts attend to uncompressed K and V.
  */
 static double kv_over_weights_of(const kvd_result *x, const char *label, bool prompt)
 {
@@ -168,9 +165,8 @@ static double between(double a, double b, double part)
 }
 
 /*
- * Returns the KL divergence of h2o at the cache size of result row i. The logarithm of the
- * divergence is interpolated between the nearest smaller and larger cache. Returns NaN if there is
- * no smaller or no larger cache.
+ * Returns h2o's KL divergence at row i's cache size, its logarithm interpolated between
+ * neighbouring caches, or NaN.
  */
 static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 {
@@ -198,10 +194,7 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/*
- * Appends the KL divergence of h2o / that of sparsity at equal cache size, for equal thresholds th
- * and tl of sparsity. If the claim is false, the ratio is 1.
- */
+/* Appends KL of h2o / of sparsity (th = tl) at equal cache size; 1 if the claim is false. */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -227,11 +220,11 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, const char *label);
     /*
-     * Bits of K and V in the numerator, then in the denominator ("hetero.k=2", "hetero.v=4",
-     * "hetero.k=4", "hetero.v=2"); NULL for measures without bits.
+     * Bits in numerator and denominator ("hetero.k=2", "hetero.v=4", "hetero.k=4", "hetero.v=2"),
+     * or NULL.
      */
     const char *const (*bits)[4];
-    /* Function for a measure with several values per text; NULL if `compute` is used. */
+    /* For several values per text, in place of `compute`; else NULL. */
     int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
@@ -256,10 +249,7 @@ bool kvd_setting_measure_known(const char *name)
     return find(name) >= 0;
 }
 
-/*
- * Sets the interval of a ratio of KL divergences, and 1 as the ratio expected if the claim is
- * false.
- */
+/* Sets the interval of a ratio of KL divergences, and 1 as its null value. */
 static void kl_interval(const kvd_result *x, const char *label, const char *const bits[4],
                         kvd_measured *out)
 {
@@ -271,7 +261,7 @@ static void kl_interval(const kvd_result *x, const char *label, const char *cons
     kvd_values_null(out, 1, 1);
 }
 
-/* Appends measure number `which` for every text with results of the uncompressed model. */
+/* Appends measure `which` for every text with uncompressed results. */
 static int of_file(const kvd_result *x, int which, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -311,7 +301,7 @@ bool kvd_rate_measure_known(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-/* Returns the result of the search (--target) for 99 % of the accuracy, or NULL. */
+/* Returns the --target search for 99 % of the accuracy, or NULL. */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
 {
     for (size_t i = 0; i < x->accuracy.n_targets; i++) {
@@ -323,10 +313,7 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/*
- * Returns the removed fraction with its interval. If the search did not find the lower end, that is
- * 0; if it did not find the upper end, that is 1.
- */
+/* Returns the removed fraction with its interval; ends not found are 0 and 1. */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -365,10 +352,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
     return 0;
 }
 
-/*
- * Returns true if `settings` has the parameter NAME.key with this value. Values are compared at
- * four digits, the precision of proposed parameters.
- */
+/* Returns true if `settings` has NAME.key with this value, to four digits as in proposals. */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
     char wanted[64];
@@ -405,9 +389,8 @@ static double loss_of(const kvd_result *x, size_t row)
 }
 
 /*
- * Returns true if two result rows differ at most in parameters and kept dimensions, and row j has a
- * value in the column low_p_qk (fraction removed from unimportant tokens). Every proposal of
- * kvdim-fit has such a value.
+ * Returns true if rows differ at most in parameters and kept dimensions, and row j has low_p_qk, as
+ * every proposal has.
  */
 static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
 {
@@ -439,10 +422,7 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
     }
 }
 
-/*
- * Returns the number of accuracy result rows for which the parameters were proposed by kvdim-fit.
- * If `all` is not NULL, it receives one element for each such row.
- */
+/* Returns the rows whose parameters kvdim-fit proposed, and lists them in `all` unless NULL. */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
     size_t n = 0;
@@ -498,9 +478,8 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
         /*
-         * The Oracle, the best parameters in hindsight, stores fewer bytes if a larger loss is
-         * accepted. So the lower end of the Oracle's bytes gives the upper end of this ratio, and
-         * vice versa.
+         * The Oracle (best parameters in hindsight) stores fewer bytes at a larger loss, so the
+         * ends swap.
          */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));

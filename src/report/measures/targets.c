@@ -19,10 +19,7 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
     return NULL;
 }
 
-/*
- * Returns the name of the varied parameter: column rate_key, or p in older files without that
- * column.
- */
+/* Column rate_key, or p in older files. */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
     const char *const key = kvd_entry_text(e, "rate_key");
@@ -37,10 +34,7 @@ static double value_of(const kvd_accuracy_entry *e)
 
 enum { KEYS = 32, KEY = 64 };
 
-/*
- * Parameters in the text "NAME.key=value,...". Values are numbers, except that of the parameter
- * `cut`.
- */
+/* Parameters of "NAME.key=value,..."; values are numbers except that of `cut`. */
 typedef struct {
     char key[KEYS][KEY];
     double value[KEYS];
@@ -59,8 +53,8 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
 }
 
 /*
- * Returns true if, over result rows first .. last, parameter `k` always rises, or always falls, as
- * the varied parameter (value_of) rises.
+ * Returns true if parameter `k` always rises, or always falls, with the varied parameter over rows
+ * first .. last.
  */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
@@ -151,10 +145,7 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     snprintf(x->metric, sizeof x->metric, "%s", KVD_TARGET_TOP1);
     if (strcmp(x->key, "p"))
-        /*
-         * If `key` is not p (the removed fraction of dimensions), its value 0 does not mean
-         * "uncompressed", so the value starts as missing.
-         */
+        /* Only for the removed fraction p does 0 mean "uncompressed". */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);

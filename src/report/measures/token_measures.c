@@ -13,19 +13,13 @@ static double score_range(const kvd_tokens *t)
     return last > 0 && hi[0] > lo[0] ? 100 * (hi[last] - lo[last]) / (hi[0] - lo[0]) : (double)NAN;
 }
 
-/*
- * Returns the percentage of tokens in `set` that two neighbouring layers have in common, mean over
- * layers.
- */
+/* Returns the percentage of tokens in `set` common to neighbouring layers, mean over layers. */
 static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/*
- * Returns the result of `near` less the percentage of tokens that the first and the last layer have
- * in common.
- */
+/* Returns near() less the percentage common to the first and the last layer. */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -82,7 +76,7 @@ static double critical_heads(const kvd_tokens *t)
     return kv > 1 ? sum / t->n_layers : (double)NAN;
 }
 
-/* Returns the p-quantile of the standard normal distribution for p from 0.5 to 1. */
+/* Returns the standard normal p-quantile, p in 0.5 .. 1. */
 static double normal_quantile(double p)
 {
     double lo = 0, hi = 40;
@@ -93,10 +87,7 @@ static double normal_quantile(double p)
     return lo;
 }
 
-/*
- * Consider n means whose true values are equal. Returns the largest ratio of the largest to the
- * smallest of them that chance alone produces (95 % confidence, Bonferroni).
- */
+/* Returns the largest ratio of n equal true means by chance (95 % confidence, Bonferroni). */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
     double all = 0, worst = 0;
@@ -139,10 +130,7 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /*
-     * Returns the largest value that the measure has by chance alone, if all layers or heads have
-     * equal true means. NULL if this value is not known.
-     */
+    /* Largest value by chance if all layers or heads have equal true means; or NULL. */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -155,10 +143,7 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/*
- * Measures of the sets of important or unimportant tokens (`set`) that layers have in common. `by`
- * is the quantity by which the tokens of a layer are ranked.
- */
+/* Measures of tokens in `set` common to layers; `by` ranks a layer's tokens. */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -176,10 +161,7 @@ static const struct {
 };
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
-/*
- * Returns the index of a measure in `measures`. If the measure is in `shares`, returns N_MEASURES
- * plus its index there. If it is in neither, returns -1.
- */
+/* Returns the index in `measures`, or N_MEASURES plus that in `shares`, or -1. */
 static int find(const char *name)
 {
     for (int i = 0; i < N_MEASURES; i++)
@@ -203,8 +185,7 @@ static double value_of(const kvd_tokens *t, int which)
 }
 
 /*
- * Stores the range of a measure over files of the same model with random weights. Returns false if
- * there is no such file.
+ * Stores the range over files of the model with random weights. Returns false without such files.
  */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
@@ -223,8 +204,8 @@ static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which
 }
 
 /*
- * Returns the p-quantile of Student's t distribution (Abramowitz & Stegun 26.7.5), accurate to 0.1
- * % from 7 degrees of freedom.
+ * Returns the p-quantile of Student's t (Abramowitz & Stegun 26.7.5), to 0.1 % from 7 degrees of
+ * freedom.
  */
 static double student_quantile(double p, double degrees)
 {
@@ -233,8 +214,8 @@ static double student_quantile(double p, double degrees)
 }
 
 /*
- * Appends a confidence interval around `value`, a mean over pairs of neighbouring layers. As its
- * standard error it takes the mean of the pairs' standard errors, which is an upper bound.
+ * Appends a confidence interval of a mean over neighbouring layers; the mean standard error is an
+ * upper bound.
  */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)

@@ -15,10 +15,7 @@ int kvd_verdict_colour(kvd_verdict v)
     return colour[v];
 }
 
-/*
- * Answer to whether a value passes a test. For several values, the worst answer counts, which is
- * the smallest: NO before UNSURE before YES.
- */
+/* Answer of a test on a value; for several values the smallest answer counts. */
 typedef enum { NO, UNSURE, YES } answer;
 
 static const char loads[] = "loads-";
@@ -33,7 +30,7 @@ static bool of_null(const char *test)
     return strcmp(test, "above-null") == 0 || strcmp(test, "below-null") == 0;
 }
 
-/* Parses a limit, which is a number, or "low" or "high" for an end of the published range. */
+/* Parses a number, or "low" or "high", an end of the published range. */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -44,7 +41,7 @@ static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, 
     return kvd_arg_double("limit", text, -1e300, 1e300, limit, err);
 }
 
-/* Stores the range lo .. hi in which a measured value passes the test. */
+/* Stores the range lo .. hi in which a value passes the test. */
 static int range_of(const char *test, const char *limit, const kvd_verdict_rule *r, double *lo,
                     double *hi, kvd_err *err)
 {
@@ -103,10 +100,7 @@ static answer beyond_null(const kvd_measured_value *v, bool above)
 
 static const double least_load = 0.1;
 
-/*
- * Follows a straight line from value a to value b. Returns the fraction of its length on which the
- * value is between lo and hi.
- */
+/* Returns the part of the line from a to b on which the value is in lo .. hi. */
 static double part_between(double a, double b, double lo, double hi)
 {
     if (!(a < b) && !(b < a))
@@ -116,14 +110,14 @@ static double part_between(double a, double b, double lo, double hi)
     return to > from ? to - from : 0;
 }
 
-/* Fractions of the loads (relative request rates) at which a curve passes a test and fails it. */
+/* fractions of the loads at which a curve passes and fails a test */
 typedef struct {
     double passed, failed;
 } held_loads;
 
 /*
- * Returns the fractions of the loads at which a curve is between lo and hi, and at which it is not.
- * Loads that were not simulated, and loads at which a queue grows, count in neither fraction.
+ * Returns the fractions of the loads with the curve inside and outside lo .. hi, without
+ * unsimulated loads and growing queues.
  */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
@@ -147,10 +141,7 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
     return fmin(1, held_at(v, n, lo, hi).passed);
 }
 
-/*
- * Values of a curve are adjacent. Returns the index after the last value of the curve that has
- * value i.
- */
+/* Returns the index after the last value of the curve of value i. */
 static size_t end_of_curve(const kvd_measured *v, size_t i)
 {
     size_t end = i + 1;
@@ -160,14 +151,14 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
 }
 
 /*
- * Fraction of the loads (relative request rates) at which a claim must hold. It is not 1, because
- * sweeps print request rates with few digits, so that the loads above 0.99 may be missing.
+ * Fraction of the loads at which a claim must hold; printed rates have few digits, so loads above
+ * 0.99 may be missing.
  */
 static const double all_loads = 0.99;
 
 /*
- * Returns NO if the curve fails the test at a load, and YES if it passes at all loads and no queue
- * grows. A single value, or a curve with gaps or growing queues, can give NO but never YES.
+ * Returns NO if the curve fails at a load, YES if it passes at all without growing queues. Single
+ * values and gaps never give YES.
  */
 static answer curve_at_loads(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
@@ -190,10 +181,7 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
     return all;
 }
 
-/*
- * Returns the number of curves in `v`. *least and *most receive the smallest and largest fraction
- * of loads (relative request rates) at which a curve is between lo and hi.
- */
+/* Returns the curves in `v`; *least, *most: fraction of loads at which a curve is in lo .. hi. */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {
     size_t n = 0;

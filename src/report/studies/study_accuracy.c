@@ -7,7 +7,7 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* Returns true if both are the same measurement of the uncompressed model, from two files. */
+/* Returns true for the same uncompressed measurement in two files. */
 static bool same_reference(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return kvd_entry_is_none(a) && kvd_entry_is_none(b) &&
@@ -84,10 +84,7 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
 
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
-/*
- * Returns true if some method was measured on text `label` with two values of the removed fraction
- * p. If `label` is NULL, any text counts.
- */
+/* Returns true if a method has two values of p on text `label` (NULL: any). */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
     for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
@@ -99,10 +96,7 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/*
- * Returns true if the method of result row i was measured with at least two parameter values, not
- * counting those that kvdim-eval --target tried.
- */
+/* Returns true if row i's method has two parameter values, without those of --target. */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
     size_t swept = 0;
@@ -286,10 +280,7 @@ int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accu
     return 0;
 }
 
-/*
- * Adds ZDC Fig. 14: the error of the attention output against the removed fraction p, on the
- * calibration text and on other texts.
- */
+/* Adds ZDC Fig. 14: attention error against p, on the calibration text and others. */
 static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     static const kvd_panel panels[] = {
@@ -346,10 +337,7 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/*
- * Adds the error of the attention output by layer. Each method is shown with the result whose
- * removed fraction of dimensions is nearest to 0.5.
- */
+/* Adds the attention error by layer, for the removed fraction nearest to 0.5. */
 static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     size_t n = 0;
@@ -440,10 +428,7 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /*
-         * A setting that was already listed for another text is skipped, because the bytes of a
-         * cache do not depend on the evaluated text.
-         */
+        /* Cache bytes do not depend on the text: each setting is listed once. */
         if (again)
             continue;
         char setting[100];

@@ -81,8 +81,7 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
 }
 
 /*
- * Adds a point of a curve. If several methods use the same calibration, `timed` is true only for
- * the first of them, so that the seconds of the calibration are drawn once.
+ * Adds a curve's point. `timed`: the first method of a calibration, whose seconds are drawn once.
  */
 static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
                       const kvd_calibration_point *x, bool timed)
@@ -107,11 +106,7 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
     return true;
 }
 
-/*
- * Returns the number of results whose calibration differs from the calibration of `x` in one
- * quantity only: in the fraction of pruned sequences if `pruning` is true, else in the number of
- * centroids.
- */
+/* Returns how many results differ from `x` only in pruning (`pruning`), or only in centroids. */
 static size_t others(const kvd_calibration_point *point, size_t n, const kvd_calibration_point *x,
                      bool pruning)
 {
@@ -124,10 +119,7 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
     return found;
 }
 
-/*
- * Adds horizontal lines for results with calibration on all token vectors. They have no centroids,
- * so they do not depend on the number of centroids.
- */
+/* Adds horizontal lines for calibration on all token vectors. */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
     char series[KVD_LABEL];
@@ -214,7 +206,7 @@ static int spectrum_curves(kvd_table *t, const char *series, const kvd_spectrum 
     return n;
 }
 
-/* Adds singular values with all sequences and with about half of them, for each kind of vectors. */
+/* Adds singular values with all and about half of the sequences, by kind of vectors. */
 static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     char series[KVD_LABEL];
@@ -269,8 +261,8 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Compares calibration on all tokens with the best calibration (lowest perplexity) on unweighted
- * centroids, as in the ZDC paper.
+ * Compares calibration on all tokens with the lowest perplexity on unweighted centroids, as ZDC
+ * does.
  */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {
@@ -330,10 +322,7 @@ static bool has_p(const kvd_accuracy_entry *e)
     return !isnan(kvd_entry_real(e, "p_wanted"));
 }
 
-/*
- * Returns true if two result rows have the same method, the same parameters, and the same p_wanted,
- * the removed fraction p that the user asked for.
- */
+/* Returns true for equal method, parameters and p_wanted (p as asked for). */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return strcmp(a->method, b->method) == 0 &&
@@ -372,8 +361,8 @@ static const kvd_accuracy_entry *find(const kvd_accuracy_entries *all,
 }
 
 /*
- * Considers the method of result row `like` with a calibration on each of the n texts `from`.
- * Returns true if the method with one of these calibrations was evaluated on text `label`.
+ * Returns true if the method of `like`, calibrated on one of n texts `from`, was evaluated on
+ * `label`.
  */
 static bool has_value(const kvd_accuracy_entries *all, const kvd_accuracy_entry *like,
                       const char *const *from, size_t n, const char *label)
@@ -454,10 +443,7 @@ static int matrices(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *er
     return status;
 }
 
-/*
- * Returns the number of tokens on which the method of result row `e` was calibrated, or 0 if not
- * known.
- */
+/* Returns the row's calibration tokens, or 0 if not known. */
 static size_t tokens_of(const kvd_results *r, const kvd_accuracy_entry *e)
 {
     for (size_t i = 0; i < r->n; i++)

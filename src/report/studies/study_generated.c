@@ -1,11 +1,11 @@
-/* Tables of the quality of generated text, of needles (hidden facts), and of classification. */
+/* Tables of generated text, needles (hidden facts) and classification. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "report/studies/studies.h"
 
-/* A column of results, with the columns of its confidence interval. */
+/* a column of results with its confidence interval's columns */
 typedef struct {
     const char *column, *heading;
     int digits;
@@ -46,10 +46,7 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
     kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
 }
 
-/*
- * Adds a table. Files of kvdim-tasks and early files of kvdim-eval have the same tables in two
- * sections of the page. The tables of the latter get names of their own, which end in "-of-eval".
- */
+/* Tables of early kvdim-eval files get names that end in "-of-eval". */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                              kvd_section *s, kvd_err *err)
 {
@@ -59,10 +56,7 @@ static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, 
     return kvd_section_table(s, own, title, err);
 }
 
-/*
- * Adds a table with the columns `x` [n], and the column `sd`, such as the standard deviation over
- * random seeds. Result rows without a value in column x[0] are left out.
- */
+/* Adds a table of columns `x` [n] and `sd`, without rows that lack x[0]. */
 static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                           const char *note, const shown *x, size_t n, const shown *sd,
                           kvd_section *s, kvd_err *err)
@@ -86,7 +80,7 @@ static int measures_table(const kvd_accuracy_entries *all, const char *name, con
     return 0;
 }
 
-/* Returns true if an earlier needle (fact hidden in a text) of the same file has the same depth. */
+/* Returns true if an earlier needle (hidden fact) of the file has the same depth. */
 static bool seen(const kvd_accuracy_result *a, size_t needle)
 {
     for (size_t j = 0; j < needle; j++)

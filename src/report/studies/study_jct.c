@@ -46,10 +46,7 @@ static int by_sizes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Number of parts into which the time of a job is divided. The last part is the remainder, so the
- * array paper_part, which lists the columns of each part, does not have it.
- */
+/* Parts of a job's time; paper_part lists the columns of all but the last, the rest. */
 enum { PAPER_PARTS = 12 };
 static const struct {
     const char *title, *column[6];
@@ -120,10 +117,7 @@ int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the result rows first .. end - 1 that have times of phases, ordered by input and output
- * length. The caller frees the array.
- */
+/* Returns the rows first .. end - 1 with times of phases, by length. The caller frees the array. */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
 {
@@ -140,7 +134,7 @@ static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, 
     return e;
 }
 
-/* Begins the table row of a bar. Returns the number of characters of the label below the bar. */
+/* Begins a bar's row. Returns the characters of its label. */
 static size_t bar_of(kvd_table *t, const kvd_report_row *e)
 {
     char label[96];
@@ -168,9 +162,8 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
 }
 
 /*
- * Adds a bar chart of the parts of a job's time, in percent of the time with the uncompressed
- * cache. If that time was not measured, or if `shares` is set, the parts are in percent of the
- * job's own time.
+ * Adds a bar chart of a job's parts, in percent of the uncompressed time, or (if missing, or
+ * `shares`) of its own.
  */
 static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                        bool several, kvd_section *s, kvd_err *err)
@@ -206,9 +199,7 @@ static int bars_figure(const kvd_report_row *const *e, size_t n, int number, boo
             : "Parts of the time of a job, prefill and decode together, in percent of the JCT of "
               "none at the same input and output lengths (of the method itself where none was not "
               "run).");
-    /*
-     * Slanted labels need space below the axis, and the first labels also to the left of the axis.
-     */
+    /* Slanted labels need space below the axis and left of it. */
     const int below = 20 + (int)(6.6 * (double)label), beside = below / 2 > 70 ? below / 2 : 70,
               width = 150 + beside + 46 * (int)n;
     return kvd_section_figure(
@@ -240,7 +231,7 @@ static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, in
     return status;
 }
 
-/* Orders result rows by method, the uncompressed cache first, then by length. */
+/* Orders by method, the uncompressed cache first, then by length. */
 static int by_series(const void *a, const void *b)
 {
     const kvd_report_row *x = *(const kvd_report_row *const *)a,
@@ -251,9 +242,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Adds a panel with the input length on the x axis, for the jobs with output length `other`. If
- * `output` is true, the output length is on the x axis, and `other` is the input length of the
- * jobs. `found` is scratch memory.
+ * Adds a panel over input length at output length `other`, or the reverse if `output`. `found`:
+ * scratch memory.
  */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
@@ -281,18 +271,15 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
 }
 
 /*
- * Adds one panel for each set of conditions and each output length (input length if `output` is
- * true). Leaves out panels with fewer than two lengths on the x axis. Returns the number of panels.
+ * Adds a panel per set of conditions and fixed length with two or more lengths on the x axis.
+ * Returns their number.
  */
 static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
                          kvd_table *t)
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /*
-         * Length that is fixed in the panel added last: the output length, or the input length if
-         * `output` is true. Panels are added by rising length.
-         */
+        /* fixed length of the last panel, rising */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

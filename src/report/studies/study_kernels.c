@@ -130,10 +130,7 @@ static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *e
     return 0;
 }
 
-/*
- * Returns true if the row is a point of a curve of speed-ups: dimensions were removed, and cuDNN,
- * with which the kernel is compared, was timed in the same run.
- */
+/* Returns true if dimensions were removed and cuDNN was timed in the same run. */
 static bool on_curve(const kvd_report_row *e)
 {
     return strcmp(kvd_report_text(e, "runs"), "dense") && !isnan(kvd_report_real(e, "speedup"));
@@ -155,8 +152,8 @@ static int by_curve(const void *a, const void *b)
 }
 
 /*
- * Adds figures of speed-ups. A curve shows one kernel with one kind of set of kept dimensions, at
- * three or more removed fractions p. Each panel has one set of conditions (phase, batch, length).
+ * Adds speed-ups: a curve per kernel and kind of kept dimensions (three or more p), a panel per
+ * conditions.
  */
 static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {

@@ -9,9 +9,9 @@
 
 /* A method with one set of parameters, from one result file. */
 typedef struct {
-    /* Result row with the mean score over all tasks, or with the score of the only task. */
+    /* row with the mean over all tasks, or of the only task */
     const kvd_accuracy_entry *all;
-    /* Result row for each task, [n_tasks]; NULL if the task was not run. */
+    /* [n_tasks] row per task; NULL if not run */
     const kvd_accuracy_entry *task[];
 } standing;
 
@@ -54,9 +54,7 @@ static bool same_point(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return same;
 }
 
-/*
- * Returns the index of the task that the label names, or n_tasks if the label is a mean over tasks.
- */
+/* Returns the label's task, or n_tasks for a mean over tasks. */
 static size_t task_of(const leaderboard *b, const char *label)
 {
     size_t k = 0;
@@ -65,7 +63,7 @@ static size_t task_of(const leaderboard *b, const char *label)
     return k;
 }
 
-/* Returns true if both are of the uncompressed model, with equal scores in the same tasks. */
+/* Returns true for uncompressed models with equal scores in the same tasks. */
 static bool same_reference(const leaderboard *b, const standing *x, const standing *y)
 {
     bool same = kvd_entry_is_none(x->all) && kvd_entry_is_none(y->all) &&
@@ -84,16 +82,13 @@ static void leaderboard_release(leaderboard *b)
     free(b->task);
 }
 
-/* Returns the bytes read per decode step or, if not known, the stored bytes. */
+/* Returns the bytes read per decode step or, if not known, stored. */
 static double size_of(const standing *x)
 {
     return isnan(was_read(x)) ? stored(x) : was_read(x);
 }
 
-/*
- * Orders the uncompressed model first, then methods by name, and results of one method by falling
- * bytes.
- */
+/* Orders the uncompressed model first, then by name and falling bytes. */
 static int by_method(const void *a, const void *b)
 {
     const standing *const x = *(const standing *const *)a, *const y = *(const standing *const *)b;
@@ -103,7 +98,7 @@ static int by_method(const void *a, const void *b)
     return c ? c : strcmp(kvd_entry_text(x->all, "settings"), kvd_entry_text(y->all, "settings"));
 }
 
-/* Collects all results with benchmark scores. The caller must release *b, also after a failure. */
+/* The caller must release *b, also after a failure. */
 static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err)
 {
     b->task = calloc(all->n_labels + 1, sizeof *b->task);
@@ -181,7 +176,7 @@ static void put_columns(kvd_table *t, const standing *x)
     kvd_table_real(t, was_read(x));
     for (size_t k = 0; k < sizeof scores / sizeof *scores; k++) {
         const double percent = 100 * kvd_entry_real(x->all, scores[k]);
-        /* A value that is 0 but for rounding errors is shown as 0. */
+        /* A rounding error is shown as 0. */
         kvd_table_real(t, fabs(percent) < 1e-9 ? 0 : percent);
     }
     kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "prompt_s"));
@@ -223,15 +218,15 @@ static int by_score(const void *a, const void *b)
 }
 
 /*
- * Adds a table of each method's best score below each limit on the size of its cache. `size`
- * returns the size of a result's cache, in stored bytes or in bytes read per step.
+ * Adds each method's best score below each cache limit. `size`: stored bytes, or bytes read per
+ * step.
  */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
     /*
-     * Limits on the cache: a half, a quarter and an eighth of a 16-bit cache. Each limit is raised
-     * by a tenth, because methods also store scores, positions and scales.
+     * A half, a quarter and an eighth of a 16-bit cache, plus a tenth for scores, positions and
+     * scales.
      */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
@@ -269,9 +264,8 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
 }
 
 /*
- * Returns true if `x` is on the Pareto front of score and bytes: no other result for the same model
- * is at least as good in both and better in one. Returns false if `x` has more bytes than the
- * uncompressed cache.
+ * Returns true if no result of the model is at least as good in score and bytes, and `x` is not
+ * above uncompressed bytes.
  */
 static bool on_front(const leaderboard *b, const standing *x, double (*size)(const standing *))
 {
@@ -324,7 +318,7 @@ static int figure(const leaderboard *b, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* A decode step that was timed under the method and settings of a standing. */
+/* A timed decode step of a standing's method and settings. */
 typedef struct {
     const standing *of;
     const kvd_report_row *row;
@@ -335,17 +329,14 @@ static double step_seconds(const timed *x)
     return kvd_report_real(x->row, "seconds");
 }
 
-/*
- * Returns true if both rows are of decode steps under the same conditions (`place`, which includes
- * the number of requests) with the same number of cached tokens.
- */
+/* Returns true for decode steps of equal conditions (`place`) and cached tokens. */
 static bool same_step(const kvd_report_row *a, const kvd_report_row *b)
 {
     const double x = kvd_report_real(a, "context"), y = kvd_report_real(b, "context");
     return !strcmp(a->place, b->place) && x >= y && x <= y;
 }
 
-/* Returns true if the texts are equal but for the number of requests, "; batch N". */
+/* Returns true for texts that differ only in "; batch N". */
 static bool same_but_for_batch(const char *a, const char *b)
 {
     const char *const x = strstr(a, "; batch "), *const y = strstr(b, "; batch ");
@@ -353,10 +344,7 @@ static bool same_but_for_batch(const char *a, const char *b)
            !strcmp(x + 8 + strspn(x + 8, "0123456789"), y + 8 + strspn(y + 8, "0123456789"));
 }
 
-/*
- * Returns true if the row is a decode step, and no other step on this machine is larger: none has
- * more requests, or equally many requests and more cached tokens.
- */
+/* Returns true for the decode step with most requests, then most cached tokens, on its machine. */
 static bool is_largest_step(const kvd_report_rows *steps, const kvd_report_row *e)
 {
     const double batch = kvd_report_real(e, "batch"), tokens = kvd_report_real(e, "context");
@@ -371,10 +359,7 @@ static bool is_largest_step(const kvd_report_rows *steps, const kvd_report_row *
     return largest;
 }
 
-/*
- * Returns the decode step with the uncompressed cache (method `none`) in the same file, under the
- * same conditions and of the same size, or NULL.
- */
+/* Returns the decode step of method `none` of the same file, conditions and size, or NULL. */
 static const kvd_report_row *uncompressed_step(const kvd_report_rows *steps,
                                                const kvd_report_row *e)
 {
@@ -385,10 +370,7 @@ static const kvd_report_row *uncompressed_step(const kvd_report_rows *steps,
     return NULL;
 }
 
-/*
- * Returns true if the list already has a step with the method and settings of x, under the same
- * conditions and of the same size.
- */
+/* Returns true if the list has a step of this method, settings, conditions and size. */
 static bool is_timed(const timed *x, const timed *all, size_t n)
 {
     bool found = false;
@@ -397,10 +379,7 @@ static bool is_timed(const timed *x, const timed *all, size_t n)
     return found;
 }
 
-/*
- * Returns true if x is on the Pareto front of score and time: no other step under the same
- * conditions is at least as good in both and better in one.
- */
+/* Returns true if no step of equal conditions is at least as good in score and time. */
 static bool on_step_front(const timed *x, const timed *all, size_t n)
 {
     bool front = true;
@@ -497,10 +476,7 @@ static int steps_figure(const timed *all, size_t n, kvd_section *s, kvd_err *err
     return 0;
 }
 
-/*
- * Adds a figure and a table of scores against times of decode steps, if at least two settings have
- * both a score and a time.
- */
+/* Adds scores against decode step times, if two settings have both. */
 static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_report_rows steps = {0};

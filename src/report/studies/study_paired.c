@@ -1,6 +1,6 @@
 /*
- * Report section that compares one method with every other method of an accuracy file on the same
- * sequences: the difference of KL at the measured settings, and the bytes at equal KL.
+ * Compares one method with every other method on the same sequences: difference of KL, and bytes at
+ * equal KL.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,15 +11,10 @@
 
 enum { DRAWS = KVD_PAIRED_DRAWS };
 
-/* KL in nats at which the bytes of two methods are compared. */
+/* KL in nats at which bytes are compared. */
 static const double equal_kl = 0.01;
 
-/* ---- bytes at equal KL ---------------------------------------------------------------------- */
-
-/*
- * Returns the mean KL per prediction of a resample that holds sequence s times[s] times. If `times`
- * is NULL, it holds every sequence once.
- */
+/* Returns the mean KL per prediction with sequence s taken times[s] times; NULL: once. */
 static double mean_kl(const double *kl, const double *predictions, const size_t *times, size_t n)
 {
     double sum = 0, count = 0;
@@ -32,10 +27,8 @@ static double mean_kl(const double *kl, const double *predictions, const size_t 
 }
 
 /*
- * Returns the bytes at which the settings of a method reach the KL `wanted` in a resample. Settings
- * are ordered from most to fewest bytes. Interpolates linearly in log(KL) between the first setting
- * whose KL is above `wanted` and the setting before it. Returns NaN if no two settings enclose
- * `wanted`.
+ * Returns a method's bytes at KL `wanted` in a resample, linear in log(KL) between settings by
+ * falling bytes, or NaN.
  */
 static double bytes_at(const kvd_paired_curve *c, const double *predictions, const size_t *times,
                        size_t n, double wanted)
@@ -90,8 +83,6 @@ int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
     return 0;
 }
 
-/* ---- settings of a method in a file --------------------------------------------------------- */
-
 static int by_falling_bytes(const void *a, const void *b)
 {
     const double x = ((const kvd_paired_setting *)a)->bytes,
@@ -100,8 +91,8 @@ static int by_falling_bytes(const void *a, const void *b)
 }
 
 /*
- * Fills *c with those of the entries first .. last of `all` that are from the file `file`, in the
- * order of falling bytes. Each entry is a setting of one method. The caller frees c->setting.
+ * Fills *c with the entries first .. last that are from `file`, by falling bytes. The caller frees
+ * c->setting.
  */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
@@ -122,10 +113,8 @@ static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
     return 0;
 }
 
-/* ---- tables --------------------------------------------------------------------------------- */
-
 typedef struct {
-    const char *method; /* name of the method that is compared with all others */
+    const char *method; /* method compared with all others */
     kvd_table *settings, *bytes;
 } tables;
 
@@ -168,10 +157,7 @@ static int begin(tables *t, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the setting of the curve that has the most bytes among those with at most `bytes`. If
- * there is none, returns the setting with the fewest bytes.
- */
+/* Returns the setting with the most bytes up to `bytes`, else the one with the fewest. */
 static const kvd_paired_setting *within(const kvd_paired_curve *c, double bytes)
 {
     for (size_t i = 0; i < c->n; i++)
@@ -229,10 +215,7 @@ static int bytes_row(const tables *t, const kvd_paired_curve *mine, const kvd_pa
     return 0;
 }
 
-/*
- * Adds to the tables *t the rows that compare the method of curve *mine with another method. The
- * entries first .. last of `all` are of that other method.
- */
+/* Adds rows that compare curve *mine with another method, entries first .. last. */
 static int add_other(const kvd_accuracy_entries *all, size_t first, size_t last,
                      const kvd_result *file, const kvd_paired_curve *mine, const tables *t,
                      kvd_err *err)
@@ -252,7 +235,7 @@ static int add_other(const kvd_accuracy_entries *all, size_t first, size_t last,
     return status ? -1 : 0;
 }
 
-/* Compares the method of entries first .. last of `all` with all other methods in `file`. */
+/* Compares the method of entries first .. last with all others in `file`. */
 static int add_file(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, const tables *t, kvd_err *err)
 {

@@ -9,8 +9,8 @@
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 
 /*
- * Returns a loss of quality: KL divergence (k = 0), lost fraction of top-1 accuracy (k = 1), or
- * perplexity / perplexity of the uncompressed model (k = 2).
+ * Returns the KL divergence (k 0), lost fraction of top-1 accuracy (1), or perplexity over
+ * uncompressed (2).
  */
 static double measure(const kvd_accuracy_entry *e, int k)
 {
@@ -26,16 +26,13 @@ static bool usable(const kvd_accuracy_entry *e)
            !kvd_entry_is_search_point(e);
 }
 
-/*
- * Returns false if the run stored unquantised numbers in more than 16 bits. The bytes that it
- * counted are then more than those of a real cache.
- */
+/* Returns false if the run counted unquantised numbers of more than 16 bits. */
 static bool stored_small(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "stored_element_bytes") <= kvd_entry_real(e, "element_bytes");
 }
 
-/* Returns true if two result rows have the same model, text, prompt and number of predictions. */
+/* Returns true for equal model, text, prompt and predictions. */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return usable(a) && usable(b) && stored_small(a) && stored_small(b) &&
@@ -54,9 +51,7 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
 }
 
 /*
- * Returns a mask. Bit k is set if row i is on the Pareto front of bytes and loss k: no comparable
- * result row is at least as good in both and better in one. The mask is 0 for a row with more bytes
- * than the uncompressed cache.
+ * Returns bits k: row i is on the Pareto front of bytes and loss k. 0 above the uncompressed bytes.
  */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
@@ -73,8 +68,8 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 }
 
 /*
- * Returns true if the text has enough methods and parameter values for a figure. If `any` is false,
- * only results count in which the cache stores at most 16 bits per number.
+ * Returns true if the text has enough methods and values for a figure; unless `any`, at up to 16
+ * bits per number.
  */
 static bool has_series(const kvd_accuracy_entries *all, const char *label, bool any)
 {
@@ -230,8 +225,8 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
 }
 
 /*
- * Writes the bytes saved at 99 % of the accuracy, from a search (kvdim-eval --target) or else from
- * measured parameter values. Returns false if neither gives a value.
+ * Writes the bytes saved at 99 % of the accuracy, by --target or from rows. Returns false without a
+ * value.
  */
 static bool target_of(const kvd_accuracy_entries *all, const char *method, const char *label,
                       kvd_target_result *x)

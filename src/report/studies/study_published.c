@@ -180,10 +180,8 @@ static void extend(range *r, double x)
 }
 
 /*
- * Returns the range of delta / epsilon over all combinations of two texts, for the model with
- * content hash `hash`. `reading` selects one of the definitions of delta by which the papers may be
- * read. If `random` is true, one of the two texts must be random token ids; if it is false, neither
- * may be.
+ * Returns the range of delta / epsilon over two texts of model `hash`; `reading`: definition of
+ * delta. `random`: one text is random token ids, else none.
  */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)

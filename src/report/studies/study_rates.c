@@ -6,10 +6,7 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/*
- * Computes the range and mean of the kept dimensions over all heads, for Q and K (side 0) or V
- * (side 1).
- */
+/* Computes the range and mean of kept dimensions of Q and K (side 0) or V (1) over heads. */
 static void kept_range(const kvd_widths *w, int side, int32_t *lo, double *mean, int32_t *hi)
 {
     size_t n = (size_t)w->n_layers * (size_t)w->n_kv_heads;
@@ -65,11 +62,7 @@ static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Adds a table of the removed fraction p of dimensions over the removal rate r, for a figure. p(r)
- * is a step function; the table has at most MOST_STEPS of its steps, and all points that the file
- * stores.
- */
+/* Adds p over the removal rate r: at most MOST_STEPS steps of p(r), and all stored points. */
 static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *without_r,
                        kvd_err *err)
 {
@@ -122,10 +115,7 @@ static size_t nearest(const kvd_rates *x, double p)
     return best;
 }
 
-/*
- * Adds maps of the kept dimensions by layer and head, at the stored values of p nearest to 0.25,
- * 0.5 and 0.75.
- */
+/* Adds maps of kept dimensions by layer and head, at p nearest to 0.25, 0.5 and 0.75. */
 static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};

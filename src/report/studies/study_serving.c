@@ -147,10 +147,7 @@ static int validation_table(const kvd_report_rows *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/*
- * Returns the number of request rates on the first curve under the conditions of row `first`: the
- * curve of the method of that row.
- */
+/* Returns the request rates of the first curve: that of row `first`'s method. */
 static size_t curve_length(const kvd_report_rows *all, size_t first)
 {
     size_t n = 0;

@@ -6,16 +6,10 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/*
- * Largest number of curves in a figure. If there were more, they would merge into a dark area and
- * need many megabytes.
- */
+/* Curves of a figure at most; more would merge and need many megabytes. */
 enum { MOST_CURVES = 512 };
 
-/*
- * Returns true if the file has singular values of `pair` and was not calibrated on pruned or
- * clustered vectors, which have a section of their own.
- */
+/* Returns true if the file has singular values of `pair`, not of pruned or clustered vectors. */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
     return x->kind == KVD_RESULT_SPECTRUM && x->spectrum.pair[pair].present &&
@@ -179,8 +173,8 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Adds one column per head, for at most MOST_CURVES evenly chosen heads. Sets *drawn to the number
- * of these heads, and adds to *zeros the number of their singular values that are 0.
+ * Adds a column per head, at most MOST_CURVES, evenly chosen; *drawn: their number; *zeros: zero
+ * singular values.
  */
 static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
                        size_t *zeros, kvd_err *err)
@@ -213,7 +207,7 @@ static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_
     return 0;
 }
 
-/* Adds ZDC Fig. 13, singular values of single heads, for the calibration with the most tokens. */
+/* Adds ZDC Fig. 13, single heads, for the calibration with most tokens. */
 static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     const kvd_result *best = NULL;

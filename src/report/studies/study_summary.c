@@ -1,4 +1,4 @@
-/* Report section with the summary at the top of the page. */
+/* Summary at the top of the page. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,17 +13,11 @@ enum { MOST_METHODS = 6 };
 typedef struct {
     size_t first, last;
     kvd_target_result x;
-    /*
-     * True if the saved bytes in the field `x` come from a search (kvdim-eval --target) or from at
-     * least KVD_FEWEST_POINTS result rows.
-     */
+    /* true if `x` comes from --target or from KVD_FEWEST_POINTS rows */
     bool known;
-    /* True if the saved bytes `x` come from a search (kvdim-eval --target). */
+    /* true if `x` comes from --target */
     bool searched;
-    /*
-     * True if the file counts no bytes, so that the removed fraction p of dimensions is shown
-     * instead.
-     */
+    /* true if no bytes are counted: p of dimensions is shown */
     bool elements;
 } candidate;
 
@@ -38,7 +32,7 @@ static double saved(const candidate *c)
     return !c->known ? -1 : c->elements ? c->x.value : isnan(c->x.saving) ? 0 : c->x.saving;
 }
 
-/* Returns the removed fraction of the bytes, or of the dimensions if the file counts no bytes. */
+/* Returns the removed fraction of bytes or, without byte counts, of dimensions. */
 static double removed(const kvd_accuracy_entry *e)
 {
     const double bytes = kvd_entry_saving(e);
@@ -68,10 +62,7 @@ static const char *name_of(const kvd_accuracy_entries *all, const candidate *c)
     return all->item[c->first].name;
 }
 
-/*
- * Returns true if two result rows score the same predictions of one model with the same number type
- * of the cache.
- */
+/* Returns true for equal predictions, model and number type of the cache. */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     static const char *const numbers[] = {"n_predictions", "prompt"};
@@ -85,10 +76,7 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/*
- * Returns true if the saved bytes of `a` are better founded: a search is better than single result
- * rows, and more rows are better than fewer.
- */
+/* Returns true if the saved bytes of `a` are better founded: by a search, or by more rows. */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
@@ -96,10 +84,7 @@ static bool says_more(const candidate *a, const candidate *b)
                                       : a->last - a->first > b->last - b->first;
 }
 
-/*
- * Collects the methods that are comparable with result row `like`, ordered by falling fraction of
- * bytes saved.
- */
+/* Collects methods comparable with row `like`, by falling fraction of bytes saved. */
 static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to, kvd_err *err)
 {
     *to = (candidates){.item = calloc(all->n, sizeof *to->item),
@@ -129,7 +114,7 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
     return 0;
 }
 
-/* Returns the candidate of `method` whose saved bytes are best founded (says_more), or NULL. */
+/* Returns the best founded candidate of `method`, or NULL. */
 static const candidate *plain(const kvd_accuracy_entries *all, const candidates *some,
                               const char *method)
 {
@@ -141,15 +126,15 @@ static const candidate *plain(const kvd_accuracy_entries *all, const candidates 
     return found;
 }
 
-/* Returns how many of zack and uniform, with which readers compare other methods, are there. */
+/* Returns how many of zack and uniform are there. */
 static int n_references(const kvd_accuracy_entries *all, const candidates *some)
 {
     return !!plain(all, some, "zack") + !!plain(all, some, "uniform");
 }
 
 /*
- * Chooses the text and model with the most methods whose saved bytes are known. Among equals it
- * chooses those for which zack and uniform were measured.
+ * Chooses the text and model with most methods of known savings; among equals, with zack and
+ * uniform.
  */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
@@ -180,9 +165,7 @@ static bool is_reference(const kvd_accuracy_entries *all, const candidates *some
            &some->item[i] == plain(all, some, "uniform");
 }
 
-/*
- * Moves zack and uniform, with which readers compare other methods, among the first MOST_METHODS.
- */
+/* Moves zack and uniform among the first MOST_METHODS. */
 static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 {
     size_t end = MOST_METHODS;
@@ -198,10 +181,7 @@ static void keep_references(const kvd_accuracy_entries *all, candidates *some)
     }
 }
 
-/*
- * Returns the result row with the strongest compression that has a top-1 accuracy, or NULL. Result
- * rows are ordered by rising compression.
- */
+/* Returns the most compressed row with a top-1 accuracy, or NULL. */
 static const kvd_accuracy_entry *furthest(const kvd_accuracy_entries *all, const candidate *c)
 {
     for (size_t i = c->last + 1; i-- > c->first;)
@@ -260,7 +240,7 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
     }
 }
 
-/* Writes a card for the best method and one each for zack and uniform; none twice. */
+/* Writes cards for the best method, zack and uniform; none twice. */
 static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_text *t)
 {
     static const char *const references[] = {"zack", "uniform"};

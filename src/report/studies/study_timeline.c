@@ -1,4 +1,4 @@
-/* Report section with a timeline of the inference engine, from a file of kvdim-jct --timeline. */
+/* Timeline of the inference engine, from kvdim-jct --timeline. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,10 +10,7 @@
 
 enum { ITERATIONS = 48 };
 
-/*
- * A timeline file. It may hold several runs, each as a process with an id `pid`. The figure shows
- * the first run.
- */
+/* A timeline file of several runs (process ids `pid`), of which the first is shown. */
 typedef struct {
     const char *path;
     json_t *events;
@@ -92,10 +89,7 @@ static void put_boxes(const timeline *t)
     }
 }
 
-/*
- * Returns the time of the request's first event of type `ph` (the letter for the event's type in
- * the trace), or NaN if there is none.
- */
+/* Returns the time of the request's first event of type letter `ph`, or NaN. */
 static double moment(const timeline *t, json_int_t request, const char *ph)
 {
     size_t i;

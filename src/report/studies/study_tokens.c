@@ -112,9 +112,7 @@ static kvd_table *data_table(kvd_section *s, const char *name, const char *title
     return t;
 }
 
-/*
- * Adds a table of quantiles over the tokens of each layer. On failure returns NULL and fills *err.
- */
+/* Adds quantiles over a layer's tokens. On failure returns NULL and fills *err. */
 static const kvd_table *curves(const kvd_tokens *x, kvd_section *s, kvd_err *err)
 {
     static const struct {
@@ -183,10 +181,7 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
         for (int l = 0; l < x->n_layers; l++)
             /* h = -1 means the whole layer. */
             for (int h = -1; h < kv; h++) {
-                /*
-                 * Writes four quantities of t->data: the mean and, in the arrays after it, standard
-                 * deviation, minimum and maximum.
-                 */
+                /* mean, then standard deviation, minimum and maximum in the next arrays */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;
                 kvd_table_text(t, h < 0 ? "layer" : "kv_head");
@@ -199,7 +194,7 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Adds figures of the first, the middle and the last layer, as in the LeanKV paper. */
+/* Adds the first, middle and last layer, as in the LeanKV paper. */
 static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *s, kvd_err *err)
 {
     static const kvd_panel spread[] = {{.title = "mean probability received",
@@ -264,10 +259,7 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         first, middle, last, x->model.n_kv_heads - 1, first, last);
 }
 
-/*
- * Returns true if `x` is preferred to `y`: a trained model to random weights, then the text with
- * more tokens.
- */
+/* Returns true if `x` is preferred: a trained model, then more tokens. */
 static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 {
     const bool x_random = kvd_model_info_untrained(&x->model),
