@@ -1,6 +1,6 @@
 /*
- * Writes Q, K and V of the forward pass on the CPU into an activations file. Threads transpose the
- * values from [token][head][dim] to [head][token][dim] and convert them, `piece` tokens at a time.
+ * Writes Q, K and V of the CPU's forward pass into an activations file, transposed from
+ * [token][head][dim] to [head][token][dim].
  */
 #ifndef KVD_COLLECT_DUMP_H
 #define KVD_COLLECT_DUMP_H
@@ -11,14 +11,14 @@
 #include "model/pass/attention.h"
 
 typedef struct {
-    kvd_activations *file; /* file to write to, borrowed */
-    /* Index in the file of the current batch's first token; set by the caller. */
+    kvd_activations *file; /* borrowed */
+    /* index in the file of the batch's first token, set by the caller */
     size_t first_token;
-    /* Transposed values, [n_threads][piece][d_head], in the number type of the file. */
+    /* [n_threads][piece][d_head] in the file's number type */
     char *slabs;
     size_t piece; /* tokens that a thread writes at a time */
     int n_threads;
-    /* Seconds spent on conversion and on writing. */
+    /* seconds of conversion and of writing */
     double convert_s, write_s;
 } kvd_dump;
 
@@ -27,8 +27,8 @@ int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err);
 void kvd_dump_release(kvd_dump *d);
 
 /*
- * Writes Q, K and V of one layer of a batch. Ignores a layer that the file does not hold. Fails if
- * a value is not finite in the number type of the file; the message names the value's position.
+ * Writes one layer of a batch. Ignores layers that the file does not hold. Fails, naming the
+ * position, on a value that is not finite in the file's number type.
  */
 int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err);
 

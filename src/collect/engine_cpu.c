@@ -1,4 +1,4 @@
-/* The CPU engine of kvdim-collect: a forward pass with a callback that records every layer. */
+/* CPU engine of kvdim-collect: a forward pass with a callback that records every layer. */
 #include <stdlib.h>
 
 #include "collect/collect.h"
@@ -17,10 +17,7 @@ typedef struct {
     kvd_accumulator accumulator;
     kvd_tally tally;
     kvd_information *information;
-    /*
-     * `add`, `to_dump` and `to_stats` are true if the current batch is added to second moments, to
-     * the activations file, or to attention statistics.
-     */
+    /* the current batch goes to second moments, activations file, attention statistics */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -36,9 +33,7 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
     return c->add ? kvd_accumulator_record(&c->accumulator, in, err) : 0;
 }
 
-/*
- * Writes W_O and W_V to the activations file and adds their second moments, also in a resumed run.
- */
+/* Writes W_O and W_V and adds their second moments, also in a resumed run. */
 static int weights(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;
@@ -87,10 +82,7 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return status;
 }
 
-/*
- * Stores the squared gradients of the weights in the Fisher object. `run` has already stored all
- * other results.
- */
+/* Stores the weights' squared gradients; `run` has stored all other results. */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

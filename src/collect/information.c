@@ -13,12 +13,12 @@ struct kvd_information {
     kvd_fisher *f;
     kvd_backward *backward;
     size_t d, width, d_model, n_sequences, threads;
-    /* Squared gradients of W_K and W_V, [n_layers][n_kv_heads d_head][d_model]. */
+    /* [n_layers][n_kv_heads d_head][d_model] squared gradients of W_K and W_V */
     double *weight[KVD_F_SIDES];
-    /* Gradient of TILE rows of a weight matrix, [threads][TILE][d_model]. */
+    /* [threads][TILE][d_model] gradient of TILE rows of a weight matrix */
     float *tile;
     double *products; /* scratch memory of kvd_gram_add */
-    /* Gradients of single tokens, [n_kv_heads][max_tokens][d_head]; NULL if not recorded. */
+    /* [n_kv_heads][max_tokens][d_head] gradients of single tokens, or NULL */
     float *rows;
     size_t first_token;
     int (*give_up)(void *ctx, kvd_err *err);
@@ -49,9 +49,8 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
 }
 
 /*
- * Adds to `sum` the squared elements of the gradient of W [width][d_model] for one sequence. This
- * gradient is the sum over the tokens of the sequence of the layer's input x times the gradient of
- * the layer's output.
+ * Adds the squared gradient of W [width][d_model] for one sequence: sum over tokens of the layer's
+ * input x times the output's gradient.
  */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)

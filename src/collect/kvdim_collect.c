@@ -1,6 +1,6 @@
 /*
- * kvdim-collect: runs a checkpoint over texts, id lists or random ids and records Q, K and V, or
- * statistics of them. During the run OUT.h5.state is kept for --resume.
+ * kvdim-collect: runs a checkpoint over texts or ids and records Q, K and V, or statistics.
+ * OUT.h5.state serves --resume.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,17 +27,14 @@ typedef struct {
     kvd_outputs out;
     kvd_snapshots snapshots;
     kvd_moments part; /* second moments of a snapshot that ends inside a batch */
-    /*
-     * True if opening the output files failed. --resume would fail in the same way, so it is not
-     * advised.
-     */
+    /* true if opening the output files failed: --resume would fail too */
     bool stuck;
     size_t batch_tokens; /* tokens for which buffers are allocated */
     uint32_t *id;
     size_t *offset;
     double batch_started, last_save, save_seconds, start_seconds, loop_seconds;
     size_t resumed_tokens;
-    /* Number of finished sequences, and end of the range of sequences of this process. */
+    /* finished sequences, and end of this process's range */
     size_t sequence, last;
 } collector;
 
@@ -58,10 +55,7 @@ static int resolve_device(collector *c, kvd_err *err)
     cfg->gpus = cfg->gpus ? cfg->gpus : 1;
     if (cfg->gpus > there)
         return kvd_fail(err, "--gpus %d: %d can be used here", cfg->gpus, there);
-    /*
-     * Selects the GPU of this process. Processes (MPI ranks) of one machine use different GPUs if
-     * there are enough.
-     */
+    /* Processes (MPI ranks) of one machine use different GPUs if there are enough. */
     c->first_gpu = kvd_ranks_local() % (there / cfg->gpus) * cfg->gpus;
     return 0;
 }
@@ -76,9 +70,7 @@ static int resolve_options(const collector *c, kvd_err *err)
         if (kvd_engine_cuda_batch(model, cfg->compute, c->first_gpu, cfg->gpus, cfg->seq_len,
                                   &cfg->batch, err))
             return -1;
-        /*
-         * The backward pass keeps the input of every layer, so a batch is limited to 4096 tokens.
-         */
+        /* The backward pass keeps every layer's input. */
         if (cfg->fisher && cfg->batch > 4096)
             cfg->batch = 4096;
     }
@@ -129,8 +121,8 @@ static int add_inputs(collector *c, kvd_err *err)
 }
 
 /*
- * Records the options of the run in *run, and those that affect the results in *key. `tokens` and
- * `corpus` describe the data of the run, or of a snapshot.
+ * Records options in *run, and those that affect results in *key; `tokens`, `corpus`: of the run or
+ * a snapshot.
  */
 static int record_options(const collector *c, size_t tokens, const char *corpus, kvd_run *run,
                           kvd_run_key *key, kvd_err *err)
@@ -145,7 +137,7 @@ static int record_options(const collector *c, size_t tokens, const char *corpus,
     return kvd_collect_record(&facts, run, key, err);
 }
 
-/* Fills `run` and `key` of each snapshot with those of a run that ends at the snapshot. */
+/* Fills `run` and `key` of each snapshot as of a run that ends there. */
 static int describe_snapshots(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
@@ -175,7 +167,7 @@ static int make_buffers(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
     c->id = malloc(c->batch_tokens * sizeof *c->id);
-    /* A sequence has at least 2 tokens, so a batch has at most batch_tokens / 2 sequences. */
+    /* A sequence has at least 2 tokens: at most batch_tokens / 2 per batch. */
     c->offset = malloc((c->batch_tokens / 2 + 2) * sizeof *c->offset);
     if (!c->id || !c->offset)
         return kvd_no_memory(err, "a batch", c->batch_tokens * sizeof *c->id);
@@ -198,10 +190,7 @@ static int make_buffers(collector *c, kvd_err *err)
     return c->engine ? 0 : -1;
 }
 
-/*
- * Callback: fails if the user has interrupted the program and the current batch has taken 2
- * seconds.
- */
+/* Fails if the user has interrupted and the current batch has taken 2 seconds. */
 static int give_up(void *ctx, kvd_err *err)
 {
     const collector *c = ctx;
@@ -230,8 +219,8 @@ static int save(collector *c, kvd_err *err)
 }
 
 /*
- * Returns true if saving the state now takes at most a tenth of the run's time. `last_cost` is the
- * seconds that the last save took.
+ * Returns true if saving takes at most a tenth of the run's time. `last_cost`: seconds of the last
+ * save.
  */
 static bool save_is_due(const collector *c, double last_cost)
 {
@@ -252,10 +241,7 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
     return c->engine->run(c->engine, &batch, before, into, to_dump, give_up, c, err);
 }
 
-/*
- * Computes the second moments of a snapshot that ends inside the current batch, and leaves the sums
- * of the whole run unchanged.
- */
+/* Computes the second moments of a snapshot inside the batch; the run's sums do not change. */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
     kvd_moments *whole = &c->out.sums;
@@ -299,10 +285,7 @@ static int run_batch(collector *c, kvd_err *err)
          i = kvd_snapshots_next(s, i + 1, first, first + n))
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
-    /*
-     * Sequences are counted as finished only after the snapshots that end with them are written. So
-     * a saved state never counts sequences whose snapshots are missing.
-     */
+    /* Counted only after their snapshots are written: a saved state never misses snapshots. */
     c->sequence += n;
     return 0;
 }
@@ -312,10 +295,7 @@ static int run_all(collector *c, kvd_err *err)
     kvd_progress progress;
     int status = 0;
     double last_cost = 0;
-    /*
-     * The progress bar of a resumed run counts only the remaining tokens, so that its rate is
-     * right.
-     */
+    /* Only the remaining tokens count, so that the rate is right. */
     const size_t begin = kvd_corpus_offset(c->corpus, c->sequence);
     size_t rounds = 0;
     for (size_t s = c->sequence; s < c->last; s += kvd_corpus_batch(c->corpus, s, c->cfg->batch))
@@ -326,10 +306,7 @@ static int run_all(collector *c, kvd_err *err)
                        (double)(kvd_corpus_offset(c->corpus, c->last) - begin),
                        c->cfg->common.quiet || c->ranks.rank > 0);
     c->last_save = kvd_run_elapsed(&c->run);
-    /*
-     * The processes (MPI ranks) synchronise after every batch, so that all end soon after one
-     * fails.
-     */
+    /* Ranks synchronise after every batch: all end soon after one fails. */
     for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
         /* Only a run of one process without Fisher output saves a state for --resume. */
@@ -338,10 +315,7 @@ static int run_all(collector *c, kvd_err *err)
             status = run_batch(c, err);
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
-            /*
-             * The state is saved only if the number of finished sequences has grown. Otherwise the
-             * sums may include a part of an abandoned batch.
-             */
+            /* Without newly finished sequences the sums may include part of an abandoned batch. */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;
             else
@@ -505,10 +479,7 @@ static int begin(collector *c, kvd_opened *how, kvd_err *err)
     return 0;
 }
 
-/*
- * Runs the whole collection. If a step fails in this process, the other processes learn of it in
- * the next kvd_ranks_agree.
- */
+/* Other processes learn of a failure in the next kvd_ranks_agree. */
 static int collect(collector *c, kvd_err *err)
 {
     kvd_ranks *ranks = &c->ranks;
@@ -536,7 +507,7 @@ static int collect(collector *c, kvd_err *err)
 static void release(collector *c)
 {
     if (c->engine)
-        /* The engine is freed first, because its threads may still write into the output files. */
+        /* The engine's threads may still write into the output files. */
         c->engine->free(c->engine);
     kvd_outputs_close(&c->out);
     kvd_moments_release(&c->part);

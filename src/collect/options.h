@@ -16,48 +16,45 @@ enum { KVD_MAX_TEXTS = 4096 };
 typedef struct {
     kvd_common_options common;
     const char *model; /* path of the checkpoint; NULL if `shape` is given */
-    /* Published shape with random weights; NULL if `model` is given. */
+    /* published shape with random weights; NULL if `model` is given */
     const kvd_shape *shape;
-    size_t untrained; /* seed of random weights that replace those of the model; 0 if not given */
+    size_t untrained; /* seed of random weights that replace the model's; 0 if not given */
     const char *text[KVD_MAX_TEXTS];
     size_t n_text;
     const char *ids;
     size_t n_random;
     const char *field;
     bool no_special;
-    /* Number of tokens of the whole run, of a sequence, and of a batch; 0 if not given. */
+    /* of the whole run, a sequence, a batch; 0 if not given */
     size_t tokens, seq_len, batch;
     bool rope_both;
     bool moments;
-    const char *moments_file; /* file for second moments; NULL means the file of -o */
+    const char *moments_file; /* file of second moments; NULL: the file of -o */
     bool attention;
-    /* File for attention statistics; NULL means the file of -o. */
+    /* file of attention statistics; NULL: the file of -o */
     const char *attention_file;
-    /* Number of first sequences for which attention statistics of single tokens are stored. */
+    /* first sequences with attention statistics of single tokens */
     size_t attention_requests;
     bool fisher;
-    /* File for squared gradients; NULL means the file of -o. */
+    /* file of squared gradients; NULL: the file of -o */
     const char *fisher_file;
-    /* number of first tokens whose squared gradients are stored token by token */
+    /* first tokens whose squared gradients are stored one by one */
     size_t fisher_rows;
-    /* Token counts of snapshots, increasing, [n_snapshots]; allocated. */
+    /* [n_snapshots] increasing token counts; allocated */
     size_t *snapshots;
     size_t n_snapshots;
-    /* Range of layers to record; last_layer -1 is the model's last layer. */
+    /* layers to record; last_layer -1: the last */
     int first_layer, last_layer;
     kvd_dtype dtype;
-    /* Number type of the forward pass on a GPU: KVD_F32 or KVD_BF16. */
+    /* number type of the pass on a GPU: KVD_F32 or KVD_BF16 */
     kvd_dtype compute;
-    int gpus; /* number of GPUs; 0 if not given, or on the CPU */
+    int gpus; /* 0 if not given, or on the CPU */
     const char *label;
     bool resume;
     double save_every; /* seconds between two saves for --resume */
 } kvd_collect_options;
 
-/*
- * Parses the command line into *cfg, which must be zeroed. Wrong usage ends the program with status
- * 2.
- */
+/* Parses the command line into *cfg, which must be zeroed. Wrong usage exits with status 2. */
 void kvd_collect_parse(int argc, char **argv, kvd_collect_options *cfg);
 void kvd_collect_options_release(kvd_collect_options *cfg);
 
@@ -66,7 +63,7 @@ bool kvd_collect_dumps(const kvd_collect_options *o);
 
 enum { KVD_COLLECT_OUTPUTS = 4 };
 
-/* Fills the names of output files that kvd_output_distinct compares. */
+/* Fills the names of output files for kvd_output_distinct. */
 void kvd_collect_output_names(const kvd_collect_options *o,
                               kvd_output_name name[KVD_COLLECT_OUTPUTS]);
 
@@ -74,16 +71,13 @@ typedef struct {
     const kvd_collect_options *cfg; /* options; --device is already `cpu` or `cuda` */
     const char *model, *corpus;     /* content hashes of the model and of the text */
     const char *label;
-    /* Number of tokens of the whole run or of a snapshot; `corpus` is the hash of these tokens. */
+    /* tokens of the run or a snapshot; `corpus` is their hash */
     size_t n_tokens;
     int ranks;
     const char *gpu; /* name of the GPU; "" on the CPU */
 } kvd_collect_facts;
 
-/*
- * Records every option in *run, and options that affect the results in *key. run->threads must be
- * set.
- */
+/* Records every option in *run, and those that affect results in *key. run->threads must be set. */
 int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *key, kvd_err *err);
 
 #endif

@@ -29,7 +29,7 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
     kvd_err ignored;
     char *key;
     if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
-        /* A file that is not of this format is no error, because the run replaces it at its end. */
+        /* A file of another format is no error: the run replaces it. */
         return 0;
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
@@ -42,8 +42,8 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
 }
 
 /*
- * Removes the state file and temporary files that an earlier run left next to a complete output.
- * Takes the output's lock, so that no run in progress is affected.
+ * Removes state and temporary files of an earlier run next to a complete output, under the output's
+ * lock.
  */
 static void clean_up(const kvd_outputs *o, const char *output)
 {
@@ -78,10 +78,7 @@ static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
     a->first_layer = m->first_layer;
     a->n_layers = m->n_layers;
     a->has_pre = m->has_pre;
-    /*
-     * Creates the activations file. kvd_h5_sync below reserves disk space for it, so that a full
-     * disk ends the run at once.
-     */
+    /* kvd_h5_sync below reserves disk space, so that a full disk is found at once. */
     if (kvd_activations_create(a, o->dump_path, o->run, have_lock, err))
         return -1;
     if (kvd_h5_put_text(&a->file, "/", "run_key", o->key.text, err) ||
@@ -100,18 +97,15 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     o->dump.dtype = dtype;
     if (o->want_dump && create_dump(o, have_lock, err))
         return -1;
-    /*
-     * The state file is removed, because it belongs to an earlier run, whose activations file has
-     * just been replaced.
-     */
+    /* The state file is of an earlier run, whose activations file was just replaced. */
     if (unlink(o->state_path) && errno != ENOENT)
         return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
     return 0;
 }
 
 /*
- * Returns 1 if the activations file has the run identifier of the state file and the numbers of
- * tokens and layers of this run.
+ * Returns 1 if the activations file has the state's run identifier and this run's tokens and
+ * layers.
  */
 static int dump_fits(kvd_outputs *o, kvd_err *err)
 {
@@ -124,7 +118,7 @@ static int dump_fits(kvd_outputs *o, kvd_err *err)
     return same;
 }
 
-/* Fails unless the activations file has the checksum that the state file holds. */
+/* Fails unless the activations file has the state file's checksum. */
 static int verify_dump(kvd_outputs *o, kvd_err *err)
 {
     uint64_t found;
@@ -137,9 +131,7 @@ static int verify_dump(kvd_outputs *o, kvd_err *err)
     return 0;
 }
 
-/*
- * Appends advice to the message in *err: remove the state file or leave out --resume. Returns -1.
- */
+/* Appends advice to *err: remove the state file or leave out --resume. Returns -1. */
 static int cannot_resume(const kvd_outputs *o, kvd_err *err)
 {
     const kvd_err why = *err;
@@ -155,10 +147,7 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
     bool have_lock = false, fits = true;
     kvd_err why;
     o->saved = true; /* from here on, a failure keeps the unfinished activations file */
-    /*
-     * The lock is taken before the state is read, because a program that holds the lock may replace
-     * the state.
-     */
+    /* Locked before reading: the holder of the lock may replace the state. */
     if (o->want_dump) {
         if (kvd_activations_reopen(&o->dump, o->dump_path, o->run, err))
             return -1;
@@ -235,10 +224,7 @@ double kvd_outputs_bytes(kvd_outputs *o)
     return bytes;
 }
 
-/*
- * Creates and locks the Fisher file, after copying the description of the run (model, layers,
- * numbers of tokens) from o->sums to o->fisher.
- */
+/* Creates and locks the Fisher file with the description of the run from o->sums. */
 static int start_fisher(kvd_outputs *o, kvd_err *err)
 {
     kvd_fisher *f = &o->fisher;
@@ -286,10 +272,7 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     if (kvd_state_check(o->state_path, err))
         return -1;
     const bool found = exists(o->state_path, "");
-    /*
-     * Files are created long before they are written, because a created file holds the lock on its
-     * name.
-     */
+    /* A created file holds the lock on its name until it is written. */
     if ((o->want_moments &&
          kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err)) ||
         (o->want_stats &&
@@ -330,10 +313,7 @@ bool kvd_outputs_kept(const kvd_outputs *o)
            (!o->want_dump || exists(o->dump_path, ".partial"));
 }
 
-/*
- * Completes the output files, the activations file last: a run that is interrupted before that can
- * be resumed.
- */
+/* The activations file is completed last: an interrupted run can be resumed before. */
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
 {
     if (o->want_moments && (kvd_moments_write(&o->moments_file, &o->sums, err) ||
@@ -377,8 +357,8 @@ void kvd_outputs_close(kvd_outputs *o)
 }
 
 /*
- * Returns the bytes that --fisher allocates on the host: squared gradients of weights, and values
- * for the backward pass or, if it runs on a GPU, the gradients of a layer.
+ * Returns the host bytes of --fisher: squared gradients of weights, and the backward pass or (GPU)
+ * a layer's gradients.
  */
 static double gradient_bytes(const kvd_outputs *out, const kvd_config *m, size_t batch_tokens,
                              bool on_gpu)
@@ -395,7 +375,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = kvd_outputs_bytes(out);
     if (cfg->n_snapshots)
-        /* A snapshot that ends inside a batch needs memory for second moments of its own. */
+        /* A snapshot that ends inside a batch has second moments of its own. */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,
@@ -427,7 +407,7 @@ static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
     return name;
 }
 
-/* Returns the smallest number of first sequences that have at least n tokens together. */
+/* Returns the fewest first sequences with n tokens together. */
 static size_t sequences_for(const kvd_corpus *corpus, size_t n)
 {
     size_t low = 1, high = kvd_corpus_n_sequences(corpus);
@@ -475,7 +455,7 @@ void kvd_snapshots_release(kvd_snapshots *s)
     *s = (kvd_snapshots){0};
 }
 
-/* Removes NAME.lock, which remains if a process is killed after it has renamed its output. */
+/* Removes NAME.lock of a process killed after renaming its output. */
 static int clear_remains(const char *path, kvd_err *err)
 {
     kvd_output out;
@@ -520,7 +500,7 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /* Shares the arrays of *sums, but has the snapshot's numbers of tokens and sequences. */
+    /* Shares the arrays of *sums, with the snapshot's counts. */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

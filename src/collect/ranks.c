@@ -10,10 +10,7 @@
 #include <mpi.h>
 #endif
 
-/*
- * Returns the number in the first environment variable of the list `name` that holds a number, or
- * -1.
- */
+/* Returns the first number in the environment variables `name`, or -1. */
 static long launched(const char *const *name)
 {
     for (; *name; name++) {
@@ -27,16 +24,10 @@ static long launched(const char *const *name)
     return -1;
 }
 
-/*
- * Environment variables for the rank, set by Open MPI's mpirun; by srun --mpi=pmix; by MPICH's
- * mpiexec and srun --mpi=pmi2.
- */
+/* Rank, by Open MPI's mpirun; srun --mpi=pmix; MPICH's mpiexec and srun --mpi=pmi2. */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
 
-/*
- * Environment variables for the index of a process on its machine, set by Open MPI's mpirun; by
- * MPICH's mpiexec; by Slurm.
- */
+/* Index of a process on its machine, by Open MPI's mpirun; MPICH's mpiexec; Slurm. */
 static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                           "SLURM_LOCALID", NULL};
 
@@ -49,10 +40,7 @@ int kvd_ranks_local(void)
 enum { STREAMS = 2 }; /* stdout and stderr */
 static int spoken[STREAMS] = {-1, -1};
 
-/*
- * If the output of this process is muted, ends it with status 0. The launcher ends all processes
- * when one fails, so only the process that prints may end with an error.
- */
+/* Ends a muted process with status 0: a failing process would end the one that prints. */
 static void leave_silently(void)
 {
     if (spoken[0] >= 0 || spoken[1] >= 0)
@@ -91,8 +79,8 @@ static int speak(kvd_err *err)
 }
 
 /*
- * Returns the first sequence of the first batch that begins at token `token` or later. `sequence`
- * is the first sequence of an earlier batch.
+ * Returns the first sequence of the first batch from token `token` on; `sequence`: start of an
+ * earlier batch.
  */
 static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
@@ -105,10 +93,7 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
                      size_t *end)
 {
     const size_t total = kvd_corpus_n_tokens(corpus), ranks = (size_t)r->n, mine = (size_t)r->rank;
-    /*
-     * Computes total * mine / ranks, rounded down, where `mine` is this rank. The product total *
-     * mine could overflow.
-     */
+    /* total * mine / ranks, rounded down, without overflow of the product. */
     const size_t whole = total / ranks, rest = total % ranks;
     *first = batch_from(corpus, max_tokens, 0, whole * mine + rest * mine / ranks);
     *end = batch_from(corpus, max_tokens, *first, whole * (mine + 1) + rest * (mine + 1) / ranks);
@@ -116,10 +101,7 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
 
 #ifdef KVD_MPI
 
-/*
- * Turns an MPI error code into an error. MPI returns such codes instead of ending the program,
- * because kvd_ranks_start sets MPI's error handler.
- */
+/* kvd_ranks_start sets an error handler with which MPI returns codes. */
 static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -206,10 +188,7 @@ int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
 
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
 {
-    /*
-     * Largest number of elements per MPI call, because MPI allocates as much memory as it
-     * transfers.
-     */
+    /* Most elements per MPI call: MPI allocates as much as it transfers. */
     enum { MOST = 1 << 26 };
     if (r->n == 1)
         return 0;
@@ -247,10 +226,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /*
-     * If several processes were launched, all of them fail here. Because of kvd_ranks_mute only one
-     * prints the error.
-     */
+    /* All launched processes fail here; kvd_ranks_mute lets only one print. */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);

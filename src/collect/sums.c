@@ -23,7 +23,7 @@ void kvd_accumulator_release(kvd_accumulator *a)
     a->scratch = NULL;
 }
 
-/* One head whose second moment a thread computes, from rows x [n][d] with leading dimension ld. */
+/* One head's second moment, from rows x [n][d] with leading dimension ld. */
 typedef struct {
     kvd_g g;
     int head;
@@ -31,18 +31,12 @@ typedef struct {
     size_t ld;
 } job;
 
-/*
- * Adds the second moments of all jobs. Each sum is added up by a single thread, so that results do
- * not depend on the number of threads.
- */
+/* One thread adds up each sum: results do not depend on the threads. */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    /*
-     * Smallest index of an element of `jobs` that failed, so that the error does not depend on the
-     * order of threads.
-     */
+    /* Smallest failed job: the error does not depend on the threads. */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
@@ -164,9 +158,8 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
 }
 
 /*
- * Adds the attention scores s[n] of one query to the statistics, and writes its attention
- * probabilities to p. Returns the logarithm of the softmax denominator, or NaN if a score is not
- * finite.
+ * Adds the scores s[n] of one query and writes its probabilities p. Returns ln of the softmax
+ * denominator, or NaN.
  */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
@@ -201,19 +194,13 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
     return denominator;
 }
 
-/*
- * Returns the number of tokens that attend to token j, itself included. `window` 0 means no
- * attention window.
- */
+/* Returns the tokens that attend to token j, itself included; `window` 0: no window. */
 static size_t seen_by(size_t j, size_t n, size_t window)
 {
     return window && n - j > window ? window : n - j;
 }
 
-/*
- * Returns the number of tokens to which token j attends, itself included. `window` 0 means no
- * attention window.
- */
+/* Returns the tokens to which token j attends, itself included; `window` 0: no window. */
 static size_t sees(size_t j, size_t window)
 {
     return window && j + 1 > window ? window : j + 1;
@@ -260,10 +247,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /*
-             * mass[i] is the attention that token i receives: here from itself, and below also from
-             * later tokens.
-             */
+            /* mass[i]: attention that token i receives, here from itself. */
             mass[i] = p[i - start];
         }
     }
@@ -277,7 +261,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
         const size_t others = seen_by(j, n, window) - 1;
         if (j + 1 == n) /* the last token has no later tokens */
             break;
-        /* With an attention window of 1, no other token attends to token j; its mean is then 0. */
+        /* With window 1, no other token attends to token j. */
         const double mean = others ? later[j] / (double)others : 0;
         AT(RECEIVED_HISTOGRAM)[mean > 0 ? kvd_probability_bin(log10(mean)) : 0].n++;
         AT(RECEIVED_MIN)->x = fmin(AT(RECEIVED_MIN)->x, mean);
@@ -294,9 +278,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns the smallest k for which the first k elements of sorted[n] have a sum of at least
- * `wanted`. On entry *sum must be the sum of the first *at elements. Sets *at to k and *sum to the
- * sum of the first k elements.
+ * Returns the smallest k with sorted[0] + .. + sorted[k - 1] >= wanted. *sum: of the first *at
+ * elements; both become those of k.
  */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
@@ -315,16 +298,12 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/*
- * Factor that lowers the sum which the counted tokens must reach, so that a rounding error does not
- * add one more token to the count.
- */
+/* Lowers the wanted sum, so that rounding does not count one more token. */
 static const double slack = 1 - 1e-12;
 
 /*
- * Computes the smallest numbers of tokens that hold 90, 95 and 99 % of `mass`, one number for each
- * of these levels. Adds them, their squares, their minimum, maximum and fractions to the fields
- * count .. count + 4 of enum kvd_a, each of which has one element per level.
+ * Adds the fewest tokens with 90, 95 and 99 % of `mass`, squares, minimum, maximum and fractions to
+ * fields count .. count + 4 of kvd_a.
  */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
@@ -344,10 +323,7 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
     }
 }
 
-/*
- * Adds the statistics of one KV head. Replaces the probabilities of the group's first query head in
- * t->mass by the sum over all query heads that share the KV head.
- */
+/* Replaces t->mass of the group's first query head by the sum over the group. */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
 {
@@ -381,7 +357,7 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/* Adds the statistics of a layer. For the first requests also stores values of single tokens. */
+/* Also stores single tokens of the first requests. */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;
@@ -416,10 +392,7 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
         as_query[j].x = of_query / (double)(heads * sees(j, in->window));
         as_key[j].x = of_key / (double)(heads * seen_by(j, n, in->window));
         mass[j].x = t->mass[j];
-        /*
-         * The sum of exponentials is at least 1, because its largest term is exp(0). fmax guards
-         * against rounding.
-         */
+        /* The sum is at least 1, from exp(0); fmax guards against rounding. */
         denominator[j].x = largest + log(fmax(sum, 1));
     }
 }
@@ -427,10 +400,7 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
 typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                        int head, kvd_err *err);
 
-/*
- * Calls `one` for every head, in parallel. If several heads fail, reports the error of the lowest
- * head.
- */
+/* Calls `one` for every head in parallel; reports the lowest failed head. */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)
 {

@@ -9,22 +9,15 @@
 #include "collect/cuda/slabs.h"
 #include "common/clock.h"
 
-/*
- * Buffers through which token rows pass from the GPU to the file, and threads that write them. A
- * second writer thread continues while the first one waits for the disk.
- */
+/* Buffers between GPU and file; with two writer threads, one may wait for the disk. */
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    /*
-     * Buffer in device memory and its copy in host memory. Each holds token rows and, at byte
-     * bad_at, the location of the first value that is not finite (kvd_slab_bad).
-     */
+    /* Device buffer and host copy: token rows and, at byte bad_at, a kvd_slab_bad. */
     void *device, *host;
     /*
-     * Events in order of time: `asked` before waiting for a free buffer, `begin` and `made` before
-     * and after the transposition, `copied` after the copy to the host. The device was idle from
-     * `asked` to `begin`.
+     * `asked`: before waiting for a free buffer (then idle until `begin`); `begin`, `made`:
+     * transposition; `copied`: after the copy to the host
      */
     cudaEvent_t asked, begin, made, copied;
     int layer;
@@ -44,10 +37,7 @@ struct kvd_gpu_dump {
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /*
-     * Event that marks the stream's position before the wait for a free buffer. Once a buffer is
-     * free, this event and the event `asked` of that buffer are exchanged.
-     */
+    /* stream position before waiting for a buffer, exchanged with the free buffer's `asked` */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];
@@ -73,7 +63,7 @@ static int pop(queue *q)
     return i;
 }
 
-/* Fails with a message that names the value that is not finite in the file's number type. */
+/* The message names the value that is not finite in the file's number type. */
 static int blame(const kvd_gpu_dump *d, const buffer *b, const kvd_slab_bad *bad, kvd_err *err)
 {
     const int x = (int)bad->part, h = d->first_head[x] + (int)bad->head;
@@ -101,10 +91,7 @@ static int write_buffer(kvd_gpu_dump *d, const buffer *b, kvd_err *err)
                                          d->first_head[x] + h, b->first_token, b->n_rows, slab,
                                          err))
                 return -1;
-    /*
-     * Makes the kernel start writing to disk now. A write error is reported later, by
-     * kvd_gpu_dump_flush.
-     */
+    /* Starts writing to disk now; kvd_gpu_dump_flush reports errors. */
     (void)sync_file_range(d->file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return 0;
 }
@@ -115,10 +102,7 @@ static double between(cudaEvent_t from, cudaEvent_t to)
     return cudaEventElapsedTime(&ms, from, to) ? 0 : 1e-3 * (double)ms;
 }
 
-/*
- * Thread function: writes full buffers to the file one after another, or discards them after an
- * error.
- */
+/* Thread function: writes full buffers to the file, or discards them after an error. */
 static void *write_all(void *ctx)
 {
     kvd_gpu_dump *d = ctx;
@@ -133,10 +117,7 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /*
-         * Waits until the device has filled the buffer. Even if its data are not written to the
-         * file, the buffer may be used again only after that.
-         */
+        /* A discarded buffer, too, is free only after the device has filled it. */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();
@@ -263,7 +244,7 @@ static int part_heads(const kvd_activations *file, const kvd_gpu_share *share, k
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? share->n_heads : share->n_kv_heads;
 }
 
-/* Returns the bytes that one token takes in a buffer, over all heads of this GPU. */
+/* Returns the bytes of one token in a buffer, over all heads of this GPU. */
 static size_t row_bytes(const kvd_activations *file, const kvd_gpu_share *share)
 {
     size_t heads = 0;
@@ -278,7 +259,7 @@ static size_t piece_rows(const kvd_activations *file, const kvd_gpu_share *share
     return fit < 1 ? 1 : fit < max_tokens ? fit : max_tokens;
 }
 
-/* Returns the bytes for the token rows of a buffer, rounded up to a multiple of 256. */
+/* Returns the bytes of a buffer's token rows, rounded up to 256. */
 static size_t slab_bytes(const kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens)
 {
     const size_t n = row_bytes(file, share) * piece_rows(file, share, max_tokens);

@@ -1,4 +1,4 @@
-/* The GPU engine of kvdim-collect: callbacks on each device record Q, K and V. */
+/* GPU engine of kvdim-collect: callbacks on each device record Q, K and V. */
 #include "collect/collect.h"
 
 #include <stdlib.h>
@@ -24,19 +24,16 @@ typedef struct {
     kvd_gpu_capture capture;
 } gpu;
 
-/* Gradients with respect to K after and before RoPE, K before its norm, and V. */
+/* Gradients of K after and before RoPE, of K before its norm, and of V. */
 enum { GRADIENTS = 4 };
 
-/*
- * Backward pass on the GPU. Its gradients are copied to the host and added to `sums` on the CPU. If
- * `pass` is NULL, there is no backward pass.
- */
+/* Backward pass, whose gradients are copied to the host and added to `sums`; `pass` may be NULL. */
 typedef struct {
     kvd_gpu_backward *pass;
     kvd_information *sums;
-    float *of[GRADIENTS]; /* gradients of a layer, [max_tokens][n_kv_heads * d_head] */
-    float *in;            /* input of the layer's projections, [max_tokens][d_model] */
-    void *raw;            /* the same input in the number type of `pass` */
+    float *of[GRADIENTS]; /* [max_tokens][n_kv_heads * d_head] gradients of a layer */
+    float *in;            /* [max_tokens][d_model] input of the layer's projections */
+    void *raw;            /* `in` in the number type of `pass` */
 } gradients;
 
 struct cuda {
@@ -47,19 +44,16 @@ struct cuda {
     gpu gpu[KVD_GPUS_MAX];
     gradients gradients;
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    /* Second moments in host memory that the devices hold a copy of; NULL if there are none. */
+    /* host moments that the devices hold a copy of, or NULL */
     kvd_moments *held;
-    /*
-     * True if the second moments on the devices include batches that are not yet in the host's
-     * *held.
-     */
+    /* true if the devices' moments include batches that *held lacks */
     bool ahead;
-    /* Index in the activations file of the current batch's first token. */
+    /* index in the activations file of the current batch's first token */
     size_t first_token;
     bool add, to_dump;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
-    /* CUDA events on the first GPU, two per layer, that time the computation of second moments. */
+    /* two events per layer on the first GPU, around the second moments */
     cudaEvent_t *event;
     int n_events;
     double elapsed, moments;
@@ -82,10 +76,7 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/*
- * Copies the second moments *sums to the devices. If the devices hold other second moments, copies
- * these back to the host first.
- */
+/* Copies *sums to the devices, after copying other moments there back to the host. */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)
@@ -113,7 +104,7 @@ static int sum_weights(cuda *c, int layer, kvd_err *err)
 /* Transposes one GPU's part of W_O from [d_model][heads * d] to [heads][d][d_model]. */
 static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d_model, float *to)
 {
-    /* Rows and columns transposed at a time, which fit into the L1 cache. */
+    /* Rows and columns transposed at a time fit into the L1 cache. */
     enum { ROWS = 16, COLUMNS = 64 };
     const size_t bytes = kvd_dtype_bytes(type), pieces = (d_model + ROWS - 1) / ROWS;
 #pragma omp parallel for schedule(static)
@@ -131,9 +122,7 @@ static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d
     }
 }
 
-/*
- * Reads W_O and W_V of a layer from the GPUs as float32. `raw` must have room for W_O in float32.
- */
+/* Reads W_O and W_V of a layer from the GPUs as float32. `raw`: room for W_O in float32. */
 static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, kvd_err *err)
 {
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -195,10 +184,7 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /*
-         * Copies the sums to the host now: the copy fails if a weight is not finite, which would
-         * otherwise be noticed only hours later.
-         */
+        /* Fails now if a weight is not finite, instead of hours later. */
         if (fetch_sums(c, err))
             return -1;
     }
@@ -255,7 +241,7 @@ static int run_forward(cuda *c, const kvd_batch *b, kvd_err *err)
     return 0;
 }
 
-/* Queues the copy of n rows of `width` bytes, which are `pitch` bytes apart, to the host. */
+/* Queues the copy of n rows of `width` bytes, `pitch` bytes apart, to the host. */
 static int fetch_rows(const void *from, size_t pitch, size_t width, size_t n, void *to,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -342,9 +328,7 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
         return -1;
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
-    /*
-     * The caller may change the moments of a snapshot, so the devices must not keep a copy of them.
-     */
+    /* The caller may change a snapshot's moments: the devices keep no copy. */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;
@@ -396,7 +380,7 @@ static kvd_gpu_forward_spec pass_of(const cuda *c)
                                   .memory = c->pass_memory};
 }
 
-/* Checks, before weights are loaded, that the device has enough free memory. */
+/* Checks the device's free memory before weights are loaded. */
 static int check_memory(cuda *c, int g, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
@@ -477,10 +461,7 @@ static int open_all(cuda *c, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
     const kvd_config *const config = kvd_checkpoint_config(s->checkpoint);
-    /*
-     * The backward pass must allocate its memory first, because the forward pass, created later,
-     * chooses its buffers by the memory that is still free.
-     */
+    /* The backward pass allocates first: the forward pass sizes its buffers by the free memory. */
     if (s->fisher && open_gradients(c, err))
         return -1;
     if (!s->dump && !s->sums)
@@ -532,7 +513,7 @@ int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu,
     if (kvd_cuda_check(cudaSetDevice(first_gpu), "collecting", err) ||
         kvd_cuda_check(cudaMemGetInfo(&left, &total), "collecting", err))
         return -1;
-    /* A tenth of the memory is left for second moments, buffers and the CUDA runtime. */
+    /* A tenth is left for second moments, buffers and the CUDA runtime. */
     pass.memory = total / 10 * 9;
     for (*batch = MOST; *batch > LEAST; *batch /= 2) {
         pass.max_tokens = *batch > seq_len ? *batch : seq_len;

@@ -7,11 +7,11 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* Description of the model and of the recorded layers; the pointers `gram` are unused. */
+    /* model and recorded layers; `gram` is unused */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
-    /* Sums on the device, [n_layers][heads of this GPU][d_head][d_head]; NULL if not recorded. */
+    /* device [n_layers][heads of this GPU][d_head][d_head]; NULL if not recorded */
     double *gram[KVD_N_G];
     double *scratch;
 };
@@ -36,7 +36,7 @@ static int first_of(const kvd_gpu_share *share, kvd_g g)
     return is_query(g) ? share->first_head : share->first_kv_head;
 }
 
-/* Number of elements of all matrices X^T X of one layer for the heads of this GPU. */
+/* Elements of X^T X of one layer for this GPU's heads. */
 static size_t layer_count(const kvd_moments *shape, const kvd_gpu_share *share, kvd_g g)
 {
     const size_t d = (size_t)shape->model.d_head;
@@ -48,10 +48,7 @@ static size_t gram_bytes(const kvd_moments *shape, const kvd_gpu_share *share, k
     return (size_t)shape->n_layers * layer_count(shape, share, g) * sizeof(double);
 }
 
-/*
- * Returns the bytes of scratch memory for the moments of Q, K and V of one layer, before and after
- * RoPE.
- */
+/* Returns the scratch bytes for one layer's Q, K and V, before and after RoPE. */
 static size_t scratch_bytes(const kvd_moments *shape, const kvd_gpu_share *share)
 {
     size_t most = 0;
@@ -140,10 +137,7 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
     return add(m, &a, in->stream, err);
 }
 
-/*
- * Adds the moments of the rows of W_O and the columns of W_V. The weights are read in the number
- * type in which they are stored.
- */
+/* Adds X^T X of the rows of W_O and columns of W_V, in their stored number type. */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)
 {
@@ -172,10 +166,7 @@ int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int la
     return 0;
 }
 
-/*
- * Copies sums between the host, whose array has all heads, and this device, which has only its own
- * heads.
- */
+/* Copies sums between the host (all heads) and this device (its own heads). */
 static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStream_t stream,
                 kvd_err *err)
 {
@@ -191,10 +182,7 @@ static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStr
                           "second moments", err);
 }
 
-/*
- * Fails if a sum is not finite, because any value that is not finite makes a sum of squares not
- * finite.
- */
+/* A value that is not finite makes a sum of squares not finite. */
 static int check(const kvd_gpu_moments *m, const kvd_moments *sums, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->shape.model.d_head;

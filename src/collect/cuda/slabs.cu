@@ -1,7 +1,8 @@
 /*
  * Computes slabs[head][token][dim] = round(x[token][head][dim]) and finds the first result that is
- * not finite. The kernel is bound by memory. Grid (blocks of THREADS * EACH elements of a head,
- * heads).
+ * not finite.
+ *
+ * Grid (blocks of THREADS * EACH elements of a head, heads).
  */
 #include "collect/cuda/slabs.h"
 
@@ -81,9 +82,8 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
 }
 
 /*
- * Finds the tensor, head, token and value of the first non-finite result. On entry a.bad->found
- * holds its head, token and dimension packed into one number (kvd_slab_bad). Runs as one thread
- * after the conversion.
+ * Unpacks a.bad->found (head, token, dimension) and finds tensor and value. One thread, after the
+ * conversion.
  */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {

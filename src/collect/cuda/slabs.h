@@ -16,15 +16,11 @@ extern "C" {
 
 enum { KVD_SLAB_PARTS = 5 };
 
-/*
- * Location of the first value that is not finite after the conversion, in the order of tensors,
- * heads, tokens and dimensions.
- */
+/* First value that is not finite after conversion, by tensor, head, token, dimension. */
 typedef struct {
     /*
-     * Location of the first value that is not finite, as head << 48 | row << 16 | dim, where a row
-     * is a token. If all values are finite, all bits of `found` are 1 and the fields after it are
-     * not set.
+     * head << 48 | row << 16 | dim, where a row is a token; all bits 1: all finite, other fields
+     * not set
      */
     uint64_t found;
     uint64_t row;
@@ -33,7 +29,7 @@ typedef struct {
 } kvd_slab_bad;
 
 typedef struct {
-    /* Number types of the input (KVD_F32 or KVD_BF16) and of the output. */
+    /* number types: KVD_F32 or KVD_BF16; of the output */
     kvd_dtype from, to;
     int d, n_parts;
     size_t n_rows;
@@ -42,12 +38,12 @@ typedef struct {
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];
-    /* Output [n_heads][n_rows][d], with the heads of all n_parts tensors one after another. */
+    /* [n_heads][n_rows][d], heads of all n_parts tensors one after another */
     void *slabs;
     kvd_slab_bad *bad;
 } kvd_slab_args;
 
-/* Queues the transposition and conversion. Rounds to nearest, ties to even. */
+/* Queues transposition and conversion, rounding ties to even. */
 cudaError_t kvd_make_slabs(const kvd_slab_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus
