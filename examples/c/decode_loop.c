@@ -1,12 +1,11 @@
 /*
- * Runs libkvdim-attention on a prompt and on decode steps, in one layer whose KV heads keep
- * different numbers of dimensions. Prints the bytes per token, a checksum of the output and the
- * time per step.
+ * Runs libkvdim-attention on a prompt and decode steps, in a layer whose KV heads keep different
+ * numbers of dimensions.
  *
- *     cc decode_loop.c $(pkg-config --cflags --libs kvdim-attention) -lm -o decode_loop
- *     ./decode_loop [PROMPT_TOKENS [STEPS]]
+ *   cc decode_loop.c $(pkg-config --cflags --libs kvdim-attention) -lm -o decode_loop
+ *   ./decode_loop [PROMPT_TOKENS [STEPS]]
  *
- * To run on the current GPU, add -DWITH_CUDA, -I and -L of the CUDA toolkit, and -lcudart.
+ * On the GPU: add -DWITH_CUDA, -I and -L of the CUDA toolkit, and -lcudart.
  */
 #include <kvdim/attention.h>
 #include <stdio.h>
@@ -27,7 +26,7 @@ static void check(kvdim_status status)
     }
 }
 
-/* Returns p, or ends the program if it is NULL. */
+/* Ends the program if p is NULL. */
 static void *not_null(void *p)
 {
     if (!p) {
@@ -73,15 +72,14 @@ int main(int argc, char **argv)
     printf("a token takes %zu bytes instead of %d\n", sizes.page_bytes / KVDIM_PAGE_TOKENS,
            2 * 2 * KV_HEADS * D_HEAD);
 
-    /* The cache has one request, which owns the pages 0, 1, 2, ... of the pool. */
+    /* The only request owns the pages 0, 1, 2, ... of the pool. */
     int32_t *const table = not_null(malloc((size_t)pages * sizeof *table));
     for (int32_t i = 0; i < pages; i++)
         table[i] = i;
     void *const pool = device_copy(NULL, (size_t)pages * sizes.page_bytes);
     /*
-     * Buffers. `random` holds random numbers in place of Q, K and V before RoPE, which a real model
-     * computes in each step. Q and O need `rows` rows: at least 8, and at least kvdim_plan_rows of
-     * the prefill.
+     * Random numbers take the place of Q, K and V before RoPE. Q and O have `rows` rows: at least 8
+     * and kvdim_plan_rows.
      */
     const size_t row = (size_t)sizes.x_columns, rows = (size_t)(prompt + 7) / 8 * 8 + 8;
     uint16_t *const random = not_null(malloc((size_t)(prompt + steps) * row * 2));

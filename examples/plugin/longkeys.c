@@ -1,9 +1,9 @@
 /*
- * longkeys: a token method as a plugin of kvdim. Every KV head keeps the tokens of the prompt with
- * the largest key norms, and the newest tokens.
+ * longkeys: a plugin that keeps the prompt tokens with the largest key norms, and the newest
+ * tokens.
  *
- *     cc -shared -fPIC -O2 -I/usr/local/include longkeys.c -o longkeys.so
- *     kvdim-eval MODEL --text book.txt --prompt 128 --plugin longkeys.so --method longkeys -o a.h5
+ *   cc -shared -fPIC -O2 -I/usr/local/include longkeys.c -o longkeys.so
+ *   kvdim-eval MODEL --text book.txt --prompt 128 --plugin longkeys.so --method longkeys -o a.h5
  */
 #include <kvdim/plugin_tokens.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ static const kvdim_key keys[] = {
     {"recent", 8, 1, 1024, 1, "newest tokens among them"},
 };
 
-/* `self` is the array of the parameters' values, because this method has no function `open`. */
+/* Without `open`, `self` is the array of the parameters' values. */
 static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error)
 {
@@ -33,7 +33,7 @@ static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t
         for (size_t i = 0; i < p->d; i++)
             square[t] += (double)p->k[t * p->stride + i] * (double)p->k[t * p->stride + i];
     for (size_t t = 0; t < p->n; t++) {
-        /* Counts tokens, the newest `recent` apart, whose key is longer than that of token t. */
+        /* Counts tokens with a longer key than token t, except the newest `recent`. */
         size_t longer = 0;
         for (size_t u = 0; u < p->n - recent; u++)
             longer += square[u] > square[t] || (square[u] == square[t] && u > t);

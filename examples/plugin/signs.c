@@ -1,10 +1,9 @@
 /*
- * signs: a plugin of kvdim that stores keys and values with fewer bits. Every `group` numbers of a
- * key or a value are stored as their signs and one scale in bfloat16. The scale is the mean of the
- * magnitudes: with it the decoded numbers have the smallest squared error.
+ * signs: a plugin that stores `group` numbers of a key or value as signs and one bfloat16 scale,
+ * their mean magnitude.
  *
- *     cc -shared -fPIC -O2 -I/usr/local/include signs.c -o signs.so
- *     kvdim-eval MODEL --text book.txt --plugin signs.so --method signs,group=16 -o a.h5
+ *   cc -shared -fPIC -O2 -I/usr/local/include signs.c -o signs.so
+ *   kvdim-eval MODEL --text book.txt --plugin signs.so --method signs,group=16 -o a.h5
  */
 #include <kvdim/plugin_bits.h>
 #include <math.h>
@@ -21,7 +20,7 @@ static void window(const double *value, int32_t side, size_t *window, size_t *bl
     *block = 1;
 }
 
-/* `self` is the array of the values of `group` and `recent`: this method has no `open`. */
+/* Without `open`, `self` is the array of the values of `group` and `recent`. */
 static int code(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error)
 {

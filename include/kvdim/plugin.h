@@ -2,33 +2,31 @@
  * Plugin interface of kvdim: methods that make a KV cache smaller, in a shared library that you
  * write.
  *
- *     cc -shared -fPIC -I/usr/local/include mine.c -o mine.so
- *     kvdim-eval MODEL --text book.txt --prompt 128 --plugin mine.so --method mine,key=0.5 -o a.h5
+ *   cc -shared -fPIC -I/usr/local/include mine.c -o mine.so
+ *   kvdim-eval MODEL --text book.txt --prompt 128 --plugin mine.so --method mine,key=0.5 -o a.h5
  *
- * A plugin needs nothing of kvdim but these headers. It must define the function kvdim_plugin_v1,
- * which returns a table of methods. The macro KVDIM_PLUGIN at the end of this header defines that
- * function. There is one header for each axis along which a method can shrink the cache:
+ * A plugin needs only these headers. It must define kvdim_plugin_v1, which returns a table of
+ * methods (macro KVDIM_PLUGIN). Each axis along which a method can shrink the cache has a header:
  *
- *     kvdim/plugin_tokens.h   tokens that stay in the cache, and tokens that a decode step reads
- *     kvdim/plugin_bits.h     bits with which each number of K and V is stored
- *     kvdim/plugin_dims.h     dimensions of a head (the subspace) that are stored
- *     kvdim/plugin_layers.h   layers that share the K and V of a prompt
+ * - kvdim/plugin_tokens.h: tokens that stay in the cache, and tokens that a decode step reads
+ * - kvdim/plugin_bits.h: bits with which each number of K and V is stored
+ * - kvdim/plugin_dims.h: dimensions of a head (the subspace) that are stored
+ * - kvdim/plugin_layers.h: layers that share the K and V of a prompt
  *
- * Names. kvdim refuses a method whose name it or another plugin already uses.
+ * Names. kvdim refuses a method name that it or another plugin already uses.
  *
- * Ownership. The plugin owns the table and all that it points to, and must keep them unchanged for
- * the whole run. kvdim never unloads the library. Arrays that a function receives belong to kvdim
- * and are valid during the call.
+ * Ownership. The plugin owns the table and all that it points to, unchanged for the whole run. The
+ * library is never unloaded. Arrays that a function receives belong to kvdim and are valid during
+ * the call.
  *
- * Threads. kvdim calls kvdim_plugin_v1 and `open` on one thread. All other functions may be called
- * by several threads at the same time, for different heads and sequences, with the same `self`.
+ * Threads. kvdim_plugin_v1 and `open` run on one thread. Other functions may run in several
+ * threads, for different heads and sequences, with the same `self`.
  *
- * Errors. A function that returns int returns 0, or another number if it fails. A failing function
- * writes one line with a final zero byte to `error`, which has KVDIM_ERROR_BYTES bytes. The run
- * then ends with status 1.
+ * Errors. A function that returns int returns 0, or another number if it fails; then it writes one
+ * line with a final zero byte to `error` [KVDIM_ERROR_BYTES], and the run ends with status 1.
  *
- * Checks. If a result of a plugin's function breaks the rules below (a count beyond an array, a
- * NaN, a write beyond an array), the run ends with status 2.
+ * Checks. If a result breaks the rules below (a count beyond an array, a NaN, a write beyond an
+ * array), the run ends with status 2.
  */
 #ifndef KVDIM_PLUGIN_H
 #define KVDIM_PLUGIN_H
@@ -40,7 +38,7 @@
 extern "C" {
 #endif
 
-/* Version of the plugin interface. kvdim refuses a plugin whose table has another version. */
+/* kvdim refuses a plugin whose table has another version. */
 #define KVDIM_PLUGIN_ABI 1
 
 enum { KVDIM_ERROR_BYTES = 256 };
@@ -48,9 +46,7 @@ enum { KVDIM_ERROR_BYTES = 256 };
 /* Values of kvdim_method.axis: the axis of the KV cache that a method shortens. */
 enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AXIS_LAYERS = 4 };
 
-/*
- * Flags in kvdim_method.needs. Each names data that the method asks kvdim to pass to its functions.
- */
+/* Flags in kvdim_method.needs: data that the method asks for. */
 enum {
     /* For each token, sums of the attention probabilities that it received. */
     KVDIM_NEEDS_PROBABILITIES = 1,
@@ -62,7 +58,7 @@ enum { KVDIM_SIDE_KEYS = 0, KVDIM_SIDE_VALUES = 1 };
 
 /* Parameter of a method, such as `budget` in `--method mine,budget=0.5`. */
 typedef struct kvdim_key {
-    /* 1 to 16 characters a-z, 0-9 and '_', a letter first. */
+    /* 1 to 16 characters a-z, 0-9 and '_', a letter first */
     const char *name;
     double value;     /* default; if NaN, the user must give a value */
     double low, high; /* range of allowed values, ends included */
@@ -70,38 +66,34 @@ typedef struct kvdim_key {
     const char *help; /* one line, printed by --list-methods */
 } kvdim_key;
 
-/*
- * Shape of the model. Later versions may add fields, so a function must read only the first
- * struct_size bytes.
- */
+/* Shape of the model. Read only the first struct_size bytes: later versions may add fields. */
 typedef struct kvdim_model {
     uint32_t struct_size;
     /* Query head h reads KV head h / (n_heads / n_kv_heads). */
     int32_t n_layers, n_heads, n_kv_heads;
     int32_t d_head, d_model;
-    uint64_t seed; /* value of --seed; methods that draw random numbers must use it */
+    uint64_t seed; /* value of --seed, which methods with random numbers must use */
 } kvdim_model;
 
 /*
- * Fields that the methods of all axes have. This structure is the first member of
- * kvdim_tokens_method, kvdim_bits_method, kvdim_dims_method and kvdim_layers_method. The plugin
- * must set fields that it does not use to 0 or NULL.
+ * Fields of the methods of all axes, the first member of kvdim_tokens_method, kvdim_bits_method,
+ * kvdim_dims_method and kvdim_layers_method. Unused fields are 0 or NULL.
  */
 typedef struct kvdim_method {
-    /* Size in bytes of the enclosing structure, such as sizeof(kvdim_tokens_method). */
+    /* Size of the enclosing structure, such as sizeof(kvdim_tokens_method). */
     uint32_t struct_size;
     uint32_t axis;       /* one of KVDIM_AXIS_... */
     const char *name;    /* name in --method: 1 to 24 characters a-z, 0-9 and '_', a letter first */
     const char *summary; /* one line, printed by --list-methods */
-    /* Parameters of the method, [n_keys]. Functions receive the parameter values in this order. */
+    /* Parameters, [n_keys]. Functions receive their values in this order. */
     const kvdim_key *key;
     uint32_t n_keys; /* at most 8 */
-    /* Sum of KVDIM_NEEDS_... bits, or 0 if the method needs none of these data. */
+    /* Sum of KVDIM_NEEDS_... bits, or 0. */
     uint32_t needs;
     /*
-     * Name of the parameter that --sweep and --target vary, or NULL. The method stores the most
-     * bytes at the parameter value `sweep_most` and the fewest at `sweep_least`. The values tried
-     * between these two are in geometric steps if `sweep_ratio` is 1, otherwise in equal steps.
+     * Parameter that --sweep and --target vary, or NULL. Most bytes are stored at `sweep_most`,
+     * fewest at `sweep_least`; values between are in geometric steps if `sweep_ratio` is 1, else in
+     * equal steps.
      */
     const char *sweep_key;
     double sweep_most, sweep_least;
@@ -109,10 +101,10 @@ typedef struct kvdim_method {
 } kvdim_method;
 
 typedef struct kvdim_plugin {
-    /* The plugin must set this to KVDIM_PLUGIN_ABI. */
+    /* set by the plugin to KVDIM_PLUGIN_ABI */
     uint32_t abi_version;
     uint32_t struct_size; /* sizeof(kvdim_plugin) */
-    /* Version of the plugin, which kvdim writes to result files; at most 40 characters. */
+    /* Version of the plugin, written to result files; at most 40 characters. */
     const char *version;
     uint32_t n_methods;                /* 1 .. 32 */
     const kvdim_method *const *method; /* [n_methods] */
@@ -122,8 +114,8 @@ typedef struct kvdim_plugin {
 const kvdim_plugin *kvdim_plugin_v1(void);
 
 /*
- * Defines kvdim_plugin_v1. The first argument is the version of the plugin, a string; the others
- * are the methods of the plugin, 1 .. 32 pointers to kvdim_method with static storage.
+ * Defines kvdim_plugin_v1. Arguments: the plugin's version, a string; 1 .. 32 pointers to
+ * kvdim_method with static storage.
  */
 #define KVDIM_PLUGIN(plugin_version, ...)                                                          \
     const kvdim_plugin *kvdim_plugin_v1(void)                                                      \

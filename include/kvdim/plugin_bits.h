@@ -1,10 +1,9 @@
 /*
- * Plugins that store the numbers of K and V with fewer bits. kvdim/plugin.h has what all plugins
- * share.
+ * Plugins that store the numbers of K and V with fewer bits. Read kvdim/plugin.h first.
  *
  * kvdim codes each token once, after other methods have dropped tokens and removed dimensions. If a
- * method that chooses tokens (kvdim/plugin_tokens.h) later lowers the precision of a token, kvdim
- * codes this token again, in a block of one token.
+ * token method (kvdim/plugin_tokens.h) later lowers a token's precision, the token is coded again,
+ * in a block of one token.
  */
 #ifndef KVDIM_PLUGIN_BITS_H
 #define KVDIM_PLUGIN_BITS_H
@@ -19,38 +18,37 @@ extern "C" {
 typedef struct kvdim_block {
     uint32_t struct_size;
     /*
-     * KVDIM_SIDE_KEYS or KVDIM_SIDE_VALUES. Keys are after RoPE, unless the method sets
-     * kvdim_bits_method.keys_before_rope to 1.
+     * KVDIM_SIDE_KEYS or KVDIM_SIDE_VALUES. Keys are after RoPE unless
+     * kvdim_bits_method.keys_before_rope is 1.
      */
     int32_t side;
     int32_t layer, kv_head;
     /*
-     * 1 if the block is coded at the end of a prompt, 0 if it is coded in a decode step. Tokens
-     * that another method has dropped from the cache are not in the block.
+     * 1: coded at the end of a prompt, 0: in a decode step. Tokens that another method has dropped
+     * are not in the block.
      */
     int32_t prompt;
     /*
-     * Number n of tokens, and number d of dimensions of each token. d is less than the model's
-     * d_head if another method has removed dimensions of the head.
+     * Numbers of tokens and of dimensions. d is below d_head if another method has removed
+     * dimensions.
      */
     size_t n, d;
     const float *x;           /* numbers to be coded, [n][d], finite */
     const uint32_t *position; /* position of each token in its sequence, [n] */
     /*
-     * Attention statistics per token, [n]. `mass` is the sum of the attention probabilities that
-     * the token has received so far, from all query heads. `seen` is the number of probabilities in
-     * this sum. NULL unless the method sets KVDIM_NEEDS_PROBABILITIES.
+     * [n] `mass`: sum of the attention probabilities that the token has received from all query
+     * heads; `seen`: their number. NULL without KVDIM_NEEDS_PROBABILITIES.
      */
     const double *mass, *seen;
 } kvdim_block;
 
 /*
- * The argument `self` of the functions is the pointer that `open` stored. If `open` is NULL, `self`
- * is the array of the values of the method's parameters, const double [n_keys].
+ * `self` is the pointer that `open` stored or, if `open` is NULL, the parameter values, const
+ * double [n_keys].
  */
 typedef struct kvdim_bits_method {
     kvdim_method method;
-    /* If 1, keys are coded before RoPE. kvdim applies RoPE whenever it reads a decoded key. */
+    /* 1: keys are coded before RoPE, which kvdim applies whenever it reads a decoded key. */
     int32_t keys_before_rope;
     /*
      * Checks the parameter values `value` [n_keys] against the model and stores *self. `open` and
@@ -59,19 +57,16 @@ typedef struct kvdim_bits_method {
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /*
-     * Sets how keys or values (`side`) are divided into blocks. *window is the number of newest
-     * tokens that are not coded (0 .. 2^24), and *block the number of tokens that are coded
-     * together (1 .. 2^20). If m tokens are stored, the first (m - window) / block * block are
-     * coded, with the quotient rounded down. The tokens after them stay exact in the type of the
-     * cache. The coded tokens of a prompt are coded in one call. Tokens after the prompt are coded
-     * block by block as blocks fill up. If this pointer is NULL, window is 0 and block is 1.
+     * Sets the blocks of keys or values (`side`): the newest *window tokens (0 .. 2^24) are not
+     * coded, *block tokens (1 .. 2^20) are coded together. If m tokens are stored, the first
+     * (m - window) / block * block are coded (quotient rounded down); later ones stay exact. A
+     * prompt is coded in one call, later tokens as blocks fill up. NULL: window 0, block 1.
      */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
     /*
-     * Codes block `b`. Writes to `decoded` [n][d] the finite numbers that kvdim uses in place of
-     * b->x. Sets *payload to the number of bits of the codes, and *side_bits to the number of bits
-     * of scales, tables and indices. Both are at least 0. Must accept constant rows, zeros and any
-     * n of at least 1.
+     * Codes block `b`. `decoded` [n][d] receives the finite numbers that replace b->x, *payload the
+     * bits of the codes, *side_bits those of scales, tables and indices, both at least 0. Must
+     * accept constant rows, zeros and any n >= 1.
      */
     int (*code)(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error);

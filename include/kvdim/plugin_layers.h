@@ -1,6 +1,8 @@
 /*
- * Plugins that merge the K and V of a prompt in consecutive layers into one set. kvdim/plugin.h has
- * what all plugins share. K and V of tokens after the prompt are not merged.
+ * Plugins that merge the K and V of a prompt in consecutive layers into one set. Read
+ * kvdim/plugin.h first.
+ *
+ * K and V of tokens after the prompt are not merged.
  */
 #ifndef KVDIM_PLUGIN_LAYERS_H
 #define KVDIM_PLUGIN_LAYERS_H
@@ -23,18 +25,16 @@ typedef struct kvdim_layers {
 
 typedef struct kvdim_layers_method {
     kvdim_method method;
-    /* If 1, `merge` receives keys before RoPE, and kvdim applies RoPE to the merged keys. */
+    /* 1: `merge` receives keys before RoPE, which kvdim applies to the merged keys. */
     int32_t keys_before_rope;
     /*
-     * Returns the number of layers in the group that begins at `layer`: at least 1, at most the
-     * number of layers from `layer` to the last. A group of 1 layer is not merged. `value` holds
-     * the parameter values, [n_keys].
+     * Returns the number of layers in the group that begins at `layer`: 1 (not merged) up to the
+     * last layer. `value` [n_keys]: the parameter values.
      */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
     /*
-     * Replaces the numbers in b->x by those that later reads of the cache return; they must be
-     * finite. Sets *numbers to how many numbers (in the cache's type) are stored for the whole
-     * group of layers. Sets *bits to the number of bits of indices and flags. Each may be 0.
+     * Replaces b->x by the finite numbers that later reads return. *numbers: how many numbers (in
+     * the cache's type) the group stores; *bits: bits of indices and flags. Each may be 0.
      */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);
