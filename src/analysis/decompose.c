@@ -62,7 +62,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
         kvd_err mine;
         if (decompose_one(m, tasks[i], before_rope, first, s, &mine)) {
 #pragma omp critical(kvd_decompose_failed)
-            /* The error of the first failed head is kept, whatever the order of the threads. */
+            /* Keeps the first failed head's error, whatever the order of the threads. */
             if (i < failed) {
                 failed = i;
                 *err = mine;
@@ -75,7 +75,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
 }
 
 typedef struct {
-    /* Streaming QR decomposition. If NULL, LAPACK's dgesdd decomposes the array `rows` instead. */
+    /* streaming QR; NULL: dgesdd decomposes `rows` */
     kvd_tsqr *qr;
     double *rows; /* [room][d], for dgesdd */
     size_t n, room, d;

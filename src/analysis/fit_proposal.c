@@ -20,10 +20,7 @@ static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *
     return 0;
 }
 
-/*
- * Numbers the models on which the result files were measured, and sets model_of[i] for every file.
- * Two files have the same model if its content hash is the same in both.
- */
+/* Sets model_of[i] for every file; equal content hashes are one model. */
 static void number_models(kvd_fit_proposal *x, const kvd_spectrum *s)
 {
     for (size_t i = 0; i < x->n_sweeps; i++) {
@@ -84,10 +81,7 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
                : kvd_no_memory(err, "proposals", n * (sizeof *x->proposal + 6 * sizeof(double)));
 }
 
-/*
- * Computes the kept dimensions of every head for two removed fractions of dimensions: p[0] of Q and
- * K, and p[1] of V.
- */
+/* Computes every head's kept dimensions for removed fractions p[0] of Q and K, p[1] of V. */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
 {
@@ -149,8 +143,7 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
 }
 
 /*
- * Returns the fraction of the elements of a prompt's K and V that the parameters of proposal i
- * remove (Eq. 5 of the ZDC paper), averaged over layers.
+ * Returns the removed fraction of a prompt's K and V for proposal i (ZDC Eq. 5), mean over layers.
  */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {
@@ -165,10 +158,7 @@ static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
     return sum / layers;
 }
 
-/*
- * Writes the names of the proposed parameters that were limited to their valid range, such as "g,
- * p_u_v".
- */
+/* Writes the proposed parameters that were limited to their range, such as "g, p_u_v". */
 static void say_moved(const kvd_proposal *p, char *text, size_t size)
 {
     *text = '\0';

@@ -11,33 +11,26 @@
 #include "common/run.h"
 #include "common/threads.h"
 
-/*
- * Rows and centroids multiplied at a time: 1 MiB of products in float32, which stays in the L2
- * cache.
- */
+/* Rows and centroids multiplied at a time: 1 MiB of float32 products stays in the L2 cache. */
 enum { BLOCK_ROWS = 128, BLOCK_CENTROIDS = 2048 };
 
 typedef struct {
     size_t n, d, k;
-    double *mean; /* mean of all rows, [d] */
-    /* Rows minus their mean, [n][d]. Products of smaller numbers lose fewer digits. */
+    double *mean; /* [d] mean of all rows */
+    /* [n][d] rows minus their mean: smaller products lose fewer digits. */
     float *Y;
-    double *C;         /* centroids of the rows in Y, [k][d] */
-    float *Cf;         /* the centroids C, rounded to float32 */
-    float *half;       /* half the squared length of each centroid, [k] */
-    float *length;     /* length of each centroid, [k] */
-    uint32_t *cluster; /* cluster of each row, [n] */
-    double *distance;  /* squared distance of each row to its centroid, [n] */
+    double *C;         /* [k][d] centroids of Y */
+    float *Cf;         /* C in float32 */
+    float *half;       /* [k] half the squared length of each centroid */
+    float *length;     /* [k] length of each centroid */
+    uint32_t *cluster; /* [n] cluster of each row */
+    double *distance;  /* [n] squared distance of each row to its centroid */
     /*
-     * `order` [n] holds the indices of the rows sorted by cluster. The rows of cluster c are
-     * elements `first`[c] .. `first`[c + 1] - 1 of `order`. `first` has k + 1 elements. `count` [k]
-     * is the number of rows of each cluster.
+     * [k] rows per cluster, [k + 1] and [n]: cluster c has rows order[first[c]] .. order[first[c +
+     * 1] - 1].
      */
     size_t *count, *first, *order;
-    /*
-     * Scores y . c - ||c||^2 / 2, one block for each thread:
-     * [threads][BLOCK_ROWS][BLOCK_CENTROIDS].
-     */
+    /* [threads][BLOCK_ROWS][BLOCK_CENTROIDS] scores y . c - ||c||^2 / 2. */
     float *scores;
 } state;
 
@@ -79,10 +72,7 @@ static void state_free(state *s)
     free(s->scores);
 }
 
-/*
- * Returns ||y - c||^2. The order of the additions is fixed, so that equal centroids have equal
- * distances.
- */
+/* Returns ||y - c||^2 with a fixed order of additions: equal centroids have equal distances. */
 static double squared_distance(const float *y, const double *c, size_t d)
 {
     double sum[4] = {0};
@@ -111,22 +101,22 @@ static void centre(state *s, const float *X, const size_t *start)
 }
 
 /*
- * Error bounds of the score y . c - ||c||^2 / 2 of a row y and a centroid c. The nearest centroid
- * has the largest score. A score computed in float32 is off by at most ||c|| (ROW_ERROR(d) ||y|| +
- * CENTROID_ERROR ||c||), whatever the order in which SGEMM adds the products.
+ * Error bounds of the score y . c - ||c||^2 / 2, largest for the nearest centroid c of row y. In
+ * float32 it is off by at most
  *
- * With u = FLT_EPSILON / 2, a sum of d products is off by at most d u / (1 - d u) ||y|| ||c||
- * (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Rounding c and ||c||^2 / 2
- * and subtracting add at most 2 u ||y|| ||c|| + u ||c||^2. The constants below are larger than
- * these sums, to cover the terms of second order in u.
+ *   ||c|| (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||)
+ *
+ * in any order of SGEMM. With u = FLT_EPSILON / 2, a sum of d products is off by at most d u / (1 -
+ * d u) ||y|| ||c|| (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1); rounding
+ * c and ||c||^2 / 2 and subtracting add 2 u ||y|| ||c|| + u ||c||^2. The constants also cover
+ * second order in u.
  */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
 /*
- * Turns the k products y . c in `scores`, of a row y with centroids c, into upper bounds of the
- * exact scores y . c - ||c||^2 / 2. Also computes a lower bound of each of these scores, and
- * returns the largest of the lower bounds and `least`.
+ * Turns k products y . c in `scores` into upper bounds of y . c - ||c||^2 / 2. Returns the largest
+ * of their lower bounds and `least`.
  */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
@@ -155,10 +145,9 @@ static float bound_scores(const float *restrict half, const float *restrict leng
 }
 
 /*
- * Assigns `row` to the nearest centroid among its current one and centroids first .. first + k - 1.
- * `scores` [k] holds the row's products y . c with these centroids, and is overwritten. `row_error`
- * is ROW_ERROR(d) ||y||. *bound is a lower bound of the row's largest score over all centroids that
- * previous calls compared with the row. This call raises *bound by the centroids of this call.
+ * Assigns `row` to the nearest of its centroid and centroids first .. first + k - 1. `scores` [k]:
+ * products y . c, overwritten; `row_error`: ROW_ERROR(d) ||y||; *bound: lower bound of the row's
+ * largest score so far.
  */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
@@ -172,10 +161,7 @@ static void assign_row(state *s, size_t row, float row_error, float *scores, siz
             continue;
         const uint32_t c = (uint32_t)(first + j);
         const double there = squared_distance(y, s->C + c * s->d, s->d);
-        /*
-         * If two centroids are equally near, the lower index must win, so that copies of a row
-         * share a cluster.
-         */
+        /* If two centroids are equally near, the lower index wins: copies of a row share a cluster. */
         if (there < s->distance[row] || (there <= s->distance[row] && c < s->cluster[row])) {
             s->cluster[row] = c;
             s->distance[row] = there;
@@ -206,7 +192,7 @@ static void assign_block(state *s, size_t first, size_t m)
     }
 }
 
-/* Returns the K-means objective: the sum of squared distances of rows to their centroids. */
+/* Returns the sum of squared distances of rows to their centroids. */
 static double assign(state *s)
 {
     for (size_t c = 0; c < s->k; c++) {
@@ -241,9 +227,8 @@ static int by_distance(const void *a, const void *b)
 }
 
 /*
- * Searches `rows` from index `next` for a row that may leave its cluster, and returns its index in
- * `rows`. Such a row is not alone in its cluster, and differs from the vector `last`. `rows` is
- * sorted by falling distance to the centroid.
+ * Returns the next index in `rows` (by falling distance to the centroid) of a row that is not alone
+ * in its cluster and differs from `last`.
  */
 static size_t next_far(const state *s, const far_row *rows, size_t next, const float *last)
 {
@@ -256,7 +241,7 @@ static size_t next_far(const state *s, const far_row *rows, size_t next, const f
     return s->n;
 }
 
-/* Moves to each empty cluster the row that is farthest from its centroid. */
+/* Moves to each empty cluster the row farthest from its centroid. */
 static int fill_empty(state *s, size_t *moved, kvd_err *err)
 {
     size_t empty = 0, next = 0;
@@ -301,12 +286,12 @@ static void sort_by_cluster(state *s)
     }
     for (size_t i = 0; i < s->n; i++)
         s->order[s->first[s->cluster[i]]++] = i;
-    /* The loop moved first[c] to the end of cluster c, which is the start of cluster c + 1. */
+    /* The loop moved first[c] to the start of cluster c + 1. */
     memmove(s->first + 1, s->first, s->k * sizeof *s->first);
     s->first[0] = 0;
 }
 
-/* Computes the means of the clusters, C [k][d]. A cluster without rows gets 0. */
+/* Computes the clusters' means C [k][d]; 0 without rows. */
 static void means(const state *s, const float *rows, double *C)
 {
 #pragma omp parallel for schedule(dynamic, 16)

@@ -1,9 +1,8 @@
 /*
- * kvdim-fit: computes how many dimensions each head keeps, from singular value removal rates or
- * from wanted compression rates. Also proposes parameters of method ZDC for given losses of
- * quality.
+ * kvdim-fit: computes the kept dimensions of each head from removal or compression rates, and
+ * proposes parameters of method ZDC.
  *
- * Reads kvdim/spectrum, kvdim/error-table and kvdim/accuracy files. Writes kvdim/rates.
+ * Reads kvdim/spectrum, kvdim/error-table and kvdim/accuracy. Writes kvdim/rates.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,14 +21,11 @@ static const char program[] = "kvdim-fit";
 typedef struct {
     kvd_common_options common;
     const char *spectrum, *error_table;
-    /*
-     * Value of --pair as typed, such as "qk,vw" (Q and K, V and W_O). NULL selects the first
-     * matrices in the input file from which a method can choose dimensions.
-     */
+    /* --pair as typed, such as "qk,vw"; NULL: the first usable matrices of the input file */
     const char *pairs;
     bool wanted[KVD_N_PAIRS];
     bool energy, by_p, by_loss;
-    /* Values of --removal-rate, --overall-p or --loss, whichever was given. */
+    /* of --removal-rate, --overall-p or --loss */
     double *value;
     size_t n_values;
     const char *sweep[KVD_FIT_SWEEPS];
@@ -104,11 +100,7 @@ static const kvd_program description = {
 static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
-/*
- * Chooses the matrices whose singular values decide how many dimensions are kept. Singular values
- * of Q, K or V alone are of use in studies but to no compression method, so they are chosen only if
- * --pair names them.
- */
+/* Singular values of Q, K or V alone serve studies, not methods, and are chosen only by --pair. */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)
 {

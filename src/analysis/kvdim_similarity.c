@@ -1,8 +1,7 @@
 /*
- * kvdim-similarity: measures how similar the rotations are that one model gets from different
- * texts.
+ * kvdim-similarity: compares the rotations that one model gets from different texts.
  *
- * Reads kvdim/spectrum files. Writes kvdim/similarity.
+ * Reads kvdim/spectrum. Writes kvdim/similarity.
  */
 #include <math.h>
 #include <stdio.h>
@@ -137,10 +136,7 @@ static int compare_all(const config *cfg, const kvd_spectrum *s, kvd_h5 *out, js
     return 0;
 }
 
-/*
- * Fails if the last input of the run has the same content hash as an earlier input, because a copy
- * of a text is no second text.
- */
+/* A copy of a text is no second text: fails on an input with an earlier input's hash. */
 static int check_new(const kvd_run *run, kvd_err *err)
 {
     const kvd_run_input *const last = &run->inputs[run->n_inputs - 1];

@@ -1,7 +1,7 @@
 /*
  * kvdim-spectrum: computes singular values and rotations of every attention head.
  *
- * Reads kvdim/activations or kvdim/moments, one or more files of one model. Writes kvdim/spectrum.
+ * Reads kvdim/activations or kvdim/moments of one model. Writes kvdim/spectrum.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,9 +40,8 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
 }
 
 /*
- * A kvd_pair i names matrices that share a rotation. by_gram[i] is true if their singular values
- * are computed from a Gram matrix. `any` is true if by_gram[i] is true for some i. need[x] is true
- * if the rows of tensor x (Q, K, V, ...) must be read.
+ * by_gram[i]: kvd_pair i is decomposed by a Gram matrix; `any`: some is. need[x]: the rows of
+ * tensor x are read.
  */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
@@ -60,10 +59,7 @@ static plan make_plan(const config *cfg)
     return p;
 }
 
-/*
- * Vectors of one layer: the recorded Q, K and V of each input file. With --centroids, there is a
- * single source, the centroids of the vectors of all files.
- */
+/* Vectors of one layer per input file or, with --centroids, the centroids of all files. */
 typedef struct {
     const kvd_source *source;
     size_t n;
@@ -97,8 +93,8 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
 }
 
 /*
- * Decomposes the matrices X of vectors of one layer without forming X^T X. With --method gram,
- * decomposes only the heads whose small singular values X^T X cannot represent.
+ * Decomposes a layer's matrices X without X^T X; with --method gram, only heads whose small
+ * singular values X^T X loses.
  */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
@@ -127,10 +123,7 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
     return one;
 }
 
-/*
- * Computes the singular values and rotations of layers `first` .. `first` + n - 1. If K-means
- * centroids replace the rows, n is 1, so that only one layer's centroids are in memory.
- */
+/* Computes layers `first` .. `first` + n - 1; with centroids n is 1, to save memory. */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
 {
@@ -164,10 +157,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
                              kvd_err *err)
 {
     const plan p = make_plan(cfg);
-    /*
-     * Number of layers decomposed at once. A GPU is fastest with many matrices. On the CPU one
-     * layer needs the least memory.
-     */
+    /* A GPU is fastest with many matrices; one layer at a time saves memory on the CPU. */
     const int at_once = p.any && cfg->common.device == KVD_DEVICE_CUDA && !cfg->reduction.centroids
                             ? s->n_layers
                             : 1;
@@ -185,10 +175,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/*
- * Returns the number of rows of a decomposed matrix. Weighted centroids count as all vectors of
- * their clusters.
- */
+/* Returns the rows of a decomposed matrix; weighted centroids count as their vectors. */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;
@@ -227,9 +214,8 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
 }
 
 /*
- * Returns true if --device=auto should select the GPU. Starting the GPU takes 0.2 to 0.8 s. On the
- * CPU, an eigendecomposition (dsyevd) takes 2.6 ns d^3 per matrix and thread
- * (results/h200/spectrum).
+ * Returns true if --device=auto should select the GPU: starting it takes 0.2 to 0.8 s, a CPU thread
+ * 2.6 ns d^3 per matrix (results/h200/spectrum).
  */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
@@ -241,10 +227,7 @@ static bool device_pays(const config *cfg, const kvd_moments *sum)
     return 2.6e-9 * heads * d * d * d / cfg->common.threads > 0.5;
 }
 
-/*
- * Decides if the GPU is used. With --device=auto, selects the GPU only if the library cuSOLVER is
- * installed.
- */
+/* --device=auto selects the GPU only with the library cuSOLVER. */
 static int resolve_device(config *cfg, const kvd_moments *sum, char *gpu, size_t size, kvd_err *err)
 {
     const bool asked = cfg->common.device == KVD_DEVICE_CUDA;
@@ -323,9 +306,7 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
         goto done;
     for (int i = 0; i < run->n_inputs; i++)
         s.calibration.seconds_collect += run->inputs[i].seconds;
-    /*
-     * Create the output file before the computation, so that a missing folder is reported at once.
-     */
+    /* Created first: a missing folder is reported at once. */
     if (kvd_h5_create(&out, cfg->common.output, &kvd_schema_spectrum, run, err) ||
         (gpu[0] && kvd_h5_put_text(&out, "/provenance", "gpu", gpu, err)) ||
         compute(cfg, &in, &pruned, &s, err))

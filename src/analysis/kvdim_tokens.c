@@ -1,9 +1,7 @@
 /*
- * kvdim-tokens: finds the tokens that are important to attention, and how they differ by layer,
- * head and request.
+ * kvdim-tokens: finds the tokens that matter to attention, by layer, head and request.
  *
- * Reads kvdim/attention files of one model and adds them up. Writes kvdim/tokens, the data of Fig.
- * 6-8 of the ZDC paper and Fig. 1-3 of the LeanKV paper.
+ * Reads kvdim/attention files of one model. Writes kvdim/tokens (ZDC Fig. 6-8, LeanKV Fig. 1-3).
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 
 #include "common/linalg.h"
 
-/* Rows passed to a callback at once: 2 MiB of float32 at d_head 128. */
+/* Rows per callback: 2 MiB of float32 at d_head 128. */
 enum { BLOCK_ROWS = 4096 };
 
 static int group_of(const kvd_model_info *m)
@@ -18,9 +18,8 @@ static int group_of(const kvd_model_info *m)
 }
 
 /*
- * Heads whose rows make up matrix h, which is decomposed: query heads q_first .. q_first + q_count
- * - 1, and KV head `kv`. The index h is a KV head, or a query head if every query head has its own
- * rotation.
+ * Heads whose rows make up matrix h (a KV head or, with own rotations, a query head): query heads
+ * from q_first on, and KV head `kv`.
  */
 typedef struct {
     int q_first, q_count, kv;
@@ -158,7 +157,7 @@ int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_ro
     return status;
 }
 
-/* Passes a weight matrix [d_head][d_model] transposed, as d_model rows of d_head values. */
+/* Passes a weight matrix [d_head][d_model] transposed, as d_model rows. */
 static int send_weight(kvd_activations *a, buffers *b, bool w_o, int layer, int head,
                        kvd_row_sink sink, void *ctx, kvd_err *err)
 {

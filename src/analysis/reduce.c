@@ -9,8 +9,7 @@
 #include "common/rng.h"
 
 /*
- * The sequences to drop from text number `text` are chosen with random stream TEXT_STREAMS +
- * `text`. Clustering uses streams with lower numbers.
+ * Random stream of text i's dropped sequences is TEXT_STREAMS + i; clustering uses lower streams.
  */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 
@@ -45,10 +44,7 @@ static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_s
     return n_spans;
 }
 
-/*
- * Drops random sequences of one file. `span` receives the remaining ranges of tokens, and must have
- * room for n of them.
- */
+/* Drops random sequences of a file. `span` [n] receives the remaining ranges of tokens. */
 static int prune_source(kvd_source *s, const size_t *start, size_t n, size_t text, double prune,
                         uint64_t seed, kvd_span *span, kvd_pruned *out, kvd_err *err)
 {

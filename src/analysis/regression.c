@@ -12,7 +12,7 @@
 
 const char *const kvd_set_name[KVD_N_SET] = {"g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v"};
 
-/* Returns true if `item`, such as "zack.p_u.qk=0.5", sets a fraction of dimensions to remove. */
+/* Returns true if `item`, such as "zack.p_u.qk=0.5", sets a removed fraction. */
 static bool is_rate(const char *item)
 {
     static const char *const key[] = {".p.qk=", ".p.v=", ".p_u=", ".p_u.qk=", ".p_u.v="};
@@ -24,8 +24,8 @@ static bool is_rate(const char *item)
 }
 
 /*
- * Splits `settings`, the parameters of a method. importance.g and importance.rise go to *t, and
- * fractions of removed dimensions are dropped. All other parameters go to `rest`.
+ * Splits `settings`: importance.g and .rise go to *t, removed fractions are dropped, others go to
+ * `rest`.
  */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
@@ -63,7 +63,7 @@ static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
     return kvd_fail(err, "pair '%s' is none of ours", name);
 }
 
-/* Sets the members of *s that must be equal for all rows of the result file, from row `row`. */
+/* Sets from row `row` what must be equal in all rows of the file. */
 static int set_common(kvd_sweep *s, const kvd_rows *r, size_t row, const char *rest, kvd_err *err)
 {
     snprintf(s->method, sizeof s->method, "%s", kvd_row_text(r, row, "method"));
@@ -179,10 +179,8 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
 }
 
 /*
- * Fills the matrices of the least-squares problem a x = y. Each loss above 0 gives one row of `a`
- * and one of `y`. Column m < n_models of `a` is 1 if the loss was measured on model m, else 0. The
- * last column is ln Q_d, the logarithm of the loss. The row of `y` holds the six parameters in
- * kvd_set of that measurement.
+ * Fills a x = y, a row per loss above 0. Column m < n_models of `a`: 1 if the loss is of model m;
+ * last column: ln Q_d (the loss). Row of `y`: the six parameters of kvd_set.
  */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
@@ -285,7 +283,7 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
     return sum / (double)r->n_models;
 }
 
-/* Limits *x to lo .. hi and rounds it to four decimals. Returns true if *x was outside lo .. hi. */
+/* Limits *x to lo .. hi and rounds it to four decimals. Returns true if it was outside. */
 static bool put(double *x, double lo, double hi)
 {
     const double wanted = *x, within = fmin(fmax(wanted, lo), hi);

@@ -14,12 +14,11 @@ enum { SIDES = 2, KINDS = KVD_SENSITIVITY_KINDS };
 struct kvd_sensitivity {
     size_t n_layers, n_kv_heads, group, d, threads;
     /*
-     * Sums of x^T x over tokens and over the query heads of each group,
-     * [n_layers][KINDS][n_kv_heads][d][d]. The row vector x is a query, its gradient, a head
-     * output, or its gradient, in the order of KINDS.
+     * [n_layers][KINDS][n_kv_heads][d][d]: sums of x^T x over tokens and a group's query heads; x:
+     * query, its gradient, head output, its gradient.
      */
     double *sum;
-    /* scratch memory of kvd_gram_add, [threads][kvd_gram_scratch(d)] */
+    /* [threads][kvd_gram_scratch(d)] scratch of kvd_gram_add */
     double *scratch;
 };
 
@@ -69,7 +68,7 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
 {
     const float *const rows[KINDS] = {g->q, g->dq, g->o, g->d_o};
     const size_t jobs = s->n_kv_heads * KINDS, ld = s->n_kv_heads * s->group * s->d;
-    /* Smallest index of a failed job, so that the reported error does not depend on the threads. */
+    /* Smallest failed job: the error does not depend on the threads. */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -119,13 +118,10 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /*
-         * Programs that read the file divide singular values by the number of rows, n_rows. These
-         * singular values are per token already, so n_rows must be 1.
-         */
+        /* These singular values are per token already; readers divide them by sqrt(n_rows). */
         out->pair[pair[side]].n_rows = 1;
     }
-    /* Smallest index of a failed job, so that the reported error does not depend on the threads. */
+    /* Smallest failed job: the error does not depend on the threads. */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -145,9 +141,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
 }
 
 /*
- * Returns the predicted loss in nats per token if every direction of a head has the error variance
- * min(theta, sigma^2 / 2). `theta` is one limit for all directions, and sigma the singular value of
- * the direction. *bits receives the mean number of bits per element of K and V.
+ * Returns the predicted loss, nats per token, with error variance min(theta, sigma^2 / 2) per
+ * direction. *bits: mean per element of K and V.
  */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
@@ -170,10 +165,7 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /*
-     * Finds ln theta by bisection. theta is at most `loss`, and is taken to be at least exp(-700) *
-     * `loss`.
-     */
+    /* Bisection in ln theta, from exp(-700) * loss to loss. */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;
@@ -186,7 +178,7 @@ double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 }
 
 typedef struct {
-    /* must be the first field: functions cast a pointer to it to engine * */
+    /* must be the first field: functions cast its pointer to engine * */
     kvd_sensitivity_engine hook;
     kvd_sensitivity_spec spec;
     kvd_backward *pass;

@@ -20,10 +20,7 @@ double kvd_mean_abs(const double *R, size_t d)
 
 double kvd_delta(const double *A, const double *B, size_t d)
 {
-    /*
-     * Elements are added column by column, as kvd_delta_aligned adds them, so that this function
-     * and kvd_delta_aligned return equal numbers if no column is flipped.
-     */
+    /* Adds by column, like kvd_delta_aligned: both are equal if no column is flipped. */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
         for (size_t i = 0; i < d; i++)
@@ -63,10 +60,7 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     double *C = cosines(A, B, d, err);
     if (!C)
         return -1;
-    /*
-     * `sum` is the sum of squares in the m x m leading block of C, the matrix of cosines. Step m
-     * adds the elements of row m - 1 and of column m - 1.
-     */
+    /* Sum of squares in the leading m x m block of C; step m adds row and column m - 1. */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
         const size_t k = m - 1;
@@ -106,10 +100,7 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
     kvd_rng_seed(&rng, seed, stream);
     for (size_t i = 0; i < d * d; i++)
         X[i] = kvd_rng_normal(&rng);
-    /*
-     * Independent normal entries are invariant under rotation, so the basis is distributed
-     * uniformly.
-     */
+    /* Normal entries are invariant under rotation, so the basis is uniform. */
     const int status = kvd_svd_right(X, d, d, X + d * d, R, err);
     free(X);
     return status;
@@ -198,26 +189,17 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/*
- * Measures of the similarity of two rotations of one head. Means over heads are computed later in a
- * fixed order, so that results do not depend on the threads.
- */
+/* Measures per head; means are computed later in a fixed order, whatever the threads. */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    /*
-     * Comparison of the rotation in file a with the rotation in file b: [head][b][a][N_CELL]. The
-     * index a = n_files is for a random rotation in place of a file.
-     */
+    /* [head][b][a][N_CELL]: rotation of file a against file b; a = n_files: a random rotation. */
     double *cell;
-    /*
-     * Mean absolute element of each rotation: [head][n_files + 1]. The last one is a random
-     * rotation.
-     */
+    /* [head][n_files + 1]: mean absolute element of each rotation, the last one random. */
     double *epsilon;
     /*
-     * own[head][b][m - 1] is the fraction of the squared norm of the data in file b that remains if
-     * only the first m dimensions of the rotation in file b are kept.
+     * own[head][b][m - 1]: fraction of file b's squared norm in the first m dimensions of its
+     * rotation.
      */
     double *own;
 } parts;
@@ -276,9 +258,8 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
 }
 
 /*
- * Compares the mean absolute element of the rotation in every file a with the one in file b. The
- * difference is relative to `epsilon`. The number called delta in the ZACK and FDC papers may be
- * this difference, or else the mean of |R_a - R_b|.
+ * Compares the mean absolute elements of rotations, relative to `epsilon`: a reading of delta in
+ * ZACK and FDC, next to mean |R_a - R_b|.
  */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {

@@ -77,12 +77,10 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
 }
 
 /*
- * Computes statistics of the number of critical tokens: the fewest tokens that together receive a
- * fraction of 90, 95 or 99 % of the attention (one statistic for each fraction).
+ * Computes statistics of critical tokens, the fewest with 90, 95 or 99 % of the attention.
  *
- * Reads from *s five fields beginning at `from`: sum of the numbers of critical
- * tokens, sum of squares, minimum, maximum, and sum of fractions. Writes to *t five fields
- * beginning at `to`: mean, standard deviation, minimum, maximum and mean fraction.
+ * *s from `from` on: sum, sum of squares, minimum, maximum, sum of fractions. *t from `to` on:
+ * mean, standard deviation, minimum, maximum, mean fraction.
  */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
@@ -106,10 +104,7 @@ typedef struct {
     size_t token;
 } ranked;
 
-/*
- * qsort comparison of two `ranked`: rising value, and rising position if the values are equal. The
- * position makes every machine choose the same tokens.
- */
+/* qsort by rising value, then position: every machine chooses the same tokens. */
 static int rising(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
@@ -144,16 +139,10 @@ static double value_of(const kvd_attention_stats *s, size_t request, int layer, 
 
 typedef struct {
     const kvd_attention_stats *s;
-    /*
-     * Number of tokens in the set of important tokens (ranked highest), and also in the set of
-     * unimportant tokens (ranked lowest).
-     */
+    /* number of important (ranked highest), and of unimportant (lowest) tokens */
     size_t k;
     ranked *order; /* [seq_len] */
-    /*
-     * One mark per token, [2][n_layers][seq_len]: set[0] is 1 at unimportant tokens, and set[1] is
-     * 1 at important tokens.
-     */
+    /* [2][n_layers][seq_len]: set[0] marks unimportant, set[1] important tokens */
     uint8_t *set;
 } sets;
 
@@ -196,9 +185,8 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
     /*
-     * to[w] is the field of *t that receives the mean over requests of the overlap of two layers:
-     * the fraction of tokens that are unimportant (w = 0) or important (w = 1) in both layers. The
-     * next field receives the standard deviation of that fraction.
+     * Fields of *t: mean over requests of the tokens unimportant (0), important (1) in both layers;
+     * the next field: standard deviation.
      */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;

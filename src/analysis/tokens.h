@@ -4,12 +4,11 @@
 #include "formats/tokens.h"
 
 /*
- * Computes statistics of important tokens from *s, and allocates *out. `share` is the fraction of a
- * request's tokens that are called important, and also the fraction called unimportant (ZDC: 0.35).
+ * Computes statistics of important tokens and allocates *out. `share`: fraction of a request's
+ * tokens that are important, and unimportant (ZDC: 0.35).
  *
- * Consecutive layers form a group if each layer has in common with the group's first layer more
- * than the fraction `group_overlap` (ZDC: 0.95) of its important tokens, and more than this
- * fraction of its unimportant tokens.
+ * Consecutive layers form a group if each shares more than `group_overlap` (ZDC: 0.95) of its
+ * important, and of its unimportant, tokens with the first layer.
  */
 int kvd_tokens_study(const kvd_attention_stats *s, double share, double group_overlap,
                      kvd_tokens *out, kvd_err *err);

@@ -20,7 +20,7 @@ typedef struct {
     size_t d, batch;
     kvd_device_memory memory;
     double *A, *lambda; /* [batch][d][d] and [batch][d] in device memory */
-    int *info;          /* result codes of the solver, [batch], in device memory */
+    int *info;          /* device [batch]: result codes of the solver */
     void *work, *host_work;
     size_t work_bytes, host_bytes;
     int *host_info;
@@ -41,10 +41,7 @@ static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_
                         "the work space of eigenvalues", err);
 }
 
-/*
- * Chooses the number of matrices per batch: begins at n and halves the number until a batch fits
- * into free device memory.
- */
+/* Halves the matrices per batch, n at first, until a batch fits into free device memory. */
 static int choose_batch(solver *s, size_t n, kvd_err *err)
 {
     size_t free_bytes, total;
@@ -108,7 +105,7 @@ static void solver_close(solver *s)
         (void)cudaStreamDestroy(s->stream);
 }
 
-/* Decomposes m matrices. Writes eigenvalues, rising, and eigenvectors [m][d][d], column-major. */
+/* Writes eigenvalues, rising, and eigenvectors [m][d][d], column-major. */
 static int run_batch(solver *s, const double *gram, size_t m, double *lambda, double *vectors,
                      double *seconds, kvd_err *err)
 {
@@ -118,10 +115,7 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     float ms = 0;
     if (kvd_queue_put(s->A, gram, m * matrix, s->stream, what, err) ||
         kvd_cuda_check(cudaEventRecord(s->begin, s->stream), what, err) ||
-        /*
-         * The solver reads only the upper triangle of the column-major matrix. LAPACK's dsyevd with
-         * 'U' in kvd_gram_svd reads the same triangle.
-         */
+        /* Only the upper triangle of the column-major matrix is read, as in kvd_gram_svd. */
         solver_check(s->lib->cusolverDnXsyevBatched(
                          s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
                          CUDA_R_64F, s->A, d, CUDA_R_64F, s->lambda, CUDA_R_64F, s->work,
@@ -221,10 +215,7 @@ done:
     return status;
 }
 
-/*
- * Fills gram [layer][head][d][d] with the Gram matrix X^T X of the vectors X of every layer and
- * head.
- */
+/* Fills gram [layer][head][d][d] with X^T X of the vectors X of every layer and head. */
 static int gather(const kvd_moments *m, kvd_pair pair, bool before_rope, const kvd_spectrum *s,
                   double *gram, kvd_err *err)
 {

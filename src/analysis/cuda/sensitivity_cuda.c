@@ -4,7 +4,7 @@
 #include "common/cuda/gram.h"
 #include "model/pass/cuda/backward.h"
 
-/* Sums on the GPU, in float64, the outer products of queries, head outputs and their gradients. */
+/* Sums in float64 the outer products of queries, head outputs and their gradients on the GPU. */
 
 enum { KINDS = KVD_SENSITIVITY_KINDS };
 
@@ -14,9 +14,8 @@ typedef struct {
     size_t n_layers, n_kv_heads, group, d;
     kvd_device_memory memory;
     /*
-     * Sums of x^T x, [n_layers][KINDS][n_kv_heads][d][d], with only the lower triangles filled. The
-     * row vectors x of the four kinds are, in this order: a query, its gradient, a head's output,
-     * its gradient.
+     * [n_layers][KINDS][n_kv_heads][d][d], lower triangles: sums of x^T x for rows x: query, its
+     * gradient, head output, its gradient.
      */
     double *sum;
     double *scratch;
@@ -63,10 +62,8 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
 }
 
 /*
- * Queues the addition of X^T X for two matrices X, which have one row per token. If `kind` is 0, X
- * is the queries (x[0]) and the head outputs (x[1]). If `kind` is 1, X is the gradients of the
- * queries (x[0]) and of the head outputs (x[1]). `member` is the index of a query head within its
- * group.
+ * Queues X^T X of two matrices, one row per token. `kind` 0: queries x[0], head outputs x[1]; 1:
+ * their gradients. `member`: query head within its group.
  */
 static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
                    int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)
