@@ -158,7 +158,7 @@ TEST(test_against_plain_lloyd)
     against_plain(129, 3, 128, 5, 2);
     against_plain(1000, 16, 40, 100, 3);
     against_plain(64, 1, 5, 0, 4);
-    /* Sizes above one block of rows and one block of centroids. */
+    /* Sizes at which rows and centroids take several blocks each. */
     against_plain(3000, 4, 2100, 0, 5);
     against_plain(7, 2, 7, 0, 6);
     against_plain(200, 5, 1, 3, 7);
@@ -197,7 +197,7 @@ TEST(test_objective_falls)
     }
 }
 
-/* Rows: five copies of each of `distinct` rows. */
+/* Clusters rows that are five copies of each of `distinct` rows. */
 static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 {
     enum { TIMES = 5 };
@@ -219,7 +219,6 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
                  t.last / t.energy);
     for (size_t c = 0; c < distinct; c++)
         assert_int_equal(count[c], TIMES);
-    /* Surplus clusters must stay empty. */
     kvd_rng_choose(&r, n, 2 * distinct, start);
     assert_int_equal(kvd_kmeans(X, n, d, 2 * distinct, start, C, count, &t, &err), 0);
     assert_true(t.last == 0);
@@ -233,8 +232,8 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 }
 
 /*
- * Equal centroids may have unequal float32 products: SGEMM's order of addition depends on the
- * column.
+ * Equal centroids may have unequal float32 products with a row: SGEMM's order of addition depends
+ * on the column.
  */
 TEST(test_distinct_rows_are_found)
 {

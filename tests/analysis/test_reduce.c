@@ -78,7 +78,6 @@ TEST(test_prune_keeps_its_share_of_every_text)
             size_t total = 0, end = 0;
             assert_int_equal(s[i].n_tokens, dump[i].n_tokens - (i ? 10 : 15) * dropped[i]);
             for (size_t k = 0; k < s[i].n_spans; k++) {
-                /* Adjacent sequences must become one range of tokens. */
                 assert_true(k == 0 || s[i].span[k].first > end);
                 assert_int_equal(s[i].span[k].first % (i ? 10 : 15), 0);
                 assert_int_equal(s[i].span[k].n % (i ? 10 : 15), 0);
@@ -199,7 +198,7 @@ TEST(test_centroids)
             all += energy_of(s, 2, (kvd_x)x, 1, h);
             assert_memory_equal(weighted.rows[x][h], again.rows[x][h], n * D * sizeof(float));
             for (size_t c = 0; c < n; c++) {
-                /* Weighted centroid = centroid * sqrt(number of rows in its cluster). */
+                /* Weighted centroid = centroid * sqrt(number of rows in the cluster). */
                 double a = 0, b = 0;
                 for (size_t j = 0; j < D; j++) {
                     a += pow(weighted.rows[x][h][c * D + j], 2);

@@ -20,13 +20,13 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
     return a->share <= b->share && x <= y && (a->share < b->share || x < y);
 }
 
-/* Points named Oracle must be the Pareto front of loss and cache share. */
+/* The points named Oracle must be the Pareto front of loss and cache size. */
 TEST(test_oracle)
 {
     enum { N = 200 };
     static kvd_tried tried[N], best[N];
     for (int round = 0; round < 20; round++) {
-        /* Rounding makes ties likely. Some losses are below 0. */
+        /* Rounding makes ties likely and some losses 0 or negative. */
         for (int i = 0; i < N; i++)
             tried[i] = (kvd_tried){.loss = floor(20 * uniform()) / 10 - 0.3,
                                    .share = floor(1 + 30 * uniform()) / 31};
@@ -96,7 +96,7 @@ TEST(test_lines)
     }
 }
 
-/* One common slope, fitted after subtracting each model's mean. */
+/* All models share one slope, fitted after each model's mean is subtracted. */
 TEST(test_models)
 {
     enum { N = 40, MODELS = 3 };

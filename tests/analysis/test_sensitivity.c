@@ -18,7 +18,7 @@ typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
     /*
-     * sum: gradient of one component, per token, summed over passes.
+     * sum: gradient of one component, per token, over all passes.
      * square: sum of squared gradients over tokens and passes.
      */
     double sum[N], square;
@@ -114,7 +114,7 @@ TEST(test_both_sides_agree)
         }
 }
 
-/* Gradients of log p(y) average to 0 only if y is drawn from the model. */
+/* Gradients of log p(y) have mean 0 only if the tokens y are drawn from the model. */
 TEST(test_drawn_gradients_average_out)
 {
     enum { DRAWS = 100 };
@@ -129,8 +129,8 @@ TEST(test_drawn_gradients_average_out)
     }
     assert_true(of_text == text.square);
     /*
-     * E[mean of squared average gradients] = mean of squared gradients / DRAWS. The factor 2.5
-     * allows for randomness.
+     * Expected value of `mean`: mean of squared gradients / DRAWS. The factor 2.5 allows for
+     * randomness.
      */
     assert_true(mean < 2.5 * drawn.square / DRAWS / DRAWS);
 }
@@ -153,7 +153,7 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
     kvd_sensitivity_free(x.s);
 }
 
-/* The result must not depend on the batch size, but on the seed. */
+/* The result must not depend on the batch size, but must change with the seed. */
 TEST(test_bases)
 {
     kvd_spectrum together, apart, other;
@@ -188,7 +188,10 @@ TEST(test_bases)
     kvd_spectrum_release(&other);
 }
 
-/* Removing a constant dimension costs mean(q^2) mean(g^2) / 2, any other dimension costs 0. */
+/*
+ * Removing the one nonzero dimension costs mean(q^2) mean(g^2) / 2 (g: gradient); any other costs
+ * 0.
+ */
 TEST(test_unit_of_sigma)
 {
     static float q[N][KV * GROUP][D], g[N][KV * GROUP][D];
@@ -222,7 +225,10 @@ TEST(test_unit_of_sigma)
     kvd_spectrum_release(&s);
 }
 
-/* Reverse water-filling: a direction with loss x needs log2(x / theta) / 2 bits at error theta. */
+/*
+ * Reverse water-filling: a direction with loss x needs log2(x / theta) / 2 bits for an error of
+ * theta.
+ */
 TEST(test_rate_distortion)
 {
     kvd_err err = {""};

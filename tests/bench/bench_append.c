@@ -89,7 +89,7 @@ static void measure_copy(void)
     cudaFree(b);
 }
 
-/* Cases: kept dimensions of 8 KV heads, of Q-K and of V. */
+/* Kept dimensions of 8 KV heads in each case: of Q and K, and of V. */
 static const int widths[][2][8] = {
     {{128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
@@ -99,8 +99,8 @@ static const int widths[][2][8] = {
 static const char *const width_names[] = {"128", "64", "mix, p = 0.5", "mix, p = 0.6"};
 
 /*
- * Times the append of n tokens to `old` cached tokens per request. *bytes: bytes that must be
- * moved.
+ * Returns the time to append n tokens to `old` cached tokens per request. *bytes: bytes that must
+ * be moved.
  */
 static double append_us(int w, int batch, int n, int old, int rope, int rotated, double *bytes)
 {
@@ -151,7 +151,7 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     cudaEvent_t e[2];
     for (int i = 0; i < 2; i++)
         check(cudaEventCreate(&e[i]), "cudaEventCreate");
-    /* Several launches between two CUDA events hide the overhead of the events. */
+    /* Launching many times between two CUDA events hides the overhead of the events. */
     const int many = decode ? 20 : 1;
     for (int i = -3, k = 0; i < LAUNCHES; i++) {
         check(cudaEventRecord(e[0], NULL), "cudaEventRecord");
@@ -279,7 +279,7 @@ typedef struct {
 
 enum { STEP_LAYERS = 80, STEP_REPLAYS = 11, STEP_OLD = 8192, STEP_ROWS = 8 };
 
-/* Device memory: inputs, weights, outputs and times of a graph. */
+/* Device memory of a CUDA graph of decode steps. */
 typedef struct {
     void *x, *qkv, *gate_up, *o, *attended, *narrow, *r, *q, *pool;
     float *residual, *gain, *sum, *angles;
@@ -305,7 +305,7 @@ static step_memory step_memory_make(const step_shape *m)
 {
     enum {
         PAGES = STEP_OLD / KVD_PAGE_TOKENS + 1,
-        PAGE_MOST = 2 * 128 * KVD_PAGE_TOKENS /* elements of a KV head's page */
+        PAGE_MOST = 2 * 128 * KVD_PAGE_TOKENS /* largest number of elements of a KV head's page */
     };
     static int32_t lists[(3 + PAGES) * STEP_ROWS];
     const size_t rows = (size_t)(m->n_heads + 2 * m->n_kv) * 128, model = (size_t)m->d_model,
@@ -346,7 +346,7 @@ static void step_memory_free(step_memory *d)
         cudaFree(all[i]);
 }
 
-/* Queues one layer: W_QKV product, kvd_append, remaining products. */
+/* Queues one layer: product with W_QKV, kvd_append, remaining products. */
 static void step_layer(const step_shape *m, const step_memory *d, const kvd_append_args *append,
                        int layer, int timed, cudaStream_t s)
 {
@@ -384,7 +384,7 @@ static void step_layer(const step_shape *m, const step_memory *d, const kvd_appe
     check(kvd_few_rows_run(&gate_up, s), "product");
 }
 
-/* Mean us: of kvd_append by the GPU's clock, of a layer without clock readings. */
+/* Mean times in us: of kvd_append by the GPU's clock, and of a layer without clock readings. */
 typedef struct {
     double append, layer;
 } step_time;
@@ -400,7 +400,7 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     check(cudaStreamCreate(&s), "cudaStreamCreate");
     for (int i = 0; i < 2; i++)
         check(cudaEventCreate(&e[i]), "cudaEventCreate");
-    /* A kernel's first launch loads code, which a capture must not contain. */
+    /* The first launch of a kernel loads code, which a graph capture must not contain. */
     step_layer(m, d, a, 0, 0, s);
     check(cudaStreamSynchronize(s), "cudaStreamSynchronize");
     check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "capture");
@@ -435,7 +435,9 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     return (double)us[STEP_REPLAYS / 2];
 }
 
-/* Times a layer with n requests, rotated or with all 128 dimensions. */
+/*
+ * Returns times of a layer with n requests and rotated heads, or unrotated heads of 128 dimensions.
+ */
 static step_time step_times(const step_shape *m, const step_memory *d, int n, int rotated,
                             int ready)
 {

@@ -37,7 +37,7 @@ typedef struct {
     int32_t batch, q_len, kv_len;
     int d_qk[KV_HEADS], d_v[KV_HEADS];
     double times[ROUNDS];
-    double error; /* relative error of CHECKED output rows */
+    double error; /* relative error of the CHECKED output rows */
 } bench_case;
 
 typedef struct {
@@ -45,12 +45,12 @@ typedef struct {
     int n_cases, rounds;
     double gemm[ROUNDS], read[ROUNDS];
     float *a, *b, *c;
-    /* random numbers beyond the CPU caches, which hold Q, K and V */
+    /* random numbers that exceed the CPU caches; Q, K and V are parts */
     float *pool, *out;
     size_t pool_floats, out_floats;
 } bench;
 
-/* Returns seconds, with one thread processor time. */
+/* Returns seconds: processor time if there is one thread. */
 static double now(void)
 {
     struct timespec t;
@@ -141,7 +141,7 @@ static int check_case(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
     return 0;
 }
 
-/* Times one case. Round -1 warms up and compares with the reference. */
+/* Times one case. Round -1 is a warm-up that checks the outputs. */
 static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
 {
     int32_t q_len[64], kv_len[64];
@@ -159,7 +159,7 @@ static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
     const size_t all = plain.q_elements + plain.k_elements + plain.v_elements;
     if (all > b->pool_floats || plain.o_elements > b->out_floats)
         return kvd_fail(err, "a case needs %zu floats in and %zu out", all, plain.o_elements);
-    /* Each round uses another part of the pool, which is not in a cache. */
+    /* Each round reads another part of the pool, which no cache holds. */
     const size_t slots = b->pool_floats / all, slot = round < 0 ? slots - 1 : (size_t)round % slots;
     const float *q = b->pool + slot * all, *k = q + plain.q_elements, *v = k + plain.k_elements;
     const double start = now();
@@ -180,7 +180,7 @@ static double gemm(bench *b)
     return now() - start;
 }
 
-/* Returns the time to read the pool once, prefetching 4096 bytes ahead. */
+/* Returns the time to read the pool once, with prefetches 4096 bytes ahead. */
 static double read_memory(bench *b, int round)
 {
     const size_t n = (size_t)READ_MB << 18, parts = b->pool_floats / n;
@@ -223,7 +223,7 @@ static void print(const bench *b)
     for (int i = 0; i < b->n_cases; i++) {
         const bench_case *c = &b->cases[i];
         char shape[32], wide[48], spread[32];
-        /* Ratios are taken within a round, as the machine's load varies. */
+        /* Times are compared within a round only, because the machine's load varies. */
         double of_gemm[ROUNDS] = {0}, of_read[ROUNDS] = {0}, of_base[ROUNDS] = {0};
         if (!base || base->isa != c->isa || base->kv_len != c->kv_len || base->group != c->group)
             base = c;

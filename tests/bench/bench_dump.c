@@ -22,11 +22,11 @@ enum { BATCH = 2048, REPEATS = 5, LAYERS = 8, HEADS = 4, KV_HEADS = 2, D = 128, 
 typedef struct {
     const char *dump, *plain;
     kvd_run run;
-    float *q, *k, *v; /* one batch */
+    float *q, *k, *v; /* Q, K and V of one batch */
     kvd_dtype dtype;
     size_t n_tokens;
     size_t bytes; /* bytes of Q, K and V in the file */
-    /* block without zeros for write(2) */
+    /* block of nonzero bytes for write(2) */
     char *piece;
     float *rows;
     void *scratch;
@@ -83,7 +83,7 @@ static int write_dump(bench *b, bool to_disk, double *seconds, kvd_err *err)
     kvd_model_info_set(&a.model, &config, "bench", "xxh3:0", "f32");
     if (kvd_activations_create(&a, b->dump, &b->run, false, err) || kvd_dump_init(&dump, &a, err))
         goto done;
-    /* Space is reserved before the timing, as in kvdim-collect. */
+    /* The file's space is reserved before the timing, as in kvdim-collect. */
     if (to_disk && kvd_h5_sync(&a.file, err))
         goto done;
     for (; dump.first_token < b->n_tokens; dump.first_token += BATCH)

@@ -159,7 +159,7 @@ static cudaError_t run_convert(kvd_dtype type)
 typedef struct {
     const char *name;
     cudaError_t (*launch)(kvd_dtype type);
-    bool wide;          /* reads float32 even with bf16 activations */
+    bool wide;          /* the kernel reads float32 even with bf16 activations */
     double n, bytes[2]; /* bytes moved per element in float32 and bf16 */
     kvd_dtype type;
 } block;
@@ -245,7 +245,6 @@ static void run_attention(void *ctx)
     }
 }
 
-/* Times n sequences of `len` tokens. */
 static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int kv, int d,
                            int window, const kvd_cublas *lib, cublasHandle_t blas,
                            cudaStream_t stream)
@@ -288,7 +287,7 @@ static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int 
     }
     a.hook = kvd_gpu_dense_hook(dense);
     const double ms = median_ms(run_attention, &a, stream);
-    double seen = 0; /* number of (query, key) pairs with a score */
+    double seen = 0; /* number of (query, key) pairs that are attended */
     for (size_t t = 0; t < len; t++)
         seen += (double)(window && t + 1 > (size_t)window ? (size_t)window : t + 1);
     char shape[64];
@@ -319,7 +318,7 @@ static void time_all_attention(void)
         const size_t n = shapes[i][0], len = shapes[i][1];
         time_attention(KVD_BF16, n, len, 32, 8, 128, 0, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 32, 64, 0, lib, blas, stream);
-        /* A window of len - 1 hides one key, which selects cuBLAS products. */
+        /* A window of len - 1 hides one key, which makes attention use cuBLAS. */
         time_attention(KVD_BF16, n, len, 32, 8, 128, (int)len - 1, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 8, 128, 256, lib, blas, stream);
         time_attention(KVD_F32, n, len, 32, 8, 128, 0, lib, blas, stream);

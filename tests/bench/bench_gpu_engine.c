@@ -25,7 +25,7 @@ enum { BATCH = 64, PREFILLS = 4, STEPS = 24 };
 
 static size_t context = 8192;
 static int n_gpus = 1;
-static const char *sizes; /* value of -n; NULL: powers of two */
+static const char *sizes; /* argument of -n; NULL: powers of two */
 static kvd_ceiling gemm, bandwidth;
 
 static double median(double *x, int n)
@@ -72,7 +72,6 @@ static void read_widths(widths *w, const char *text, int d_head)
     }
 }
 
-/* Makes random projections. */
 static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
 {
     const size_t n = (size_t)c->n_layers * (size_t)c->n_kv_heads, dh = (size_t)c->d_head;
@@ -145,7 +144,7 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     return median(second, PREFILLS);
 }
 
-/* Times decode steps of n requests. K and V of earlier tokens are never computed. */
+/* Times decode steps of n requests. K and V of earlier tokens are arbitrary. */
 static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)
 {
     kvd_err err;
@@ -169,7 +168,7 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     return median(second, STEPS);
 }
 
-/* Returns the number of requests timed after n, or 0 at the end. */
+/* Returns the next number of requests after n, or 0 at the end. */
 static size_t next_size(size_t n, size_t factor)
 {
     static const char *at;

@@ -61,7 +61,7 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* Returns random bytes that are finite numbers in every format read. */
+/* Returns random bytes that are finite numbers in all number formats of the kernels. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -113,7 +113,6 @@ static void set_positions(const kvd_leankv_pool *p, const kvd_leankv_head *head,
     free(got);
 }
 
-/* Arguments of the kernels that all measurements share. */
 static kvd_leankv_steps shared;
 
 static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
@@ -145,7 +144,7 @@ static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
     check(cudaMemcpy(p.head, head, heads * sizeof *head, cudaMemcpyHostToDevice), "heads");
     check(kvd_leankv_grow(&p, shared.slot, batch, 0, 1, 1, 0), "grow");
     check(cudaDeviceSynchronize(), "grow");
-    /* This case also times the update of precision levels, which reads positions. */
+    /* This case also times the update of precision levels, which reads token positions. */
     if (c->low > 0 && !c->uneven)
         set_positions(&p, head, heads);
     *x = (launch){.c = c,
@@ -248,7 +247,7 @@ static int run_launch(void *ctx, void *stream, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "%s: %s", x->name, cudaGetErrorString(e));
 }
 
-/* Removes a decode step's tokens from the cache, for another timing. */
+/* Removes the last decode step's tokens from the cache, so that the step can run again. */
 static int restore_heads(void *ctx, void *stream, kvd_err *err)
 {
     const launch *const x = ctx;
@@ -272,7 +271,7 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         make_case(&x[n++], &cases[i], batch, &rng);
     const int cached = n;
-    /* Updates of precision levels (K8V4 and K4V2), and of page tables when no head needs a page. */
+    /* Times the update of precision levels, and of page tables when no head needs a page. */
     for (int i = 0; i < cached; i++)
         if (x[i].c && !strcmp(x[i].c->what, "K8V4 K4V2") && !x[i].c->uneven) {
             x[n] = x[i];

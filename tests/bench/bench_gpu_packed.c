@@ -23,9 +23,9 @@ enum { D = 128, KV = 8, GROUP = 4, SAMPLES = 30, RIVALS = 16 };
 
 typedef struct {
     const char *name;
-    kvd_packed_args a; /* kernel on quantised codes */
+    kvd_packed_args a; /* arguments of the kernel on quantised codes */
     kvd_packed_decode_args d;
-    kvd_decode_args dense; /* bf16 kernel */
+    kvd_decode_args dense; /* arguments of the bf16 kernel */
     double bytes;
 } launch;
 
@@ -50,7 +50,7 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* Returns random bytes that are finite numbers in every format read. */
+/* Returns random bytes that are finite numbers in all number formats of the kernels. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -120,7 +120,7 @@ static void make_dense(launch *x)
     check(kvd_decode_plan(&x->dense, KVD_SCHEDULE_OURS, 0), "plan");
 }
 
-/* Returns bytes read per page: codes, scales, mean number of outliers. */
+/* Returns bytes read per page: codes, scales and the mean number of outliers. */
 static double page_bytes(const kvd_packed_form *f, int outliers)
 {
     const kvd_packed_parts p = kvd_packed_parts_of(f, D, D);

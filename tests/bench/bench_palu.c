@@ -85,7 +85,7 @@ static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int re
         kv_len[b] = len;
     for (size_t i = 0; i < pages; i++)
         table[i] = (int32_t)i;
-    /* Random page order, as in a server after a while. */
+    /* Pages are in random order, as on a server after some time. */
     for (size_t i = pages; i-- > 1;) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         const size_t j = (size_t)(seed >> 33) % (i + 1);

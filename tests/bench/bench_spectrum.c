@@ -38,7 +38,7 @@ static void *get(size_t n, size_t size)
 typedef struct {
     size_t n, d;
     double *X; /* [n][d] */
-    float *f;  /* [n][d], X in float32 */
+    float *f;  /* [n][d]: X in float32 */
     double *R, *G, *scratch;
     double *svd, *tsqr, *gram; /* singular values [d] by each method */
 } head;
@@ -112,7 +112,7 @@ static int by_dsyrk(head *h, kvd_err *err)
     return 0;
 }
 
-/* Writes the largest error relative to the value itself and to the largest value. */
+/* Writes the largest errors: relative to each value, and relative to the largest value. */
 static void errors(const head *h, const double *sigma, double *relative, double *of_largest)
 {
     *relative = *of_largest = 0;

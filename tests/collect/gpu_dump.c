@@ -112,7 +112,7 @@ static kvd_gpu_share share_of(const test_case *c, int index)
                            .n_kv_heads = kv_heads};
 }
 
-/* Copies n tensors to the device, adjacent in each row, with NaN before and after. */
+/* Copies n tensors to the device, next to each other in each row, with NaN around them. */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)
 {
@@ -184,7 +184,7 @@ static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int 
         if (kvd_gpu_dump_add(dump[g], &on, first, gpu_err))
             status = -1;
         check(cudaDeviceSynchronize(), c->name);
-        /* Overwrites the input as soon as kvd_gpu_dump_add returned, as the forward pass may. */
+        /* Overwrites Q, K and V right after kvd_gpu_dump_add, as the forward pass may. */
         fill_bytes(qkv, 0xff, rows * ld * kvd_dtype_bytes(c->type));
         check(cudaDeviceSynchronize(), c->name);
         check(cudaFree(qkv), c->name);

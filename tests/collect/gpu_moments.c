@@ -61,7 +61,7 @@ static void must(int status, const char *what)
     }
 }
 
-/* Numbers in `type` on the device, in float32 on the host. */
+/* Array in number type `type` on the device, in float32 on the host. */
 typedef struct {
     float *host;
     void *device;
@@ -110,7 +110,7 @@ static kvd_moments shape_of(const test_case *c)
                          .has_pre = c->pre};
 }
 
-/* Rows hold one token's Q, K and V. `pre`: Q and K before RoPE. */
+/* Each row has one token's Q, K and V. `pre`: Q and K before RoPE. */
 typedef struct {
     array qkv, pre;
     kvd_gpu_attention_in in;
@@ -208,7 +208,6 @@ static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments 
         at[l] = (kvd_gpu_layer){.qkv = qkv.device, .o = o.device};
         const kvd_gpu_weights w = {.type = c->type, .share = *s, .layer = at};
         must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
-        /* A second call must replace the moments, not add to them. */
         must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
         check(cudaDeviceSynchronize(), c->name);
         for (int g = KVD_G_W_O; g <= KVD_G_W_V; g++)
@@ -240,7 +239,7 @@ static void run(const test_case *c)
     must(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
              kvd_moments_alloc(&want, &err),
          c->name);
-    /* `one`: one run. `two`: copied to the host and back between batches. */
+    /* one: computed in one run; two: copied to the host and back between batches. */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
     must(!two, c->name);
@@ -376,7 +375,7 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
     /*
-     * Lower triangles only: one multiplication and one addition per matrix element and input row.
+     * Only lower triangles: one multiplication and one addition per matrix element and input row.
      */
     const double flop = 48.0 * 128 * 129 * n;
     printf(

@@ -21,7 +21,7 @@ static const float v[N] = {1, 2, 3, 4};
 static const kvd_config config = {
     .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = 1, .d_head = 1, .d_model = HEADS};
 
-/* Records attention statistics of arrays `q` and `k`. The caller releases *s. */
+/* Records attention statistics of the arrays q and k. The caller releases *s. */
 static void record(kvd_attention_stats *s, size_t window)
 {
     static const size_t offset[2] = {0, N};
@@ -83,8 +83,8 @@ TEST(test_window)
 }
 
 /*
- * Lowest two mean scores as queries: tokens 1, 2 in both layers. As keys: tokens 1, 3 in layer 0,
- * tokens 1, 2 in layer 1.
+ * The two lowest mean scores as queries: tokens 1, 2 in both layers. As keys: tokens 1, 3 in layer
+ * 0 and 1, 2 in layer 1.
  */
 TEST(test_sets)
 {
@@ -104,7 +104,7 @@ TEST(test_sets)
         assert_float_equal(kvd_tokens_at_distance(&t, KVD_T_IMPORTANT, want[i].by, 1).mean,
                            want[i].high, 1e-15);
     }
-    /* Adjacent layers with equal token sets must form one group. */
+    /* Adjacent layers with equal token sets form one group. */
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE * LAYERS + 1] < 0.5);
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE_AS_KEY * LAYERS + 1] > 0.5);
     kvd_tokens_release(&t);

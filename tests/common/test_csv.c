@@ -8,7 +8,7 @@
 
 static kvd_err err;
 
-/* All fields of a file: '|' ends a field, ';' ends a row. */
+/* All fields of a file, with '|' after each field and ';' after each row. */
 typedef struct {
     char text[4096];
     size_t stop_at;
@@ -169,7 +169,6 @@ TEST(test_formulas)
 
 /* ---- files with several tables ---- */
 
-/* Reads table "b" from `text`. */
 static int read_table(const char *text, size_t len, joined *j)
 {
     char path[] = "/tmp/kvdim-csv-XXXXXX";
@@ -190,7 +189,7 @@ TEST(test_tables)
     joined j;
     assert_int_equal(read_table(text, whole, &j), 0);
     assert_string_equal(j.text, "x;11;");
-    /* Cut at every byte. */
+    /* A file that ends early must be refused, wherever it ends. */
     for (size_t len = 0; len < whole - 1; len++)
         assert_int_equal(read_table(text, len, &j), -1);
     assert_int_equal(read_table(text, (size_t)(strstr(text, "c,3") - text), &j), -1);

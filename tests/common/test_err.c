@@ -9,7 +9,7 @@
 #include "common/progress.h"
 #include "unit.h"
 
-/* Writes to `text` the progress messages shown `ago` seconds after the start. */
+/* Writes to `text` the progress messages that appear `ago` seconds after the start. */
 static void shown(bool quiet, bool terminal, double total, double ago, char *text, size_t size)
 {
     int ends[2];
@@ -95,7 +95,7 @@ TEST(test_errno)
     assert_string_equal(err.msg, "cannot open 'x': No such file or directory");
 }
 
-/* Memory limits far above what the test and sanitizers use. */
+/* The limits are so large that neither the test nor a sanitizer reaches them. */
 TEST(test_memory_limit)
 {
     kvd_err err;

@@ -50,7 +50,7 @@ TEST(test_round_trip)
     assert_true(kvd_h5_exists(&f, "/qk/sigma") && kvd_h5_exists(&f, "/qk") &&
                 kvd_h5_exists(&f, "/"));
     assert_false(kvd_h5_exists(&f, "/qk/R") || kvd_h5_exists(&f, "/no/such/thing"));
-    /* A seed is unsigned. */
+    /* A seed is unsigned and must not be read as a signed number. */
     assert_int_equal(kvd_h5_get_int(&f, "/provenance", "seed", &v, &err), -1);
     says(
         "'%s' attribute '/provenance/seed' is 18446744073709551615, more than 9223372036854775807");
@@ -118,7 +118,10 @@ TEST(test_sizes)
                                         {3, 700, 300},
                                         {1, 3, 400000},
                                         {0, 3, 2},
-                                        /* Chunks divide the last, the middle and the first axis. */
+                                        /*
+                                         * Shapes whose chunks divide the last, the middle and the
+                                         * first axis.
+                                         */
                                         {2, 1, 1500001},
                                         {5, 900, 700},
                                         {43, 8, 8192}};
@@ -201,7 +204,7 @@ TEST(test_half_types)
         ok(kvd_h5_write(&f, &s, type, half, &err));
         ok(kvd_h5_finish(&f, &err));
         ok(kvd_h5_open(&f, path, &schema, &err));
-        /* Reference: HDF5's own conversion. */
+        /* Compares with HDF5's own conversion to float32. */
         ok(kvd_h5_read(&f, "/x", 1, dims, H5T_NATIVE_FLOAT, got, &err));
         assert_memory_equal(want, got, sizeof want);
         kvd_h5_close(&f, false);

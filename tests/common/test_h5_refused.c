@@ -68,7 +68,7 @@ TEST(test_foreign_and_newer)
     says("'%s' holds kvdim/test, kvdim/other is wanted");
     assert_int_equal(kvd_h5_open(&f, path, &old, &err), -1);
     says("'%s' has version 2 of kvdim/test, this program knows versions up to 1");
-    /* Changes attribute `complete` with HDF5 alone. */
+    /* Changes the attribute with HDF5 alone, as another program might. */
     hid_t id = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     hid_t a = H5Aopen(id, "complete", H5P_DEFAULT);
     const int64_t zero = 0;
@@ -95,7 +95,7 @@ TEST(test_foreign_and_newer)
     kvd_run_release(&again);
 }
 
-/* A link to another file could read any file of the user. */
+/* A link to another file could make a program read any file of the user. */
 TEST(test_links_are_refused)
 {
     write_file();
@@ -166,7 +166,7 @@ TEST(test_damaged)
     free(data);
 }
 
-/* Values that change after opening must fail by checksum. */
+/* Values that change after the file was opened must fail their checksums. */
 TEST(test_damaged_when_read)
 {
     enum { N = 1 << 16 };
@@ -205,7 +205,7 @@ static long faults_of_children(void)
     return u.ru_minflt;
 }
 
-/* A file is checked in a child process once, and again after a change. */
+/* A file is checked in a child process only once, and again after a change. */
 TEST(test_read_once)
 {
     unsigned char *data;
@@ -268,7 +268,7 @@ static void write_contents(contents *c)
                       row = {"/rows/text", "Texts.", "1", text, 1, {N_ROWS}, {"row"}};
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < LARGE; i++)
-        /* Few distinct values compress well, so most random flips hit metadata. */
+        /* Few distinct values compress well, so most random flips hit other data. */
         c->large[i] = i / 200000 + 1;
     for (int i = 0; i < MEDIUM; i++)
         c->medium[i] = kvd_rng_normal(&r);
@@ -287,7 +287,7 @@ static void write_contents(contents *c)
        kvd_h5_write(&f, &little, H5T_NATIVE_DOUBLE, c->little, &err) ||
        kvd_h5_write(&f, &number, H5T_NATIVE_DOUBLE, &c->number, &err) ||
        kvd_h5_write(&f, &row, text, c->row, &err));
-    /* More attributes than HDF5 keeps in an object header by default. */
+    /* HDF5 keeps fewer attributes than these in an object header. */
     for (int i = 0; i < 10; i++) {
         (void)snprintf(name, sizeof name, "n%d", i);
         ok(kvd_h5_put_int(&f, "/model", name, i, &err));

@@ -108,7 +108,7 @@ TEST(test_rounding)
     kvd_rng_seed(&r, 5, 0);
     for (size_t k = 0; k < 2; k++) {
         const format *f = &formats[k];
-        /* Midpoints of adjacent numbers, and the floats next to each midpoint. */
+        /* Tests midpoints of adjacent numbers and the floats next to each midpoint. */
         for (unsigned i = 0; i + 1 < 0x7fff; i++) {
             const double a = value(f, i), b = value(f, i + 1);
             if (isnan(a) || isnan(b))
@@ -137,7 +137,7 @@ TEST(test_specials)
                        0x1p-149f, 0x1p-133f, 0x1p-134f, 1.f};
     for (size_t k = 0; k < 2; k++)
         check_rounding(&formats[k], x, sizeof x / sizeof *x);
-    /* A NaN with payload only in the low bits must not become infinity. */
+    /* A NaN with a payload in the low bits only must not become infinity. */
     for (size_t k = 0; k < 2; k++)
         for (uint32_t sign = 0; sign < 2; sign++) {
             float nans[9], back[9];

@@ -53,7 +53,7 @@ static double as_bf16(double x)
     return f;
 }
 
-/* Returns rows [n][d] whose singular values fall geometrically by a factor kappa in total. */
+/* Returns rows [n][d]. The singular values fall geometrically, in total by the factor kappa. */
 static double *rows_of(size_t n, size_t d, double kappa, int bf16)
 {
     double *Z = get(n * d), *Q = get(d * d), *X = get(n * d);
@@ -113,7 +113,10 @@ static void check_basis(const double *X, size_t n, size_t d, const double *sigma
         for (size_t i = 0; i < j; i++)
             assert_true(fabs(C[j * d + i]) <= tol * top * top);
     }
-    /* Keeping m columns of R must lose the sum of squared singular values from index m on. */
+    /*
+     * Keeping the first m columns of R must lose the sum of squared singular values from index m
+     * on.
+     */
     const size_t m = (d + 1) / 2;
     double lost = 0, tail = 0;
     for (size_t j = m; j < d; j++)
@@ -195,7 +198,6 @@ TEST(test_tsqr_keeps_small_values)
     oracle(X, n, d, want);
     kvd_tsqr *q = kvd_tsqr_new(d, &err);
     assert_non_null(q);
-    /* Adding rows in several calls may change only rounding. */
     size_t done = 0;
     for (size_t piece = 1; done < n; piece = piece * 3 + 1) {
         const size_t m = n - done < piece ? n - done : piece;
@@ -278,10 +280,7 @@ TEST(test_rank_deficient_and_zero)
     assert_int_equal(kvd_gram_svd(G, D, sigma, R, &err), 0);
     assert_true(sigma[0] == 0 && kvd_orthogonality(R, D) < 1e-14);
 
-    /*
-     * Only one eigenvalue is above 0. kvd_gram_svd must set the others, which are rounding errors,
-     * to 0.
-     */
+    /* Rows in one direction have one eigenvalue above 0. kvd_gram_svd must set all others to 0. */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < D; j++)
             X[i * D + j] = (double)(i + 1) * (double)(j + 1) / 3;

@@ -46,7 +46,7 @@ TEST(test_groups_of_version_2)
     put("two/user/memory.max", "100000\n");
     put("two/user/memory.current", "60000\n");
     assert_true(left_in("list2", "two") == 40000);
-    /* The page cache counts as free memory. */
+    /* The page cache counts as free memory, so active_file and inactive_file are added. */
     put("two/user/memory.stat", "anon 30000\nfile 30000\nactive_file 10000\ninactive_file 20000\n");
     assert_true(left_in("list2", "two") == 70000);
     put("two/user/job/memory.max", "15000\n");
@@ -74,7 +74,7 @@ TEST(test_groups_of_version_1)
 TEST(test_address_space)
 {
 #ifdef __SANITIZE_ADDRESS__
-    /* the sanitizer's address space exceeds this memory limit */
+    /* the address space of the sanitizer exceeds this test's limit */
     skip();
 #endif
     const kvd_memory_left before = kvd_memory_available();

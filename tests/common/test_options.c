@@ -366,7 +366,7 @@ TEST(test_lists)
     assert_int_equal(n, 3);
     assert_true(x[0] == 0.1 && x[1] == 0.5 && x[2] == 1e-3);
     free(x);
-    /* Values must be exactly 0.3, not 0.1 + 0.1 + 0.1. */
+    /* Values must be exact decimals such as 0.3, not sums such as 0.1 + 0.1 + 0.1. */
     assert_int_equal(kvd_arg_doubles("-r", "0:0.9:0.1", 0, 1, &x, &n, &err), 0);
     assert_int_equal(n, 10);
     assert_true(x[3] == 0.3 && x[9] == 0.9);

@@ -94,7 +94,7 @@ TEST(test_second_writer_is_refused)
     kvd_output_release(&out, false);
 }
 
-/* Processes increment a counter in one file. Lost updates mean that the lock failed. */
+/* Several processes increment a counter in a file. A lost update shows that the lock failed. */
 TEST(test_lock_excludes)
 {
     enum { PROCESSES = 6, ROUNDS = 60 };
@@ -154,7 +154,7 @@ TEST(test_refusals)
     assert_non_null(strstr(err.msg, "File name too long"));
     assert_int_equal(kvd_output_begin(&out, "-", &err), -1);
     assert_non_null(strstr(err.msg, "cannot write to standard output ('-')"));
-    /* Root ignores permissions, so the rest runs as another user. */
+    /* Root ignores permissions, so the rest of the test runs as another user. */
     const bool root = geteuid() == 0;
     if (root && (chown(folder, 65534, 65534) || seteuid(65534)))
         return;
@@ -258,7 +258,7 @@ TEST(test_outputs_are_distinct)
     assert_int_equal(kvd_output_distinct(apart, 3, &err), 0);
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     assert_int_equal(kvd_output_distinct(plain, 2, &err), 0);
-    /* o.h5.state + .new equals o.h5 + .state.new. */
+    /* o.h5.state with suffix .new has the same name as o.h5 with suffix .state.new. */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

@@ -77,14 +77,14 @@ TEST(test_replaces)
     run("[ -e x/old ]");
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ \"$(ls x)\" = a ] && [ ! -e x.partial ] && [ ! -e x.lock ]");
-    /* With `replace`, the output folder may be missing. */
+    /* With `replace`, the old output folder may be missing. */
     run("rm -rf x");
     assert_int_equal(kvd_output_folder_begin(&out, path, true, &err), 0);
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ -d x ]");
 }
 
-/* A NAME.partial that holds folders is foreign and must stay. */
+/* A folder NAME.partial that holds folders was made by another program and must stay. */
 TEST(test_left_behind)
 {
     kvd_output out;
@@ -139,7 +139,7 @@ static const char *const contents[] = {"page", "in/", NULL};
 static bool exchange_refused;
 
 /*
- * Replaces the system call. If `exchange_refused` is set, the call fails as on network file
+ * Replaces the system call. If `exchange_refused` is set, exchanges fail as on network file
  * systems.
  */
 int renameat2(int old_fd, const char *from, int new_fd, const char *to, unsigned flags)

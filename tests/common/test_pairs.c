@@ -123,7 +123,7 @@ TEST(test_stacks_are_in_order)
     kvd_activations_close(&a);
 }
 
-/* Another order of Q's and K's rows may change the rotation only by rounding. */
+/* Stacking Q and K in another order may change the rotation only by rounding. */
 TEST(test_order_of_the_stack_does_not_matter)
 {
     kvd_activations a;

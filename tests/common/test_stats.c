@@ -4,7 +4,7 @@
 #include "common/stats.h"
 #include "unit.h"
 
-/* Output of the demonstration program of PCG's authors, seed 42, stream 54. */
+/* Numbers of the demonstration program of PCG's authors, seed 42, stream 54. */
 TEST(test_published_sequence)
 {
     static const uint64_t want[6] = {0x86b1da1d72062b68u, 0x1304aa46c9853d39u, 0xa3670e9e0dd50358u,
@@ -17,7 +17,7 @@ TEST(test_published_sequence)
         assert_true(kvd_rng_u64(&r) == want[i]);
 }
 
-/* Output of NumPy's PCG64, state from splitmix64 with seed 12345 and stream 7. */
+/* Numbers of NumPy's PCG64 with the state that splitmix64 gives for seed 12345 and stream 7. */
 TEST(test_seeding)
 {
     static const uint64_t want[4] = {0x37ed2b54a5083b51u, 0x715b4b62b44a5905u, 0x589f405473706604u,
@@ -53,7 +53,7 @@ TEST(test_below)
     for (int k = 0; k < 7; k++)
         chi2 += (cell[k] - N / 7.0) * (cell[k] - N / 7.0) / (N / 7.0);
     assert_true(chi2 < 27.9);
-    /* n = 0.75 * 2^64: plain remainders would make results in the lower third twice as frequent. */
+    /* n = 0.75 * 2^64. Remainders modulo n would be twice as frequent in the lower third. */
     const uint64_t n = 0xc000000000000000u;
     double sum = 0;
     for (int i = 0; i < N; i++) {
@@ -109,7 +109,7 @@ TEST(test_known_answers)
     near(kvd_cv(x, 8), sqrt(32.0 / 7) / 5);
     near(kvd_stddev(x, 1), 0);
     near(kvd_mad(x, 8), 0.5);
-    /* Equal numbers far from zero must have standard deviation 0. */
+    /* Equal numbers far from zero have standard deviation 0. */
     const double c[] = {1e9 + 0.5, 1e9 + 0.5, 1e9 + 0.5};
     near(kvd_stddev(c, 3), 0);
     const double u[] = {3, 1, 2, 4};
@@ -138,7 +138,7 @@ TEST(test_bootstrap_shape)
     const double num[] = {1, 2, 3, 4, 5, 6, 7, 8}, den[] = {2, 4, 6, 8, 10, 12, 14, 16};
     const double zero[N] = {0}, last_one[N] = {[N - 1] = 1};
     kvd_interval v, w;
-    /* Equal ratios in all clusters give an interval without width. */
+    /* Equal ratios in all clusters give an interval of width 0. */
     assert_int_equal(kvd_bootstrap_ratio(num, den, N, 200, 1, &v, &err), 0);
     near(v.value, 0.5);
     near(v.lo, 0.5);
@@ -162,7 +162,7 @@ TEST(test_bootstrap_shape)
     assert_true(isnan(v.lo) && isnan(v.hi));
 }
 
-/* About 95 of 100 intervals must contain the true value for correlated tokens. */
+/* About 95 of 100 intervals must contain the true value, although tokens are correlated. */
 TEST(test_bootstrap_coverage)
 {
     enum { TRIALS = 400, CLUSTERS = 60 };
@@ -183,7 +183,7 @@ TEST(test_bootstrap_coverage)
         fail_msg("%d of %d intervals hold the truth", inside, TRIALS);
 }
 
-/* Result: mean of the strata's ratios, independent of their sizes. */
+/* The result is the mean of the ratios of all strata, whatever the sizes of the strata. */
 TEST(test_bootstrap_strata)
 {
     enum { N = KVD_BOOTSTRAP_CLUSTERS };
@@ -193,9 +193,9 @@ TEST(test_bootstrap_strata)
     const size_t few[] = {0, 2, N - 1};
     kvd_interval v, w;
     assert_int_equal(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err), 0);
-    /* Strata have ratios 0.5 and 0.9. One ratio over all clusters would be 42 / 60. */
+    /* The strata have ratios 0.5 and 0.9. One ratio over all clusters would be 42 / 60. */
     near(v.value, (0.5 + 0.9) / 2);
-    /* Equal ratios within a stratum give an interval without width. */
+    /* Equal ratios within a stratum give an interval of width 0. */
     near(v.lo, v.value);
     near(v.hi, v.value);
     assert_int_equal(kvd_bootstrap_strata(num, other, one, 1, 300, 7, &v, &err), 0);

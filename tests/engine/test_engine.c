@@ -23,9 +23,9 @@ typedef struct {
     kvd_checkpoint *checkpoint;
     const kvd_config *config;
     uint32_t input[REQUESTS], output[REQUESTS];
-    /* First token of each request in `id`, which omits each last output token. */
+    /* index in `id` of each request's first token */
     size_t offset[REQUESTS + 1];
-    size_t longest; /* includes the last output token */
+    size_t longest; /* longest request, with its last output token */
     uint32_t *id;
     float *want; /* expected logits, [tokens][vocab] */
 } texts;
@@ -40,7 +40,7 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /* Odd requests exceed longrope's threshold for the long factors. */
+        /* Prompts of odd requests exceed the length at which longrope changes its factors. */
         if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2)
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;
@@ -133,8 +133,8 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 }
 
 /*
- * Serves the requests with the text's next token as input of each decode step. If `pages` is not 0,
- * the cache has that many pages, reserved on use.
+ * Serves the requests. Decode steps get the text's next token as input. pages: size of the cache,
+ * allocated on use; 0: unlimited.
  */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
@@ -271,8 +271,7 @@ TEST(test_plans_of_dims)
 }
 
 /*
- * 16-bit caches need larger tolerances: another order of addition may round to another 16-bit
- * number.
+ * 16-bit caches need larger tolerances: sums in another order may round to another 16-bit number.
  */
 TEST(test_types_of_the_cache)
 {
@@ -320,9 +319,8 @@ TEST(test_window_is_what_is_held)
 }
 
 /*
- * Tolerance: a smaller batch changes SGEMM's rounding and thus codes at a border.
- * OpenBLAS Haswell distances: zipcache 2.0e-4, gear 7.1e-5, h2o 4e-7. A wrong parameter gives above
- * 4e-3.
+ * Measured distances with OpenBLAS's Haswell kernels: zipcache 2.0e-4, gear 7.1e-5, h2o 4e-7. A
+ * wrong parameter gives above 4e-3.
  */
 TEST(test_plans_row_by_row)
 {
@@ -370,7 +368,7 @@ TEST(test_plans_row_by_row)
 }
 
 /*
- * A preempted request restarts with a longer prompt, so prompt compression may change its logits.
+ * A preempted request enters again with a longer prompt, which a method may compress differently.
  */
 TEST(test_preempted_requests)
 {

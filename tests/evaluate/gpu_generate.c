@@ -91,7 +91,7 @@ static void set_up(void)
     }
 }
 
-/* Plan of a method, with its projections. */
+/* A method's plan and its projections. */
 typedef struct {
     kvd_method m;
     kvd_point *point;
@@ -136,7 +136,10 @@ typedef struct {
     double seconds;
 } outcome;
 
-/* Generates text. Tokens in `forced` replace generated ones. scores: computes log probabilities. */
+/*
+ * Generates text. Tokens in `forced` replace generated ones. If `scores`, computes log
+ * probabilities.
+ */
 static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *forced, bool scores,
                      outcome *o, kvd_err *err)
 {
@@ -152,7 +155,7 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *for
 }
 
 typedef struct {
-    /* log probability of the CPU's token minus the GPU's, at their first difference */
+    /* log probability of the CPU's token minus that of the GPU's first different token */
     double margin;
     /* mean difference of log probabilities of the CPU's tokens */
     double log_p;
@@ -494,13 +497,13 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         const bool smooth = method[i].smooth, f32 = type == KVD_F32;
         if (only && !strstr(method[i].text, only))
             continue;
-        /* Rounding may change a chosen page or cluster, or a stored sign. */
+        /* Rounding may change which page or cluster is chosen, or a stored sign. */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
         /*
-         * Rounding may decide which tokens merge. A noise of 0.3 % on prompt scores moves
-         * elasticcache by 1.2 nats.
+         * Rounding may decide which tokens are merged. Noise of 0.3 % in scores changes
+         * elasticcache's results by 1.2 nats.
          */
         const bool merges =
             !strcmp(method[i].text, "elasticcache") || !strcmp(method[i].text, "d2o");
@@ -576,12 +579,12 @@ static void run_on_engine(void)
 }
 
 /*
- * Compares engine and CPU with sinks, window and experts. A window above some lengths would let the
- * CPU compress windowed layers.
+ * Compares engine and CPU on a model with sinks, windows and routed experts. Every sequence exceeds
+ * the window.
  */
 static void compare_gpt_oss(void)
 {
-    /* bf16 rounding can change an expert, which moves a log probability by up to 1. */
+    /* Rounding to bf16 can change the choice of an expert, and a log probability by up to 1. */
     static const limits most = {.margin = 1, .log_p = 0.05, .bits = 1e-12, .sequences = SEQUENCES},
                         chosen = {.margin = 2, .log_p = 0.2, .bits = 1e-12, .sequences = SEQUENCES};
     static const char *const method[] = {"h2o",

@@ -66,7 +66,7 @@ TEST(prompts_as_the_authors)
                              item->turn[0].answer_prefix) > 0);
         if (strcmp(prompt, json_string_value(json_object_get(x, "prompt"))))
             fail_msg("%s: '%s'", item->task, prompt);
-        /* The context ends with the document, because the question follows. */
+        /* The context ends with the document, so that the question can be appended. */
         const char *const end = strstr(item->context, "two lines.");
         if (!end || strcmp(end, "two lines."))
             fail_msg("%s: the context is '%s'", item->task, item->context);
@@ -164,7 +164,7 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
         fail_msg("%s", err.msg);
 }
 
-/* LongBench cuts the middle of long prompts. */
+/* LongBench cuts the middle out of long prompts. */
 TEST(the_middle_is_cut)
 {
     static const char text[] = "One two three four five six seven eight nine ten. Eleven twelve "
@@ -249,7 +249,10 @@ TEST(turns_follow_or_stand_apart)
     json_decref(item);
 }
 
-/* No second BOS token; white space around the user's text is removed. */
+/*
+ * A chat template must not add a second BOS token, and white space around the user's text is
+ * removed.
+ */
 TEST(chat_around_turns)
 {
     static const kvd_chat chat = {.name = "test",
@@ -329,7 +332,7 @@ TEST(chat_around_turns)
     json_decref(item);
 }
 
-/* Columns of data set simonjegou/ruler, which kvpress reads. */
+/* Items of data set simonjegou/ruler, which kvpress reads. */
 TEST(columns_of_kvpress)
 {
     kvd_benchmark b;

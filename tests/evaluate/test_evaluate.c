@@ -273,7 +273,10 @@ typedef struct {
     kvd_quality *reference;
 } outcome;
 
-/* Evaluates one method. Without `shortcuts`, the model also runs in passes with a known result. */
+/*
+ * Evaluates one method. Without `shortcuts`, the model also runs where its result is known
+ * beforehand.
+ */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
 {
@@ -294,7 +297,7 @@ static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t 
     const kvd_method_setup setup = {.config = config, .seed = 3};
     assert_int_equal(kvd_method_parse(name, &m, &err), 0);
     kvd_dims d = {0};
-    /* The second evaluation uses kept results of the uncompressed model. */
+    /* The second evaluation uses the kept results of the uncompressed model. */
     for (int again = 0; again < (keep ? 2 : 1); again++) {
         if (again)
             kvd_choice_release(&o->c);
@@ -335,8 +338,8 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
         /*
-         * off: accepted relative error. Rounding alone gives squared errors below off^2 times the
-         * squared norm.
+         * `off` is the accepted relative error. Without loss, squared errors are below off^2 times
+         * the squared norm.
          */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
@@ -359,7 +362,7 @@ static void drop_outcome(outcome *o)
     free(o->reference);
 }
 
-/* Prompts that run once for several methods must give the results of whole sequences. */
+/* Prompts that run once for several methods must give the results of separate runs. */
 TEST(test_prompts_run_once)
 {
     static const char *const methods[] = {"zack,p=0.5",
@@ -384,7 +387,7 @@ TEST(test_prompts_run_once)
         }
 }
 
-/* Method `none` is not run. Results must equal a run's bit for bit. */
+/* Method `none` is not run, but its results must equal those of a run bit for bit. */
 TEST(test_none_is_not_run)
 {
     for (int keep = 0; keep < 2; keep++) {
@@ -445,8 +448,8 @@ TEST(test_attention_error_by_hand)
     assert_int_equal(kvd_attention_error_init(&e, &kept, &c, &err), 0);
     assert_int_equal(kvd_attention_error_add(&e, &in, v, &err), 0);
     /*
-     * Head 0: expected (3,4) (0,0), actual (3,1) (0,5). Head 1: expected (0,2) (0,-2), actual (1,2)
-     * (0,-3).
+     * Expected and actual outputs. Head 0: (3,4) (0,0) and (3,1) (0,5). Head 1: (0,2) (0,-2) and
+     * (1,2) (0,-3).
      */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
@@ -455,7 +458,7 @@ TEST(test_attention_error_by_hand)
      * values.
      */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
-    /* Head 1: 2 is exact, -2 became -3: (0 + 1/2) / 2. */
+    /* Head 1: 2 is exact and -2 became -3, so the mean is (0 + 1/2) / 2. */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);
     double norm, zdc, zeros;
     kvd_attention_error_mean(&e, &norm, &zdc, &zeros);
@@ -488,7 +491,7 @@ TEST(test_error_scan)
         }
     }
     assert_true(positive > 60);
-    /* The table must agree with an evaluation in which one head is cut. */
+    /* The error table must agree with an evaluation in which one head keeps fewer dimensions. */
     kvd_dims d;
     assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err), 0);
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};
@@ -497,7 +500,7 @@ TEST(test_error_scan)
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
-    /* Without spare memory, heads are measured one at a time. */
+    /* If memory is short, the heads are measured one at a time. */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;
     assert_int_equal(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err),

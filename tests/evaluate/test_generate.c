@@ -78,7 +78,7 @@ static int set_up(void **state)
     config = kvd_checkpoint_config(checkpoint);
     hidden = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *hidden);
     logits = malloc((size_t)LONGEST * (size_t)config->vocab_size * sizeof *logits);
-    /* Room for two of three sequences. */
+    /* The generator has room for two of the three sequences. */
     const kvd_generator_spec spec = {.max_tokens = 2 * LONGEST, .max_len = LONGEST};
     generator = kvd_generator_new(checkpoint, &spec, &err);
     forward = kvd_forward_new(checkpoint, LONGEST, LONGEST, &err);
@@ -167,7 +167,7 @@ static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, 
     return kvd_forward_run(ctx, first, &prompts->hook, -1, NULL, err);
 }
 
-/* Computes logits of the whole sequence. plan NULL: uncompressed KV cache. */
+/* Computes logits of the whole sequence. If plan is NULL, the KV cache is uncompressed. */
 static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
 {
     kvd_err err = {""};
@@ -217,7 +217,7 @@ TEST(none_is_repeated_full_passes)
     assert_true(fabs(account.payload - account.dense) < 1);
 }
 
-/* longrope's factors change at 32 tokens, which requires K to be recomputed. */
+/* longrope changes RoPE's factors at 32 tokens, after which K must be recomputed. */
 TEST(longrope_follows_the_text)
 {
     enum { N = 5, TEXT = 64 };
@@ -276,7 +276,7 @@ TEST(longrope_follows_the_text)
 }
 
 /*
- * Compares generation with whole sequences. tolerance: for log probabilities, as rounding may
+ * Compares generation with whole sequences. tolerance: for log probabilities, because rounding may
  * change a code.
  */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
@@ -288,7 +288,7 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
     double p[3 * N_NEW] = {0}, q[3 * N_NEW] = {0};
     kvd_continuations c = {.n_sequences = PROMPTS, .offset = offset, .id = id, .end = end};
     generate(generator, &o.plan, &c, (kvd_continued){.token = token, .log_p = p});
-    /* Generated tokens, given as forced tokens, must be predicted again. */
+    /* If generated tokens are forced, the same tokens must be predicted. */
     c.forced = token;
     generate(generator, &o.plan, &c, (kvd_continued){.token = again, .log_p = q, .rank = rank});
     for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
@@ -358,7 +358,7 @@ static size_t read_line(FILE *f, double *x, size_t most)
     return n;
 }
 
-/* Oracle: Transformers (tests/oracle/transformers_oracle.py). */
+/* Compares with Transformers (tests/oracle/transformers_oracle.py). */
 TEST(none_is_transformers)
 {
     enum { SEQUENCES = 5, N = 24, MOST = 100 };
@@ -478,8 +478,8 @@ static void count_progress(void *ctx, double n)
 }
 
 /*
- * Generates two answers per sequence with forced questions, then forces these tokens and compares.
- * ended: return value of end_early.
+ * Generates two answers per sequence after forced questions. A run with these tokens forced must
+ * predict the same. ended: end_early's result.
  */
 static void check_questions(size_t ended)
 {
@@ -505,7 +505,7 @@ static void check_questions(size_t ended)
     assert_int_equal(seen[0], 2 * ANSWER);
     assert_int_equal(seen[1], 2 + ANSWER);
     assert_int_equal(seen[2], 2);
-    /* Each layer of each step reports progress, which adds up to all sequences. */
+    /* Progress is reported in each layer of each step and adds up to all sequences. */
     assert_true(progress.n_calls >= cost[0].steps * (size_t)config->n_layers);
     assert_true(fabs(progress.sequences - PROMPTS) < 1e-9);
     size_t n = 0, at[3 * PLACES];
@@ -553,7 +553,7 @@ static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type
     return why;
 }
 
-/* Methods that the CUDA engine lacks must be generated token by token. */
+/* Methods that the CUDA engine does not support must be generated token by token. */
 TEST(paths_on_a_gpu)
 {
     char engine[] =
@@ -571,7 +571,7 @@ TEST(paths_on_a_gpu)
         if (!*why_not(config, text, KVD_BF16))
             fail_msg("%s in the engine", text);
     assert_string_equal(why_not(config, "none", KVD_F16), "the engine stores bf16 (--cache bf16)");
-    /* With norms of Q and K after projection, K cannot be quantised before RoPE. */
+    /* If Q and K are normalised after projection, K cannot be quantised before RoPE. */
     kvd_config normed = *config;
     normed.qk_norm = true;
     assert_string_equal(why_not(&normed, "none", KVD_BF16), "");

@@ -46,7 +46,7 @@ static int tear_down(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /* account: whole call; stepped: sum over calls of add_step. */
+    /* account: of the whole call; stepped: sum over all steps */
     kvd_stepwise_account account, stepped;
     size_t steps;
     kvd_continued_cost cost[PROMPTS]; /* filled only by run_short */
@@ -88,7 +88,7 @@ static void assert_same(const divided *a, const divided *b)
     assert_int_equal(b->account.rows, b->stepped.rows);
 }
 
-/* Each thread acts as a GPU. */
+/* Several threads stand in for several GPUs. */
 TEST(several_workers_are_one)
 {
     static divided one, several;
@@ -102,10 +102,7 @@ TEST(several_workers_are_one)
     }
 }
 
-/*
- * Generator path whose pass `fail_at` fails and which can then allocate more memory, counted by
- * `grown`.
- */
+/* Path whose pass number `fail_at` fails and which can then get more memory (`grown` times). */
 typedef struct {
     kvd_generate_path path;
     kvd_generate_path *rows;
@@ -173,8 +170,8 @@ static void add_advance(void *ctx, double n)
 }
 
 /*
- * Generates all sequences as one group. fail_at: failing pass, 0 for none. grown: earlier
- * allocations of memory.
+ * Generates all sequences as one group. Pass fail_at fails (0: none). grown: how often earlier
+ * groups got more memory.
  */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
@@ -220,7 +217,7 @@ static void assert_same_groups(const divided *got, const divided *want)
     assert_int_equal(got->account.rows, want->account.rows);
 }
 
-/* After a failure for lack of memory, the group restarts in parts with more memory. */
+/* If memory is short, the group begins again in parts and with more memory. */
 TEST(groups_begin_again)
 {
     static divided want, got;
@@ -235,7 +232,7 @@ TEST(groups_begin_again)
         assert_float_equal(advanced, PROMPTS, 1e-9);
         assert_same_groups(&got, &want);
     }
-    /* After an earlier allocation, groups start in parts. */
+    /* If an earlier group got more memory, later groups run in parts at once. */
     assert_int_equal(run_short(0, 1, &got, &advanced, &s, &err), 0);
     assert_int_equal(s.grown, 1);
     assert_true(s.passes > passes);

@@ -119,7 +119,7 @@ TEST(test_bytes)
 {
     static const struct {
         const char *model;
-        /* numbers stored per token, over all layers */
+        /* numbers that the cache stores per token in all layers */
         size_t numbers;
     } cases[] = {{"deepseek-v2", (11 + 6) * 2},
                  {"deepseek-v2-lite", (13 + 4) * 2},
@@ -148,7 +148,7 @@ TEST(test_bytes)
         assert_true(bytes.dense == 2.0 * (double)cases[i].numbers && bytes.nominal == bytes.dense);
         kvd_plan_close(&plan);
 
-        /* 2 first and 9 recent tokens stay, with the latent vectors of the uncompressed cache. */
+        /* 11 tokens stay (2 first, 9 recent) with the latent vectors of the uncompressed cache. */
         assert_int_equal(open_plan("streaming,sink=2,recent=9", c, &plan, &err), 0);
         free(whole_pass(checkpoint, &plan, id, &got));
         assert_true(fabs(got.steps.dense - (double)cases[i].numbers * 32 *

@@ -21,7 +21,7 @@ TEST(test_by_hand)
     /* Among equal logits the first counts as the largest. */
     assert_true(q.top1 == 1);
     assert_true(q.agree == 1);
-    /* KL(uniform || p) of token 0; 0 for token 1. */
+    /* KL(uniform || p) of token 0; that of token 1 is 0 */
     const double kl = (log(8.0 / 3) + log(8.0 / 6) + log(8.0 / 15)) / 3;
     assert_true(fabs(q.kl - kl) < 1e-6);
 
@@ -127,8 +127,8 @@ TEST(test_refuses)
 }
 
 /*
- * About 95 % of intervals must contain the true value. Pairing by sequence must shorten intervals
- * of ratios.
+ * About 95 % of intervals must contain the true value. Resampling both models alike must shorten
+ * intervals of ratios.
  */
 TEST(test_intervals)
 {

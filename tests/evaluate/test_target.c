@@ -8,8 +8,8 @@
 #include "unit.h"
 
 /*
- * Returns a measurement at parameter x. share: kept fraction of accuracy, confidence interval lo ..
- * hi.
+ * Returns a measurement at parameter x: kept fraction of the accuracy `share`, with confidence
+ * interval lo .. hi.
  */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
@@ -35,7 +35,7 @@ TEST(test_monotone)
         "surely kept up to 0.1 (5.0 %), surely lost from 0.4 (20.0 %); 5 points");
 }
 
-/* If accuracy is not monotone, the smallest x that misses the target counts. */
+/* If accuracy is not monotone in x, the smallest x that misses the target counts. */
 TEST(test_not_monotone)
 {
     const kvd_target_sample s[] = {at(0, 1, 1, 1), at(0.1, 0.98, 0.97, 0.992),
@@ -82,7 +82,7 @@ typedef struct {
     double miss;
     /* x is a multiple of `grain` */
     double grain;
-    /* an x below `miss` that misses the target; -1: none */
+    /* a value below `miss` that misses the target; -1: none */
     double dip;
     size_t measured;
     double last[128];
@@ -109,7 +109,7 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /* Text 0 misses the target above miss - 0.2, text 1 above miss + 0.2. */
+    /* Text 0 misses the target for x > miss - 0.2, text 1 for x > miss + 0.2. */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};
@@ -229,7 +229,7 @@ TEST(test_search_of_a_method)
     assert_true(t[0].found.kept.value >= 0.123 && t[0].found.misses.value < 0.123);
     assert_true(t[0].found.kept.value - t[0].found.misses.value <= KVD_TARGET_STEP);
     assert_int_equal(t[0].found.n_points, s.n);
-    /* The interval contains the target at every parameter. */
+    /* The confidence interval contains the target at every parameter value. */
     s = (score){.least = 0.123, .half = 0.2};
     assert_int_equal(kvd_method_target_search(&t[1], &point, 0.99, 0, NULL, evaluate, &s, &err), 0);
     assert_false(kvd_target_tells(t[1].found.surely_kept.saving, t[1].found.surely_lost.saving));
@@ -252,8 +252,8 @@ TEST(test_crossing_by_hand)
 enum { SEQUENCES = 60, POINTS = 5 };
 
 /*
- * Simulates correct predictions at p, the fraction of removed dimensions. Accuracy of b falls half
- * as fast as that of a. Noise is shared per sequence.
+ * Simulates correct predictions of two methods at fractions p of removed dimensions. Method b loses
+ * accuracy half as fast as a. Noise is common to both.
  */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)
@@ -269,7 +269,7 @@ static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][S
     }
 }
 
-/* True crossings of target 0.98: method a at p = 0.2, method b at p = 0.4. */
+/* Method a crosses the target 0.98 at p = 0.2, method b at p = 0.4. */
 TEST(test_pairing_and_coverage)
 {
     enum { TRIALS = 60 };

@@ -22,7 +22,7 @@
 enum { TOKENS = 37 };
 static const double bar =
     /*
-     * Accepted relative Frobenius distance of logits, as between our forward pass and Transformers.
+     * largest relative Frobenius distance of logits, as between our forward pass and Transformers
      */
     2e-5;
 
@@ -147,7 +147,7 @@ static double distance(const float *x, const float *y, size_t n)
     return sqrt(error / square);
 }
 
-/* full: all heads keep d_head dimensions. Otherwise kept dimensions differ between heads. */
+/* If `full`, all heads keep d_head dimensions. Otherwise kept dimensions differ between heads. */
 static void make_dims(kvd_dims *dims, const kvd_config *config, const kvd_dims_method *method,
                       bool full)
 {
@@ -216,7 +216,7 @@ static void test_family(void **state)
         if (!(off <= bar))
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
-        /* Guards against a vacuous test: cutting dimensions must change the logits. */
+        /* The test would prove nothing if cutting dimensions did not change the logits. */
         if (!full)
             assert_true(distance(got, whole, n) > 1e-2);
         free(want);
@@ -240,7 +240,7 @@ static bool may_change(const kvd_config *c, const char *name)
     return false;
 }
 
-/* Names, dtypes and shapes must agree, and data of tensors that the export leaves alone. */
+/* Checks that names, dtypes, shapes and the data of unchanged tensors agree. */
 static void assert_rest_is_same(const kvd_checkpoint *a, const kvd_checkpoint *b)
 {
     const kvd_shards *const x = kvd_checkpoint_shards(a), *const y = kvd_checkpoint_shards(b);

@@ -472,7 +472,7 @@ static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
     assert_true(H5Fclose(f) >= 0);
 }
 
-/* Writes 150 tokens in batches out of order and unaligned to checksum blocks. */
+/* Writes 150 tokens in batches that are out of order and not aligned with checksums. */
 static const char *made_long(void)
 {
     enum { LONG = 150 };
@@ -538,7 +538,7 @@ TEST(test_checksums)
     flip(path, "/v", 1, 70);
     rows_are_refused(path, 0, 64, NULL);
     rows_are_refused(path, 128, 22, NULL);
-    /* Damage must be found even if only undamaged tokens of a checksum block are read. */
+    /* Damage must be found even if only other tokens of the same checksum are read. */
     rows_are_refused(path, 0, 150, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 0, 65, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 127, 2, "/v layer 1 head 1 tokens 64 to 127");

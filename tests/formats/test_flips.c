@@ -235,7 +235,7 @@ static void make_spectrum(void)
     dump_plan p;
     kvd_h5 f;
     dump_plan_init(&p, N, 1);
-    /* Rotations too large for an HDF5 object header. */
+    /* Makes the rotations too large for an HDF5 object header. */
     p.a.model.d_head = 32;
     kvd_spectrum s = {.model = p.a.model, .n_tokens = N, .seq_len = N, .n_layers = 2};
     s.model.n_layers = 2;
@@ -303,7 +303,7 @@ static void flip(int (*reader)(void), const char *message)
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&rng) * 8 * (double)n);
-        /* Skips zero bytes, mostly unused space of HDF5. */
+        /* Skips zero bytes, which are mostly unused space of HDF5. */
         while (i % 2 && !data[bit / 8]);
         data[bit / 8] = (unsigned char)(data[bit / 8] ^ 1 << bit % 8);
         store(data, n);

@@ -1,4 +1,4 @@
-/* Tests break-even lengths, from which on a method is faster than the uncompressed cache. */
+/* Tests break-even lengths: from this length on, a method is faster than the uncompressed cache. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -54,7 +54,7 @@ TEST(test_break_even)
     assert_true(kvd_jct_first_of_lengths(r, 2, false));
     assert_false(kvd_jct_first_of_lengths(r, 4, false));
     assert_int_equal(kvd_jct_uncompressed(r, 4), 0);
-    /* h2o is faster, until a slower measurement at another length is added. */
+    /* h2o is faster until a slower measurement at another length is added. */
     add(r, "h2o", 1, 100, 8, 0.9);
     add(r, "h2o", 1, 200, 8, 1.9);
     near(kvd_jct_break_even(r, 7, false), 100);
@@ -82,30 +82,33 @@ TEST(test_noise)
     assert_non_null(r);
     for (int i = 1; i <= 4; i++)
         add_runs(r, "none", 100 * i, i - 0.05, i, i + 0.05);
-    /* Differences between lengths 100 and 200 exceed the noise. */
+    /* The times differ by more than their noise at lengths 100 and 200. */
     add_runs(r, "zack", 100, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 200, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 300, 2, 2, 2);
     assert_false(kvd_jct_break_even_noise(r, 4, false, &noise));
-    /* One of three repetitions at length 400 was slower, so the break-even length is noisy. */
+    /* At length 400 one repetition was slower, so the break-even length is noisy. */
     add_runs(r, "zack", 400, 3.5, 3.6, 4.5);
     assert_true(kvd_jct_break_even_noise(r, 4, false, &noise));
     near(noise.length, 400);
     near(noise.difference, 0.4);
     near(noise.spread, 1);
-    /* Reported spread: the larger one of method and uncompressed cache, here the latter's. */
+    /*
+     * The reported spread is the larger one of the method and of the uncompressed cache, here the
+     * latter.
+     */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);
     near(noise.difference, 0.05);
-    /* Noise counts only from the longest losing length (200) on. */
+    /* Noise at lengths below the longest one at which the method loses (200) does not count. */
     add_runs(r, "h2o", 100, 0.5, 0.9, 2);
     add_runs(r, "h2o", 200, 2.5, 2.5, 2.5);
     assert_false(kvd_jct_break_even_noise(r, 9, false, &noise));
     add_runs(r, "h2o", 300, 2.9, 3.1, 3.3);
     assert_true(kvd_jct_break_even_noise(r, 9, false, &noise));
     near(noise.length, 300);
-    /* Single measurements have no known spread, so no noise is reported. */
+    /* A single measurement has an unknown spread, so no noise is reported. */
     add_runs(r, "kivi", 100, 0.99, 0.99, 0.99);
     add(r, "gear", 1, 200, 8, 1);
     assert_true(kvd_jct_break_even_noise(r, 12, false, &noise));

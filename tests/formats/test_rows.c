@@ -65,7 +65,7 @@ static void write_table(int n)
 
 TEST(test_round_trip)
 {
-    enum { N = 100 }; /* exceeds the first allocation */
+    enum { N = 100 }; /* more rows than the first allocation holds */
     kvd_err err = {""};
     kvd_h5 f;
     write_table(N);

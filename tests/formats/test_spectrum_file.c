@@ -81,7 +81,7 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                 assert_int_equal(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                                   kvd_spectrum_R(s, (kvd_pair)p, l, h), &err),
                                  0);
-                /* left = 2 O, right = O / 2 with O orthogonal, so left right^T = I. */
+                /* left = 2 O and right = O / 2 with an orthogonal matrix O, so left right^T = I. */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =
                         kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] / 2;
@@ -145,14 +145,14 @@ TEST(test_derived)
     assert_int_equal(kvd_h5_read_finite(&f, "/qk/mean_sigma_normalised", 1, &dim, normalised, &err),
                      0);
     assert_int_equal(kvd_h5_get_double(&f, "/qk", "cv_max_sigma", &cv, &err), 0);
-    /* Largest singular values 4, 8, 8, 12: mean 8, standard deviation sqrt(32 / 3). */
+    /* The largest singular values 4, 8, 8, 12 have mean 8 and standard deviation sqrt(32 / 3). */
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
-        /* Normalised singular value = singular value / sqrt(decomposed rows), here 5. */
+        /* Normalised: divided by the square root of the number of decomposed rows, here 5. */
         assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
-    /* Squared singular values: 16, 9, 4, 1 times a factor that the effective rank ignores. */
+    /* Squared singular values are 16, 9, 4, 1 times a factor that the effective rank ignores. */
     double entropy = 0;
     for (int i = 1; i <= 4; i++)
         entropy -= i * i / 30.0 * log(i * i / 30.0);
@@ -238,7 +238,7 @@ TEST(test_lies_are_refused)
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
     assert_non_null(strstr(err.msg, "/calibration has prune 1.5, not 0 <= prune < 1"));
     s.calibration.prune = 0;
-    /* Reading matrices larger than d_head must not overflow the caller's arrays. */
+    /* Reading matrices larger than d_head must not write beyond the caller's arrays. */
     s.model.d_head = 5;
     kvd_spectrum small = s;
     memset(small.pair, 0, sizeof small.pair);
@@ -486,7 +486,7 @@ TEST(test_error_table)
     assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
     assert_non_null(strstr(err.msg, "/bvw/error[0][1][1] is -0.001, below 0"));
 
-    /* A loss slightly below 0 is rounding and accepted. */
+    /* A loss slightly below 0 comes from rounding and is accepted. */
     error[L * H * 3 + 4] = -1e-9;
     kvd_h5 f;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_error_table, &run, &err), 0);

@@ -9,7 +9,7 @@
 #include "common/files/csv.h"
 
 typedef struct {
-    /* Copy of the rows, written in the first pass; NULL in the second pass. */
+    /* file to which the first pass copies rows; NULL in the second pass */
     FILE *copy;
     bool has_head;
     size_t rows, bytes;

@@ -9,7 +9,7 @@
 
 const char *__asan_default_options(void);
 
-/* Makes absurdly large allocations return NULL. */
+/* Makes allocations of absurd size return NULL, as in malloc. */
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1:detect_leaks=0";

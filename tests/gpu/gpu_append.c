@@ -12,7 +12,7 @@
 
 #include "gpu_case.h"
 
-/* MAX_BATCH: requests. LATE: RoPE position minus token index. POISON: NaN in bf16 and f16. */
+/* LATE: RoPE position minus index in the cache. POISON: NaN in bf16 and f16. */
 enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
 static int failed;
@@ -21,11 +21,11 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    /* kept dimensions; 0: d_head, 1: unequal */
+    /* kept dimensions; 0: d_head, 1: different for each head */
     int widths;
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     int r_qk, r_v;
-    /* list of request lengths; -1, -2: random */
+    /* number of a list of request lengths; -1, -2: random lengths */
     int lengths;
 } scenario;
 
@@ -73,7 +73,7 @@ static void make_batch(fixture *f, kvd_rng *rng)
     }
 }
 
-/* Copies a RoPE table to the device after LATE positions of NaN, which must not be read. */
+/* Copies a RoPE table to the device after LATE positions of NaN, which the kernel must not read. */
 static void *late_table(const float *x, size_t n, size_t half)
 {
     float *to = need((LATE * half + n) * sizeof *to);
@@ -342,7 +342,7 @@ static void against_reference(fixture *f, int decode)
         exit(1);
     }
 
-    /* Checked elements are overwritten with POISON, so only POISON may remain. */
+    /* A copy in which checked elements are replaced by POISON must then hold only POISON. */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};
@@ -404,7 +404,7 @@ static void against_reference(fixture *f, int decode)
     free(left);
 }
 
-/* Two launches, or decode token by token, must write the pages of one launch bit for bit. */
+/* Appending in two launches, or token by token, must write the pages of one launch bit for bit. */
 static void in_pieces(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};
@@ -524,7 +524,7 @@ int main(int argc, char **argv)
         {"steps_cut_only", KVD_BF16, 16, 2, 128, 1, 128, 1, 0, 0, 5},
         {"steps_256", KVD_BF16, 8, 4, 128, 1, 128, 0, 1, 0, -1},
         {"one_page", KVD_F16, 4, 2, 128, 1, 128, 0, 1, 0, 1},
-        /* Heads above 128 have their own kernels. */
+        /* Heads wider than 128 have their own kernels. */
         {"256_half", KVD_BF16, 8, 2, 256, 1, 256, 0, 1, 0, 2},
         {"256_cut_only", KVD_BF16, 8, 4, 256, 0, 0, -1, 0, 0, 3},
         {"256_rotated", KVD_BF16, 4, 1, 256, 0, 0, -1, 1, 1, 3},

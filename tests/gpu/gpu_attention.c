@@ -26,7 +26,9 @@ static void need_ok(int status, const char *what, const kvd_err *err)
     }
 }
 
-/* Sequences with Q, K and V in the device's type. `gap` unused elements follow each row. */
+/*
+ * Q, K and V of a batch of sequences, in the device's type. `gap` unused elements follow each row.
+ */
 typedef struct {
     size_t n_sequences, offset[SEQUENCES + 1], n, ld, longest;
     float *x;
@@ -39,7 +41,7 @@ typedef struct {
     kvd_dtype type;
     int heads, kv, d, window;
     size_t gap;
-    double sharp; /* factor of Q; large: sharp softmax */
+    double sharp; /* factor of Q; a large one makes the softmax sharp */
 } scenario;
 
 static void batch_make(batch *b, const scenario *c, const size_t *lengths, size_t n_sequences)
@@ -147,7 +149,7 @@ static void head_error(const batch *b, const scenario *c, size_t s, int head, si
     free(v);
 }
 
-/* Returns the largest relative error of a head, without sequence `skip`. */
+/* Returns the largest relative error of a head over all sequences except `skip`. */
 static double batch_error(const batch *b, const scenario *c, size_t step, size_t skip)
 {
     const size_t e = kvd_dtype_bytes(c->type), all = b->out_elements + GUARD;
@@ -238,7 +240,7 @@ static void test_hook(const scenario *c)
         batch_make(&b[i], c, lengths, n);
     }
     check(cudaDeviceSynchronize(), "wait");
-    /* The second launch may overlap the first and must not overwrite its scratch memory. */
+    /* The second launch may overlap the first, whose scratch memory must not be overwritten. */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);
@@ -290,7 +292,7 @@ static void test_neighbours(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/* Scores exceed scratch memory, so attention is computed in parts. */
+/* The scores exceed the scratch memory, so attention is computed in parts. */
 static void test_large(const scenario *c, size_t n)
 {
     kvd_err err = {""};
@@ -413,7 +415,7 @@ int main(int argc, char **argv)
     need_ok(kvd_cublas_check(lib->cublasSetStream_v2(blas, stream), "stream", &err), "cuBLAS",
             &err);
     kvd_rng_seed(&rng, 9, 0);
-    /* small: few cases, for compute-sanitizer */
+    /* "small": few cases, for compute-sanitizer */
     small = argc > 1 && strcmp(argv[1], "small") == 0;
     static const scenario cases[] = {
         {"group", KVD_BF16, 8, 2, 128, 0, 0, 1},

@@ -16,11 +16,11 @@
 #include "model/pass/cuda/backward.h"
 
 /*
- * Accepted relative distances. bf16 rounds weights and factors by 2^-9; measured distances: 1 to 9
+ * Largest accepted relative distances. bf16 rounds factors by 2^-9, which gave distances of 1 to 9
  * %.
  */
 static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
-/* Accepted distance with drawn target tokens: rounding changes one or two of 654 draws. */
+/* Accepted distance if target tokens are drawn: rounding changes one or two of 654 draws. */
 static const double few_ties = 0.2;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
@@ -33,7 +33,7 @@ typedef struct {
     size_t n, n_predicted;
     int layers;
     double loss;
-    /* [N_G], array i: [n_layers][n tokens][g_width(i)] of kind g_name[i] */
+    /* [N_G]; array i is [n_layers][n tokens][g_width(i)] */
     float *g[N_G];
 } gradients;
 
@@ -111,7 +111,10 @@ static size_t longest_of(const kvd_batch *b, const kvd_config *c)
     return n < most ? n : most;
 }
 
-/* Computes CPU gradients. seed 0: targets are the text's tokens; otherwise drawn from the model. */
+/*
+ * Computes gradients on the CPU. seed 0: targets are the text's own tokens; otherwise drawn from
+ * the model.
+ */
 static int on_cpu(const kvd_checkpoint *c, const kvd_batch *b, uint64_t seed, gradients *to,
                   kvd_err *err)
 {
@@ -256,7 +259,7 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
         printf("not ok %s\n", err.msg);
         exit(1);
     }
-    /* Sequence 0 has expected gradients. Sequences 1 and 2 have equal lengths. */
+    /* Sequence 0 has expected gradients in a file. Sequences 1 and 2 have equal lengths. */
     const size_t n = e.n, offset[] = {0, n, n + 20, n + 40, n + 41, n + 50};
     uint32_t *id = some_ids(n + 50, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     memcpy(id, e.id, n * sizeof *id);
@@ -288,7 +291,7 @@ static void test_demo(const char *path)
     kvd_checkpoint_close(c);
 }
 
-/* A backward pass that ends above layer 0 must give the bits of a full pass. */
+/* A backward pass that stops above layer 0 must give the bits of a full pass. */
 static void test_first_layer(void)
 {
     kvd_err err = {""};

@@ -48,7 +48,7 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    /* add: sum before the norm; plain: sum only (gain NULL); in_place: output overwrites x */
+    /* add: sum before the norm; plain: sum only; in_place: y overwrites x */
     bool add, plain, in_place;
 } norm_case;
 
@@ -87,7 +87,7 @@ static void test_norm(const norm_case *c)
     float *sum = need(n * sizeof *sum), *want = need(n * sizeof *want),
           *scale = need(n * sizeof *scale);
     for (size_t i = 0; i < n; i++) {
-        x.host[i] += 5; /* a nonzero mean */
+        x.host[i] += 5; /* gives the row a nonzero mean */
         sum[i] = x.host[i] + (c->add ? add.host[i % c->d] : 0.0F);
     }
     send(&x);
@@ -134,7 +134,7 @@ static void test_norm_bad(size_t d)
             if (i != 17 && i != 9 && i != 30 && !isfinite(y.host[i * d + j]))
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
-    /* The lowest stage number must be reported, in whatever order checks run. */
+    /* The lowest failed stage must be reported, in whatever order the checks run. */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");
     check(kvd_gpu_check(x.dev, 9, d, 1, bad, NULL), "check");
@@ -145,7 +145,7 @@ static void test_norm_bad(size_t d)
     check(kvd_gpu_check((float *)x.dev + 17 * d, 1, d, 4, bad, NULL), "check");
     expect_bad("check", bad_take(bad), kvd_gpu_bad_at(4, 0));
 
-    /* Two finite numbers with an infinite sum. */
+    /* Two finite numbers whose sum is infinite must be reported. */
     array big = values(KVD_F32, d, 0, 1);
     for (size_t j = 0; j < d; j++)
         big.host[j] = j == d / 3 ? 3e38F : 0;
@@ -236,7 +236,7 @@ typedef struct {
     size_t shift;
 } qkv_case;
 
-enum { QKV_MOST = 37 /* tokens */, QKV_POSITIONS = 50 };
+enum { QKV_MOST = 37 /* number of tokens */, QKV_POSITIONS = 50 };
 
 /*
  * Replaces x [n tokens][heads + 2 kv][d] by attention's input. pre [n tokens][heads + kv][d]: Q and
@@ -322,7 +322,7 @@ static void test_qkv(const qkv_case *c)
     }
     expect_bad(name, bad_take(bad), ~0ull);
 
-    /* The first token with a non-finite number must be reported: token 11 (V) at first. */
+    /* The first token with a non-finite number must be reported: first V of token 11. */
     x.host[11 * all + all - 1] = INFINITY;
     send(&x);
     bad = bad_new();
@@ -399,7 +399,7 @@ int main(int argc, char **argv)
 {
     if (!gpu_devices("gpu_blocks", 1))
         return 0;
-    /* small: few cases, for compute-sanitizer */
+    /* "small": few cases, for compute-sanitizer */
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     kvd_rng_seed(&rng, 5, 0);
     static const size_t widths[] = {1, 7, 8, 12, 288, 1000, 4097};

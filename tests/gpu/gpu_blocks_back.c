@@ -24,8 +24,8 @@ static double term_distance(const array *got, const double *want, const double *
 }
 
 /*
- * Computes a norm's gradient dx [d] from dy. terms [d]: sum of absolute terms of dx, which bounds
- * rounding; dy_terms: of dy.
+ * Computes a norm's gradient dx [d] from dy [d]. terms [d] bounds rounding: sum of absolute terms
+ * of dx; dy_terms: of dy.
  */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
@@ -148,8 +148,8 @@ typedef struct {
 } qkv_case;
 
 /*
- * Computes a head's gradients before RoPE (`pre`) and the norm (`raw`), each [2][d]: gradients,
- * sums of absolute terms.
+ * Computes a head's gradients before RoPE (pre) and before the norm (raw), each [2][d]: gradient,
+ * then sum of absolute terms.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
@@ -347,7 +347,7 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
         if (got[i] != (none ? UINT32_MAX : want))
             worst = INFINITY;
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
-        /* The float64 loss must be 1e6 times more accurate than float32 gradients. */
+        /* The float64 loss must be 1e6 times more accurate than the float32 gradients. */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {
             const double p = exp((double)row[j] - top) / sum;

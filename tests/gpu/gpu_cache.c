@@ -23,12 +23,12 @@ typedef struct {
     int n_heads, n_kv_heads, d_head;
     kvd_dtype pass, store;
     const kvd_dims_method *method;
-    /* kept dimensions are unequal multiples of `step`; 0: d_head */
+    /* kept dimensions are unequal multiples of this; 0: d_head */
     int step;
     /* 0: all heads are cut, 1: Q and K of KV head 0, 2: V of KV head 0 */
     int only;
     int window;
-    int short_ones; /* 1: lengths are no multiples of 8 */
+    int short_ones; /* 1: sequence lengths are no multiples of 8 */
     int prompt;
     int latents; /* KV heads that share a latent; 0: no latents */
     /* bits per number; 0: not quantised */
@@ -141,7 +141,7 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
     }
     if (c->latents) {
         latents_make(&b->dims, c);
-        /* The cache asks the maker which inputs are needed. */
+        /* The cache reads from `maker` which inputs are needed. */
         b->plan.maker = &kvd_dims_palu;
     }
     if (c->method || c->latents)
@@ -187,7 +187,8 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
 }
 
 /*
- * Runs the GPU cache twice. The second run must overwrite NaN outputs independently of the first.
+ * Runs the GPU cache twice. The second run starts from NaN outputs and must not depend on the
+ * first.
  */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
@@ -216,7 +217,7 @@ static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                                .v = rows + (size_t)(c->n_heads + c->n_kv_heads) * d * bytes,
                                .ld = (size_t)(c->n_heads + 2 * c->n_kv_heads) * d,
                                .k_pre = pre,
-                               /* any valid address: not read */
+                               /* The cache does not read this address. */
                                .q_pre = rows,
                                .ld_pre = width_k,
                                .window = (size_t)c->window,

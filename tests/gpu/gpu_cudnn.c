@@ -89,7 +89,7 @@ static float *random_rounded(size_t n, int dtype, float gain, uint16_t *half)
     return x;
 }
 
-/* Copies n tokens of request b from token t, strided, to [heads][n][d]. */
+/* Copies n tokens of request b, from token t on, from strided x to [heads][n][d]. */
 static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int t, int n, int d)
 {
     float *out = must(malloc((size_t)heads * (size_t)n * (size_t)d * sizeof *out)), *to = out;
@@ -100,8 +100,8 @@ static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int 
 }
 
 /*
- * Computes outputs want [n_heads][q_len][d_v] of rows t .. t + n - 1. Queries are the last of
- * kv_len tokens.
+ * Computes outputs want [n_heads][q_len][d_v] of query rows t .. t + n - 1. The queries are the
+ * last of kv_len tokens.
  */
 static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v,
                       int b, int t, int n, int kv_len, double *want)
@@ -193,7 +193,7 @@ static void check(test_case *tc, int verbose)
         double *to = want + (size_t)b * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v;
         if (s->causal)
             reference(s, q, k, v, b, 0, q_len[b], kv_len[b], to);
-        /* Not causal: a single causal query sees all keys. */
+        /* Without a mask, each query is computed as the only query, which sees all keys. */
         for (int t = 0; !s->causal && t < q_len[b]; t++)
             reference(s, q, k, v, b, t, 1, kv_len[b], to);
     }
@@ -341,7 +341,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns n 16-bit numbers on the device, copies of one random block. */
+/* Returns n random 16-bit numbers on the device, copies of one block. */
 static void *random_device(size_t n, int dtype)
 {
     const size_t block = (size_t)1 << 22;

@@ -61,7 +61,7 @@ static const test_case cases[] = {
     {"many requests", KVD_BF16, 16, 4, 300, 0, {130, 70, 1, 256}, 4, {{32, 48}, {16, 32}}, 2},
     {"sharp softmax", KVD_BF16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
     {"sharp softmax, f16", KVD_F16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
-    /* Heads above 128 have their own kernels. */
+    /* Heads wider than 128 have their own kernels. */
     {"wide 256", KVD_BF16, 8, 4, 5, 0, {1, 7, 64, 65, 1000}, 5, {{256, 256}}, 1},
     {"wide mix", KVD_BF16, 16, 4, 3, 0, {129, 200, 8}, 3, {{16, 256}, {144, 240}, {256, 16}}, 3},
     {"wide mix, f16", KVD_F16, 16, 4, 3, 0, {129, 700, 8}, 3, {{240, 144}, {256, 256}}, 2},
@@ -74,7 +74,7 @@ static const test_case cases[] = {
     {"wide sharp", KVD_BF16, 8, 2, 3, 1, {1000, 65, 4099}, 3, {{256, 256}, {240, 144}}, 2},
 };
 
-/* Runs with a kvd_decode_plan, and without: 1, 2, 4, 8, 16 CTAs per task. */
+/* Numbers of runs with a kvd_decode_plan, and without: 1, 2, 4, 8, 16 CTAs per task. */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
 static int attribute(enum cudaDeviceAttr which)
@@ -85,7 +85,7 @@ static int attribute(enum cudaDeviceAttr which)
     return value;
 }
 
-/* Sets arguments of unplanned run i. Returns 0 if the kernel does not support the case. */
+/* Sets arguments of unplanned run i. Returns 0 if the kernel does not support this case. */
 static int without_plan(kvd_decode_args *args, int i)
 {
     const int tasks = args->batch * args->map.n_kv_heads, ctas = 1 << i;
@@ -116,8 +116,8 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
 }
 
 /*
- * Gives odd requests args.sinks, even requests other sinks. Returns 1 if each request's output
- * equals a launch with that request's sinks.
+ * Gives odd requests other sinks than even ones. Returns 1 if each request's output equals a launch
+ * with its own sinks for all.
  */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
@@ -196,7 +196,7 @@ static float *values(int dtype, size_t n, double scale)
     return x;
 }
 
-/* Returns logits of sinks: some far above or below all scores, others within their range. */
+/* Returns sink logits, some far above or below all scores, others within their range. */
 static float *some_sinks(const test_case *c)
 {
     float *const sink = need((size_t)c->n_heads * sizeof *sink);
@@ -273,7 +273,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     memset(pool, 0xff, pool_n * 2);
     kvd_pack_q_decode(&args.map, &requests, c->dtype, q, q_rows);
     kvd_pack_kv(&args.map, &requests, c->dtype, k, v, table, args.max_pages, pool);
-    /* Pages before the window hold NaN. */
+    /* Pages before the sliding window hold NaN. */
     for (size_t b = 0; window && b < batch; b++)
         for (int j = 0; j < (len[b] - window) / KVD_PAGE_TOKENS; j++) {
             const size_t page = (size_t)table[b * (size_t)args.max_pages + (size_t)j];
@@ -293,7 +293,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     static const char *const schedule_name[] = {"none", "papers", "ours"};
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
     int failed = 0;
-    /* Another number of CTAs splits requests at other points. */
+    /* Other numbers of CTAs split the requests at other points. */
     for (int run = 0; run < PLANNED + UNPLANNED; run++) {
         const kvd_schedule schedule = run < 3 ? (kvd_schedule)run : KVD_SCHEDULE_OURS;
         args.n_ctas = kvd_decode_ctas(&args.map);
@@ -309,7 +309,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
         double err = 0, norm = 0, err_lse = 0;
         int same = 1;
         for (int repeat = 0; repeat < launches; repeat++) {
-            /* A later plan reuses the workspace. */
+            /* A new plan reuses the workspace after half of the launches. */
             if (run < PLANNED && repeat && repeat == launches / 2)
                 check(kvd_decode_plan(&args, schedule, 0), "plan");
             fill_bytes(args.o, 0xff, o_n * 2);
@@ -341,7 +341,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
             "busy");
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
-            /* busy: nanoseconds per CTA. 60 s leaves room for a profiler. */
+            /* busy: nanoseconds that each CTA worked. 60 s leaves room for a profiler. */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
         const int ok = err < limit && err_lse < 2e-3 && same && busy_ok && live_ok && own_ok;

@@ -48,7 +48,7 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
     }
     p->args.dtype = KVD_BF16;
     p->args.batch = c->batch;
-    /* the planner ignores the page table */
+    /* The planner does not read the page table. */
     p->args.max_pages = 1;
     p->args.n_ctas = c->n_ctas;
     p->args.kv_len = kv_len;
@@ -79,7 +79,7 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     for (int t = 0; t < tasks; t++)
         begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
-    /* owner[i]: 0 if no CTA has half page i, otherwise 1 + CTA. */
+    /* 0 if no CTA has half page i, otherwise 1 + number of the CTA */
     int *owner = need(n_pages * sizeof *owner);
     const char *why = NULL;
     for (int c = 0; c < n_ctas && !why; c++) {
@@ -144,8 +144,8 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
 }
 
 /*
- * Finds the most pages and segments of one CTA. *split: (request, KV head) pairs shared by several
- * CTAs.
+ * Finds the most pages and segments of one CTA. *split: number of (request, KV head) pairs shared
+ * by CTAs.
  */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
@@ -172,7 +172,7 @@ static int same(const plan *a, const plan *b)
            !memcmp(a->work.slot_ml, b->work.slot_ml, 2 * n * GROUP * 2 * sizeof *a->work.slot_ml);
 }
 
-/* A plan limited by kvd_decode_args.live must equal the plan of those requests alone. */
+/* A plan limited by kvd_decode_args.live must equal the plan of the first `live` requests alone. */
 static void run_live(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;
@@ -211,7 +211,7 @@ static void run_live(const test_case *c, int w)
     free(len);
 }
 
-/* Planning all layers in one launch must give the lists of separate launches. */
+/* Planning all layers in one launch must give the same lists as one launch per layer. */
 static void run(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

@@ -45,7 +45,9 @@ static void *need(size_t bytes)
     return p;
 }
 
-/* Computes X^T X of m random rows. condition: approximate ratio of extreme singular values of X. */
+/*
+ * Computes G = X^T X of m random rows. condition: approximate ratio of X's extreme singular values.
+ */
 static void gram_of_rows(double *G, size_t d, size_t m, double condition, kvd_rng *r)
 {
     double *X = need(m * d * sizeof *X);
@@ -87,7 +89,7 @@ static void make(double *G, size_t d, int kind, uint64_t stream)
 }
 
 typedef struct {
-    /* largest errors over all matrices, as in check_matrix */
+    /* largest errors over all matrices, as in check_matrix() */
     double orthogonality, residual, lambda, sigma;
     size_t wrong_signs, rising;
 } errors;
@@ -102,8 +104,8 @@ static void worse(double *a, double b)
  * Raises the fields of *e to the errors of one decomposition:
  * residual: |G R - R diag(sigma^2)| / (d eps lambda_max)
  * lambda:   |sigma^2 - LAPACK's| / (d eps lambda_max)
- * sigma:    |sigma - LAPACK's| / sigma_max, for sigma above 1e-4 sigma_max, below which roots are
- * inaccurate
+ * sigma:    |sigma - LAPACK's| / sigma_max, only above 1e-4 sigma_max (smaller roots are
+ * inaccurate)
  */
 static void check_matrix(const double *G, size_t d, const double *sigma, const double *R, errors *e)
 {
@@ -191,7 +193,7 @@ static void one_case(size_t n, size_t d, int kind)
     free(R);
 }
 
-/* The error must name the first invalid matrix. */
+/* The error must name the first of several invalid matrices. */
 static void refusals(size_t n, size_t d)
 {
     double *G = need(n * d * d * sizeof *G), *sigma = need(n * d * sizeof *sigma),

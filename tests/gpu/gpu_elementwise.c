@@ -53,13 +53,13 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
     /*
-     * sharp: standard deviation of scores. softcap: softcap * tanh(score / softcap), 0: unchanged
+     * sharp: standard deviation of scores; softcap: as in softcap * tanh(score / softcap), 0: none
      */
     double sharp, softcap;
     bool sinks;
 } softmax_case;
 
-/* Returns the sink logit of a head. The GPU's heads are the model's heads 1, 2, ..., 0. */
+/* Returns a head's sink logit. The GPU's heads are the model's heads 1, 2, ..., 0. */
 static float sink_of(size_t head)
 {
     return 1.5F - 2.0F * (float)head;
@@ -104,7 +104,7 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
         c->softcap, c->sinks ? ", sinks" : "", in_place ? ", in place" : "");
     const size_t n = c->heads * c->rows * c->ld;
     array scores = values(KVD_F32, n, c->shift, c->sharp), prob = array_new(type, n, c->shift);
-    /* Scores of masked keys and later columns are NaN. */
+    /* Scores of masked keys and of later columns are NaN. */
     for (size_t i = 0; i < n; i++) {
         const size_t j = i % c->ld;
         if (j > c->first + i / c->ld % c->rows)
@@ -129,9 +129,7 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     array_free(&sinks);
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
-    /*
-     * Rounding an exponent near -100 changes e^x by 1e-5, so below 1e-6 the absolute error counts.
-     */
+    /* Rounding an exponent near -100 changes e^x by 1e-5, so below 1e-6 absolute errors count. */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)
         floor[i] = fabsf(want[i]) > 1e-6F ? want[i] : 1e-6F;
@@ -248,7 +246,7 @@ int main(int argc, char **argv)
 {
     if (!gpu_devices("gpu_elementwise", 1))
         return 0;
-    /* small: few cases, for compute-sanitizer */
+    /* "small": few cases, for compute-sanitizer */
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     kvd_rng_seed(&rng, 5, 0);
     all_elementwise(small);

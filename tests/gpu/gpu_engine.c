@@ -47,7 +47,7 @@ static void test_whole(const subject *m, int quick)
     kvd_checkpoint_close(c);
 }
 
-/* Shapes with head dimensions that the engine's kernels support. */
+/* Models with head dimensions that the engine's kernels support. */
 #define GPT_OSS                                                                                    \
     "\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\","                        \
     "\"attention_bias\":true,\"num_local_experts\":8,\"num_experts_per_tok\":3,"                   \
@@ -175,7 +175,7 @@ static void test_families(const request *r, const setting *first, const setting 
         kvd_checkpoint *const c = open_or_end(path);
         load l = load_make(c, r, 6, 12 + i);
         kvd_gpu_share share;
-        /* Engines that divide prompts by tokens refuse attention windows. */
+        /* Engines that divide prompts among GPUs by tokens refuse attention windows. */
         bool refused = false;
         for (int k = 0; first->sequence && k < kvd_checkpoint_config(c)->n_layers; k++)
             refused = refused || kvd_config_window(kvd_checkpoint_config(c), k) > 0;
@@ -194,7 +194,7 @@ static void test_families(const request *r, const setting *first, const setting 
     }
 }
 
-/* Unequal kept dimensions, some no multiples of 16. */
+/* Makes unequal kept dimensions, some of them no multiples of 16. */
 static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, const kvd_dims_method *m,
                      kvd_err *err)
 {
@@ -239,7 +239,7 @@ static void test_dims(const subject *model, const request *r, size_t n, const se
     kvd_checkpoint_close(c);
 }
 
-/* Attention windows shorter than the requests. */
+/* Models with attention windows shorter than the requests. */
 static const kvd_shape windowed[] = {
     {"mistral, window 100", "mistral", "made up",
      "{" SIZES "\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","
@@ -265,7 +265,10 @@ static const kvd_shape windowed[] = {
 static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
-/* Expected bytes: whole pages, in windowed layers only for tokens that the next query sees. */
+/*
+ * Expected bytes: whole pages of all tokens, or in windowed layers of the tokens that the next
+ * query sees.
+ */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
     enum { INPUT = 400, PIECE = 48, STEPS = 100, PAGE = 64 };
@@ -305,7 +308,7 @@ static void test_held(const kvd_checkpoint *c, const char *name)
     free(id);
 }
 
-/* cuts: also tests methods that project heads. */
+/* If `cuts`, also tests methods that project heads. */
 static void test_windowed(const kvd_shape *made, uint64_t seed, bool cuts, int quick)
 {
     static const setting *const set[] = {&pieces, &replayed, &many, &many_pieces};
@@ -342,7 +345,7 @@ static void test_windows(int quick)
         test_windowed(&windowed[i], 35 + i, !quick && i % 3 == 0, quick);
 }
 
-/* Heads of 256 have their own attention kernels. */
+/* Models with heads of 256, which have their own attention kernels. */
 static const kvd_shape wide_shape[] = {
 #define WIDE_SIZES                                                                                 \
     "\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":256,\"num_hidden_layers\":3,"      \
@@ -368,7 +371,7 @@ static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_eng
         e->free(e);
 }
 
-/* Some methods' kernels take heads of up to 128 dimensions. */
+/* Some methods' kernels support heads of up to 128 dimensions only. */
 static void test_refused_wide(void)
 {
     static const char *const text[] = {"turboquant", "expectedattention", "cake"};
@@ -399,7 +402,7 @@ static void test_wide(int quick)
         test_refused_wide();
 }
 
-/* A decode step after tokens never computed must give finite, reproducible logits. */
+/* A decode step after tokens that were never computed must give finite, reproducible logits. */
 static void test_context(const subject *m)
 {
     static const kvd_plan none = {.type = KVD_BF16};
@@ -460,22 +463,22 @@ static void test_refused(void)
     tokens = m.plan;
     tokens.type = KVD_BF16;
     s = spec_of(&set, 100);
-    /* leankv = tokens method `sparsity` + bits method. */
+    /* Method leankv consists of tokens method `sparsity` and a bits method. */
     refused(sinks, &tokens, &s,
             "attention sinks, which the CUDA engine's kernels of 'sparsity' do");
     kvd_checkpoint_close(sinks);
 }
 
 /*
- * A NaN weight must be reported with request and token position. Ids: 1 to 12 (request 3), 11 to 17
- * (request 5; 17 in a decode step).
+ * A NaN weight must be reported with request and token. Request 3 has ids 1 to 12, request 5 ids 11
+ * to 17 (17 in a decode step).
  */
 static void test_nonfinite(void)
 {
     static const struct {
         const char *tensor;
         size_t i;
-        /* expected parts of errors; NULL: none */
+        /* expected parts of the errors; NULL: no error */
         const char *prompts, *step;
     } bad[] = {
         {"model.embed_tokens.weight", 17 * 64 + 3, NULL,
@@ -545,7 +548,7 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
-/* 2,600 tokens: GPUs sum one half of the rows while multiplying the other half. */
+/* 2,600 tokens: each GPU sums one half of the rows while multiplying the other half. */
 static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};
@@ -607,7 +610,7 @@ static void test_by_tokens(const subject *m, int gpus, int quick)
     }
 }
 
-/* Four GPUs with two KV heads each, compared with one GPU. */
+/* Compares four GPUs, each with two KV heads, with one GPU. */
 static void test_on_four(const setting *const *set)
 {
     char path[64];

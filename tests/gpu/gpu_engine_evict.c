@@ -12,7 +12,7 @@
 #include "model/model_info.h"
 #include "temp_folder.h"
 
-/* bar: median distance of both engines' logits without a method. */
+/* bar: median distance of the two engines' logits without a method. */
 static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -26,7 +26,10 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
         return;
     }
     const setting *const set[] = {&apart, &together, &plain, &pieces};
-    /* Thresholds move later clusters, so only numbers of tokens are compared. */
+    /*
+     * If rounding drops another token, all later clusters move, so only numbers of tokens are
+     * compared.
+     */
     const bool moves = selects(plan.tokens) &&
                        plan.tokens->read_rule(&plan.tokens_values).threshold > 0,
                numbers = is_uneven(plan.tokens) || moves;
@@ -36,8 +39,8 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
         /*
-         * Chunked prompts have no CPU counterpart. Rounding may change numbers of merged (kvmerger)
-         * or dropped (mpcache) tokens.
+         * Prompts in chunks have no CPU counterpart. Rounding may change how many tokens kvmerger
+         * merges and mpcache drops.
          */
         const bool exact = !set[i]->chunk && plan.tokens != &kvd_tokens_kvmerger &&
                            !(selects(plan.tokens) && drops(plan.tokens));
@@ -120,7 +123,7 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
 }
 
 /*
- * Returns the number of requests outside 4/5 .. 1 of the budget, summed over heads. *dropped:
+ * Returns the number of requests whose entries are not in 4/5 .. 1 of the budget. *dropped:
  * requests that lost entries.
  */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
@@ -181,10 +184,7 @@ static void alone(const kvd_checkpoint *c, const load *l, const char *text)
     result_release(&again);
 }
 
-/*
- * With room for all tokens, logits must be near those without a method: attention adds in another
- * order.
- */
+/* With room for all tokens, logits differ only by the order of addition in attention. */
 static void all_near(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -287,7 +287,7 @@ static void refused(const kvd_checkpoint *c, const kvd_dims *d)
     kvd_plan_close(&plan);
 }
 
-/* Records random Q and K, and opens the file. */
+/* Records random Q and K and opens the file. */
 static int calibrate(const kvd_config *c, kvd_err *err)
 {
     static char path[160];
@@ -353,8 +353,8 @@ static void refused_window(const char *text, const char *shape, const char *why)
     "\"full_attention\",\"sliding_attention\",\"full_attention\"],\"sliding_window\":40,"
 
 /*
- * Only layers 1 and 3 have no window. Windows are shorter than every request, as a longer window
- * lets the CPU compress those layers.
+ * Only layers 1 and 3 have no window. Windows are shorter than every request; otherwise the CPU
+ * would compress windowed layers too.
  */
 static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n, int few)
 {

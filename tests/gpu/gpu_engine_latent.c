@@ -48,7 +48,7 @@ static uint32_t largest(const float *x, size_t n)
     return (uint32_t)best;
 }
 
-/* Expected cache bytes per token and per occupied batch slot. */
+/* expected cache bytes per token, and per occupied slot of the batch */
 typedef struct {
     double token, slot;
 } bytes;
@@ -113,7 +113,10 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/* Serves requests, compares logits and bytes. fused: decode must use the fused Hopper kernel. */
+/*
+ * Serves requests and compares logits and bytes. If `fused`, decode must use the fused Hopper
+ * kernel.
+ */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {
@@ -179,7 +182,7 @@ static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *
     return status;
 }
 
-/* Returns bytes of a latent cache, with ranks padded to multiples of 16. */
+/* Returns bytes of a cache of latents, whose ranks are padded to multiples of 16. */
 static bytes latent_bytes(const kvd_dims *d)
 {
     bytes b = {0, 0};
@@ -240,7 +243,7 @@ static void test_palu(const char *path, const char *model, const request *r, siz
     kvd_checkpoint_close(c);
 }
 
-/* Returns bytes per token, with widths padded to multiples of 16. */
+/* Returns bytes per token. Widths are padded to multiples of 16. */
 static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
 {
     double sum = 0;
@@ -255,7 +258,7 @@ static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
     return sum;
 }
 
-/* All prompts have `prompt` tokens, as the reference supports only one length. */
+/* All prompts have `prompt` tokens, because the reference supports only one length. */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
 {
@@ -300,7 +303,7 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     kvd_checkpoint_close(c);
 }
 
-/* Unequal kept dimensions. Stock kernels pad all heads to the layer's widest. */
+/* Tests unequal kept dimensions. Stock kernels pad all heads of a layer to the widest. */
 static void test_attention(const char *path, const char *model, const setting *const *set)
 {
     kvd_err err = {""};
@@ -352,7 +355,7 @@ static void refused(const kvd_checkpoint *c, const char *text, const setting *se
         e->free(e);
 }
 
-/* A decode step after tokens never computed must give finite, reproducible logits. */
+/* A decode step after tokens that were never computed must give finite, reproducible logits. */
 static void test_context(const char *text)
 {
     kvd_err err = {""};
@@ -401,8 +404,8 @@ static int make_wide(const char *dir, int heads, int kv_heads)
 }
 
 /*
- * Compares A A^T of GPU and CPU directions in double precision. V repeats a row, so its rank is one
- * less.
+ * Compares A A^T of the GPU's and the CPU's directions A in double precision. V repeats a row, so
+ * its rank is one less.
  */
 static void test_complete(size_t d, size_t n, size_t w)
 {
@@ -483,7 +486,7 @@ static int32_t make_codes(kvd_rng *rng, kvd_latent_code *code)
     return bit;
 }
 
-/* Returns x coded and decoded, in bf16. */
+/* Returns x after coding and decoding, in bf16. */
 static float decoded(const kvd_latent_code *c, const float *level, double x)
 {
     const float *const of = level + (c->side * 9 + c->bits) * 256;
@@ -500,7 +503,9 @@ static float decoded(const kvd_latent_code *c, const float *level, double x)
     return y;
 }
 
-/* Codes tokens of two requests, overwrites latents, and restores all but each newest token. */
+/*
+ * Codes tokens of two requests, overwrites their latents, and restores all but the newest tokens.
+ */
 static void test_codes(void)
 {
     static const int32_t kv_len[2] = {130, 64}, one[2] = {1, 1}, slot[2] = {2, 0},
@@ -606,7 +611,7 @@ int main(int argc, char **argv)
         test_palu(demo, "kvdim-6m", long_ones, n, 2, 90, 100, 0, false, two);
         test_palu(demo, "kvdim-6m", long_ones, n, 1, 40, 30, 5, false, two);
         test_palu(demo, "kvdim-6m", long_ones, n, 2, 128, 128, 0, false, two);
-        /* Models with biases, norms of Q and K, or no RoPE. */
+        /* These models have biases, norms of Q and K, or no RoPE. */
         test_palu("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, some_n, 2, 40, 40, 0,
                   false, two);
         test_palu("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, some_n, 1, 20, 20, 3,

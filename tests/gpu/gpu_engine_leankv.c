@@ -107,7 +107,7 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
 }
 
 /*
- * Returns true if rounding explains the distance `is`: up to half of the method's effect `does`.
+ * Returns true if rounding explains the distance `is`: at most half of the method's effect `does`.
  * rounding: distance without a method.
  */
 static bool near(const apart *is, const apart *rounding, const apart *does)
@@ -135,7 +135,7 @@ static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_co
     return kvd_plan_open(plan, &setup, err);
 }
 
-/* A GPU entry takes 2 bytes more than a CPU entry (float32 importance). */
+/* A cached token takes 2 bytes more on the GPU than on the CPU (float32 importance). */
 static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d,
                         size_t k, size_t v)
 {

@@ -37,7 +37,7 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/* Projections for combined dims methods, or NULL. */
+/* projections of the dims method that is combined, or NULL */
 static const kvd_dims *cut;
 
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
@@ -54,7 +54,7 @@ static int open_plan(const kvd_config *c, const char *method, const load *l, kvd
     return open_with_scales(plan, &setup, err);
 }
 
-/* exact: prompts attend to uncompressed K and V, as on the CPU. */
+/* If `exact`, prompts attend to uncompressed K and V, as on the CPU. */
 static int run_with(const load *l, size_t slots, const char *method, int gpu, int graphs,
                     bool exact, outcome *o, kvd_err *err)
 {
@@ -64,7 +64,10 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
         .max_len = l->max_len,
         .type = KVD_BF16,
         .n_gpus = 1,
-        /* Random entropy tables do not fit the data: room for the longest codes. */
+        /*
+         * Random tables of an entropy coder do not fit the data, so pages get room for the longest
+         * codes.
+         */
         .outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0,
         .graphs = graphs,
         .phases = graphs,
@@ -112,7 +115,7 @@ static double held_off(const outcome *a, const outcome *b)
 
 typedef struct {
     const char *method;
-    /* accepted: distance as fraction of the effect, relative difference of bytes */
+    /* accepted distance as a fraction of the method's effect; relative difference of bytes */
     double share, held;
 } test_case;
 
@@ -207,10 +210,7 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
     kvd_plan_close(&plan);
 }
 
-/*
- * Prompts attend to projected K and V, as in kvdim-jct. Logits must not depend on CUDA graphs,
- * bytes not on `exact`.
- */
+/* Prompts attend to projected K and V, as in kvdim-jct. CUDA graphs must not change logits. */
 static void test_timed(const load *l, size_t slots, const char *method)
 {
     kvd_err err = {""};
@@ -232,7 +232,7 @@ static void test_timed(const load *l, size_t slots, const char *method)
     free(replayed.logits);
 }
 
-/* Quantises projected heads. uneven: kept dimensions differ between heads. */
+/* Quantises heads that another method projected. If `uneven`, kept dimensions differ. */
 static void test_cut(const char *path, const request *r, size_t n, const test_case *t,
                      size_t n_cases, bool uneven, bool timed)
 {
@@ -300,7 +300,7 @@ static void test_context(const load *l, const char *method)
     kvd_plan_close(&plan);
 }
 
-/* Tests xkv at full rank. One prompt's K has more rows than columns, the other fewer. */
+/* Tests xkv at full rank. K of one prompt has more rows than columns, K of the other fewer. */
 static void test_lossless(const kvd_checkpoint *c, const request r[2], const char *method)
 {
     kvd_err err = {""};
@@ -389,7 +389,7 @@ static void test_rest(void)
     "\"sliding_window\":70,\"rope_local_base_freq\":5000.0,\"layer_types\":["                      \
     "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"],"
 
-/* Only layers 1 and 3 have no window. */
+/* Of this model's layers, only 1 and 3 have no window. */
 static const kvd_shape gemma = {"gemma3, window 70", "gemma3_text", "made up",
                                 GEMMA "\"head_dim\":64}"},
                        wide = {"gemma3, window 70, heads of 256", "gemma3_text", "made up",
@@ -403,7 +403,7 @@ static const kvd_shape qwen3 = {
     "\"rope_theta\":10000.0,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"
     "\"vocab_size\":300,\"tie_word_embeddings\":false}"};
 
-/* Methods that rebuild keys, in models with biases or norms of K. */
+/* Tests methods that rebuild keys, in models with biases or norms of K. */
 static void test_norms(const request *r, size_t n, const test_case *t, size_t n_cases)
 {
     kvd_err err = {""};
@@ -439,8 +439,8 @@ static void test_windows(const request *r, size_t n, bool quick)
     }
     test_checkpoint(c, gemma.name, r, n, 5, cases, quick ? 2 : sizeof cases / sizeof *cases);
     /*
-     * turboquant is left out: its whole-bit kernels take heads of up to 128, and fractional bits
-     * change channels by rounding.
+     * turboquant is left out: its kernels take heads of up to 128, and rounding changes channels
+     * with fractional bits.
      */
     test_checkpoint(w, wide.name, r, 3, 2, cases, quick ? 1 : 7);
     kvd_checkpoint_close(w);
@@ -452,7 +452,7 @@ static void test_windows(const request *r, size_t n, bool quick)
     kvd_checkpoint_close(c);
 }
 
-/* With heads of 128, the kernels multiply latents by wgmma. */
+/* With heads of 128, the kernels multiply latents by wgmma instructions. */
 static const kvd_shape heads_of_128 = {
     "heads of 128", "llama", "made up",
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
@@ -475,7 +475,10 @@ static void test_heads_of_128(const request *r, size_t n)
     kvd_checkpoint_close(c);
 }
 
-/* Many short requests. A page table above 4096 elements would overwrite other arrays. */
+/*
+ * Serves many short requests. With a wrong size, the page table of 4096 elements would overwrite
+ * other arrays.
+ */
 static void test_many(void)
 {
     static const request r[MOST] = {{100, 20}, {70, 20}, {1, 40},  {200, 3}, {32, 12}, {31, 40},
@@ -538,8 +541,8 @@ int main(int argc, char **argv)
                                      {"fp8,scale=2", 0.5, 1e-9},
                                      {"mxfp4", 0.5, 1e-9},
                                      /*
-                                      * A scale rounded differently changes all 16 codes of its
-                                      * group.
+                                      * If a scale is rounded differently, all 16 codes of its group
+                                      * change.
                                       */
                                      {"nvfp4", 0.6, 1e-9},
                                      {"nvfp4,scale=2", 0.5, 1e-9},
@@ -557,7 +560,10 @@ int main(int argc, char **argv)
                                      {"vidkv,group=16,residual=32", 0.7, 1e-9},
                                      {"vidkv,k=1.8,ternary=0", 0.7, 1e-9},
                                      {"zipcache,block=20", 0.6, 1e-9},
-                                     /* Rounding decides which near ties of salience get 8 bits. */
+                                     /*
+                                      * Rounding decides which tokens of nearly equal salience get 8
+                                      * bits.
+                                      */
                                      {"zipcache,high=8,low=3,share=0.3,block=70", 0.8, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
                                      {"turboquant,bits=2,qjl=0", 0.5, 1e-9},
@@ -570,10 +576,10 @@ int main(int argc, char **argv)
                                      {"xquant,bits=8,group=32", 0.5, 1e-9},
                                      {"xquant,bits=3,group=8", 0.5, 1e-9},
                                      {"xquant,bits=3,latent=0", 0.5, 1e-9},
-                                     /* pruned keys count with padded widths */
+                                     /* The engine counts pruned keys with padded widths. */
                                      {"think,window=16", 0.5, 0.2},
                                      {"think,window=8,p=0.8", 0.5, 0.3},
-                                     /* A near tie moves a whole chunk. Exact keys have latents. */
+                                     /* A near tie moves a whole chunk. */
                                      {"shadowkv,rank=32,outliers=4,budget=0.4", 1, 0.3},
                                      {"waterfill,step=0.02,block=64", 0.3, 0.01},
                                      {"waterfill,step=0.5,block=64,sink=0", 0.3, 0.01},

@@ -27,7 +27,7 @@ enum {
 typedef struct {
     const char *name;
     size_t max_batch;
-    /* mixed: iterations with prompts and decode; graphs: CUDA graphs; phases: phase times */
+    /* mixed: prompts and decode share iterations; graphs: CUDA graphs; phases: times per phase */
     bool mixed, graphs, phases;
     kvd_attention_choice attention;
 } setting;
@@ -41,7 +41,7 @@ static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTI
                      stock = {"stock attention", 3, false, true, true, KVD_ATTENTION_STOCK};
 
 /*
- * Returns bytes of a token in a layer: dimensions padded to 16 or, for stock attention, to the
+ * Returns bytes of a token in a layer. Dimensions are padded to 16 or, for stock attention, to the
  * widest head.
  */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
@@ -71,8 +71,8 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 }
 
 /*
- * Returns unimportant tokens of a prompt in a layer. Fractions are linear over layers. lent: the
- * first layer's choice.
+ * Returns a prompt's unimportant tokens in a layer. Fractions are linear over layers. lent: all
+ * layers use layer 0's choice.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
@@ -90,12 +90,12 @@ typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
-    /* 0: layers choose, 1: first layer's choice, -1: earlier layer's choice, not checked */
+    /* important tokens chosen by: 0: each layer, 1: layer 0, -1: an earlier layer, not checked */
     int lent;
-    /* [outputs][vocab] */
+    /* logits [outputs][vocab] */
     float *logits;
     double held[MOST];
-    /* unimportant tokens [request][layer] */
+    /* number of unimportant tokens [request][layer] */
     size_t low[MOST][256];
     wrongs *wrong;
 } watched;
@@ -190,8 +190,8 @@ typedef struct {
 } variant;
 
 /*
- * Tests a zdc variant. whole: reference if all tokens are important; bar: engine's median distance
- * from `whole`.
+ * Tests a variant of zdc. whole: reference with only important tokens; bar: the engine's distance
+ * from it in that case.
  */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
@@ -231,7 +231,7 @@ static void test_variant(const model *m, const char *name, const variant *v,
     kvd_plan_close(&plan);
 }
 
-/* All tokens important: logits must equal an all-high cache up to rounding. */
+/* If all tokens are important, logits must equal a cache of full width up to rounding. */
 static void all_important(const model *m, const char *name, const setting *set, double bar)
 {
     kvd_err err = {""};

@@ -23,10 +23,10 @@ typedef struct {
     kvd_attention hook;
     const kvd_plan *plan;
     size_t prompt;
-    /* prompts attend with high widths, as in src/methods */
+    /* prompts attend to all tokens at full width, as in src/methods */
     bool whole_prompts;
     uint8_t *level;    /* [prompt] 1 for important tokens */
-    float *x[4], *out; /* q, k, v, work memory; out: [tokens][n_heads * d_head] */
+    float *x[4], *out; /* q, k, v, scratch; out: [tokens][n_heads * d_head] */
 } sets_hook;
 
 typedef struct {
@@ -81,7 +81,7 @@ static void cut_rows(const sets_hook *s, const kvd_attention_in *in, const kvd_d
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads,
                  heads = (size_t)in->config->n_heads;
     const size_t n = low_alone ? s->prompt : in->n_tokens;
-    const int saved = kvd_blas_serial(); /* the products are small */
+    const int saved = kvd_blas_serial(); /* one thread: the products are small */
     for (size_t h = 0; queries && h < heads; h++) {
         const kvd_dims_head *const x = &dims->head[(size_t)in->layer * kv + h / (heads / kv)];
         there_and_back(n, d, x->d_qk, s->x[0] + h * d, heads * d, x->a_q, x->a_k, true, s->x[3]);
@@ -200,8 +200,8 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
 }
 
 /*
- * Counts bytes sent between GPUs for n prompt tokens, equal widths. bytes[0]: Q, K, V, importance.
- * bytes[1]: outputs.
+ * Counts bytes sent between GPUs for n prompt tokens. bytes[0]: Q, K, V and importance. bytes[1]:
+ * outputs.
  */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
@@ -233,8 +233,8 @@ typedef struct {
 } wrongs;
 
 /*
- * Returns logits [outputs][vocab], requests served one at a time. Several GPUs compute only
- * prompts; later logits are 0.
+ * Returns logits [outputs][vocab] of requests served one at a time. Several GPUs compute prompts
+ * only; later logits are 0.
  */
 static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool sequence, bool graphs,
                         bool equal, wrongs *wrong, kvd_err *err)
@@ -287,7 +287,7 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
 }
 
 /*
- * Returns the median distance of logits a and b over emitted tokens, or over first ones if
+ * Returns the median distance of logits a and b over emitted tokens, or over each first one if
  * `prompts`.
  */
 static double median(const load *l, const float *a, const float *b, bool prompts)
@@ -304,8 +304,8 @@ static double median(const load *l, const float *a, const float *b, bool prompts
 }
 
 /*
- * Compares engine logits with `want`. Tolerance: engine's distance from `whole`, the reference with
- * all tokens important.
+ * Compares logits with `want`. Tolerance: the engine's distance from `whole` if all tokens are
+ * important.
  */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)

@@ -21,8 +21,7 @@ static double product(const double *a, const double *b, int d)
 }
 
 /*
- * Writes importance scores want [n] from keys [n][d]: short keys, or keys far from the mean
- * direction, by rule.
+ * Writes importance want [n] of keys [n][d]: by small norm, or by distance from the mean direction.
  */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
@@ -38,7 +37,10 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
     }
 }
 
-/* Cosines and sines [positions][half]. future [n][half][2]: means over positions after n tokens. */
+/*
+ * Cosines and sines [positions][half]. future [n][half][2]: means over positions after a prompt of
+ * n tokens.
+ */
 typedef struct {
     int half, positions;
     float *cosine, *sine, *future;
@@ -78,7 +80,10 @@ static void rope_release(rope *r)
     host_free(r->cosine, r->sine, r->future);
 }
 
-/* Rotates x [d] by RoPE. turn(r, row, pair, side): cosine (0) or sine (1). sign -1: backwards. */
+/*
+ * Rotates x [d] by RoPE. turn(r, row, pair, side) returns cosine (side 0) or sine (1). sign -1:
+ * backwards.
+ */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)
 {
@@ -100,7 +105,9 @@ static double of_future(const rope *r, int n, int i, int side)
     return (double)r->future[(n * r->half + i) * 2 + side];
 }
 
-/* Adds to want [n] the expected attention of later queries of head h, as in expectedattention.c. */
+/*
+ * Adds to want [n] the attention expected from later queries of head h, as in expectedattention.c.
+ */
 static void add_expected(const fixture *f, int b, int h, const double *keys, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[0], sink = f->c->rule.sink, rows = n - sink;
@@ -159,8 +166,8 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
 }
 
 /*
- * Computes a KV head's lse [n_heads][n_q8] and attention mass want [n_kv_heads][n_q8]. n_q8: prompt
- * tokens, padded to 8 per prompt.
+ * Computes a KV head's log-sum-exps lse [n_heads][n_q8] and attention sums want [n_kv_heads][n_q8].
+ * n_q8: prompt tokens, each prompt padded to 8.
  */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
@@ -188,7 +195,7 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     host_free(keys, s, p);
 }
 
-/* Computes all references, on all CPU threads. */
+/* Computes the reference of all prompts on all CPU threads. */
 static void reference(const fixture *f, float *lse, double *want)
 {
     const int kv = f->map.n_kv_heads;
@@ -204,7 +211,7 @@ static void reference(const fixture *f, float *lse, double *want)
     }
 }
 
-/* Records a score's relative error, of the exponential if scores are logarithms. */
+/* Records the relative error of a score, or of exp(score) if scores are logarithms. */
 static void note(fixture *f, double got, double want)
 {
     const bool logs = f->c->rule.ranking == KVD_EVICT_EXPECTED;
@@ -214,8 +221,8 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Returns the number of errors: kept tokens must follow from `rank` exactly and from `want` except
- * near ties.
+ * Returns the number of errors: kept tokens must follow exactly from `rank` and, except near ties,
+ * from `want`.
  */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
@@ -358,7 +365,7 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
             .square = turns ? f->c->factor * f->c->factor : 1,
             .work = on_device(NULL, kvd_evict_expected_bytes(f->map.n_heads, f->map.d_qk[0]))};
     }
-    /* sm_90 supports the mma.sync kernel too. */
+    /* Repeats the prompts with the mma.sync kernel, which sm_90 supports too. */
     kvd_evict_prompts_args other = a;
     other.lse = on_device(lse, heads * rows * sizeof *lse);
     other.mass = on_device(NULL, heads * rows * sizeof *lse);
@@ -429,8 +436,8 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
 }
 
 /*
- * Returns wrong elements of a head that keeps m of n tokens. victim: index of the newest token, -1:
- * none evicted.
+ * Returns the number of wrong elements of a head that keeps m of n tokens. victim: index that the
+ * newest token took, -1: none.
  */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
@@ -484,7 +491,7 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
             (least < 0 || want[i] < want[least]))
             least = i;
     const int evicts = n > budget->limit && least >= 0;
-    /* The newest token must be at the evicted one's index. */
+    /* The newest token must be at the index of the evicted one. */
     if (evicts) {
         for (int i = 0; i < n - 1; i++)
             victim = position[at + (size_t)i] == now ? i : victim;

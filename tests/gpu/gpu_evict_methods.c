@@ -1,6 +1,6 @@
 /*
  * Tests eviction on the GPU against the methods' CPU code. Kept tokens must be equal.
- * A KV head whose choice rounding decides is no longer compared, but counted.
+ * A KV head whose choice depends on rounding is counted and no longer compared.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -52,12 +52,12 @@ static const method_case method_cases[] = {
     {"kvcrush,window=32,budget=0.1,crush=0", false, SHAPE(32, 8, 128, 128, 0, 2100, 1500)},
 };
 
-/* One KV head on the CPU, tokens by position. */
+/* One KV head on the CPU, its tokens in the order of positions. */
 typedef struct {
     void *state;
     size_t n;
     uint32_t *position;
-    /* rounding led to another choice: no longer compared */
+    /* Rounding led to another choice, so this head is no longer compared. */
     bool ended;
 } cpu_head;
 
@@ -71,15 +71,15 @@ typedef struct {
     test_case shape;
     cpu_head *head;
     kvd_evict_state state;
-    uint16_t *pool; /* device memory */
+    uint16_t *pool; /* on the device */
     size_t wrong, rounded, compared, dropped;
-    /* merged tokens, their targets, and targets that differ from the CPU */
+    /* number of merged tokens, of merge targets, and of targets that differ from the CPU */
     size_t merged, rows, rows_off;
     size_t merged_before; /* merged tokens after the prompts */
     kvd_evict_merging merging;
 } method_run;
 
-/* Returns true if the method merges runs, so that heads keep different numbers of tokens. */
+/* Returns true if the method merges runs of tokens, so that KV heads keep different numbers. */
 static bool runs(const method_run *r)
 {
     return r->shape.rule.merge == KVD_MERGE_RUNS;
@@ -150,7 +150,6 @@ static void open_run(method_run *r, const method_case *c)
     r->pool = on_device(f->pool, f->pool_n * 2);
 }
 
-/* Compares numbers of merged tokens. */
 static void check_merged(method_run *r)
 {
     int32_t merged[BATCH];
@@ -181,8 +180,8 @@ static void close_run(method_run *r)
 }
 
 /*
- * Compares mass [n_heads][n_q8]: sums of probabilities or, for KVD_EVICT_PIVOTAL, queries below the
- * mean. Writes log-sum-exps to lse.
+ * Compares mass [n_heads][n_q8]: sums of probabilities or, for KVD_EVICT_PIVOTAL, numbers of
+ * queries below the mean. Writes log-sum-exps to lse.
  */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
@@ -220,8 +219,8 @@ static void check_masses(method_run *r, const float *mass, float *lse)
 }
 
 /*
- * Writes a prompt's levels from the device's probabilities [n_heads][n_q8]. last: sum over the last
- * queries; mass: over all.
+ * Computes the levels of a prompt's tokens from probabilities [n_heads][n_q8] of the device. last:
+ * sum over the last queries; mass: over all.
  */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
@@ -271,7 +270,6 @@ static void levels_of(method_run *r, int b, const float *mass, const float *last
     host_free(x, keys, p, state);
 }
 
-/* Forgets dropped tokens. */
 static void forget(method_run *r, cpu_head *h, const uint8_t *level)
 {
     size_t *const kept = need(h->n * sizeof *kept), was = h->n;
@@ -287,7 +285,7 @@ static void forget(method_run *r, cpu_head *h, const uint8_t *level)
     free(kept);
 }
 
-/* Rows of a KV head by position, and levels. merged: tokens that others were merged into. */
+/* Rows of a KV head in the order of positions. merged: targets of merges. */
 typedef struct {
     size_t n, d[2];
     float *x[2];
@@ -295,7 +293,7 @@ typedef struct {
     uint8_t *merged;
 } head_rows;
 
-/* Merges tokens as methods/entries.c. */
+/* Merges tokens as methods/entries.c does. */
 static void merge_rows(method_run *r, void *state, head_rows *h)
 {
     const kvd_merge_choice c = {h->n, h->level, h->x[0], h->x[1], h->d[0], h->d[1]};
@@ -349,7 +347,10 @@ static head_rows rows_of(method_run *r, int b, int g, const int32_t *place, cons
     return h;
 }
 
-/* Compares CPU row i with device row `place`. Means of merged rows may differ by one bf16 step. */
+/*
+ * Returns true if CPU row i equals device row `place`. Means of merged rows may differ by one bf16
+ * step.
+ */
 static bool same_row(const fixture *f, uint16_t *after, int b, int g, const head_rows *h, size_t i,
                      int place)
 {
@@ -365,7 +366,7 @@ static bool same_row(const fixture *f, uint16_t *after, int b, int g, const head
 }
 
 /*
- * Compares a head's rows with the CPU. to: new index of each kept token, NULL: no comparison.
+ * Compares the rows of a head with the CPU. to: new index of each kept token; NULL: no comparison.
  * Releases *h.
  */
 static void check_rows(method_run *r, int b, int g, head_rows *h, uint16_t *after,
@@ -403,7 +404,7 @@ static void check_prompt(method_run *r, int b, const float *mass, const float *l
             h->position[t] = (uint32_t)(all[t] = t);
         head_rows rows = rows_of(r, b, g, all, level[g], h->n);
         forget(r, h, level[g]);
-        /* Runs merge before rows move, so rows have their old positions. */
+        /* Runs are merged before rows move, so rows are at their old positions. */
         for (size_t i = 0; i < h->n; i++)
             all[i] = runs(r) ? (int32_t)h->position[i] : (int32_t)i;
         check_rows(r, b, g, &rows, after, all);
@@ -418,7 +419,7 @@ static void check_prompt(method_run *r, int b, const float *mass, const float *l
     host_free(count, level);
 }
 
-/* Copies probabilities, summed over the last `window` rows (0: all). */
+/* Copies the device's probabilities, summed over the last `window` rows (0: all). */
 static void fetch_mass(const kvd_evict_prompts_args *args, int window, float *mass)
 {
     kvd_evict_prompts_args a = *args;
@@ -481,7 +482,7 @@ static void report(const method_run *r, const char *part)
 }
 
 /*
- * Computes prob [group][n], tokens by position. place[i]: page index of the i-th smallest position.
+ * Computes prob [group][n], tokens in the order of positions; place[i]: page index of token i.
  * Returns true if rounding decides KVD_EVICT_PIVOTAL's choice.
  */
 static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, const int32_t *place,
@@ -514,9 +515,9 @@ static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, con
 typedef struct {
     const uint16_t *q;
     uint32_t now;
-    /* device's token positions before and after the step */
+    /* positions of the device's tokens before and after the step */
     const uint32_t *before, *position;
-    const float *score; /* device's scores before the step */
+    const float *score; /* the device's scores before the step */
     uint16_t *after;
 } step_case;
 
@@ -538,8 +539,8 @@ static size_t left_of(const uint8_t *level, size_t n)
 }
 
 /*
- * Returns true if the two smallest sums are nearly equal, so that rounding decides. score: before
- * the step.
+ * Returns true if the two smallest sums are nearly equal, so that rounding decides which token is
+ * dropped.
  */
 static bool near_least(const method_run *r, int b, const float *score, const int32_t *place,
                        const float *prob, size_t n)

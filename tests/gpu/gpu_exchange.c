@@ -31,8 +31,8 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
 }
 
 /*
- * Computes the blocks that GPU a sends or receives from address `at`, with gaps. Returns total
- * bytes. list: may be NULL.
+ * Computes the blocks that GPU a sends or receives, with gaps, the first at `at`. Returns the total
+ * bytes. `list` may be NULL.
  */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
@@ -70,7 +70,7 @@ static int send_and_receive(void *ctx, int gpu, kvd_err *err)
                : 0;
 }
 
-/* Returns GPU a's expected buffer. Gaps hold 0xff. */
+/* Returns the expected contents of GPU a's buffer. Gaps hold 0xff. */
 static uint8_t *image(const pieces *x, int a, int receives)
 {
     const size_t room = lay_out(x, a, receives, NULL, NULL);
@@ -111,7 +111,7 @@ static int one_round(pieces *x, kvd_gpu_threads *gpu_threads, char *text, size_t
         x->room[g] = lay_out(x, g, 1, NULL, NULL);
         x->from[g] = on_device(host, lay_out(x, g, 0, NULL, NULL));
         x->to[g] = on_device(NULL, x->room[g]);
-        /* Non-blocking streams do not wait for the default stream. */
+        /* Non-blocking streams do not wait for the default stream, which fills the buffers. */
         check(cudaDeviceSynchronize(), "fill");
         free(host);
     }
@@ -149,7 +149,7 @@ static void test_pieces(int gpus)
 
 enum { QUERIES, PAGES, OUTPUT };
 
-/* Returns a 16-bit code of index b within query head, page or token a. */
+/* Returns a 16-bit code for number b of query head, page or token a. */
 static uint16_t mark(int kind, size_t a, size_t b)
 {
     const uint64_t h = ((uint64_t)a * 1000003 + b) * 0x9e3779b97f4a7c15u + (uint64_t)kind;
@@ -159,7 +159,7 @@ static uint16_t mark(int kind, size_t a, size_t b)
 typedef struct {
     kvd_sequence *q;
     int layer;
-    /* [n tokens + 1][o_pitch]; the last row must not change */
+    /* device arrays [n tokens + 1][o_pitch]; the last row must not change */
     uint16_t *out[KVD_GPUS_MAX];
 } turn;
 

@@ -16,7 +16,7 @@ typedef struct {
     kvd_few_kind kind;
     size_t n, in, out;
     int norm;
-    bool codes; /* 4-bit weights */
+    bool codes; /* weights of 4 bits */
 } scenario;
 
 static int is_gated(kvd_few_kind kind)
@@ -24,14 +24,14 @@ static int is_gated(kvd_few_kind kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/* Replaces w [rows][in] by decoded 4-bit codes. */
+/* Replaces w [rows][in] by the values that 4-bit codes decode to. */
 static void quantise(float *w, size_t rows, size_t in)
 {
     for (size_t at = 0; at < rows * in; at += KVD_FEW_UNIT)
         (void)kvd_quantise_group(w + at, KVD_FEW_UNIT, 1, 4, w + at);
 }
 
-/* Packs w on the device. Replaces w by the weights restored from codes. */
+/* Packs w on the device. Replaces w by the weights that the codes restore. */
 static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *device)
 {
     const bool gated = is_gated(c->kind);
@@ -99,7 +99,7 @@ static double distance(const scenario *c, const float *w, const double *x, const
 static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "geglu_tanh", "logits"};
-    /* Stored and gated results round to bf16 several times. */
+    /* Kernels that store or gate their result round to bf16 several times. */
     const int narrow = c->kind == KVD_FEW_STORE || is_gated(c->kind);
     const double bar = narrow || c->norm ? 6e-3 : c->codes ? 2e-5 : 2e-6;
     const size_t rows = is_gated(c->kind) ? 2 * c->out : c->out, n_y = c->n * c->out;
@@ -150,7 +150,7 @@ static void test(const scenario *c)
     test_result(e <= bar && found == none && stamp != ~0ULL, name[c->kind],
                 "%zu x %zu -> %zu%s%s off by %.2g of %.0e", c->n, c->in, c->out,
                 c->norm ? ", normed," : "", c->codes ? ", 4 bits," : "", e, bar);
-    /* The kernel must report a row that is not finite. */
+    /* An input row that is not finite must be reported. */
     if (c->norm) {
         const float infinite = INFINITY;
         check(
@@ -220,8 +220,8 @@ static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t v
 }
 
 /*
- * Serves with 4-bit weights and equal 16-bit weights. *same: prompts equal bit for bit. *most:
- * largest distance of step logits.
+ * Serves requests with 4-bit weights and with the equal 16-bit weights. *same: prompts agree bit
+ * for bit. *most: largest distance of logits in steps.
  */
 static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
 {
@@ -255,7 +255,7 @@ static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *e
     return 0;
 }
 
-/* Compares 4-bit weights with the 16-bit weights that they decode to. */
+/* Compares 4-bit weights with the 16-bit weights that the codes decode to. */
 static void test_engine(bool graphs)
 {
     kvd_err err = {""};

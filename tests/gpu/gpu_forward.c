@@ -8,7 +8,10 @@
 #include "gpu_forward_case.h"
 #include "model/checkpoint/shapes.h"
 
-/* bf16 rounds by up to 2^-9. Transformers in bf16 differs by up to 4 % in logits. */
+/*
+ * Largest accepted distances. bf16 rounds by up to 2^-9; Transformers in bf16 differs by up to 4 %
+ * in logits.
+ */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
 /*
  * Mixture of experts in bf16: rounding may change an expert. The median over tokens must meet
@@ -80,7 +83,7 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     free(id);
 }
 
-/* A pass in two parts, with another batch between, must give the bits of one pass. */
+/* A pass that runs in two parts, with another batch between, must give equal bits. */
 static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -117,7 +120,9 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 
 enum { SEQUENCES = 6, LONGEST = 128 };
 
-/* Makes sequences up to the model's number of positions. Returns the number of tokens. */
+/*
+ * Makes a batch of sequences up to the model's number of positions. Returns the number of tokens.
+ */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
     const size_t most = c->max_positions < LONGEST ? (size_t)c->max_positions : LONGEST;
@@ -184,7 +189,7 @@ static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kv
     return e;
 }
 
-/* Sequences longer than the attention windows. */
+/* Tests sequences that exceed the attention windows. */
 static void test_rows(const kvd_checkpoint *c, kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -258,7 +263,7 @@ static void test_cpu(const char *path, kvd_dtype type)
     kvd_checkpoint_close(c);
 }
 
-/* A run that stops early, or logits in several calls, must give equal bits. */
+/* A run that stops early and logits computed in several calls must have equal bits. */
 static void test_last_layer(void)
 {
     kvd_err err = {""};
@@ -288,7 +293,7 @@ static void test_logits_in_pieces(void)
     enum { N = 90, PIECE = 32 };
     kvd_err err = {""};
     char text[64];
-    /* A projection follows the last layer. */
+    /* In this model, a projection follows the last layer. */
     kvd_checkpoint *c = family_or_end("opt-after");
     const kvd_config *config = kvd_checkpoint_config(c);
     const size_t vocab = (size_t)config->vocab_size, d = (size_t)config->d_model;
@@ -316,7 +321,7 @@ static void test_logits_in_pieces(void)
     kvd_checkpoint_close(c);
 }
 
-/* Row sizes are multiples of 16 bytes, so one cuBLAS call multiplies all heads. */
+/* A shape whose rows are multiples of 16 bytes, so that one cuBLAS call multiplies all heads. */
 static const kvd_shape latent = {
     "latent", "latent", "made up",
     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\","
@@ -345,7 +350,7 @@ static void test_latent_shape(kvd_dtype type)
     kvd_checkpoint_close(c);
 }
 
-/* Allocated bytes must equal announced bytes. */
+/* The pass must allocate as many bytes as announced. */
 static void test_bytes(void)
 {
     kvd_err err = {""};

@@ -112,7 +112,7 @@ static void test_refusals(void)
         "--gpus 1");
 }
 
-/* GPU and CPU must name the same layer, sequence and token of a non-finite weight. */
+/* GPU and CPU must name the same layer, sequence and token if a weight is not finite. */
 static void test_nonfinite(kvd_dtype type, int last_layer)
 {
     static const struct {
@@ -159,7 +159,7 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
     }
 }
 
-/* Makes an output element non-finite that no later product reads. */
+/* Makes an element of the output non-finite that no later product reads. */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     (void)self;

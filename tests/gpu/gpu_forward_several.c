@@ -10,12 +10,12 @@
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
 
-/* Several GPUs add in another order, which may change a bf16 rounding. */
+/* Several GPUs add in another order, which may change how a number is rounded to bf16. */
 static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int compared;
 
-/* Tokens of small and large batch, sequences of the large batch. */
+/* Numbers of tokens of the small and the large batch, and of sequences of the large batch. */
 enum { N_FEW = 9 + 50 + 25, N_MANY = 2150, SEQUENCES = 43 };
 static const size_t few_offset[] = {0, 9, 59, N_FEW};
 static size_t many_offset[SEQUENCES + 1];
@@ -78,7 +78,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
     uint32_t *id = some_ids(n, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     const kvd_batch b = batch_of(many, id);
     recording one, several;
-    /* In bf16, rounding may change an expert. */
+    /* In bf16, rounding may change the choice of an expert. */
     const bool routed = kvd_checkpoint_config(c)->n_experts && type == KVD_BF16;
     const double limit = routed ? 0.25 : bar[type];
     kvd_gpu_forward *f = open_pass(c, type, n_gpus, n);
@@ -97,7 +97,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
 }
 
 typedef struct {
-    /* must be the first member (cast from kvd_gpu_attention) */
+    /* first member, so that a pointer to the hook points to the struct */
     kvd_gpu_attention hook;
     kvd_gpu_attention *dense;
     int layer; /* first layer at which the hook fails */
@@ -138,7 +138,7 @@ static void test_failure(const char *family, int n_gpus, int many)
 }
 
 typedef struct {
-    /* must be the first member (cast from kvd_gpu_attention) */
+    /* first member, so that a pointer to the hook points to the struct */
     kvd_gpu_attention hook;
     size_t row;
 } spoiling;
@@ -196,7 +196,7 @@ static void test_errors(void)
 /* usage: gpu_forward_several [errors]; errors: only tests of failing GPUs */
 int main(int argc, char **argv)
 {
-    /* One model family per layer structure. */
+    /* One model family for each layer structure. */
     static const char *const family[] = {
         "llama-biases", "mistral-window", "phi3-long", "opt-before",   "falcon-40b", "falcon-11b",
         "falcon-mha",   "gemma2-caps",    "glm4-half", "mixtral-full", "gpt-oss"};

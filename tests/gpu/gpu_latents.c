@@ -25,7 +25,7 @@ typedef struct {
     int32_t kv_len[MOST], q_len[MOST];
 } latent_case;
 
-/* Inputs on host and device. 16-bit numbers are bf16. */
+/* Inputs of a test on host and device. All 16-bit numbers are bf16. */
 typedef struct {
     const latent_case *c;
     kvd_attn_map map;
@@ -36,7 +36,7 @@ typedef struct {
     uint16_t *latents, *matrix;
     void *device_latents, *device_matrix, *pages;
     float *cosine, *sine, *device_cosine, *device_sine;
-    /* host copies for kvd_latent_restore_args; NULL except in test_finished */
+    /* host copies of kernel arguments, set by test_finished only */
     const int32_t *position;
     const float *bias, *gain;
 } problem;
@@ -316,7 +316,7 @@ static void test_restore(const problem *p)
     test_restored(p, &a, "restore");
 }
 
-/* Heads that share latents. */
+/* Tests heads that share their latents. */
 static void test_joint(const problem *p)
 {
     uint16_t *const m[2] = {joint_matrix(p, 0), joint_matrix(p, 1)};
@@ -331,7 +331,10 @@ static void test_joint(const problem *p)
     device_free(m[0], m[1]);
 }
 
-/* Rows with explicit positions, biases and norms. Rows with a negative position must not change. */
+/*
+ * Tests rows with explicit positions, biases and norms. Rows with a negative position must not
+ * change.
+ */
 static void test_finished(problem *p)
 {
     const latent_case *const c = p->c;
@@ -361,7 +364,6 @@ static void test_finished(problem *p)
     test_restored(p, &a, "positions, biases and norms");
     p->bias = p->gain = NULL;
     p->position = NULL;
-    /* Later tests read the pages. */
     a = restored(p);
     check(kvd_latent_restore(&a, NULL), "restore");
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
@@ -371,7 +373,7 @@ static void test_finished(problem *p)
     free(position);
 }
 
-/* Rows of the newest tokens must not change; others must equal a full run. */
+/* Rows of the newest tokens must not change. All others must equal a run for all tokens. */
 static void test_newest(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -401,7 +403,7 @@ static void test_newest(const problem *p)
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
-    /* gaps: latents of a row are apart, at positions in `source` */
+    /* If gaps, the latents of a row are apart, at the positions in `source`. */
     const bool gaps = c->n > 3;
     const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
               groups = c->kv / c->group;
@@ -511,7 +513,7 @@ static void test_gather(const problem *p)
     device_free(device, rows);
 }
 
-/* Tests projecting each request's last K and V row to latents. */
+/* Tests projecting the last K and V row of each request to latents. */
 static void test_cut(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -544,7 +546,7 @@ static void test_cut(const problem *p)
     device_free(device, to);
 }
 
-/* Tests copying prompts' queries out of the blocked layout. */
+/* Tests copying the queries of prompts out of the blocked layout. */
 static void test_gather_queries(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -595,7 +597,7 @@ static void test_leading(void)
         for (int i = 0; i < D; i++)
             for (int j = 0; j < WIDE; j++) {
                 uint16_t want = 0;
-                /* eigenvalues rise: column j is eigenvector D - 1 - j */
+                /* Eigenvalues rise, so column j is eigenvector D - 1 - j. */
                 if (j < basis[m].width)
                     kvd_from_f32(KVD_BF16, v + m * D * D + (D - 1 - j) * D + i, &want, 1);
                 wrong += also[(m * D + i) * WIDE + j] != want;
@@ -626,7 +628,7 @@ static const latent_case cases[] = {
     {"slots of other ranks", 64, 4, 1, 4, {112, 96}, 0, 0, 0, 3, 3, {63, 129, 5}, {63, 2, 5}},
 };
 
-/* Quick: every kernel at small sizes. */
+/* The quick run covers every kernel at small sizes. */
 static bool is_quick(const latent_case *c)
 {
     static const char *const name[] = {"a token", "pairs", "a narrow head", "slots of other ranks",

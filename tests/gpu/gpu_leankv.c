@@ -35,7 +35,7 @@ static void check_masses(fixture *f)
 
 typedef struct {
     /*
-     * codes: tokens with wrong codes; levels: tokens at a wrong level; counts: wrong thresholds and
+     * number of tokens with wrong codes, of tokens at a wrong level, and of wrong thresholds or
      * token counts
      */
     int codes, levels, counts;
@@ -107,7 +107,7 @@ static void check_prompts(fixture *f, char *page)
         for (int g = 0; g < f->s->kv; g++)
             check_prompt_head(f, row, g, page, &r);
     check(cudaMemcpy(&state, f->pool.state, sizeof state, cudaMemcpyDeviceToHost), "state");
-    /* Rounding may move a token near a threshold by one level. */
+    /* Rounding may move a token near a threshold to the next precision level. */
     test_result(
         !r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
             state.entries[1] == r.n[1] && !state.wanted,
@@ -118,15 +118,15 @@ static void check_prompts(fixture *f, char *page)
 
 typedef struct {
     double out, lse, score;
-    /* wrong: tokens at a wrong level; codes: wrong codes; lost: heads with wrong token counts */
+    /* number of tokens at a wrong level, with wrong codes, and of heads with wrong counts */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;
 
 typedef struct {
     section x;
-    const float *q, *k, *v; /* queries [group][d], new token's key and value [d] */
-    /* [n + 1] mean attention over query heads; new token last */
+    const float *q, *k, *v; /* queries [group][d], key and value of the new token [d] */
+    /* [n + 1] attention received, averaged over query heads; new token last */
     double *received;
 } head_step;
 
@@ -157,8 +157,8 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 }
 
 /*
- * LeanKV, Algorithm 1, for one KV head. to [n + 1]: KVD_LEVEL_*, new token last. 0 (near a
- * threshold): any level is accepted.
+ * Computes Algorithm 1 of LeanKV for one KV head. to [n + 1]: KVD_LEVEL_*, new token last. Near a
+ * threshold, writes 0 (any level is right).
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
@@ -387,7 +387,7 @@ static void check_steps(fixture *f, char *page)
             n[1] += x.head.n[1];
             free(x.item);
         }
-    /* Subtracting the key codes' offset 1024 in float16 changes a score by about 1e-4. */
+    /* Subtracting the offset 1024 of key codes in float16 changes a score by about 1e-4. */
     test_result(
         r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
             r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&
@@ -415,7 +415,7 @@ static void run(const setting *s, uint64_t seed)
     }
     for (int i = 0; i < ROWS; i++)
         f->slot[i] = (i + 2) % (ROWS + 1);
-    f->slot[ROWS] = ROWS + 1; /* idle row of the batch: no such slot */
+    f->slot[ROWS] = ROWS + 1; /* an idle row of the batch has an invalid slot */
     make_pool(f);
     make_prompts(f);
     char *const page = need((size_t)f->pool.layout.page_bytes);

@@ -8,7 +8,7 @@
 #include "gpu_case.h"
 #include "methods/tokens/cuda/leankv.h"
 
-/* Codes of a page must not share bits. */
+/* Every code of a page must have bits of its own. */
 
 static int one_place_each(int d, int bits, int keys)
 {
@@ -157,7 +157,7 @@ static void model_give_back(model *m, const int32_t *slot, int n)
         }
 }
 
-/* Every page must be exactly once in the free list and page tables. */
+/* Every page must be exactly once in the free list and the page tables. */
 static int same(const kvd_leankv_pool *p, const model *m)
 {
     static model got;
@@ -230,7 +230,7 @@ static void test_random(void)
             continue;
         if (what == 0) {
             model_give_back(m, list, n);
-            /* Operation 1 reserves prompt pages in one layer for the drawn slots. */
+            /* Operation 1 reserves pages of one layer for the prompts in the drawn slots. */
         } else if (what == 1) {
             const int layer = (int)(kvd_rng_uniform(&rng) * LAYERS);
             for (int i = 0; i < n; i++)
@@ -243,7 +243,7 @@ static void test_random(void)
             model_grow(m, &p, list, n, layer, 1, 0);
             check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
             check(kvd_leankv_grow(&p, slots, n, layer, 1, 0, 0), "grow");
-            /* Operation 2 is a decode step with one idle batch row. */
+            /* Operation 2 is a decode step in which one row of the batch is idle. */
         } else {
             for (int i = 0; i < n * LAYERS * KV; i++) {
                 kvd_leankv_head *const h =
@@ -276,7 +276,7 @@ static void test_random(void)
     free(m);
 }
 
-/* With too few free pages, none is assigned and the requested number is recorded. */
+/* If too few pages are free, no page is assigned and the requested number is recorded. */
 static void test_short(void)
 {
     kvd_leankv_pool p = pool_make();
@@ -292,7 +292,7 @@ static void test_short(void)
     check(kvd_leankv_grow(&p, slots, SLOTS, 0, LAYERS, 1, 0), "grow");
     check(cudaMemcpy(&s, p.state, sizeof s, cudaMemcpyDeviceToHost), "state");
     check(cudaMemcpy(head, p.head, sizeof head, cudaMemcpyDeviceToHost), "heads");
-    /* 149 pages: the first call takes 3 for each of 45 heads, the second wants 90 and fails. */
+    /* The first call takes 3 * 45 of 149 pages (45 heads), the second wants 90 and fails. */
     test_result(
         s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&
             s.entries[0] == HEADS * 3 * KVD_LEANKV_PAGE_TOKENS && head[7].pages[0] == 3 &&

@@ -36,7 +36,7 @@ static void get(void *to, const void *from, size_t bytes)
     check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
 }
 
-/* A launch on misaligned arrays would end the context. */
+/* Returns true if misaligned arrays are refused before a launch, which would end the context. */
 static bool refuses_misaligned(void)
 {
     static const int32_t width[] = {32}, length[] = {5};

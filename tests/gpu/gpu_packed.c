@@ -1,6 +1,6 @@
 /*
- * Tests quantised caches on the GPU against the host method, bit for bit; unequal quantisation
- * steps up to RoPE's rounding.
+ * Tests quantised caches on the GPU against the host method, bit for bit, or up to RoPE's rounding
+ * for unequal quantisation steps.
  */
 #include <math.h>
 #include <string.h>
@@ -15,34 +15,34 @@
 #include "tensor_scales.h"
 #include "worst.h"
 
-/* N: requests */
+/* N is the number of requests. */
 enum { N_KV = 4, N = 7 };
 
-static const char *only; /* part of the methods' text to run; NULL: all */
+static const char *only; /* runs only methods whose text contains this string; NULL: all */
 
 typedef struct {
     const char *method;
     int d;
     int length[N], steps;
-    /* accepted error of x, divided by 1 + |x| */
+    /* accepted error of a number x, divided by 1 + |x| */
     double bar;
     int group;
-    /* token 0 has almost all attention and value 0, so small probabilities matter */
+    /* token 0 has value 0 and almost all attention, so that small probabilities count */
     bool peak;
 } test_case;
 
-/* Prompt lengths of a case. */
+/* Numbers of tokens of the prompts of a case. */
 #define LEN(...)                                                                                   \
     {                                                                                              \
         __VA_ARGS__                                                                                \
     }
 
 typedef struct {
-    int window; /* tokens; 0: no window */
-    bool sinks; /* attention sinks */
+    int window; /* sliding window in tokens; 0: none */
+    bool sinks; /* the layer has attention sinks */
 } layer_kind;
 
-/* Stored dimensions of K and V per KV head. */
+/* Numbers of stored dimensions of K and V of each KV head. */
 typedef struct {
     int of[2][N_KV];
 } widths;
@@ -55,25 +55,25 @@ typedef struct {
     kvd_plan plan;
     kvd_packed_args a;
     int most, max_pages, rope;
-    /* keys before RoPE [N][most tokens][N_KV][d]; keys, values; bf16 numbers */
+    /* bf16 numbers: keys before RoPE [N][most tokens][N_KV][d]; keys after RoPE, values */
     float *pre, *x[2];
     float *cosine, *sine;
-    uint16_t *q; /* [N][heads][d] on the host */
+    uint16_t *q; /* queries [N][heads][d] on the host */
     int32_t page[N][64], slot[N];
     uint16_t *pages;
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
     float *sink; /* [heads] sink logits, or NULL */
     /*
-     * mass: received probabilities [N][N_KV][most tokens]; lse: [N][heads]; device_lse, queries
-     * [N][map.q_pitch]: on the device
+     * mass: probabilities received [N][N_KV][most tokens]; lse [N][heads]; device copies:
+     * device_lse, queries [N][map.q_pitch]
      */
     double *mass;
     float *lse;
     void *device_lse, *queries;
 } bench;
 
-/* Returns the first token that the newest of m tokens sees. */
+/* Returns the first token that the newest of m tokens attends to. */
 static int first_seen(const bench *w, int m)
 {
     return w->kind.window && m > w->kind.window ? m - w->kind.window : 0;
@@ -99,20 +99,20 @@ static size_t at(const bench *w, int b, int t, int g, int i)
            (size_t)i;
 }
 
-/* Returns a row's dimensions in a page, padded. */
+/* Returns the number of dimensions of a row in a page, with padding. */
 static int padded(const bench *w, int side, int g)
 {
     return side ? w->a.map.d_v[g] : w->a.map.d_qk[g];
 }
 
-/* Returns the index within a page of element i of token t's K (side 0) or V (1) row. */
+/* Returns the index within a page of element i of the K (side 0) or V (1) row of token t. */
 static size_t place(const bench *w, int side, int g, int t, int i)
 {
     return (size_t)w->a.map.kv_offset[g] + (side ? KVD_PAGE_TOKENS * (size_t)w->a.map.d_qk[g] : 0) +
            kvd_blocked_index((size_t)t % KVD_PAGE_TOKENS, (size_t)i, (size_t)padded(w, side, g));
 }
 
-/* Zeroes the padding of rows [n][N_KV][each][d]. */
+/* Sets the padding of rows [n][N_KV][each][d] to 0. */
 static void clear_padding(const bench *w, int side, size_t n, int each, float *rows)
 {
     const size_t d = (size_t)w->t->d;
@@ -147,7 +147,7 @@ static void make_sinks(bench *w)
         w->sink[h] = (float)(3 * kvd_rng_normal(&r));
 }
 
-/* Gives token 0 almost all attention and value 0. */
+/* Gives token 0 almost all attention and the value 0. */
 static void make_peaks(bench *w)
 {
     const int d = w->t->d;
@@ -201,7 +201,7 @@ static void make_rows(bench *w)
         w->x[0][i] = number(bits_of(w->x[0][i]));
 }
 
-/* Opens plan and memory of a test. narrow: kept dimensions per head, NULL: all. */
+/* Opens the plan and memory of a test. narrow: kept dimensions of each head; NULL: all. */
 static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_kind kind,
                       kvd_err *err)
 {
@@ -259,7 +259,6 @@ static void *zeros(size_t bytes)
     return p;
 }
 
-/* Copies the tables of method allot to the device. */
 static void make_allot(bench *w)
 {
     kvd_packed_allot *const to = &w->a.allot;
@@ -277,7 +276,7 @@ static void make_allot(bench *w)
     free(word);
 }
 
-/* Makes prompts' probability sums, queries and denominators of steps. */
+/* Makes probability sums of prompts, and queries and softmax denominators of steps. */
 static void make_classes(bench *w, size_t slots)
 {
     kvd_packed_class_codes *const c = &w->a.classes;
@@ -317,7 +316,6 @@ static void make_classes(bench *w, size_t slots)
     free(q);
 }
 
-/* Makes turboquant's tables for chosen channels (part 0) or the others. */
 static void make_part(bench *w, int part)
 {
     kvd_packed_split_codes *const s = &w->a.split;
@@ -394,7 +392,7 @@ static void make_device(bench *w)
     if (a->form.classes)
         make_classes(w, slots);
     if (a->form.low_rank) {
-        /* Odd numbers of steps: memory for three CTAs' sums, which share a prompt's rows. */
+        /* If the number of steps is odd, there is memory for the sums of three CTAs. */
         a->gear.partial_room = (size_t)(w->t->steps % 2 * 2 * N * N_KV) * 2 * 4 * KVD_GEAR_PART;
         a->gear.partial = on_device(NULL, a->gear.partial_room * sizeof *a->gear.partial);
         a->gear.right = zeros(slots * row * (size_t)kvd_gear_columns(a->gear.of.rank));
@@ -430,7 +428,7 @@ static void upload_lengths(bench *w, int step)
     check(cudaMemcpy(w->start, start, sizeof start, cudaMemcpyHostToDevice), "starts");
 }
 
-/* Copies keys before RoPE of tokens first[b] .. first[b] + n[b] - 1. */
+/* Copies keys before RoPE of tokens first[b] .. first[b] + n[b] - 1 to the device. */
 static void upload_x(bench *w, const int *first, const int *n)
 {
     size_t total = 0, row = 0;
@@ -446,7 +444,10 @@ static void upload_x(bench *w, const int *first, const int *n)
     free(x);
 }
 
-/* Writes K and V of token t to a page, or zeros after the last token (groups of 8 rows). */
+/*
+ * Writes K and V of token t to a page; zeros after the last token, because groups of 8 rows are
+ * complete.
+ */
 static void put_token(const bench *w, uint16_t *page, int b, int t)
 {
     const bool there = t < w->t->length[b];
@@ -476,7 +477,7 @@ static void run_prompts(bench *w)
     check(kvd_packed_code(&a, NULL), "code");
 }
 
-/* Invalidates page numbers of pages older than the window. */
+/* Invalidates the numbers of pages that hold only tokens older than the window. */
 static void free_pages(bench *w, int step)
 {
     int32_t *const table = need((size_t)N * (size_t)w->max_pages * 4);
@@ -490,7 +491,7 @@ static void free_pages(bench *w, int step)
     free(table);
 }
 
-/* Writes the newest token into the ring of recent pages, as kvd_append. */
+/* Writes the newest token into the ring buffer of recent pages, as kvd_append does. */
 static void append_step(bench *w, int step)
 {
     const size_t elements = (size_t)w->a.map.page_elements;
@@ -518,7 +519,7 @@ static void append_step(bench *w, int step)
     upload_x(w, first, one);
 }
 
-/* Returns token t's probability, summed over query heads of head g. */
+/* Returns the probability of token t, summed over the query heads of KV head g. */
 static double received(const bench *w, int b, int g, int t)
 {
     const int group = w->t->group, d = w->t->d;
@@ -534,7 +535,10 @@ static double received(const bench *w, int b, int g, int t)
     return sum;
 }
 
-/* Adds a step's probabilities to the received sums. Returns the device's largest relative error. */
+/*
+ * Adds the probabilities of a step to the sums received. Returns the largest relative error on the
+ * device.
+ */
 static double receive(bench *w, int step)
 {
     const kvd_packed_args *const a = &w->a;
@@ -566,8 +570,8 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
 }
 
 /*
- * Codes and decodes n tokens x [n][b->d] of request `of`. The caller sets all of `b` except n, x
- * and token data.
+ * Codes and decodes n tokens x [n][b->d] of request `of`. The caller sets the members of b that do
+ * not depend on tokens.
  */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
@@ -575,7 +579,7 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     const bool blocks = kvd_packed_in_blocks(&w->a.form);
     const int block = blocks ? w->a.k_block : n,
               prompt = block ? w->t->length[of] / block * block : 0;
-    /* First coded token: blocks older than every later window are not coded. */
+    /* first coded token: blocks older than every later window are not coded */
     const int first = blocks ? first_seen(w, w->t->length[of]) / block * block : 0;
     double *const seen = need((size_t)(n + 1) * sizeof *seen);
     kvd_bits_count count;
@@ -602,7 +606,7 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     free(seen);
 }
 
-/* Codes all KV heads' n tokens together. decoded [n][d]: head g. */
+/* Codes n tokens of all KV heads together. Writes rows [n][d] of head g. */
 static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n, float *decoded)
 {
     const size_t d = (size_t)w->t->d, wide = N_KV * d;
@@ -615,7 +619,7 @@ static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n
     free(y);
 }
 
-/* Returns expected rows [m][d] of a head. *coded: tokens stored as codes. */
+/* Returns expected rows [m][d] of a head. *coded: number of tokens stored as codes. */
 static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
     const size_t d = (size_t)w->t->d, width = (size_t)w->width.of[side][g];
@@ -657,7 +661,7 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/* Returns the number of wrong restored elements. Rows after the last token must be zero. */
+/* Returns the number of wrong elements of restored rows. Rows after the last token must be 0. */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {
@@ -677,7 +681,7 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     return n;
 }
 
-/* Returns the relative error of output o of query head h, which reads KV head g. */
+/* Returns the relative error of the output o of query head h, which reads KV head g. */
 static double attention_off(const bench *w, int g, int h, int m, const float *k, const float *v,
                             const uint16_t *q, const uint16_t *o)
 {
@@ -706,10 +710,10 @@ static double attention_off(const bench *w, int g, int h, int m, const float *k,
 typedef struct {
     size_t bad, first_bad;
     double worst, attention;
-    int tokens, head; /* position of the largest attention error */
+    int tokens, head; /* number of tokens and query head of the largest attention error */
 } result;
 
-/* Compares a decode step with the reference. o: outputs from codes, or NULL. */
+/* Compares a decode step with the reference. o: outputs computed from codes, or NULL. */
 static void compare(const bench *w, int step, const uint16_t *o, result *r)
 {
     const size_t elements = (size_t)w->a.map.page_elements;
@@ -769,8 +773,8 @@ static void close_bench(bench *w)
 
 typedef struct {
     kvd_packed_decode_args args;
-    uint16_t *o, *rows; /* o: [N][heads][d] on the host */
-    size_t bytes;       /* of device outputs [N][o_pitch] */
+    uint16_t *o, *rows; /* outputs [N][heads][d] on the host; rows of the device */
+    size_t bytes;       /* bytes of the device's outputs [N][o_pitch] */
 } decoder;
 
 static decoder make_decoder(const bench *w)
@@ -817,7 +821,7 @@ static void run_decoder(const bench *w, decoder *x, int step)
                (size_t)map->d_v[i % heads / (size_t)map->group] * sizeof *x->o);
 }
 
-/* Returns the number of NaN in the rings: gear must remove its outlier marks. */
+/* Returns the number of NaN in ring buffers, where gear marks outliers while it codes. */
 static size_t marks_left(const bench *w)
 {
     const size_t n = (size_t)(2 * N * w->a.ring_pages) * (size_t)w->a.map.page_elements;
@@ -875,9 +879,12 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         r.bad, r.first_bad, r.worst, beyond,
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head, sums);
-    /* Kernels of levels and floats are less exact: bf16 probabilities have 8 mantissa bits. */
+    /*
+     * Kernels of codes with levels or floats are less exact: bf16 probabilities have 8 mantissa
+     * bits.
+     */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
-    /* turboquant with fractional bits: one changed code changes several numbers. */
+    /* With a fractional number of bits, one changed code of turboquant changes several numbers. */
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
     test_result(r.bad <= most && !beyond && sums < 1e-4 && r.attention <= (coarse ? 1e-2 : 6e-3),
                 name, "%s", text);
@@ -885,7 +892,7 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
     close_bench(&w);
 }
 
-/* Heads cut to unequal widths or to one width. */
+/* Tests heads that another method cut to unequal widths or to one width. */
 static void test_narrow(void)
 {
     static const widths unequal = {{{17, 64, 33, 64}, {49, 5, 64, 16}}},

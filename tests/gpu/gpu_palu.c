@@ -38,7 +38,7 @@ static float normal(void)
     return (float)(sqrt(-2 * log(1 - uniform())) * cos(6.283185307179586 * uniform()));
 }
 
-/* Returns n normal numbers times `gain`. outliers: every 97th is four times as large. */
+/* Returns n normal numbers times `gain`. If `outliers`, every 97th is four times as large. */
 static float *numbers(size_t n, int dtype, float gain, int outliers)
 {
     float *x = malloc(n * sizeof *x);
@@ -104,7 +104,7 @@ static void run(const test *c, int n_clusters)
             cosine[t * HALF + i] = (float)cos(angle);
             sine[t * HALF + i] = (float)sin(angle);
         }
-    /* Unwritten elements are NaN, unused page table entries invalid. */
+    /* Elements that are never written are NaN. Unused page table entries are invalid. */
     memset(pool, 0xff, pool_bytes);
     for (int b = 0; b < c->batch; b++)
         for (int j = 0; j < max_pages; j++)

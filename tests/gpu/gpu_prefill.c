@@ -16,7 +16,7 @@
 
 #include "gpu_case.h"
 
-/* POISON: NaN in bf16 and f16. */
+/* POISON is NaN in bf16 and f16. */
 enum { MAX_BATCH = 8, POISON = 0x7fff };
 
 static int failed;
@@ -24,7 +24,7 @@ static int failed;
 typedef struct {
     const char *name;
     cudaError_t (*run)(const kvd_prefill_args *args, cudaStream_t stream);
-    int hopper; /* requires compute capability 9 */
+    int hopper; /* true: requires compute capability 9 */
 } kernel;
 
 static const kernel kernels[] = {{"prefill_sm90", kvd_prefill_sm90, 1},
@@ -34,13 +34,13 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    int d_qk, d_v; /* kept dimensions; 0: unequal */
+    int d_qk, d_v; /* kept dimensions; 0: different for each head */
     int tile_rows, listed, n_ctas;
-    double sharpness; /* factor of queries; large: sharp softmax */
+    double sharpness; /* factor of queries; a large one makes the softmax sharp */
     int lengths[MAX_BATCH][2];
 } scenario;
 
-/* Returns n random numbers, about one in 100 times six. */
+/* Returns n random numbers, of which about one in 100 is six times as large. */
 static float *values(size_t n, kvd_dtype dtype, double scale, kvd_rng *rng)
 {
     float *x = need(n * sizeof *x);
@@ -69,7 +69,7 @@ static void poison_old_pages(uint16_t *pool, size_t page_elements, const int32_t
             pool[(size_t)table[j] * page_elements + i] = POISON;
 }
 
-/* Returns logits of sinks: some far above or below all scores, others within their range. */
+/* Returns sink logits, some far above or below all scores, others within their range. */
 static float *some_sinks(int n_heads, double scale, kvd_rng *rng)
 {
     float *const sink = need((size_t)n_heads * sizeof *sink);
@@ -150,7 +150,7 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
                 tile[j] = (kvd_prefill_tile){b, h, row, left < c->tile_rows ? left : c->tile_rows};
             }
     int32_t *first = need((size_t)(c->n_ctas + 1) * sizeof *first);
-    /* first[n_ctas] ends the last CTA, which has no tiles here. */
+    /* The last CTA gets no tiles. first[n_ctas] is the end of its tiles. */
     for (int i = 0; i <= c->n_ctas; i++)
         first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
     const int32_t zero = 0;
@@ -258,9 +258,9 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 int main(int argc, char **argv)
 {
     /*
-     * name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, listed, CTAs, sharpness,
-     * {new, all tokens} per request.
-     * listed: 1: fixed tiles per CTA, 0: taken one by one.
+     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, listed, CTAs,
+     * sharpness, {new, all tokens} of each request.
+     * listed: 1: CTAs have fixed tiles, 0: CTAs take tiles one by one.
      */
 #define LENGTHS(...)                                                                               \
     {                                                                                              \
@@ -286,7 +286,7 @@ int main(int argc, char **argv)
         {"sharp", KVD_BF16, 8, 8, 128, 0, 0, 192, 0, 8, 12, LENGTHS({250, 250}, {70, 300})},
         {"sharp_f16", KVD_F16, 8, 8, 128, 0, 0, 128, 0, 8, 30, LENGTHS({250, 250}, {70, 300})},
         {"long", KVD_BF16, 2, 1, 128, 80, 96, 192, 0, 16, 3, LENGTHS({900, 1111})},
-        /* Heads above 128 have their own kernels. */
+        /* Heads wider than 128 have their own kernels. */
         {"256", KVD_BF16, 2, 1, 256, 256, 256, 128, 0, 5, 1, LENGTHS({300, 300})},
         {"256_f16", KVD_F16, 2, 1, 256, 256, 256, 128, 0, 5, 1, LENGTHS({257, 257})},
         {"256_one", KVD_BF16, 4, 4, 256, 144, 240, 128, 1, 3, 1, LENGTHS({1, 1})},

@@ -133,7 +133,7 @@ static int static_lists_whole(const layer *l, const lists *r)
     return ok;
 }
 
-/* Returns true if each head's tiles fall in keys, up to the rounding of costs. */
+/* Returns true if the tiles of each head fall in number of keys, up to the rounding of costs. */
 static int ours_falls(const layer *l, const lists *r)
 {
     const size_t n_heads = (size_t)l->heads->n_heads;
@@ -181,7 +181,10 @@ static int by_place(const void *a, const void *b)
                                     : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Planning all layers in one launch must give separate launches' tiles, ties in any order. */
+/*
+ * Planning all layers in one launch must give the same tiles as one launch per layer. Ties may be
+ * in any order.
+ */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
 {
@@ -228,7 +231,7 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
     free(described);
 }
 
-/* Returns microseconds per launch in a series without pause, which hides latency. */
+/* Returns microseconds per launch in a series of launches, which hides latency. */
 static double time_launches(layer *l, kvd_schedule schedule, const void *layers, int n_layers)
 {
     enum { WARM = 300, RUNS = 200 };

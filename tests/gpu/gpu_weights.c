@@ -9,12 +9,12 @@
 #include "model/checkpoint/weights.h"
 #include "temp_folder.h"
 
-/* routed expert to compare */
+/* index of the routed expert to compare */
 static int expert;
 
 /*
- * Returns n rows or columns of a weight from `first`, n = 0: all. *size: number of values, 0 if the
- * model lacks the weight.
+ * Returns n rows or columns of a weight from index `first` on (n = 0: all). *size: number of
+ * values; 0: the model lacks the weight.
  */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
@@ -82,8 +82,8 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
 }
 
 /*
- * Compares an expert. part: gate, part + 1: up, part + 2: down. Range: rows of gate and up, columns
- * of down.
+ * Compares an expert: matrices part (gate), part + 1 (up), part + 2 (down). The range is rows of
+ * gate and up, columns of down.
  */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
@@ -234,7 +234,7 @@ static const kvd_shape grouped = {
     "\"new_decoder_architecture\":true,\"num_kv_heads\":2,\"num_attention_heads\":6,\"hidden_size\":96,"
     "\"ffn_hidden_size\":100,\"num_hidden_layers\":2,\"layer_norm_epsilon\":1e-05,\"vocab_size\":80}"};
 
-/* Matrices exceed the transfer buffer. */
+/* Tests matrices that exceed the transfer buffer. */
 static void test_large(void)
 {
     kvd_err err = {""};

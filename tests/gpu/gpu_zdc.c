@@ -1,6 +1,6 @@
 /*
- * Tests kernels that store important tokens with more dimensions (high) than others (low) against
- * double precision, and think's channel order.
+ * Tests kernels that store important tokens with more dimensions than others, and kernels of method
+ * think.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -9,7 +9,10 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/* Makes random log-sum-exps lse, averaged with the preceding layer's by weight `alike` (0 to 1). */
+/*
+ * Makes random log-sum-exps lse. `alike` (0 to 1) is the weight of the preceding layer's in an
+ * average.
+ */
 static void draw(const fixture *f, float *lse, double alike)
 {
     for (size_t i = 0; i < (size_t)f->c->n_heads * (size_t)f->n_q8; i++)
@@ -28,7 +31,7 @@ static double value_of(const fixture *f, const float *lse, int b, int t)
     return x - (f->c->mean ? log((double)t + 1) : 0);
 }
 
-/* Checks a request's important tokens. Ties go to the earlier token. */
+/* Checks the important tokens of a request. Among ties, earlier tokens are chosen. */
 static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
 {
     const int n = f->len[b], want = (int)lround(f->c->share * n);
@@ -47,8 +50,8 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
 }
 
 /*
- * Returns true if successive choices nearly agree, so that the later layer must reuse the earlier
- * one.
+ * Returns true if the choices of two layers nearly agree, so that the later layer must use the
+ * earlier choice.
  */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
@@ -117,8 +120,8 @@ static void test_choice(fixture *f)
 }
 
 /*
- * Returns the pool index of element i of row `place` in `store` (KVD_ZDC_HIGH, KVD_ZDC_LOW). page0:
- * first page of `store` in the request's list.
+ * Returns the index in the pages of element i of row `place` of `store` (KVD_ZDC_HIGH or
+ * KVD_ZDC_LOW). page0: first page of the store in the request's list.
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
@@ -128,7 +131,7 @@ static size_t cell(const fixture *f, int b, int g, int side, int store, int page
            kvd_blocked_index((size_t)(place % KVD_PAGE_TOKENS), (size_t)i, (size_t)w);
 }
 
-/* Returns the index of element i of token t's row in the prompt's pages, before the move. */
+/* Returns the index of element i of the row of token t in the prompt's pages. */
 static size_t source_at(const fixture *f, int b, int g, int side, int t, int i)
 {
     const int w = f->head[g].width[KVD_ZDC_HIGH][side];
@@ -142,7 +145,7 @@ static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
     return f->scratch[source_at(f, b, g, side, t, i)];
 }
 
-/* Returns the pages of unimportant tokens, at least one. */
+/* Returns the number of pages of unimportant tokens, at least one. */
 static int list_pages(int n_low)
 {
     return n_low ? (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 1;
@@ -176,7 +179,7 @@ static void fill_store(fixture *f)
             }
 }
 
-/* Returns last-layer arguments of kvd_zdc_move without places and stores. */
+/* Returns arguments of kvd_zdc_move for the last layer. The caller sets places and stores. */
 static kvd_zdc_move_args move_args(const fixture *f)
 {
     return (kvd_zdc_move_args){.pages = pages_of(f, LAYERS - 1),
@@ -211,7 +214,7 @@ static uint16_t *test_stores(fixture *f)
     return to;
 }
 
-/* Tests zeroing the dimensions that unimportant tokens lose. */
+/* Tests setting to 0 the dimensions that unimportant tokens lose. */
 static void test_narrow(const fixture *f)
 {
     uint16_t *const got = need(f->pool_n * sizeof *got),
@@ -283,7 +286,7 @@ static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uin
     }
 }
 
-/* Tests packing rows for another GPU and unpacking. */
+/* Tests packing rows for another GPU, and unpacking. */
 static void test_rows(const fixture *f)
 {
     uint16_t *const want_rows = need(f->pool_n * 2), *const got = need(f->pool_n * 2),
@@ -419,8 +422,8 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
 }
 
 /*
- * Returns the largest error relative to a head's largest number, over requests with important
- * tokens.
+ * Returns the largest error of a head relative to its largest number. Skips requests without
+ * important tokens.
  */
 static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {
@@ -483,7 +486,7 @@ static void test_steps(const fixture *f, void *pool)
     s.o = on_device(NULL, n * (size_t)f->both.o_pitch * sizeof(uint16_t));
     s.out = on_device(NULL, n * (size_t)f->high.o_pitch * sizeof(uint16_t));
     s.lse = on_device(NULL, 2 * n * (size_t)f->c->n_heads * sizeof(float));
-    /* The newest token must be important. */
+    /* Attention requires the newest token of each request to be important. */
     for (size_t b = 0; b < n; b++)
         some_high = some_high && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
     if (some_high) {
@@ -501,7 +504,7 @@ typedef struct {
     double p, window; /* parameters of method think */
 } channels_case;
 
-/* A prompt in slot 0, layer 0, with pages in order. */
+/* A prompt of one request in slot 0 and layer 0. Pages are in order. */
 typedef struct {
     const channels_case *c;
     kvd_attn_map map;
@@ -561,7 +564,7 @@ static void make_channels(channels *x, const channels_case *c)
     free(k);
 }
 
-/* Returns how many leading key columns hold a channel that the method drops. */
+/* Returns how many of the first key columns hold a channel that the method drops. */
 static int misplaced(const channels *x, const int16_t *order)
 {
     const channels_case *const c = x->c;

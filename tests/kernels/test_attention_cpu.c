@@ -91,7 +91,7 @@ TEST(test_pytorch)
     fclose(f);
 }
 
-/* Queries and keys just below, at and just above multiples of the block sizes. */
+/* Numbers of queries and keys are just below, at and just above multiples of the block sizes. */
 TEST(test_shapes)
 {
     static const int d_qk[] = {16, 128, 1, 37}, d_v[] = {128, 16, 65, 2};
@@ -109,7 +109,7 @@ TEST(test_shapes)
     }
 }
 
-/* Many key blocks are divided among threads. */
+/* Requests with many key blocks are divided among threads. */
 TEST(test_long)
 {
     attention_case c;
@@ -124,10 +124,7 @@ TEST(test_long)
     against_reference(&c, 1e-6, "heads of 256");
 }
 
-/*
- * Scores s are some hundreds: a softmax weight has a relative error of a small multiple of |s|
- * 2^-24.
- */
+/* Scores s are some hundreds, so a softmax weight has a relative error of a few |s| 2^-24. */
 TEST(test_sharp)
 {
     attention_case c;
@@ -139,14 +136,14 @@ TEST(test_sharp)
         c.v[i] *= 1000;
     against_reference(&c, 1e-4, "sharp");
 
-    /* Weights exp(-0.25 t) go through all exponents of float32 down to 0. */
+    /* The weights exp(-0.25 t) go through all exponents of float32 down to 0. */
     enum { N = 1000 };
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){1}, (int32_t[]){N}, 1, 11);
     c.q[0] = 1;
     for (size_t t = 0; t < N; t++)
         c.k[t] = -0.25f * (float)t;
     against_reference(&c, 2e-6, "falling");
-    /* Rising scores: every key block has a new maximum. */
+    /* Scores rise, so every key block has a new maximum. */
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){N}, (int32_t[]){N}, 1, 12);
     for (size_t t = 0; t < N; t++) {
         c.q[t] = 1;
@@ -156,8 +153,8 @@ TEST(test_sharp)
 }
 
 /*
- * Scores 0 and -x, values 0 and 1: output w / (1 + w), w = exp(-x).
- * Tolerance 2.5 ulp: 1 for w, 0.5 each for sum, reciprocal and product.
+ * Two keys with scores 0 and -x and values 0 and 1 give w / (1 + w), w = exp(-x).
+ * Tolerance: 2.5 ulp (1 for w, 0.5 each for sum, reciprocal and product).
  */
 TEST(test_exponential)
 {
@@ -182,7 +179,7 @@ TEST(test_exponential)
         assert_int_equal(kvd_attention_cpu(&heads, &batch, (kvd_cpu_isa)isa, q, k, v, out, &err),
                          0);
         for (size_t i = 0; i < N; i++) {
-            /* rounded to float32, as in the CPU kernel */
+            /* The score is rounded to float32, as in the CPU kernel. */
             const float score = log2_e * k[2 * i + 1];
             const double w = exp2((double)score), right = w / (1 + w);
             if (score >= -126)
@@ -199,7 +196,10 @@ TEST(test_exponential)
     free(out);
 }
 
-/* Zero columns of Q and K change nothing. A column of V affects only one output column. */
+/*
+ * Zero columns of Q and K must change nothing. A column of V must affect only one column of the
+ * output.
+ */
 TEST(test_zero_columns)
 {
     enum { N = 150, D = 24, WIDE = 40 };
@@ -257,7 +257,7 @@ static void copy_rows(float *to, const float *from, size_t first, size_t n, int 
     memcpy(to, from + first * (size_t)d, n * (size_t)d * sizeof *to);
 }
 
-/* A request alone must give its outputs in a batch, bit for bit on one thread. */
+/* A request must give equal outputs alone and in a batch, on one thread bit for bit. */
 TEST(test_apart)
 {
     static const int d_qk[] = {32, 7}, d_v[] = {8, 48};
@@ -296,7 +296,9 @@ TEST(test_apart)
     case_release(&c);
 }
 
-/* Chunked prompts: equal up to rounding, as key blocks begin at other tokens. */
+/*
+ * A prompt in chunks gives equal outputs up to rounding, because key blocks begin at other tokens.
+ */
 TEST(test_chunks)
 {
     enum { N = 333, D_QK = 40, D_V = 24 };
@@ -338,7 +340,7 @@ TEST(test_nan)
                 case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){N}, (int32_t[]){N}, 1,
                           20);
                 float *const m[] = {c.q, c.k, c.v};
-                /* These NaN bits must not be read as an exponent. */
+                /* A NaN with these bits must not be taken for a number. */
                 const uint32_t nan_bits = 0xff800001u + 12345u * (uint32_t)i;
                 memcpy(m[where] + rows[i] * D + 3, &nan_bits, sizeof nan_bits);
                 float *out = run(&c, isa);
@@ -354,7 +356,7 @@ TEST(test_nan)
             }
 }
 
-/* A score of -inf has weight 0. All scores -inf, or one +inf, give NaN. */
+/* A score of -inf has weight 0. If all scores are -inf or one is +inf, the output is NaN. */
 TEST(test_infinite)
 {
     enum { N = 200, D = 8 };
@@ -362,7 +364,7 @@ TEST(test_infinite)
     case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){2}, (int32_t[]){N}, 1, 21);
     for (size_t j = 0; j < 2 * D; j++)
         c.q[j] = fabsf(c.q[j]);
-    /* Keys 0 .. 109 (a whole block) and every seventh key score -inf. */
+    /* Keys 0 .. 109 (a whole key block) and every seventh key have the score -inf. */
     for (size_t t = 0; t < N; t++)
         if (t < 110 || t % 7 == 0)
             c.k[t * D + t % D] = -INFINITY;
@@ -374,7 +376,7 @@ TEST(test_infinite)
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
         for (int threads = 1; threads <= 5; threads += 4) {
             set_threads(threads);
-            /* all scores -inf: 0 / 0 = NaN */
+            /* All scores are -inf: softmax is 0 / 0 = NaN. */
             float *out = run(&c, isa);
             for (size_t j = 0; j < 2 * D; j++)
                 assert_true(isnan(out[j]));
@@ -384,7 +386,7 @@ TEST(test_infinite)
         for (size_t i = 0; i < D; i++)
             c.k[t * D + i] = t == 150 && i == 0 ? INFINITY : 0.5f;
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++) {
-        /* one score +inf: inf - inf = NaN */
+        /* One score is +inf: softmax is inf - inf = NaN. */
         float *out = run(&c, isa);
         for (size_t j = 0; j < 2 * D; j++)
             assert_true(isnan(out[j]));

@@ -93,7 +93,7 @@ TEST(test_convex)
     case_release(&c);
 }
 
-/* A sink is a key with value 0: smaller output, larger log-sum-exp. */
+/* An attention sink is a key with value 0: the output shrinks, the log-sum-exp grows. */
 TEST(test_sinks)
 {
     static const float sink[] = {0, 2, -3, 40, -400, 0.5f};
@@ -123,7 +123,7 @@ TEST(test_sinks)
     case_release(&c);
 }
 
-/* n equal scores: log-sum-exp = score + log n. */
+/* If n keys have equal scores, the log-sum-exp is the score + log n. */
 TEST(test_equal_scores)
 {
     enum { N = 9, D_QK = 4, D_V = 3 };
@@ -179,7 +179,7 @@ TEST(test_chunks)
     case_release(&c);
 }
 
-/* Permuted keys may change outputs only by rounding. */
+/* Another order of keys may change outputs only by rounding. */
 TEST(test_key_order)
 {
     enum { N = 31, D = 8 };
@@ -202,7 +202,7 @@ TEST(test_key_order)
     case_release(&c);
 }
 
-/* Rows that no query sees must not be read. NaN affects only queries that see it. */
+/* Rows that no query sees must not be read. A NaN must affect only queries that see it. */
 TEST(test_nan)
 {
     enum { N = 6, D = 4 };
@@ -314,7 +314,7 @@ TEST(test_refused)
     kv_len[1] = -7;
     refused(&fine, &good, "request 1: q_len is 1 and kv_len is -7, want 1 <= q_len <= kv_len");
 
-    /* 2^31 rows times 2^31 columns overflow. */
+    /* 2^31 rows times 2^31 columns overflow, which must be an error. */
     int32_t longest[] = {INT32_MAX, INT32_MAX};
     bad = fine;
     bad.d_qk[1] = INT_MAX;

@@ -119,7 +119,7 @@ TEST(test_largest)
     assert_int_equal(kvd_attn_widest(&map), 256);
 }
 
-/* BLOCKED: the first 64 elements are an 8 x 8 block in row-major order. */
+/* In a BLOCKED matrix, the first 64 elements are an 8 x 8 block in row-major order. */
 TEST(test_blocked_index)
 {
     enum { N = 24, D = 48 };
@@ -130,7 +130,7 @@ TEST(test_blocked_index)
             assert_true(at < N * D && !seen[at]++);
             if (t < 8 && i < 8)
                 assert_int_equal(at, t * 8 + i);
-            /* A group of 8 tokens is contiguous for any width. */
+            /* Each group of 8 tokens must be contiguous, whatever the width. */
             assert_int_equal(at / (8 * D), t / 8);
         }
 }
@@ -173,7 +173,7 @@ static void pack_q(int dtype)
                 }
     }
     for (size_t i = 0; i < n; i++)
-        /* The comparison replaced every element that it read by POISON. */
+        /* All elements must have been read, because the comparison replaces each by POISON. */
         assert_int_equal(x[i], POISON);
     free(x);
     case_release(&c);

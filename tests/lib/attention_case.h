@@ -21,7 +21,7 @@ typedef struct {
     kvd_attn_batch batch;
     kvd_attn_plain plain;
     float *q, *k, *v;
-    /* expected output and log-sum-exp, or NULL */
+    /* expected output and log-sum-exp; NULL until computed */
     double *out, *lse;
 } attention_case;
 
@@ -32,7 +32,7 @@ static inline void *case_get(size_t n, size_t bytes)
     return p;
 }
 
-/* Allocates q, k and v for the sizes and lengths in *c. */
+/* Allocates q, k and v for the sizes and lengths that *c has. */
 static inline void case_room(attention_case *c)
 {
     kvd_err err;
@@ -61,8 +61,8 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
 }
 
 /*
- * Fills a test case with random q, k, v. d_qk, d_v: kept dimensions [n_kv_heads]; q_len, kv_len:
- * tokens [batch]. factor: multiplies Q.
+ * Fills a test case with random q, k and v. d_qk, d_v: kept dimensions [n_kv_heads]; q_len, kv_len:
+ * tokens [batch]; factor: of Q.
  */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,
@@ -129,7 +129,7 @@ static inline FILE *case_open(int32_t *n_cases)
     return f;
 }
 
-/* Returns || x - y || / || y ||, or infinity if that is NaN. */
+/* Returns || x - y || / || y ||, or infinity if the quotient is NaN. */
 static inline double case_error(const double *x, const double *y, size_t n)
 {
     double e = 0, s = 0;

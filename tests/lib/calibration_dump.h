@@ -1,6 +1,6 @@
 /*
- * A file of recorded Q, K and V with two layers. open_dump: set-up of a test; close_dump:
- * tear-down.
+ * A file of recorded Q, K and V with two layers. open_dump sets a test up, close_dump tears it
+ * down.
  */
 #ifndef KVD_TESTS_CALIBRATION_DUMP_H
 #define KVD_TESTS_CALIBRATION_DUMP_H
@@ -9,7 +9,7 @@
 #include "model/checkpoint/config.h"
 #include "temp_folder.h"
 
-/* HEADS: KV heads; D: head dimension. */
+/* HEADS: number of KV heads; D: head dimension. */
 enum { LAYERS = 2, HEADS = 2, D = 8 };
 
 static const kvd_config config = {.n_layers = LAYERS,

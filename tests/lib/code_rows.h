@@ -7,8 +7,8 @@
 #include "unit.h"
 
 /*
- * Quantises and restores b's rows as a stream's first block. b.position NULL: 0, 1, ...; b.level
- * NULL: higher precision.
+ * Quantises the rows of b as the first block of a stream, and writes restored values. position
+ * NULL: 0, 1, ...; level NULL: higher precision.
  */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)

@@ -16,7 +16,7 @@ static inline kvd_config accept(const char *text)
     return c;
 }
 
-/* Returns `text` with the first `from` replaced by `to`, in a static buffer. */
+/* Returns `text` with the first `from` replaced by `to`. The next call overwrites the result. */
 static inline const char *edit_config(const char *text, const char *from, const char *to)
 {
     static char result[4096];

@@ -46,8 +46,8 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
 }
 
 /*
- * Makes n pairs with left right^T = I: left = U diag(s), right = U diag(1/s). Input: left = U
- * [n][d][d], orthogonal; s: random in 0.5 .. 1.5.
+ * Makes n pairs with left right^T = I from orthogonal matrices U = left [n][d][d]: left = U
+ * diag(s), right = U diag(1/s), s random in 0.5 .. 1.5.
  */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {

@@ -11,9 +11,9 @@
 #include "worst.h"
 
 /*
- * Accepted distance from float32 logits, as a multiple of the bf16 forward pass's distance, both of
- * the worst token.
- * Measured: 1.64 (qwen3-gqa, H200). Routed experts: rounding changes the experts of a few tokens.
+ * Accepted distance of the worst token from float32 logits, as a multiple of the bf16 forward
+ * pass's distance.
+ * Measured: 1.64 (qwen3-gqa, H200). In routed models, rounding changes the experts of a few tokens.
  */
 static const double allowed = 2, allowed_routed = 3;
 static int n_gpus = 1;
@@ -47,7 +47,7 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
         mean += off / (double)n;
     }
     free(narrow);
-    /* The bf16 pass shares kernels with the engine, so it is checked against float32. */
+    /* The bf16 pass shares kernels with the engine, so it is compared with float32 first. */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;
@@ -56,14 +56,14 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
 typedef struct {
     double worst;
     /*
-     * rows: compared tokens; steps: of them computed in decode;
-     * other: tokens that are no argmax of the engine, or far below the reference's maximum
+     * rows: compared tokens; steps: those of decode steps; other: emitted tokens that are no argmax
+     * or whose reference logit is low
      */
     size_t rows, steps, other;
     double sent[2];
     /*
-     * least_part: smallest time of a phase in seconds; residue: largest fraction of an iteration
-     * without a phase
+     * least_part: shortest phase in seconds; residue: largest fraction of an iteration that no
+     * phase accounts for
      */
     double least_part, residue;
     kvd_phase_times sum;
@@ -149,14 +149,20 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/* Returns the first prompt token that GPU `gpu` stores (whole pages), or len if `gpu` is n_gpus. */
+/*
+ * Returns the first prompt token that GPU `gpu` stores; its slice is whole pages. If `gpu` is
+ * n_gpus, returns `len`.
+ */
 static size_t slice_at(size_t len, int gpu)
 {
     const size_t first = (len + 63) / 64 * (size_t)gpu / (size_t)n_gpus * 64;
     return first < len ? first : len;
 }
 
-/* Checks bytes between GPUs per prompt: Q in groups of 8 rows, K and V in pages, outputs back. */
+/*
+ * Checks the bytes that GPUs send for a prompt: Q in groups of 8 rows, K and V in pages, outputs
+ * back.
+ */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
     const kvd_dims *const dims = plan ? plan->dims : NULL;

@@ -23,7 +23,10 @@ typedef struct {
     size_t offset[MOST + 1];
     /* index of each request's first output token among all output tokens */
     size_t first[MOST + 1];
-    /* [offset[n]] tokens, input then output; a request's last output is never an input */
+    /*
+     * [offset[n]] tokens of all requests, input then output; a request's last output token is never
+     * an input
+     */
     uint32_t *id;
     /* expected logits [offset[n]][vocab], or NULL */
     float *want;
@@ -52,8 +55,8 @@ static inline void load_release(load *l)
 }
 
 /*
- * Return the logits row of a slice's last token, in an array of all tokens (token_row) or of output
- * tokens (output_row).
+ * Return the row of a slice's last token in logits of all tokens (token_row) or of output tokens
+ * (output_row).
  */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
@@ -65,19 +68,19 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
     return l->first[s->request] + s->before + s->n - l->r[s->request].input;
 }
 
-/* Scheduling rules. Requests enter in order as slots become free. */
+/* Rules of the scheduler. Requests enter in order as slots become free. */
 typedef struct {
-    /* slots: requests at once; chunk: tokens per iteration, 0: whole prompts */
+    /* slots: most requests at once; chunk: most tokens of an iteration, 0: whole prompts */
     size_t slots, chunk;
-    /* decode steps share iterations with prompts; false and chunk 0: prompts first */
+    /* decode steps share iterations with prompts; if false and chunk is 0, prompts run first */
     bool beside;
     bool singly; /* at most one prompt per iteration */
 } serving_order;
 
 typedef struct {
-    /* requests that have entered, computed tokens of each */
+    /* number of requests that have entered; computed tokens of each request */
     size_t arrived, done[MOST];
-    int slot[MOST]; /* each request's slot; -1 after its end */
+    int slot[MOST]; /* slot of each request; -1 after the end */
     bool taken[MOST];
     kvd_slice slice[MOST];
     uint32_t *id;
@@ -93,7 +96,7 @@ static inline void schedule_release(schedule *s)
     free(s->id);
 }
 
-/* Returns the prompt tokens left to compute. */
+/* Returns the number of prompt tokens left to compute. */
 static inline size_t schedule_left(const schedule *s, const load *l, size_t r)
 {
     return s->slot[r] >= 0 && s->done[r] < l->r[r].input ? l->r[r].input - s->done[r] : 0;
@@ -114,7 +117,9 @@ static inline void schedule_take(schedule *s, const load *l, size_t r, size_t n,
     s->done[r] = end;
 }
 
-/* Returns the next iteration, decode steps first. No slices: all requests have ended. */
+/*
+ * Returns the next iteration, decode steps first. If all requests have ended, there are no slices.
+ */
 static inline kvd_iteration schedule_next(schedule *s, const load *l, const serving_order *o)
 {
     kvd_iteration it = {.slice = s->slice};
@@ -144,7 +149,7 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
     return it;
 }
 
-/* Callback after each iteration. -1 with *err set makes serve() fail. */
+/* Callback after each iteration. If the callback returns -1 with *err set, serve() fails. */
 typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                       const kvd_phase_times *t, kvd_err *err);
 
@@ -164,8 +169,8 @@ static inline int serve(kvd_engine *e, const load *l, const serving_order *o, be
 }
 
 /*
- * Returns logits [offset[n]][vocab] of all tokens. plan NULL: dense attention; otherwise a
- * compressed KV cache.
+ * Returns logits [offset[n]][vocab] of all tokens. If plan is NULL, attention is dense; otherwise
+ * the plan compresses the KV cache.
  */
 static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan,
                               kvd_dtype type, kvd_err *err)

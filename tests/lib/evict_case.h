@@ -19,15 +19,18 @@ typedef struct {
     int len[BATCH], n_len;
     int width[4][2], n_width;
     kvd_evict_rule rule;
-    /* `prompt` and `steps` are set per request */
+    /* budget of the eviction; `prompt` and `steps` are set for each request */
     kvd_evict_budget budget;
     int steps;
-    /* rope_dims: rotated dimensions, 0: no RoPE; interleaved: pairs (2 i, 2 i + 1) */
+    /* rope_dims: dimensions that RoPE rotates, 0: none; interleaved: pairs are (2 i, 2 i + 1) */
     int rope_dims, interleaved;
     float factor; /* factor of RoPE's cosines and sines */
 } test_case;
 
-/* Fields of a case: heads, prompt lengths, pairs (d_qk, d_v) used in turn, rule, budget. */
+/*
+ * Fields of a case: heads, prompt lengths, pairs (d_qk, d_v) that KV heads use in turn, rule,
+ * budget.
+ */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)
 #define ONE_WIDTH(k, v)          {{k, v}}, 1
@@ -125,25 +128,25 @@ typedef struct {
     const test_case *c;
     kvd_attn_map map;
     int batch, max_pages, n_q8, room;
-    /* per request: prompt tokens, first row in Q, batch slot, kept tokens */
+    /* of each request: prompt tokens, first row in Q, slot of the batch, kept tokens */
     int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH];
     int32_t *table;
     size_t pool_n;
     uint16_t *pool; /* host copy of all cache pages */
     uint16_t *q;    /* Q of the prompts, in blocks of 8 rows */
-    /* importance of cached tokens; the lowest are evicted */
+    /* importance of cached tokens; tokens with the lowest scores are evicted */
     float *score;
     uint32_t *position;
     kvd_evict_budget budget[BATCH + 1];
     size_t state_n;
     double worst;
-    /* evictions that rounding decides */
+    /* number of evictions that rounding decides */
     size_t near;
 } fixture;
 
 /*
- * Returns the address of element i of K (side 0) or V (1), KV head g, cached token `place` of
- * request b.
+ * Returns the address of element i of the K (side 0) or V (1) row of cached token `place` of
+ * request b, KV head g.
  */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
@@ -225,8 +228,8 @@ static inline size_t state_at(const fixture *f, int b, int g)
 }
 
 /*
- * Computes probabilities p of query t over keys 0 .. t, with the rule's temperature and noise.
- * keys: [tokens][d_qk]; s: scratch. Returns the plain log-sum-exp.
+ * Computes probabilities p of query t over keys 0 .. t [tokens][d_qk], with temperature and noise.
+ * s: scratch. Returns the log-sum-exp without them.
  */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
@@ -254,7 +257,7 @@ static inline double row_of(const fixture *f, int b, int h, int t, const double 
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    /* plain = sum of exp(score - high) is at least 1 */
+    /* plain = sum of exp(score - high) is at least exp(0) = 1. */
     return high + log(fmax(plain, 1));
 }
 
@@ -295,7 +298,9 @@ static inline float *step_denominators(const fixture *f, const uint16_t *q, cons
     return lse;
 }
 
-/* Writes new tokens to the cache. A row that begins a group of 8 zeroes the group's rest. */
+/*
+ * Writes K and V of new tokens to the cache. A row at a multiple of 8 sets the next 7 rows to zero.
+ */
 static inline void append(fixture *f)
 {
     for (int b = 0; b < f->batch; b++)
@@ -310,7 +315,7 @@ static inline void append(fixture *f)
 
 /*
  * Copies prompts and log-sum-exps lse [n_heads][n_q8] to the device. pool: device pages. The caller
- * calls free_prompts.
+ * must call free_prompts.
  */
 static inline kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evict_rule *rule,
                                                 int layer, const float *lse, uint16_t *pool)
@@ -349,8 +354,8 @@ static inline void free_prompts(const kvd_evict_prompts_args *a)
 }
 
 /*
- * Copies budgets and page tables to the device, for all requests and a last, idle row. The caller
- * calls free_steps.
+ * Copies budgets and page tables of all requests and one idle row to the device. The caller must
+ * call free_steps.
  */
 static inline kvd_evict_steps_args steps_of(const fixture *f, const kvd_evict_rule *rule,
                                             const kvd_evict_state *state, uint16_t *pool)
@@ -379,8 +384,8 @@ static inline void free_steps(const kvd_evict_steps_args *a)
 }
 
 /*
- * Draws and copies tokens and queries of a decode step: q [batch + 1][q_pitch], kv_len, now [batch
- * + 1]. The caller calls free_step.
+ * Draws tokens and queries of a decode step, and copies them to the device. q [batch + 1][q_pitch];
+ * kv_len, now [batch + 1]. The caller must call free_step.
  */
 static inline void draw_step(fixture *f, int step, uint16_t *q, int32_t *kv_len, uint32_t *now,
                              kvd_evict_steps_args *a)

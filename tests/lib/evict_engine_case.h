@@ -1,4 +1,7 @@
-/* Runs CPU and CUDA engine with a tokens method: logits, and tokens kept per KV head. */
+/*
+ * Runs the CPU and CUDA engine with a tokens method, and records logits and the tokens that KV
+ * heads keep.
+ */
 #ifndef KVD_TESTS_EVICT_ENGINE_CASE_H
 #define KVD_TESTS_EVICT_ENGINE_CASE_H
 
@@ -21,14 +24,14 @@ static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129
 
 typedef struct {
     float *logits; /* logits of emitted tokens, [outputs][vocab] */
-    /* [outputs] cached tokens at each output, mean over KV heads */
+    /* [outputs] number of cached tokens at each output, mean over KV heads */
     double *entries;
-    /* cached positions before the last decode step: [requests][KV heads of all layers][LONGEST] */
+    /* positions cached before the last decode step, [requests][KV heads of all layers][LONGEST] */
     uint32_t *position;
     /*
-     * [requests][KV heads of all layers] cached tokens before the last step.
-     * Uneven methods: after the prompt. Selecting methods: tokens read by the last step, last
-     * layer.
+     * [requests][KV heads of all layers] number of tokens cached before the last step.
+     * Uneven methods: after the prompt. Methods that select tokens: read by the last step in the
+     * last layer.
      */
     size_t *kept;
 } result;
@@ -47,7 +50,7 @@ static size_t window_of(const kvd_config *c)
     return window;
 }
 
-/* Returns the KV heads of layers without a window, where alone methods act. */
+/* Returns the number of KV heads in layers without a window, where alone methods act. */
 static size_t full_heads(const kvd_config *c)
 {
     size_t n = 0;
@@ -56,7 +59,10 @@ static size_t full_heads(const kvd_config *c)
     return n;
 }
 
-/* Returns tokens held by windowed layers, summed over KV heads. pages: in whole pages. */
+/*
+ * Returns the number of tokens that windowed layers hold, over all KV heads. If `pages`, counts
+ * whole pages.
+ */
 static double near_entries(const kvd_config *c, size_t n, bool pages)
 {
     const size_t window = window_of(c), first = window && n + 1 > window ? n + 1 - window : 0,
@@ -83,7 +89,7 @@ static void result_release(result *r)
 }
 
 /*
- * Returns true if `tokens` cached tokens means request r's last decode step, at which tokens are
+ * Returns true if request r with `tokens` cached tokens is at its last decode step, the only one
  * compared.
  */
 static int compared(size_t r, size_t tokens)
@@ -110,7 +116,7 @@ static void record_kept(const kvd_step_attention *a, const uint8_t *level)
             watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
 }
 
-/* Replaces the method's `step` callback and records kept tokens. */
+/* Replaces the method's `step` callback and records the kept tokens. */
 static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                  kvd_err *err)
 {
@@ -138,7 +144,7 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
         watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
 }
 
-/* Replaces the method's `prompt` callback and records kept tokens per KV head. */
+/* Replaces the method's `prompt` callback and records how many tokens KV heads keep. */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
                         uint8_t *level, kvd_err *err)
 {
@@ -163,7 +169,7 @@ static bool drops(const kvd_tokens_method *t)
     return t->select && t->prompt_heads;
 }
 
-/* Replaces the `select` callback and records tokens that the last layer reads. */
+/* Replaces the method's `select` callback and records tokens that the last layer reads. */
 static int watch_select(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                         kvd_err *err)
 {
@@ -181,26 +187,26 @@ static int watch_select(const void *self, void *state, const kvd_read_choice *c,
     return 0;
 }
 
-/* Returns true if numbers of kept tokens may differ between layers or KV heads. */
+/* Returns true if the number of kept tokens may differ between layers or KV heads. */
 static bool is_uneven(const kvd_tokens_method *t)
 {
     return t && t->info.gpu == &kvd_gpu_uneven;
 }
 
-/* Returns true if every step chooses the tokens to read. */
+/* Returns true if every step chooses which tokens it reads. */
 static bool selects(const kvd_tokens_method *t)
 {
     return t && t->select;
 }
 
-/* Returns true if the engine stores score and position per cached token. */
+/* Returns true if the engine stores a score and a position with every cached token. */
 static bool notes(const kvd_tokens_method *t)
 {
     return t && (t->step || t->step_heads) && t != &kvd_tokens_streaming &&
            t != &kvd_tokens_elasticcache && !t->select;
 }
 
-/* Returns bytes of score, position and history per cached token. */
+/* Returns the bytes of score, position and history that each cached token has. */
 static double noted_bytes(const kvd_tokens_method *t)
 {
     return !notes(t) ? 0 : t == &kvd_tokens_scissorhands ? 16 : 8;
@@ -259,9 +265,9 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
 typedef struct {
     const char *name;
     size_t max_batch;
-    /* mixed: iterations with prompts and decode; graphs: CUDA graphs; phases: phase times */
+    /* mixed: prompts and decode share iterations; graphs: CUDA graphs; phases: times per phase */
     bool mixed, graphs, phases;
-    /* tokens per iteration of chunked prompts; else 0 */
+    /* most tokens of an iteration if prompts run in chunks; else 0 */
     size_t chunk;
 } setting;
 
@@ -288,8 +294,8 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Writes kept tokens per KV head to *to. Returns the number of heads with too few pages or more
- * than one spare token needs.
+ * Writes the number of tokens that KV heads keep. Returns the number of heads with too few pages,
+ * or more than one token too many needs.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
@@ -311,18 +317,18 @@ typedef struct {
     /* expected cached tokens per KV head at every output token, or NULL */
     const double *want;
     double entry;
-    /* cached tokens of running requests: `here` per KV head, `near` over windowed layers */
+    /* cached tokens of running requests: `here` per KV head, `near` over all windowed layers */
     double here[MOST], near[MOST];
-    /* the engine stores score and position per token */
+    /* the engine stores a score and a position with every token */
     bool steps;
     bool uneven;
-    /* tokens per page if steps choose pages; else 0 */
+    /* tokens of a page if steps choose the pages they read; else 0 */
     size_t page;
     result *to;
     size_t wrong;
 } counted;
 
-/* Reads which tokens decode step `step` read in the last layer. */
+/* Reads which tokens the decode step read in the last layer. */
 static int read_chosen(kvd_engine *e, const counted *x, size_t r, size_t step, size_t tokens,
                        kvd_err *err)
 {
@@ -408,8 +414,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
         /*
-         * Per recent probability, the CPU counts 16 bits or a code's bits, the engine stores 32
-         * bits or 16 bits.
+         * Per recent probability or code, the CPU counts 16 bits or the code's bits; the engine
+         * stores 32 or 16 bits.
          */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
@@ -437,8 +443,8 @@ static void distances(const load *l, const result *a, const result *b, double *m
 }
 
 /*
- * Returns the smallest overlap of kept positions as a fraction of the larger set; *mean: mean
- * overlap. numbers: compares only counts.
+ * Returns the smallest overlap of positions kept by two engines, relative to the larger set; *mean:
+ * the mean. If `numbers`, compares counts only.
  */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
@@ -446,7 +452,7 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
     double least = 1, sum = 0;
     size_t n = 0;
     for (size_t h = 0; h < l->n * heads_of(c); h++) {
-        /* A request with one output token has ended and freed its cache. */
+        /* A request with one output token has ended, and its cache is freed. */
         const bool read = !numbers || requests[h / heads_of(c)].output > 1;
         if (!read || (!a->kept[h] && !b->kept[h]))
             continue;
@@ -467,7 +473,7 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
 
 static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
-    static kvd_method m; /* static: the plan keeps pointers to its parameters */
+    static kvd_method m; /* static, because the plan keeps pointers to its values */
     const kvd_method_setup setup = {.config = c, .calibration = &calibration, .seed = 3};
     if (kvd_method_parse(text, &m, err))
         return -1;

@@ -16,7 +16,7 @@
 enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
 
-/* Models with gradients on CPU and GPU. */
+/* Models whose gradients CPUs and GPUs compute. */
 #define GPU_FAMILIES(X)                                                                            \
     X("llama-biases"), X("mistral-window"), X("mistral-full"), X("qwen2-gqa"), X("qwen2-window"),  \
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
@@ -34,7 +34,7 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
 /* Models without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
-/* Models with routed experts, without GPU gradients. */
+/* Models with routed experts, whose gradients GPUs do not compute. */
 #define ROUTED(X)                                                                                  \
     X("mixtral-full"), X("mixtral-window"), X("qwen3-moe-norm"), X("qwen3-moe-plain"),             \
         X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4"), X("glm4-moe"),    \
@@ -63,9 +63,9 @@ static inline size_t width_of(const kvd_config *c, int kind)
 typedef struct {
     size_t n, n_rows, n_layers;
     uint32_t *id; /* token ids, [n] */
-    /* tokens [n_rows] and layers [n_layers] in the file, stored as floats */
+    /* indices (as floats) of the tokens [n_rows] and layers [n_layers] in the file */
     float *row, *layer;
-    /* per kind: [n_layers][n_rows][width]; logits: [n_rows][vocab] */
+    /* values of each kind, [n_layers][n_rows][width]; logits [n_rows][vocab] */
     float *want[N_KINDS];
 } expectation;
 
@@ -135,8 +135,8 @@ static inline size_t expected_layers(const expectation *e, int kind)
 }
 
 /*
- * Returns the relative Frobenius distance of x [all layers][n][width] from layer l of the file, or
- * infinity.
+ * Returns the relative Frobenius distance of x [all layers][n][width] from layer l of the file. A
+ * failure gives infinity.
  */
 static inline double expected_error(const expectation *e, const kvd_config *c, int kind, size_t l,
                                     const float *x)

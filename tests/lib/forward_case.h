@@ -14,7 +14,7 @@
 static const double bar = 2e-5;
 static double worst; /* largest relative Frobenius distance so far */
 
-/* Activations per kind, [n_layers][n][width]; logits [n][vocab]. */
+/* Recorded activations of each kind, [n_layers][n][width]; logits [n][vocab]. */
 typedef struct {
     const kvd_config *c;
     size_t n;
@@ -65,7 +65,10 @@ static inline void recording_release(recording *to)
         free(to->x[kind]);
 }
 
-/* Records activations of layers up to last_layer. last_layer < 0: all layers and logits. */
+/*
+ * Records activations of layers up to last_layer. If last_layer < 0, runs all layers and records
+ * logits.
+ */
 static inline int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
                       recording *to, kvd_err *err)
 {

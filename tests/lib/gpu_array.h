@@ -18,12 +18,12 @@ enum { GUARD = 64, POISON = 0xff };
 static int failed;
 static kvd_rng rng;
 
-/* Host and device array. The device's begins `shift` elements after an aligned address. */
+/* Array on host and device. The device's array begins `shift` elements after an aligned address. */
 typedef struct {
     kvd_dtype type;
     size_t n, shift;
-    float *host; /* [n] values; fetch() copies the device's */
-    char *raw;   /* host copy of device memory with guards */
+    float *host; /* [n] values; fetch() copies the device's values here */
+    char *raw;   /* host copy of the device's memory with guards */
     char *base;
     void *dev;
 } array;
@@ -92,8 +92,8 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
 }
 
 /*
- * Returns the largest error relative to scale[i] or, if NULL, |want[i]|. Rounding to the type of
- * `got` counts as 0.
+ * Returns the largest error relative to scale[i] or, if scale is NULL, to |want[i]|. Rounding to
+ * the type of `got` is no error.
  */
 static inline double distance(const array *got, const float *want, const float *scale)
 {
@@ -106,7 +106,7 @@ static inline double distance(const array *got, const float *want, const float *
             continue;
         double e = fabs(g - w);
         if (got->type != KVD_F32)
-            /* half a bf16 unit: at most 2^-8 of the value */
+            /* Rounding to bf16 changes a value by at most 2^-8 of the value. */
             e -= fabs(w) * ldexp(1, -8);
         const double s = fabs(scale ? (double)scale[i] : w);
         e = e <= 0 ? 0 : e / (s > 0 ? s : 1e-30);
@@ -118,8 +118,8 @@ static inline double distance(const array *got, const float *want, const float *
 }
 
 /*
- * Records a test case. name: "kernel, case"; another kernel or "" prints the previous kernel's
- * summary.
+ * Records a test case "kernel, case". Another kernel or "" as name prints the summary of the
+ * previous kernel.
  */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {

@@ -11,7 +11,7 @@
 #include "common/half.h"
 #include "common/rng.h"
 
-/* Subject of the tests, and number of failures. */
+/* Subject of the program's tests, and number of failed tests. */
 static const char *test_subject = "";
 static int failures;
 
@@ -29,8 +29,8 @@ __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, con
 }
 
 /*
- * Begins tests of `subject` and makes output unbuffered. Returns the number of GPUs, or prints a
- * skip line and returns 0 below `needed`.
+ * Begins the tests of `subject` and makes output unbuffered. Returns the number of GPUs; below
+ * `needed`, prints a skip line and returns 0.
  */
 static inline int gpu_devices(const char *subject, int needed)
 {
@@ -61,14 +61,14 @@ static inline void check(cudaError_t e, const char *what)
     }
 }
 
-/* Fills device memory and synchronises, as non-blocking streams do not wait for cudaMemset. */
+/* Fills device memory and waits, because non-blocking streams do not wait for cudaMemset. */
 static inline void fill_bytes(void *p, int byte, size_t bytes)
 {
     check(cudaMemset(p, byte, bytes), "fill");
     check(cudaStreamSynchronize(NULL), "fill");
 }
 
-/* Copies `from` to the device. NULL: fills with 0xff (NaN). */
+/* Copies `from` to the device. If `from` is NULL, fills with 0xff (NaN). */
 static inline void *on_device(const void *from, size_t bytes)
 {
     void *p = NULL;
@@ -88,7 +88,7 @@ static inline void free_all(const void *const *array, size_t n)
         check(cudaFree((void *)array[i]), "cudaFree");
 }
 
-/* Frees device arrays; NULL is allowed. */
+/* Frees arrays on the device. NULL is allowed. */
 #define device_free(...)                                                                           \
     free_all((const void *const[]){__VA_ARGS__},                                                   \
              sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *))
@@ -99,7 +99,7 @@ static inline void free_all_host(void *const *x, size_t n)
         free(x[i]);
 }
 
-/* Frees host arrays; NULL is allowed. */
+/* Frees arrays on the host. NULL is allowed. */
 #define host_free(...)                                                                             \
     free_all_host((void *const[]){__VA_ARGS__},                                                    \
                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))

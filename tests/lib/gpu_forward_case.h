@@ -28,8 +28,8 @@ static inline kvd_checkpoint *family_or_end(const char *name)
 }
 
 /*
- * Activations x[kind] [n_layers][n][width_of(kind)], x[LOGITS] [n][vocab]; 0 for layers that did
- * not run.
+ * Recorded activations x[kind] [n_layers][n][width_of(kind)] and x[LOGITS] [n][vocab]; 0 if a layer
+ * did not run.
  */
 typedef struct {
     kvd_config c;
@@ -52,7 +52,7 @@ static inline void recording_release(recording *to)
         free(to->x[kind]);
 }
 
-/* Copies one kind of activation of a layer from rows of stride ld elements. */
+/* Copies one kind of activation of a layer. Rows of `from` are ld elements apart. */
 static inline int fetch(recording *to, const kvd_gpu_attention_in *in, int kind, int first,
                         int heads, const void *from, size_t ld, kvd_err *err)
 {
@@ -110,7 +110,7 @@ static inline void captures_init(captures *t, kvd_gpu_forward *f, int n_gpus, re
     }
 }
 
-/* Makes a forward pass for up to n tokens, or ends the program. */
+/* Makes a forward pass for batches of up to n tokens, or ends the program. */
 static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type, int n_gpus,
                                          size_t n)
 {
@@ -127,8 +127,8 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
 }
 
 /*
- * Records a batch on n_gpus GPUs. last_layer < 0: all layers and logits. The caller must release
- * *to, also after a failure.
+ * Records a batch on n_gpus GPUs. If last_layer < 0, runs all layers and records logits. The caller
+ * must release *to, also after a failure.
  */
 static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int last_layer,
                          recording *to, kvd_err *err)
@@ -225,8 +225,8 @@ static inline double distance(const float *x, const float *y, size_t n)
 }
 
 /*
- * Returns the largest distance of activations x, from token `first`, from y. *kind: the worst
- * activation.
+ * Returns the largest distance of activations x (from token `first` on) from y. *kind: name of the
+ * most distant activation.
  */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)

@@ -1,4 +1,4 @@
-/* A small HDF5 file, and shared checks. */
+/* A small HDF5 file, and checks that several tests use. */
 #ifndef KVD_TESTS_H5_CASE_H
 #define KVD_TESTS_H5_CASE_H
 

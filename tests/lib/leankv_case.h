@@ -13,7 +13,8 @@
 #include "methods/tokens/cuda/leankv.h"
 
 /*
- * ROWS: requests; LAYER: tested layer; D_MAX: head dimensions; GROUP_MAX: query heads per KV head.
+ * Sizes: ROWS requests, layer LAYER of LAYERS, heads of D_MAX dimensions, GROUP_MAX query heads per
+ * KV head.
  */
 enum { ROWS = 3, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
 
@@ -41,18 +42,18 @@ typedef struct {
     kvd_attn_map map;
     int32_t kv_len[ROWS], q_start[ROWS], slot[ROWS + 1];
     int max_pages, n_q8;
-    /* prompts' Q, K and V; a head's vectors are contiguous */
+    /* Q, K and V of the prompts; the vectors of a head are contiguous */
     float *q, *k, *v;
-    /* attention received from later tokens, [n_heads][tokens] */
+    /* attention that each token received from later tokens, [n_heads][tokens] */
     double *mass;
     kvd_leankv_pool pool;
     size_t bytes_of_pages;
-    uint16_t *fresh; /* device pages with unquantised K and V */
+    uint16_t *fresh; /* device pages with K and V before quantisation */
     kvd_leankv_prompts p;
     kvd_leankv_steps t;
 } fixture;
 
-/* Returns random numbers with different channel means, as trained models' keys. */
+/* Returns random numbers with different means per channel, as in keys of trained models. */
 static float *numbers(fixture *f, size_t n, double spread)
 {
     float *const x = need(n * sizeof *x);
@@ -127,7 +128,7 @@ static void make_pool(fixture *f)
     p->table = on_device(NULL, heads * (size_t)p->table_length * sizeof *p->table);
     p->head = on_device(NULL, heads * sizeof *p->head);
     p->state = on_device(NULL, sizeof *p->state);
-    /* NaN remains in elements never written. */
+    /* Elements that are never written stay NaN. */
     p->page = on_device(NULL, f->bytes_of_pages);
     check(kvd_leankv_reset(p, 0), "reset");
 }
@@ -200,7 +201,7 @@ typedef struct {
 typedef struct {
     kvd_leankv_head head;
     int n;
-    /* tokens of a head, high precision first */
+    /* tokens of a head: high precision first, then low */
     item *item;
 } section;
 

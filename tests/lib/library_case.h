@@ -12,13 +12,13 @@
 #include "kernels/attention_ref.h"
 #include "kvdim/attention.h"
 
-/* Memory functions of the device, which end the test on failure. */
+/* Memory functions of the device. A failure ends the test. */
 typedef struct {
     int device;
     void *(*take)(size_t bytes);
     void (*release)(void *p);
     void (*put)(void *to, const void *from, size_t bytes);
-    /* waits for the device, then copies to the host */
+    /* waits for the device, then copies from its memory */
     void (*get)(void *to, const void *from, size_t bytes);
 } case_memory;
 
@@ -29,12 +29,15 @@ typedef struct {
     const int32_t *prompt; /* tokens of each prompt, [n_requests] */
     int steps;
     int rope_dim, rope_interleaved;
-    bool rotate; /* passes rotation matrices for K and V */
+    bool rotate; /* passes rotation matrices for K and V to the library */
     bool lse;
     int64_t o_stride;
 } library_case;
 
-/* Makes nearly normal random numbers in the 16-bit type. *f: rounded numbers in float32. */
+/*
+ * Makes nearly normal random numbers in the 16-bit type. *f receives the rounded numbers as
+ * float32.
+ */
 static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, float **f)
 {
     uint16_t *const p = malloc(n * sizeof *p);
@@ -46,7 +49,7 @@ static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, flo
     return p;
 }
 
-/* Rounds n numbers to the cache's 16-bit type. */
+/* Rounds n numbers to the 16-bit type of the cache. */
 static void case_round(int dtype, const double *from, float *to, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -63,8 +66,8 @@ typedef struct {
 } case_history;
 
 /*
- * Returns the largest ||o - ref|| / ||ref|| over heads and steps; negative if a call fails or
- * unused cache elements change. *lse_error: log-sum-exp.
+ * Returns the largest ||o - ref|| / ||ref|| over heads and steps, or < 0 if a call fails or unused
+ * memory changes. *lse_error: error of log-sum-exps.
  */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
 {
@@ -90,7 +93,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         n_qk += (size_t)(ref.d_qk[g] = c->d_qk[g]);
         n_v += (size_t)(ref.d_v[g] = c->d_v[g]);
     }
-    /* Pages hold NaN and are assigned from the last downwards. */
+    /* Pages hold NaN. Page tables take pages from the last one downwards. */
     const size_t pool_pages = n_b * MAX_PAGES + 1, pool_bytes = pool_pages * sizes.page_bytes;
     int32_t *const table = malloc(n_b * MAX_PAGES * sizeof *table);
     for (size_t i = 0; i < n_b * MAX_PAGES; i++)
@@ -144,7 +147,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvd_attn_batch batch = {c->n_requests, q_len, kv_len};
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
-        /* Step 0: prefill. Step 1: decode with a new plan, which later steps advance. */
+        /* Step 0 is a prefill, step 1 a decode step with a new plan that later steps advance. */
         if (step < 2) {
             size_t bytes = 0;
             kvdim_plan_destroy(plan);

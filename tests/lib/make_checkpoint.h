@@ -25,7 +25,7 @@ typedef struct {
     kvd_dtype dtype;
     uint64_t seed;
     double theta;
-    /* "default", "linear" (factor 4), "llama3" (original context: positions / 4) */
+    /* "default", "linear" (factor 4) or "llama3" (original context: positions / 4) */
     const char *rope;
 } made_spec;
 
@@ -38,7 +38,7 @@ typedef struct {
 
 typedef struct {
     char name[96];
-    size_t rows, cols; /* 0 columns: a vector */
+    size_t rows, cols; /* size; 0 columns: a vector */
     double scale;      /* factor of a matrix's random weights */
     bool keys;
 } made_tensor;
@@ -61,7 +61,7 @@ static inline void made_put(made_tensor *t, const char *name, int rows, int cols
 static inline size_t made_list(const made_spec *s, made_tensor *t)
 {
     const int q = s->heads * s->d_head, kv = s->kv_heads * s->d_head, d = s->d_model;
-    /* scale of W_O and W_down, which feed the residual stream */
+    /* scale of W_O and W_down, whose outputs are added to the residual stream */
     const double back = 1 / sqrt(2.0 * s->layers);
     const struct {
         const char *name;
@@ -91,7 +91,7 @@ static inline size_t made_list(const made_spec *s, made_tensor *t)
 
 static inline void made_fill(const made_spec *s, const made_tensor *t, float *x)
 {
-    /* FNV-1a hash of the name: own random numbers per tensor */
+    /* FNV-1a hash of the name, which gives each tensor its own random numbers */
     uint64_t stream = 14695981039346656037u;
     for (const char *p = t->name; *p; p++)
         stream = (stream ^ (unsigned char)*p) * 1099511628211u;
@@ -279,7 +279,7 @@ static inline int made_check(const made_spec *s, kvd_err *err)
 }
 
 /*
- * Writes a checkpoint folder, which may exist, with a tokenizer if the vocabulary is large enough.
+ * Writes a checkpoint folder, which may exist. If the vocabulary is large enough, adds a tokenizer.
  */
 static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_err *err)
 {
@@ -315,8 +315,8 @@ static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_er
 }
 
 /*
- * Writes a tokenizer file: tokens 0 .. 2 special, 3 .. 258 bytes, then ASCII characters and pairs
- * of letters.
+ * Writes a tokenizer file. Tokens 0 .. 2 are special, 3 .. 258 bytes, later ones ASCII characters
+ * and pairs of letters.
  */
 static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *err)
 {
@@ -348,7 +348,10 @@ static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *e
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/* Writes a llama2.c file (path: *.bin) and, if the vocabulary is large enough, NAME.tok.bin. */
+/*
+ * Writes a llama2.c file, whose path ends in ".bin". If the vocabulary is large enough, adds
+ * NAME.tok.bin.
+ */
 static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *err)
 {
     static const char *const order[] = {

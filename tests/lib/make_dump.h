@@ -1,6 +1,6 @@
 /*
- * Writes small files of Q, K, V and second moments. Other seeds: other texts of one model with
- * equal W_O and W_V.
+ * Writes small files of Q, K and V, and of second moments. Files of different seeds have equal W_O
+ * and W_V, as texts of one model.
  */
 #ifndef KVD_TESTS_MAKE_DUMP_H
 #define KVD_TESTS_MAKE_DUMP_H
@@ -18,7 +18,7 @@ typedef struct {
     kvd_activations a;
     uint64_t seed;
     int nan; /* one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
-    /* above 0: later tokens repeat this number of first tokens */
+    /* if above 0, later tokens repeat this number of first tokens */
     size_t distinct;
 } dump_plan;
 
@@ -77,7 +77,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
                     return -1;
             }
         }
-        /* All files have one model: weights from seed 99. */
+        /* All files have the weights of one model, made from seed 99. */
         dump_plan fixed = *p;
         fixed.seed = 99;
         float *w = malloc((size_t)(m->n_heads + m->n_kv_heads) * d * width * sizeof *w);

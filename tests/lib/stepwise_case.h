@@ -89,7 +89,7 @@ static double worst(const float *a, const float *b)
 
 static float want[TOKENS * HEADS * D], got[TOKENS * HEADS * D];
 
-/* kvd_tokens_method.state_bytes of a method without state. */
+/* Implements kvd_tokens_method.state_bytes for a method without state. */
 static inline size_t no_state(const void *self, size_t n)
 {
     (void)self, (void)n;

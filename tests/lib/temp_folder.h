@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 static char temp_folder_path[] =
-    /* Short: longer paths must fit into small arrays. */
+    /* The path is short, because longer paths must fit into small arrays. */
     "/tmp/kvdim-test.XXXXXX";
 static pid_t temp_folder_owner;
 
@@ -19,14 +19,14 @@ static inline int temp_folder_remove_one(const char *path, const struct stat *s,
     return remove(path);
 }
 
-/* Forked children call exit too: only the creating process removes the folder. */
+/* Forked children call exit too, so only the process that made the folder removes it. */
 static inline void temp_folder_remove(void)
 {
     if (getpid() == temp_folder_owner)
         (void)nftw(temp_folder_path, temp_folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Returns the folder's path, made by the first call. A failure ends the program. */
+/* Returns the path of the folder, which the first call makes. A failure ends the program. */
 static inline const char *temp_folder(void)
 {
     if (temp_folder_owner)

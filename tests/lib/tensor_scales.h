@@ -8,14 +8,15 @@
 #include "methods/bits/bits.h"
 #include "methods/plan.h"
 
-/*
- * Opens *plan with made-up scales per layer (scale=1) or per head (scale=2), different for K and V.
- */
+/* Opens *plan with made-up scales for each layer (scale=1) or each head (scale=2). */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
-    /* Some values saturate: maxima are 448 * 0.031 = 14 in fp8, 448 * 6 * 0.0031 = 8 in nvfp4. */
+    /*
+     * Some values exceed the largest numbers: 448 * 0.031 = 14 in fp8, 448 * 6 * 0.0031 = 8 in
+     * nvfp4.
+     */
     const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;
     for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)

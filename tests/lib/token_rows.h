@@ -52,7 +52,7 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
     return kept_tokens(text, &in, prompt, kept, out);
 }
 
-/* Returns a token set of the test file: [n] float16, 1 for members. */
+/* Returns a set of tokens in the test file: [n] float16 numbers, 1 for members. */
 static inline const uint16_t *set(const char *name, size_t n)
 {
     return tensor(name, n);
@@ -75,7 +75,8 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Checks tokens of a method that first reads the prompt, repeated `times` times, in all layers.
+ * Checks which tokens a method selects that first reads the prompt (repeated `times` times) in all
+ * layers.
  * Expected: set `name` [LAYERS][KV heads][prompt]. Queries of layer l are multiplied by 2^(l - 1).
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
@@ -121,7 +122,7 @@ static inline size_t stored(size_t g, size_t step)
     return n;
 }
 
-/* Checks that no token is dropped and outputs equal dense attention. */
+/* Checks that no token is dropped and that outputs equal dense attention. */
 static inline void same_as_dense(const char *text)
 {
     static float want[N * HEADS * D];

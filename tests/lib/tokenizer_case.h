@@ -31,7 +31,7 @@ static inline kvd_tokenizer *must_parse(const char *name, const char *text, size
     return t;
 }
 
-/* Loads tokenizer `base` with top-level JSON fields replaced by those of `patch`. */
+/* Loads tokenizer `base` after replacing top-level JSON fields by those of `patch`. */
 static inline kvd_tokenizer *variant(const char *base, json_t *patch)
 {
     char path[200];

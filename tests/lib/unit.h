@@ -1,6 +1,6 @@
 /*
- * Unit tests with cmocka, run in the order of their definitions: TEST(name) { ... }
- * TEST_MAIN(set_up, tear_down)
+ * Unit tests with cmocka. TEST(name) { ... } defines a test; TEST_MAIN(set_up, tear_down) runs all
+ * tests in order.
  */
 #ifndef KVD_TESTS_UNIT_H
 #define KVD_TESTS_UNIT_H
@@ -14,14 +14,14 @@
 
 #include <cmocka.h>
 
-/* Tests in the order of `place`. */
+/* Tests of the program in the order of `place`. */
 static struct {
     struct CMUnitTest test[64];
-    int place[64]; /* __COUNTER__ at the test's definition */
+    int place[64]; /* __COUNTER__ where each test is defined */
     size_t n;
 } unit_tests;
 
-/* Adds a test. Constructors call this before main, in any order. */
+/* Adds a test. Constructors call unit_add before main in any order. */
 static inline void unit_add(struct CMUnitTest added, int place)
 {
     size_t i = unit_tests.n++;

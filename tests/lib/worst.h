@@ -1,4 +1,4 @@
-/* A maximum that, unlike fmax, is NaN if an argument is NaN. */
+/* Defines a maximum that, unlike fmax, is NaN if an argument is NaN. */
 #ifndef WORST_H
 #define WORST_H
 

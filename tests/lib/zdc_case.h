@@ -17,7 +17,7 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    /* an `overlap` that no two layers reach, so each layer uses its own set */
+    /* value of `overlap` that no two layers reach, so that each layer uses its own set */
     NEVER_LENT = 2
 };
 
@@ -25,16 +25,17 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads;
     int len[BATCH], n_len;
-    /* stored dimensions [KV head][K or V] */
+    /* stored dimensions [KV head][K or V] of important and unimportant tokens */
     int high[KV_MOST][2], low[KV_MOST][2];
     int kept[KV_MOST][2];
     /*
-     * share: fraction of important tokens. overlap: an earlier choice is reused if this fraction of
-     * both sets agrees.
+     * share: fraction of important tokens; overlap: agreement of both sets above which a layer uses
+     * an earlier layer's choice
      */
     double share, overlap;
     /*
-     * mean: denominators are divided by the number of visible keys. equal: equally important tokens
+     * mean: 1: softmax denominators are divided by the number of keys; equal: 1: all tokens are
+     * equally important
      */
     int mean, equal;
 } test_case;
@@ -134,13 +135,15 @@ static uint16_t some(double scale)
 /* One layer's cache pages, page tables and important tokens. */
 typedef struct {
     const test_case *c;
-    /* head layouts of important and unimportant tokens; both: `high`, then `low` */
+    /* layouts of heads for important and unimportant tokens; both: `high`, then `low` */
     kvd_attn_map high, low, both;
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    /* host copies of pages; scratch: tokens in order; store: important and unimportant apart */
+    /*
+     * host copies of pages; scratch: tokens in order; store: important and unimportant tokens apart
+     */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;
@@ -166,7 +169,7 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
-/* Joins two head layouts. Head h of both reads the same query. */
+/* Joins two layouts of heads. Heads h of `high` and `low` read the same query. */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
     kvd_attn_map m = *high;
@@ -212,7 +215,7 @@ static fixture fixture_make(const test_case *c)
     }
     if (c->n_len == 5 || c->n_len < 2)
         exit(1);
-    /* One page more than the longest prompt needs, for later tokens. */
+    /* For later tokens, the table has one page more than the longest prompt needs. */
     f.pitch = (f.longest + 7) / KVD_PAGE_TOKENS + 2;
     f.n_pages = f.pitch * c->n_len;
     f.table = need((size_t)f.n_pages * sizeof *f.table);

@@ -24,8 +24,8 @@ typedef struct {
 } cutter;
 
 /*
- * Projects n vectors x to `width` dimensions and back: x a b^T, b [d][width] if `transposed`, else
- * x a b, b [width][d].
+ * Projects n vectors x to `width` dimensions and back. If `transposed`, x becomes x a b^T with b
+ * [d][width], else x a b with b [width][d].
  */
 static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld,
                                   const float *a, const float *b, bool transposed, float *work)
@@ -49,7 +49,7 @@ static inline int run_cutter(kvd_attention *self, const kvd_attention_in *in, fl
     memcpy(c->q, in->q, n * heads * d * sizeof *c->q);
     memcpy(c->k, in->k, n * kv * d * sizeof *c->k);
     memcpy(c->v, in->v, n * kv * d * sizeof *c->v);
-    const int saved = kvd_blas_serial(); /* the products are too small for threads */
+    const int saved = kvd_blas_serial(); /* one thread: the products are small */
     for (size_t h = 0; h < heads; h++) {
         const kvd_dims_head *const x = &c->dims->head[(size_t)in->layer * kv + h / (heads / kv)];
         there_and_back(n, d, x->d_qk, c->q + h * d, heads * d, x->a_q, x->a_k, true, c->work);
@@ -97,7 +97,7 @@ static inline int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *p, 
     return kvd_forward_run(x->f, first, &x->cut->hook, -1, NULL, err);
 }
 
-/* Computes logits of request r's output tokens. */
+/* Computes logits of the output tokens of request r. */
 static inline int one_request(const passes *x, const kvd_config *config, const load *l, size_t r,
                               const kvd_plan *plan, float *hidden, float *to, kvd_err *err)
 {
@@ -204,7 +204,7 @@ static inline void model_close(model *m)
 
 static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
 {
-    /* static: plans keep pointers to its parameters */
+    /* static, because plans keep pointers to its values */
     static kvd_method method;
     const kvd_method_setup setup = {.config = m->config, .seed = 3};
     if (kvd_method_parse(text, &method, err))

@@ -14,7 +14,7 @@ enum {
 };
 static kvd_rng rng;
 
-/* Returns `room`, or the device's room if 0. */
+/* Returns `room`, or the largest room of the device if `room` is 0. */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -42,11 +42,13 @@ typedef struct {
     kvd_cachegen_layer layer;
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *live;
-    uint32_t *device_units; /* [N + 1]; last: words without room */
+    uint32_t *device_units; /* [N + 1]; the last element counts words without room */
     float *x;               /* [N][kv][2][MOST][d] rounded to bf16 */
 } cachegen_problem;
 
-/* Opens the method with tables for normal numbers of variance 1, and copies layer 1's. */
+/*
+ * Opens the method with tables for normal numbers of variance 1, and copies the tables of layer 1.
+ */
 static void open_cachegen(cachegen_problem *p)
 {
     const cachegen_case *const c = p->c;
@@ -148,7 +150,7 @@ static const float *vector(const cachegen_problem *p, int b, int g, int side, in
     return p->x + (row + (size_t)t) * (size_t)p->c->d;
 }
 
-/* Returns the index of dimension i of token t in the bf16 rows. page: pages before the token's. */
+/* Returns the index of dimension i of token t in the bf16 rows. page: number of earlier pages. */
 static size_t row_index(const cachegen_problem *p, size_t page, int g, int side, int t, int i)
 {
     const size_t d = (size_t)p->c->d;
@@ -156,7 +158,9 @@ static size_t row_index(const cachegen_problem *p, size_t page, int g, int side,
            (size_t)side * PAGE * d + kvd_blocked_index((size_t)(t % PAGE), (size_t)i, d);
 }
 
-/* Stores prompts in pages, or each last token in the rings, as kvd_append does. */
+/*
+ * Stores prompts in pages, or the last token of each request in a ring buffer, as kvd_append does.
+ */
 static void append_tokens(const cachegen_problem *p, bool prompts)
 {
     const size_t page = (size_t)p->layer.map.page_elements, n = prompts ? PAGES * page : N * page;
@@ -201,8 +205,8 @@ static void run_cachegen(cachegen_problem *p)
 }
 
 /*
- * Compares the last step's rows with the CPU. A page coded in this step still has exact rows.
- * *units: words counted by the CPU.
+ * Returns the number of wrong rows of the last step. A page that the step coded still has exact
+ * rows. *units: words counted by the CPU.
  */
 static size_t wrong_rows(const cachegen_problem *p, const uint16_t *rows, int b, int h,
                          uint32_t *units)

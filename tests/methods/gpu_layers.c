@@ -18,7 +18,7 @@ static kvd_rng rng;
 
 typedef struct {
     int d, kv, n;
-    /* tokens of each prompt plus one step's token */
+    /* tokens of each request: its prompt and one step */
     int32_t kv_len[MOST];
 } layers_case;
 
@@ -37,8 +37,8 @@ static size_t page_elements(const layers_case *c)
 }
 
 /*
- * Returns the index of number i of token t in a layer's pages. v: K (even) or V (odd) of KV head v
- * / 2.
+ * Returns the index of number i of token t in a layer's pages. v: 2 g for K, 2 g + 1 for V of KV
+ * head g.
  */
 static size_t at_of(const layers_case *c, int b, int t, int v, int i)
 {
@@ -80,7 +80,7 @@ static void make_layers(const layers_case *c, uint16_t *const layer[2])
 
 typedef struct {
     kvd_merged_args args;
-    uint16_t *stored[2]; /* pages of both layers */
+    uint16_t *stored[2]; /* pages of the two layers */
     int32_t *prompt_len, *kv_len;
     uint32_t *range, *apart;
 } on_gpu;
@@ -124,7 +124,7 @@ static void copy_pages(uint16_t *to, const uint16_t *from, const layers_case *c)
     check(cudaMemcpy(to, from, PAGES * page_elements(c) * sizeof *to, cudaMemcpyDefault), "copy");
 }
 
-/* Merges the prompts. Returns the number of unmerged pairs. */
+/* Merges the prompts. Returns the number of pairs of vectors that stay apart. */
 static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], double t,
                     double gamma)
 {
@@ -274,7 +274,7 @@ static void test_later(const layers_case *c)
     free(got);
 }
 
-/* Leading eigenvectors must be in order and followed by zeros. */
+/* Eigenvectors must be in the order of falling eigenvalues, followed by zeros. */
 static void test_leading(int m, int width, int rank, int ld)
 {
     float *const x = bf16_numbers(&rng, (size_t)(m * m), 1);

@@ -1,4 +1,4 @@
-/* Tests kernels of method lower with hetero against the CPU's codes and double precision. */
+/* Tests kernels of method lower with hetero against hetero's CPU codes and double precision. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static kvd_rng rng;
 typedef struct {
     const char *name;
     int d, kv, group, n;
-    double bits[5]; /* hetero's parameters k, v, lk, lv, balance */
+    double bits[5]; /* values of hetero's parameters k, v, lk, lv, balance */
     int32_t heavy, recent, prompt[MOST];
 } lower_case;
 
@@ -28,7 +28,7 @@ static const lower_case cases[] = {
 
 static const int32_t slot[MOST] = {2, 0, 3, 1};
 
-/* A request's KV head on the CPU. */
+/* KV head of a request, computed on the CPU. */
 typedef struct {
     float x[2][TOKENS][KVD_WIDTH_MAX];
     uint8_t level[TOKENS];
@@ -128,7 +128,7 @@ static head *head_of(const problem *p, int b, int g)
     return &p->head[b * p->c->kv + g];
 }
 
-/* Fills token t with random numbers, in the pages and on the CPU. */
+/* Fills token t with random numbers on device and CPU. */
 static void draw_token(problem *p, int b, int t)
 {
     for (int h = 0; h < 2 * p->c->kv; h++)
@@ -139,7 +139,7 @@ static void draw_token(problem *p, int b, int t)
         }
 }
 
-/* Replaces K and V of a token by hetero's decoded numbers. */
+/* Replaces K and V of a token by the numbers that hetero decodes. */
 static void code_token(const problem *p, head *h, int t, uint8_t level)
 {
     kvd_err err = {""};
@@ -164,7 +164,7 @@ static void code_token(const problem *p, head *h, int t, uint8_t level)
     }
 }
 
-/* Codes at low precision tokens that are neither recent nor among the `heavy` best older ones. */
+/* Codes tokens at low precision unless they are recent or among the `heavy` best older tokens. */
 static void choose(const problem *p, head *h, int n)
 {
     for (int t = 0; t < n; t++) {
@@ -239,7 +239,7 @@ static void run_prompts(problem *p)
     free(q);
 }
 
-/* Compares restored rows with the CPU. The newest, uncoded token must be bitwise equal. */
+/* Compares restored rows with the CPU. The newest token is not coded and must be bitwise equal. */
 static void compare(problem *p, int step)
 {
     double off = 0, rest = 0;
@@ -260,7 +260,7 @@ static void compare(problem *p, int step)
                 "step %d, rows off by %.3g of %.3g, other rows by %.3g", step, off, 0x1p-7, rest);
 }
 
-/* Computes a decode step on the CPU. q: [n][q_pitch]; lse: [n][n_heads] log-sum-exps. */
+/* Computes a decode step on the CPU. q [n][q_pitch]: queries; lse [n][n_heads]: log-sum-exps. */
 static void step_on_cpu(problem *p, const float *q, float *lse)
 {
     const lower_case *const c = p->c;
@@ -290,7 +290,7 @@ static void step_on_cpu(problem *p, const float *q, float *lse)
                     high++;
                     least = least < 0 || h->score[t] < h->score[least] ? t : least;
                 }
-            /* The newest token is coded at its level after the step. */
+            /* The newest token is coded once, at its level after the step. */
             if (high <= c->heavy || least < n - 1)
                 code_token(p, h, n - 1, KVD_LOWER_HIGH);
             if (high > c->heavy)

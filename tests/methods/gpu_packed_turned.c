@@ -33,7 +33,7 @@ typedef struct {
     uint16_t *q;  /* queries [N requests][heads][d] */
     double *y[2]; /* K and V decoded from the device's codes, [N][most][N_KV][d] */
     size_t n_pages;
-    /* compared vectors, and those with other codes than the CPU */
+    /* number of compared vectors, and of those whose codes differ from the CPU */
     size_t rows, other;
     double worst, attention;
     void *device[24];
@@ -226,7 +226,7 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
-/* Writes to want [d] the vector at w->x[side] + from, coded and decoded by the CPU. */
+/* Writes to want [d] the vector at w->x[side] + from after the CPU coded and decoded it. */
 static void code_on_host(const bench *w, int side, int t, int g, size_t from, float *want)
 {
     const uint8_t level = KVD_LEVEL_HIGH;
@@ -281,7 +281,10 @@ static void compare_codes(bench *w, int step)
     free(codes);
 }
 
-/* Compares decode outputs with double precision. The newest token is bf16, others are codes. */
+/*
+ * Compares outputs of a decode step with double precision. The newest token is read from bf16,
+ * others from codes.
+ */
 static void compare_attention(bench *w, int step, const uint16_t *o)
 {
     const int d = w->t->d;
@@ -411,8 +414,8 @@ static void test(const test_case *t)
 }
 
 /*
- * Returns the number of wrong restored vectors. The newest token, padded to 8 rows, must be equal;
- * another code exceeds bf16 rounding.
+ * Returns the number of wrong restored vectors. The newest token must be equal. An error above bf16
+ * rounding means another code.
  */
 static size_t compare_restored(bench *w, int step)
 {
@@ -448,7 +451,10 @@ static size_t compare_restored(bench *w, int step)
     return wrong;
 }
 
-/* Methods without an attention kernel restore pages before every step. */
+/*
+ * Tests methods whose codes no attention kernel reads, so that pages are restored before every
+ * step.
+ */
 static void test_restored(const test_case *t)
 {
     kvd_err err = {""};
@@ -484,14 +490,14 @@ typedef struct {
     int rank, bits, group, channels, prompt, steps;
 } vector_case;
 
-/* One request: vectors x [tokens][pitch], expected numbers want [tokens][pitch]. */
+/* Vectors of one request x [tokens][pitch], and expected numbers want [tokens][pitch]. */
 typedef struct {
     const vector_case *c;
     int pitch, tokens, pages;
     float *x, *want;
     int32_t *table;
     kvd_xquant_args a;
-    int32_t *kv_len; /* device memory */
+    int32_t *kv_len; /* on the device */
 } vectors;
 
 static size_t vector_at(const vectors *v, size_t page, int t, int i)
@@ -518,7 +524,7 @@ static void decode_vectors(const vectors *v, int m)
         }
 }
 
-/* Stores token m - 1 in slot 1's ring, as the engine does before a step. */
+/* Stores token m - 1 in the ring buffer of slot 1, as the engine does before a step. */
 static void put_newest(const vectors *v, int m)
 {
     const int pages = v->a.form.ring_pages, t = m - 1;
@@ -577,7 +583,9 @@ static void make_vectors(vectors *v, const vector_case *c, kvd_rng *r)
     v->a.kv_len = v->kv_len = on_device(&c->prompt, sizeof c->prompt);
 }
 
-/* Codes a prompt's vectors. Each decode step then restores, compares and codes the new one. */
+/*
+ * Codes the vectors of a prompt. Each decode step then restores, compares and codes the new vector.
+ */
 static void test_vectors(const vector_case *c)
 {
     kvd_rng r;

@@ -1,7 +1,6 @@
 /*
- * Tests GPU selection of pages to read against quest, alisa, a2ats and mpcache on the CPU.
- * Differences must be near ties.
- * Bounds must be exact. Outputs: double precision over the chosen pages.
+ * Tests the selection of pages to read on the GPU against quest, alisa, a2ats and mpcache on the
+ * CPU. Differences must be near ties.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -80,7 +79,7 @@ static void *fetched(const void *from, size_t bytes)
 }
 
 /*
- * Fills randomly ordered pages with tokens, NaN after them except required zeros. The last batch
+ * Fills randomly ordered pages with tokens. Unused places are NaN or required zeros. The last batch
  * row is padding.
  */
 static fixture fixture_make(const selection_case *c, size_t page)
@@ -145,8 +144,8 @@ static void fixture_release(fixture *f)
 }
 
 /*
- * Writes probabilities p [n] of query q [d_k] over n tokens of KV head g, or those in `read`.
- * Returns the log-sum-exp.
+ * Writes probabilities p [n] of query q [d_k] over n tokens of KV head g; if `read` is given, only
+ * over tokens marked there. Returns the log-sum-exp.
  */
 static double attend(const fixture *f, int b, int g, const uint16_t *q, int n, const uint8_t *read,
                      double *p)
@@ -172,8 +171,8 @@ static const uint16_t *row_of(const fixture *f, int b, int t, int h)
 }
 
 /*
- * Returns the newest position t < n with t % history = row, which wrote row `row` of `recent`;
- * negative: none.
+ * Returns the newest position t < n with t % history = row, whose query wrote row `row` of
+ * `recent`. Negative: none.
  */
 static int position_of(int n, int row, int history)
 {
@@ -183,7 +182,10 @@ static int position_of(int n, int row, int history)
     return t;
 }
 
-/* Computes `recent` on the device for queries from[b] .. to[b] - 1. */
+/*
+ * Computes `recent` (probabilities of recent queries) on the device for queries from[b] .. to[b] -
+ * 1.
+ */
 static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t *from,
                         const int32_t *to)
 {
@@ -226,7 +228,7 @@ static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t
     free(lse);
 }
 
-/* Runs all but each last token, as prompts in two chunks. */
+/* Runs all tokens but the last of every request as prompts in two chunks. */
 static void run_prompts(const fixture *f, const kvd_selection *s)
 {
     int32_t at[3][BATCH + 1] = {{0}};
@@ -238,7 +240,7 @@ static void run_prompts(const fixture *f, const kvd_selection *s)
     recall_rows(f, s, at[1], at[2]);
 }
 
-/* Returns the device's probability of token t in row `row` of `recent`. */
+/* Returns the probability that the device stored for token t in row `row` of `recent`. */
 static float recent_of(const fixture *f, const float *recent, int history, int b, int g, int t,
                        int row)
 {
@@ -249,8 +251,8 @@ static float recent_of(const fixture *f, const float *recent, int history, int b
 }
 
 /*
- * Returns wrong elements of head g's `recent` probabilities: of n - 1 tokens or, after a step with
- * `read`, of n.
+ * Returns the number of wrong probabilities in `recent` of head g. read: tokens that the last step
+ * read; NULL: only prompts have run.
  */
 static size_t check_recent(const fixture *f, const float *recent, int history, int b, int g,
                            const uint8_t *read)
@@ -281,8 +283,8 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
 }
 
 /*
- * Computes codes of keys or, without `codes`, bounds of pages, in two prompt chunks and a decode
- * step.
+ * Computes codes of all keys or, if `codes` is NULL, bounds of all pages: in two prompt chunks and
+ * a decode step.
  */
 static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selection_codes *codes)
 {
@@ -306,7 +308,7 @@ static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selec
     }
 }
 
-/* Returns wrong bounds (extreme keys of a page per channel). */
+/* Returns the number of wrong bounds (largest and smallest key of a page and channel). */
 static size_t check_bounds(const fixture *f, const kvd_selection *on)
 {
     const selection_case *const c = f->c;
@@ -334,7 +336,7 @@ static size_t check_bounds(const fixture *f, const kvd_selection *on)
     return wrong;
 }
 
-/* float32 K of a KV head and its group's queries. */
+/* float32 K of a KV head, and queries of its group. */
 typedef struct {
     float *k, *q;
     uint32_t *position;
@@ -397,7 +399,7 @@ typedef struct {
     uint16_t code[];
 } coded;
 
-/* Returns a2ats.c's state with the GPU's codes of the first n tokens. */
+/* Returns the state of a2ats.c with the GPU's codes of the first n tokens. */
 static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t n)
 {
     coded *const x = need(sizeof *x + (size_t)f->c->len[b] * sizeof *x->code);
@@ -411,8 +413,8 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
 }
 
 /*
- * Returns the CPU method's state with the GPU's numbers (alisa.c: [len][history], a2ats.c: struct),
- * or NULL.
+ * Returns the state of the CPU method, filled with the GPU's numbers, or NULL. alisa.c:
+ * [len][history].
  */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)
 {
@@ -439,10 +441,10 @@ static double score_of(const fixture *f, const chooser *m, const head *h, const 
 typedef struct {
     size_t sets, equal, wrong, read, cached;
     double worst;
-    size_t codes, other; /* codes, and those that differ from the CPU */
+    size_t codes, other; /* number of codes, and of those that differ from the CPU */
 } found;
 
-/* Compares a head's pages with the CPU's choice. Sets h->read to the GPU's. */
+/* Compares the chosen pages of a KV head with the CPU's choice. Sets h->read to the GPU's pages. */
 static void check_choice(const fixture *f, int b, int g, const chooser *m, head *h,
                          const int32_t *chosen, int32_t tokens, found *x)
 {
@@ -507,7 +509,7 @@ static void check_choice(const fixture *f, int b, int g, const chooser *m, head 
     x->cached += (size_t)n;
 }
 
-/* Compares `o` with double-precision attention to h->read. */
+/* Compares outputs `o` with attention to the tokens in h->read in double precision. */
 static void check_output(const fixture *f, int b, int g, const head *h, const uint16_t *o, found *x)
 {
     const int n = f->c->len[b], d_v = f->c->d_v;
@@ -531,7 +533,7 @@ static void check_output(const fixture *f, int b, int g, const head *h, const ui
     free(p);
 }
 
-/* Records random Q and K of one layer, and opens the file. */
+/* Records random Q and K of one layer and opens the file. */
 static int calibrate(chooser *by, const kvd_config *c, kvd_err *err)
 {
     static char path[160];

@@ -18,12 +18,12 @@ static kvd_rng rng;
 
 typedef struct {
     const char *name;
-    /* kept: coded components of K and V; most_n: most integers of a component */
+    /* kept: numbers of coded components of K and V; most_n: most integers of a component */
     int kept[2], most_n;
     int n_sink, words;
-    /* prompt tokens per request; decode steps */
+    /* prompt tokens of each request; number of decode steps */
     int32_t prompt[N], steps;
-    /* components that share a scale; 0: multiples of a step */
+    /* components that share a scale; 0: components are multiples of a step */
     int group;
     /* bytes of lookup tables in shared memory; 0: the device's maximum */
     size_t room;
@@ -31,11 +31,11 @@ typedef struct {
 
 typedef struct {
     kvd_stream_side side;
-    kvd_stream_tables tables; /* host memory */
+    kvd_stream_tables tables; /* on the host */
     float *y, *bias;          /* [N][MOST][kept], [kept] */
-    /* [N][MOST][kept] integers, some without a frequency */
+    /* [N][MOST][kept] integers to code, some without a frequency */
     int32_t *q;
-    uint8_t *blocks; /* [PAGES][bytes], written by the CPU */
+    uint8_t *blocks; /* [PAGES][bytes] blocks written by the CPU */
     float *scale;    /* [N][MOST][groups][2] scales and zero points */
 } one_side;
 
@@ -44,14 +44,11 @@ typedef struct {
     one_side of[2];
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *device_start, *live;
-    /* 16-bit units per slot; last: words without room */
+    /* 16-bit units of each slot's blocks; the last element counts words without room */
     uint32_t units[N + 2], *device_units;
 } problem;
 
-/*
- * Draws component j's frequencies, which fall from integer 0. Last components have the fewest
- * integers.
- */
+/* Draws the frequencies of component j, which fall with the distance from 0. */
 static int draw_component(const test_case *c, int j, int kept, kvd_stream_component *of,
                           uint16_t *start)
 {
@@ -102,7 +99,7 @@ static void draw_groups(const test_case *c, one_side *s)
     host_free(group, of, x, code);
 }
 
-/* Returns `room`, or the device's room if 0. */
+/* Returns `room`, or the largest room of the device if `room` is 0. */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -200,7 +197,7 @@ static void release(problem *p)
     check(cudaFree(p->device_units), "cudaFree");
 }
 
-/* Returns a token's scales and zero points. */
+/* Returns the scales and zero points of a token. */
 static float *scales(const one_side *s, int b, int t)
 {
     return s->scale + ((size_t)b * MOST + (size_t)t) * 2 * (size_t)s->side.room.scales;
@@ -211,7 +208,7 @@ static int32_t *integers(const one_side *s, int b, int t)
     return s->q + ((size_t)b * MOST + (size_t)t) * (size_t)s->tables.kept;
 }
 
-/* Lists a token's integers without a frequency, in the kernel's order. */
+/* Lists the integers of a token that have no frequency, in the order of the kernel. */
 static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_t *counts,
                             kvd_stream_exception *to)
 {
@@ -230,7 +227,7 @@ static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_
             }
 }
 
-/* Codes a request's tokens on the CPU. Returns the number of 16-bit units. */
+/* Codes the tokens of a request on the CPU. Returns the number of 16-bit units. */
 static uint32_t code_request(const problem *p, one_side *s, int b)
 {
     const kvd_stream_parts parts = kvd_stream_parts_of(s->side.room);
@@ -370,7 +367,7 @@ static bool latent_right(const problem *p, int side, const uint16_t *page, int b
     return fabs((double)got - want) <= 0x1p-8 * fabs(want) && (got > 0) == (q > 0);
 }
 
-/* Decodes all tokens. Each request gets an additional, uncoded newest token. */
+/* Decodes all tokens. The newest token is never coded, so each request gets one more. */
 static void test_decode(const problem *p)
 {
     const size_t page = (size_t)(PAGE * (p->of[0].side.rank + p->of[1].side.rank)),
@@ -400,7 +397,7 @@ static void test_decode(const problem *p)
     free(got);
 }
 
-/* Without room, the kernel must report missing words and spare other blocks. */
+/* Without room, the kernel must report the missing words and not write to other blocks. */
 static void test_no_room(void)
 {
     static const test_case c = {"no room", {40, 40}, 60, 0, 8, {64, 64, 64}, 0, 0, 0};
@@ -424,7 +421,7 @@ static void test_no_room(void)
     release(&p);
 }
 
-/* A request's first rows are saved in its slot and copied back. */
+/* The first rows of a request are saved in its slot and copied back. */
 static void test_sinks(void)
 {
     enum { SINK = 70, ROW = 2 * (16 + 32), ELEMENTS = PAGE * ROW };

@@ -1,6 +1,6 @@
 /*
- * Tests GPU eviction with different token counts per head, in one layer, against CPU methods.
- * Differences must be near ties.
+ * Tests GPU eviction that keeps different numbers of tokens per head in one layer, against CPU
+ * methods. Differences must be near ties.
  */
 #include "uneven_case.h"
 
@@ -97,7 +97,7 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
 }
 
 /*
- * Runs a decode step whose new K and V equal each request's first token. The last batch row is
+ * Runs a decode step whose new K and V are those of each first token. The last batch row is
  * padding.
  */
 static void run_step(const fixture *f, outputs *o)
@@ -171,7 +171,7 @@ static void run_case(const uneven_case *u)
     kvd_method m;
     void *self = NULL;
     test_case shape = u->shape;
-    shape.steps = 8; /* 8 steps: pages have room for a decode step */
+    shape.steps = 8; /* With 8 steps, the pages have room for a decode step. */
     make(&f, &shape);
     const size_t kv = (size_t)f.map.n_kv_heads, rows = (size_t)f.n_q8;
     const kvd_config config = {.n_layers = u->n_layers,
@@ -240,7 +240,7 @@ static void run_case(const uneven_case *u)
         free(all[i]);
 }
 
-/* mpcache.c: fraction of last rows, and mean probability. */
+/* Rule of mpcache.c: fraction of the last rows, and mean probability. */
 typedef struct {
     double rows, threshold;
     test_case shape;
@@ -254,7 +254,7 @@ static const marked_case marked_cases[] = {
     {0.1, 0, SHAPE(32, 8, 128, 128, 260, 9)},
 };
 
-/* Writes best [n]: each token's largest mean probability from prompt b's last rows. */
+/* Writes best [n]: largest mean probability that the last rows of prompt b give each token. */
 static void mean_probabilities(const fixture *f, int b, int rows, double *best)
 {
     const int n = f->len[b], heads = f->map.n_heads;

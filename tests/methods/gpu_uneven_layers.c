@@ -1,6 +1,6 @@
 /*
- * Tests GPU eviction with budgets over all layers against CPU methods. Rounding may change a layer
- * by one token.
+ * Tests GPU eviction whose budgets depend on all layers, against CPU methods. Rounding may change a
+ * layer by one token.
  */
 #include "uneven_case.h"
 
@@ -29,7 +29,7 @@ static const uneven_case layer_cases[] = {
 };
 
 /*
- * Shared by all layers. least: thresholds [batch][n_kv_heads + 1]; rank: scores
+ * Device memory of all layers. least: thresholds [batch][n_kv_heads + 1]; rank: scores
  * [layers][n_kv_heads][n_q8].
  */
 typedef struct {
@@ -55,7 +55,7 @@ static void draw_queries(fixture *f, double sharp)
                     *(uint16_t *)query(f, b, h, t, i) = bf16_of(sharp * kvd_rng_normal(&rng));
 }
 
-/* Returns keys or queries of prompt b's first n tokens. */
+/* Returns keys or queries of the first n tokens of prompt b. */
 static float *rows_of(const fixture *f, int b, int n, bool keys)
 {
     const int heads = keys ? f->map.n_kv_heads : f->map.n_heads, d = f->map.d_qk[0];
@@ -118,7 +118,10 @@ static double score_of(const kvd_evict_rule *r, const layer *l, const found *x, 
     return t < r->sink ? INFINITY : o[r->review ? t / r->review : t];
 }
 
-/* Returns wrong choices of a layer and prompt. *off: heads that differ by one token. */
+/*
+ * Returns the number of wrong choices of a layer and prompt. *off: heads that keep one token more
+ * or less.
+ */
 static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i, int b,
                        const int32_t *kept, const int32_t *count, int *off)
 {
@@ -147,7 +150,9 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
         }
         if (number == mine)
             continue;
-        /* Counts may differ by one, but kept tokens must have the largest scores. */
+        /*
+         * The number of tokens may differ by one, but those with the largest scores must be kept.
+         */
         *off += 1;
         wrong += r->review || number > mine + 1 || mine > number + 1 || mine + old < n;
         memset(c.level[g], KVD_LEVEL_HIGH, n);
@@ -162,8 +167,8 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
 }
 
 /*
- * Makes layer i with scratch memory of all layers. Methods that read prompts twice have twice as
- * many rows.
+ * Makes layer i with the memory of all layers. Methods that read prompts twice have twice as many
+ * rows.
  */
 static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, scratch to)
 {
@@ -227,7 +232,7 @@ static size_t heads_bytes(const fixture *f)
            (size_t)(KVD_PAGE_TOKENS * (f->map.d_qk[0] + f->map.d_v[0])) * 2;
 }
 
-/* Returns wrong elements of pages against `kept` (NULL: all tokens). */
+/* Returns the number of wrong elements of pages that hold the tokens `kept` (NULL: all). */
 static int check_layer_rows(layer *l, const int32_t *table, const int32_t *kept,
                             const int32_t *count)
 {
@@ -279,7 +284,7 @@ static void divide(const kvd_method *m, layer *l, int layers, kvd_err *err)
     }
 }
 
-/* Returns 1 if the total over all layers differs from the CPU's. */
+/* Returns 1 if the number of tokens kept by all layers differs from the CPU's. */
 static int check_total(const layer *l, int layers, int b, const found *x, const int32_t *count)
 {
     const size_t n = (size_t)l->f.len[b], kv = (size_t)l->f.map.n_kv_heads,
@@ -292,7 +297,7 @@ static int check_total(const layer *l, int layers, int b, const found *x, const 
     return off != 0;
 }
 
-/* Tests all layers of a prompt. hopper 0: kernels for all devices. */
+/* Tests all layers of a prompt. If hopper is 0, uses the kernels of all devices. */
 static void run_layers(const uneven_case *u, int hopper)
 {
     layer l[LAYERS_MOST];

@@ -1,6 +1,4 @@
-/*
- * Tests a2ats (keys as centroids, reads by approximate scores) against k-means in double precision.
- */
+/* Tests a2ats, which stores keys as centroids, against k-means in double precision. */
 
 #include "calibration_dump.h"
 #include "methods/method.h"
@@ -28,7 +26,7 @@ static void rotate(uint32_t position, float *x)
     kvd_rope_apply(&config, cosine, sine, &position, 1, 1, x);
 }
 
-/* Runs a decode step with the last token's query. read [N]: 1 for tokens read. */
+/* Runs a decode step with the query of the last token. Sets read [N] to 1 for tokens read. */
 static void choose(const char *text, uint8_t *read)
 {
     static float k[N * D], q[KVD_CONFIG_WINDOW_LAYERS * D];
@@ -90,7 +88,7 @@ static void expected(const double *keys, size_t budget, uint8_t *want)
                 score[t] += (double)q[c] * keys[t * D + c];
         }
         for (size_t t = SINK; t + LOCAL < N; t++) {
-            size_t better = 0; /* later tokens win ties */
+            size_t better = 0; /* of two equal scores, the later token's counts as better */
             for (size_t i = SINK; i + LOCAL < N; i++)
                 better += score[i] > score[t] || (i > t && score[i] >= score[t]);
             want[t] |= better < budget;
@@ -123,7 +121,7 @@ TEST(centroids_of_all_keys_are_exact)
     compare(60, keys);
 }
 
-/* Reference distance: (k - c) H (k - c)^T, H = second moment of queries = L L^T. */
+/* The reference minimises (k - c) H (k - c)^T, where H is the second moment of the queries. */
 TEST(few_centroids_are_those_of_queries)
 {
     enum { SIZE = 6 };

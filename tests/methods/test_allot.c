@@ -16,7 +16,7 @@ static int set_up(void **state)
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
-/* Sets projections of all heads' Q, K and V to a [D][D]. qk, v: pairs of singular values. */
+/* Projects Q, K and V of every head by a [D][D]. qk, v: pairs that have the singular values. */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
     for (int i = 0; i < PLACES; i++)
@@ -104,7 +104,7 @@ TEST(errors_are_alike)
             if (distinct(j) == 1) {
                 without++;
                 largest_without = fmax(largest_without, variance);
-                /* No bits: decoded as the mean, so the error is the variance. */
+                /* A dimension without bits is decoded as its mean, so its error is the variance. */
                 assert_true(fabs(e / variance - 1) < 1e-3);
             } else {
                 lo = fmin(lo, e);
@@ -116,7 +116,7 @@ TEST(errors_are_alike)
         code("kvquant,bits=2,outliers=0,sink=0", &dims, NULL, (kvd_side)side, 1, 0);
         for (size_t j = 0; j < D; j++)
             plain += error_of(j, &variance);
-        /* Equal bits for every dimension (kvquant) must lose more. */
+        /* kvquant, which gives all dimensions equal bits, must have a larger error. */
         assert_true(sum < plain / 2);
     }
 }
@@ -142,7 +142,10 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/* Method fisher's squared singular values are costs in nats, which must decide, not variances. */
+/*
+ * Squared singular values of method fisher are costs in nats. Bits must follow costs, not
+ * variances.
+ */
 TEST(singular_values_decide)
 {
     float a[D * D];
@@ -160,7 +163,7 @@ TEST(singular_values_decide)
                 for (size_t j = 0; j < D; j++)
                     sigma[j] = (l == 1 && h == 0 && side == 0 ? 1e3 : 1) * pow(0.5, (double)j);
             }
-    /* Variance doubles from dimension to dimension, while cost falls. */
+    /* The variance doubles from dimension to dimension, while the cost falls. */
     falling(a, 2);
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);
@@ -171,7 +174,9 @@ TEST(singular_values_decide)
     for (size_t j = 1; j < D; j++)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
-    /* Without V's projections, costs of K and V have different units, so budgets are separate. */
+    /*
+     * Without projections of V, costs of K and V have different units, so each has its own budget.
+     */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);

@@ -81,7 +81,8 @@ TEST(more_bits_lose_less)
 }
 
 /*
- * kivi: keys per channel, values per token. A large channel spoils other channels of values only.
+ * kivi quantises keys per channel and values per token, so a large channel spoils other channels of
+ * values only.
  */
 TEST(channels)
 {
@@ -90,7 +91,7 @@ TEST(channels)
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
     memcpy(other, y, sizeof y);
     const double per_token = error_of("kivi,bits=2", KVD_VALUES, &count);
-    /* squared errors of keys (a), values (b), without channel 5 */
+    /* squared errors of keys (a) and values (b) without channel 5 */
     double a = 0, b = 0;
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < 32; j++)
@@ -99,7 +100,10 @@ TEST(channels)
                 b += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
-    /* 32 bits per group of 32: a channel of 150 keys has 5 groups, a value vector of 48 has 2. */
+    /*
+     * A group of 32 numbers takes 32 bits: 5 groups per channel of 150 keys, 2 per value vector of
+     * 48.
+     */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
     (void)error_of("kivi,bits=2", KVD_VALUES, &count);
@@ -126,7 +130,7 @@ TEST(salient_tokens_lose_less)
     }
 }
 
-/* gear: a low-rank K must become exact with any number of bits. */
+/* In gear, keys of low rank must become exact with any number of bits. */
 TEST(outliers_and_low_rank)
 {
     kvd_bits_count count, with;
@@ -152,7 +156,8 @@ TEST(outliers_and_low_rank)
 }
 
 /*
- * comet: symmetric 4-bit codes in blocks of 128 tokens; error at most half of the step max |x| / 7.
+ * comet has symmetric 4-bit codes in blocks of 128 tokens. An error is at most half of the step max
+ * |x| / 7.
  */
 TEST(symmetric_channels)
 {
@@ -183,8 +188,8 @@ TEST(channels_of_two_bits_and_of_one)
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
     /*
-     * vidkv keys: half of the channels have 2 bits and 32 bits per group, half 1 bit and 16 bits
-     * per group; 5 groups of 32; a mark bit per channel.
+     * vidkv: half of the key channels take 2 bits and 32 bits per group, half 1 bit and 16 bits per
+     * group, plus a mark bit per channel.
      */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
@@ -205,7 +210,10 @@ TEST(channels_of_two_bits_and_of_one)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /* 1-bit key channels store Fourier signs: their sum (frequency 0) must have the right sign. */
+    /*
+     * 1-bit key channels store signs of a Fourier transform, so their sum (frequency 0) has the
+     * right sign.
+     */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
         double mean = 0;
@@ -229,7 +237,10 @@ TEST(channels_of_two_bits_and_of_one)
     assert_true(count.payload == 2.0 * N * D && two < one && count.side == 32.0 * 5 * D + D);
 }
 
-/* vidkv values: s, 0 or -s, s = mean magnitude of a group. Five numbers take 8 bits. */
+/*
+ * vidkv's values are s, 0 or -s, where s is the mean magnitude of a group. Five numbers take 8
+ * bits.
+ */
 TEST(ternary_values)
 {
     kvd_bits_count count;
@@ -282,7 +293,7 @@ static double loss_of(const double *histogram, int bins, const double *found, in
     return sum;
 }
 
-/* Returns the least squared error over all divisions of bins `first` .. into n ranges. */
+/* Returns the least squared error over all divisions of bins `first` .. bins - 1 into n ranges. */
 static double least_of(const double *histogram, int bins, int first, int n)
 {
     double best = INFINITY, weight = 0, mean = 0, square = 0;
@@ -325,7 +336,7 @@ TEST(levels_are_the_best)
     }
 }
 
-/* Error at most half a step, plus float16 rounding of scale and zero point. */
+/* An error is at most half a step, plus the float16 rounding of scale and zero point. */
 TEST(groups_lose_half_a_step)
 {
     kvd_rng r;

@@ -256,7 +256,7 @@ TEST(test_one_head_cut_leaves_the_others)
         for (size_t t = 0; t < TOKENS; t++) {
             const size_t first = t * HEADS * D, second = first + GROUP * D;
             assert_true(distance(out + first, dense + first, GROUP * D) < 1e-6);
-            /* A query with a single key outputs its V, whatever Q and K lose. */
+            /* A query with a single key outputs V, whatever dimensions Q and K lose. */
             const int alone = t == data.offset[0] || t == data.offset[1] || t == data.offset[2] ||
                               t == data.offset[3];
             if (side == 1 || !alone)
@@ -283,7 +283,7 @@ TEST(test_account)
     assert_int_equal(a.elements_dense, TOKENS * 2 * KV * D);
     assert_int_equal(a.bytes_stored, 2 * a.elements_kept);
     const kvd_plan plan = {.dims = &dims, .type = KVD_BF16}, none = {.type = KVD_BF16};
-    /* Layer 1 alone ran: the check passes with first_layer 1 and fails with 0. */
+    /* Only layer 1 ran, so the check passes with first_layer 1 and fails with 0. */
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 1, &err), 0);
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 0, &err), -1);
     assert_string_equal(err.msg, "the cache acted 4 times, not on each of 4 sequences in 2 layers");
@@ -305,7 +305,7 @@ TEST(test_rounded_store)
         const double error = distance(out, dense, TOKENS * HEADS * D);
         assert_true(error > unit[i] / 10 && error < 4 * unit[i]);
     }
-    /* The first token's output is its V, rounded to the cache's type. */
+    /* The output of a sequence's first token is V, rounded to the cache's type. */
     uint16_t half[D];
     kvd_from_f32(KVD_F16, data.v + data.offset[1] * KV * D, half, D);
     kvd_to_f32(KVD_F16, half, v, D);

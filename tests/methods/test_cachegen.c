@@ -44,8 +44,8 @@ static double spread_of(size_t j)
 }
 
 /*
- * Step: half the standard deviation in layer 0, the whole in layer 1; normal entropy 3.047 and
- * 2.047 bits. Anchors: 8 bits.
+ * Steps: half the standard deviation in layer 0, the whole in layer 1. A normal number then has
+ * 3.047 or 2.047 bits, an anchor 8.
  */
 TEST(steps_and_bits)
 {
@@ -95,11 +95,11 @@ TEST(wider_steps_lose_more_and_store_less)
         before = off / all;
         stored = count.payload;
     }
-    assert_true(stored < 1.2 * N * D); /* nine of ten numbers need much less than one bit */
+    assert_true(stored < 1.2 * N * D); /* Nine of ten numbers need much less than one bit. */
 }
 
 /*
- * lanes=1 (32 lanes decode together) must decode to lanes=0's numbers, with a few more bits per
+ * Codes of 32 lanes (lanes=1) must decode to the numbers of lanes=0, with a few more bits per
  * block.
  */
 TEST(lanes_decode_the_same)
@@ -124,7 +124,7 @@ TEST(lanes_decode_the_same)
 }
 
 /*
- * own=1: one frequency table per block for all channels. Channels have equal distributions, so
+ * With own=1, a block has one frequency table for all channels. Channels are distributed alike, so
  * codes grow little.
  */
 TEST(blocks_with_tables_of_their_own)
@@ -135,7 +135,7 @@ TEST(blocks_with_tables_of_their_own)
         own = code("cachegen,own=1", (kvd_side)side, 1, 1);
         const double tables = own.side - count.side - 16.0 * D;
         assert_true(tables > 20 && tables <= 8.0 * KVD_RANS_TABLE_ROOM);
-        /* Anchors: 8 bits per number with own=1, otherwise entropy-coded. */
+        /* Anchor tokens take 8 bits per number with own=1 and are entropy-coded otherwise. */
         assert_true(own.payload > 0.98 * count.payload && own.payload < 1.2 * count.payload);
         for (size_t j = 0; j < D; j++) {
             const double step = spread_of(j);

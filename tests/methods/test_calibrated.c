@@ -38,7 +38,10 @@ static int by_size(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* Channels have at most 2^bits distinct numbers without outliers, and keys become the nearest. */
+/*
+ * Apart from outliers, a channel has at most 2^bits distinct numbers, and each key becomes the
+ * nearest.
+ */
 TEST(keys_have_levels)
 {
     for (int bits = 1; bits <= 4; bits++)
@@ -56,7 +59,7 @@ TEST(keys_have_levels)
                 for (size_t t = 0; t < N; t++)
                     sorted[t] = x[t * D + j];
                 qsort(sorted, N, sizeof *sorted, by_size);
-                /* Outliers: outside quantiles 0.02 and 0.98 of numpy.quantile. */
+                /* Outliers are outside the quantiles 0.02 and 0.98 of numpy.quantile. */
                 const double at = outliers * 0.02 * (N - 1), part = at - floor(at);
                 const size_t i = (size_t)at;
                 const double lo = (1 - part) * (double)sorted[i] + part * (double)sorted[i + 1],
@@ -83,12 +86,15 @@ TEST(keys_have_levels)
                                     fabs(v - (double)found[k]) + 1e-5);
                 }
             }
-            /* With outliers=0, rounding may make each channel's extremes outliers, 32 bits each. */
+            /*
+             * With outliers=0, rounding may make a channel's smallest and largest number outliers
+             * of 32 bits.
+             */
             assert_true(fabs(count.side - 32.0 * (double)apart) <= (outliers ? 0 : 64.0 * D));
         }
 }
 
-/* A value's outlier takes 16 bits and a 16-bit index. */
+/* An outlier of a value takes 16 bits and a 16-bit index. */
 TEST(values_keep_both_ends)
 {
     kvd_bits_count count;
@@ -105,7 +111,7 @@ TEST(values_keep_both_ends)
         assert_true(fabsf(y[t * D + lo] - x[t * D + lo]) <= 1e-3f * fabsf(x[t * D + lo]));
         assert_true(fabsf(y[t * D + hi] - x[t * D + hi]) <= 1e-3f * fabsf(x[t * D + hi]));
     }
-    /* outliers=0.2: one outlier at each end of a vector of 8. */
+    /* With outliers=0.2, a vector of 8 numbers has one outlier at each end. */
     (void)code("kvquant,bits=2,outliers=0.2,sink=0", KVD_VALUES, 0, 1, &count);
     assert_true(count.side == N * (32.0 + 2 * 32));
 }
@@ -131,7 +137,7 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/* qnorm=1 keeps mean and standard deviation; otherwise the latter shrinks. */
+/* With qnorm=1, decoded numbers keep mean and standard deviation. */
 TEST(qnorm_keeps_moments)
 {
     double off[2];
@@ -161,7 +167,7 @@ TEST(qnorm_keeps_moments)
     assert_true(off[1] < 1e-2 && off[0] > 3 * off[1]);
 }
 
-/* Writes a file of squared gradients, computed by `of`. */
+/* Writes a file of squared gradients that the function `of` returns. */
 static void write_fisher(size_t n_rows, const char *hash,
                          float (*of)(size_t token, int head, size_t dim))
 {
@@ -250,7 +256,9 @@ TEST(fisher_file_is_read_as_written)
     kvd_fisher_close(&f);
 }
 
-/* Codes K and V of layer 1. use: squared gradients f weight quantisation levels. */
+/*
+ * Codes K and V of layer 1. If `use`, squared gradients f are the weights of quantisation errors.
+ */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
     static uint32_t position[N];
@@ -312,7 +320,7 @@ TEST(kvquant_weighs_numbers)
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     write_fisher(N, dump.corpus_hash, equal);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
-    /* Equal weights must change nothing. */
+    /* Equal weights must give the results without weights. */
     code_all("kvquant,bits=2,sink=0", &f, true, weighted, settings);
     assert_non_null(strstr(settings, "kvquant.weights=1"));
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
@@ -322,7 +330,7 @@ TEST(kvquant_weighs_numbers)
     write_fisher(N, dump.corpus_hash, of_large_keys);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
     code_all("kvquant,bits=2,sink=0,weights=0", &f, true, weighted,
-             settings); /* the user's weights=0 must not be changed */
+             settings); /* weights=0, which the user set, must not change */
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     assert_memory_equal(plain, weighted, sizeof plain);
     code_all("kvquant,bits=2,sink=0,weights=2", &f, true, weighted, settings);

@@ -79,7 +79,10 @@ TEST(test_biorthogonal_cut)
     for (int i = 0; i < 4; i++) {
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
-        /* B_v A_v = A_k^T A_q = identity, so A_v B_v and A_q A_k^T are projections. */
+        /*
+         * B_v A_v and A_k^T A_q must be identity matrices, so that A_v B_v and A_q A_k^T are
+         * projections.
+         */
         for (int a = 0; a < h->d_v; a++)
             for (int b = 0; b < h->d_v; b++) {
                 double sum = 0;
@@ -241,21 +244,24 @@ TEST(test_bytes)
     kvd_dims d;
     kvd_cache_bytes b;
     /*
-     * 4 heads keep 17 of 32 dimensions of Q-K and 18 of 32 of V, 2 bytes each. Padding to 16 is
-     * limited to d_head = 8: 32 + 32.
+     * The 4 heads keep 17 of 32 dimensions of Q and K, 18 of 32 of V. Padding to 16 is limited to
+     * d_head = 8, which gives 32 + 32.
      */
     ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
     assert_true(b.dense == 128 && b.nominal == 70 && b.padded == 128);
-    /* Q-K: 17 columns of 8 numbers of 2 bytes. V is folded into weights. */
+    /*
+     * Matrices of Q and K have 17 columns of 8 numbers of 2 bytes. Those of V are folded into
+     * weights.
+     */
     assert_true(b.basis == 2 * 8 * 17);
     assert_true(fabs(b.overall_p - (1 - 35.0 / 64)) < 1e-15 && b.overall_p16 == 0);
     assert_true(fabs(b.overall_p - kvd_widths_p(&widths, 0)) < 1e-15);
     kvd_dims_release(&d);
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
-    /* balanced: two matrices for Q and K, twice the size. */
+    /* Method balanced has two matrices for Q and K, which take twice the size. */
     assert_true(b.basis == 2 * 2 * 8 * 17);
     kvd_dims_release(&d);
     kvd_cache_count_bytes(&config, NULL, 4, &b);
@@ -295,7 +301,7 @@ TEST(test_method_text)
     assert_string_equal(m.settings,
                         "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
                         "importance.mean=0,importance.layers=0");
-    /* ZDC, Eq. 5: fractions for important and unimportant tokens, Q-K and V. */
+    /* ZDC, Eq. 5, has four fractions: for important and unimportant tokens, of Q-K and of V. */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     assert_int_equal(
         kvd_method_parse("zdc,p_i.qk=0.5,p.v=0.2,zack.p_u.qk=0.75,p_u.v=0.6", &m, &err), 0);
@@ -395,7 +401,7 @@ TEST(test_method_text)
         assert_string_equal(err.msg, bad[i][1]);
     }
     assert_int_equal(kvd_method_parse("zack,p=nan", &m, &err), -1);
-    /* Settings in result files name every parameter, even without effect. */
+    /* Settings in result files name every parameter, also those without effect. */
     assert_int_equal(kvd_method_parse("fp8,fp8.scale=0,fp8.rows=4096", &m, &err), 0);
     assert_int_equal(kvd_method_parse("fp8,scale=1,rows=100", &m, &err), 0);
     assert_int_equal(kvd_method_parse("zack,p=0.5,online=1", &m, &err), 0);
@@ -411,7 +417,7 @@ TEST(test_method_text)
     assert_true(m.plan.channels == &kvd_channels_explicit);
 }
 
-/* Expected: leading right singular vectors of the stacked rows [x; q; w]. */
+/* Expected directions: leading right singular vectors of the stacked rows [x; q; w]. */
 TEST(test_online_stack)
 {
     enum { D = 6, N = 20, Q = 15, GROUP = 2, LDQ = 14, W = 30, ROWS = N + Q * GROUP + W, KEPT = 3 };
@@ -449,7 +455,7 @@ TEST(test_online_stack)
     assert_true(off < 1e-5);
 }
 
-/* W_O adds W_O W_O^T to a KV head, summed over its query heads. */
+/* W_O contributes W_O W_O^T to a KV head, summed over the query heads. */
 TEST(test_online_moments)
 {
     kvd_err err;

@@ -27,7 +27,7 @@ static int tear_down(void **state)
     return close_dump(state);
 }
 
-/* Returns a tensor of the oracle file. *n: elements. The caller must free the result. */
+/* Returns a tensor of the oracle file with *n elements. The caller must free the result. */
 static float *tensor(const char *name, size_t *n)
 {
     kvd_tensor t;
@@ -100,7 +100,7 @@ TEST(blocks_of_torchao)
 {
     const struct {
         const char *method, *input, *output;
-        /* scale bits per vector of 96 */
+        /* bits of scales per vector of 96 numbers */
         double side;
     } all[] = {{"mxfp4", "mx_x", "mx", 3 * 8}, {"nvfp4", "nv_x", "nv", 6 * 8}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
@@ -122,7 +122,8 @@ TEST(blocks_of_torchao)
 }
 
 /*
- * Padded last blocks: 40 dimensions take 64 codes, 2 scales (mxfp4) or 48 codes, 3 scales (nvfp4).
+ * Last blocks are padded: 40 dimensions take 64 codes and 2 scales in mxfp4, 48 codes and 3 scales
+ * in nvfp4.
  */
 TEST(ends_of_rows)
 {
@@ -134,12 +135,15 @@ TEST(ends_of_rows)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* 448 = 7 * 64 becomes 6 * 64: scale 64 is a power of two, 6 the largest 4-bit number. */
+    /*
+     * 448 = 7 * 64 becomes 6 * 64, because 6 is the largest 4-bit number and the scale 64 a power
+     * of two.
+     */
     assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* Scale 448 / 6 = 74.7 rounds to 72 in E4M3. */
+    /* The scale 448 / 6 = 74.7 is rounded to 72 in E4M3. */
     assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
@@ -170,7 +174,7 @@ TEST(codes_per_channel)
     }
 }
 
-/* Returns the largest calibration magnitude of a layer's head, or of all heads (-1). */
+/* Returns the largest magnitude in a layer's calibration data of one head, or of all heads (-1). */
 static float largest_of(kvd_x what, int layer, int head)
 {
     static float rows[N * D], scratch[N * D];
@@ -184,7 +188,7 @@ static float largest_of(kvd_x what, int layer, int head)
     return most;
 }
 
-/* Calibrated scales of fp8 and nvfp4: per layer (scale=1), per KV head (scale=2). */
+/* fp8 and nvfp4 have a calibrated scale per layer (scale=1) or per KV head (scale=2). */
 TEST(scales_of_calibration)
 {
     static float x[4 * D], y[4 * D];
@@ -208,7 +212,7 @@ TEST(scales_of_calibration)
     size_t n, same;
     float *const nv = tensor("nv_x", &n), *const want = tensor("nv_scaled", &same),
                  *const got = malloc(n * sizeof *got);
-    /* Numbers and scale times c must decode to c times as much. */
+    /* If numbers and scale are multiplied by c, decoded numbers must be c times as large. */
     const float c = largest_of(KVD_X_V, 0, 1) / (6 * 448) / 0.0123f;
     for (size_t i = 0; i < n; i++)
         nv[i] *= c;
@@ -216,7 +220,7 @@ TEST(scales_of_calibration)
     size_t off = 0;
     for (size_t i = 0; i < n; i++)
         off += fabsf(got[i] - c * want[i]) > 1e-5f * fabsf(c * want[i]);
-    /* c moves a few numbers across a rounding border */
+    /* The factor c moves a few numbers across a rounding border. */
     assert_true(off <= n / 500);
     free(got);
     free(want);

@@ -51,11 +51,11 @@ TEST(test_registry)
     assert_true(n > 20);
 }
 
-/* A sweep varies the last method's or the named parameter and keeps values set by the user. */
+/* A sweep varies the last method's parameter or a named one, and keeps values that the user set. */
 TEST(test_which)
 {
     const struct {
-        /* key: named parameter or NULL; name: expected parameter, NULL: failure */
+        /* key: parameter that the caller names, or NULL; name: expected parameter, NULL: failure */
         const char *method, *key, *name;
     } all[] = {{"h2o+zack", NULL, "p"},
                {"zack+h2o", NULL, "h2o.heavy"},

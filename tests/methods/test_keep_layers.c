@@ -1,4 +1,7 @@
-/* Tests keep_layers: first and last layers stay uncompressed, layers between are unaffected. */
+/*
+ * Tests parameter keep_layers: first and last layers stay uncompressed, layers between are as
+ * without the parameter.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +34,7 @@ static void fill(void)
     }
 }
 
-/* Runs a method on layers with equal Q, K, V. out: [LAYERS][OUT]. */
+/* Runs a method on layers with equal Q, K and V. Writes outputs [LAYERS][OUT]. */
 static kvd_cache_account run(const char *text, float *out)
 {
     const kvd_method_setup setup = {.config = &config, .seed = 1};
@@ -80,7 +83,7 @@ TEST(first_and_last_layers)
             if (!(fabsf(got[j] - expected) < 2e-6f))
                 fail_msg("%s, layer %zu: %g, not %g", text, l, (double)got[j], (double)expected);
         }
-        /* keep_layers=2:1: three of five layers stay uncompressed. */
+        /* With keep_layers=2:1, three of five layers stay uncompressed. */
         const double held = all.payload + all.side + all.entries,
                      expected = (3 * all.dense + 2 * held) / 5;
         assert_true(fabs(some.payload + some.side + some.entries - expected) < 1e-9 * expected);

@@ -22,7 +22,7 @@ static void fill(void)
             before[l][i] = before[l - 1][i] * 1.5f + (float)kvd_rng_normal(&r);
     }
     memset(before[0] + 5 * D, 0, D * sizeof(float)); /* a zero vector has no direction */
-    for (size_t i = 7 * D; i < 8 * D; i++)           /* opposite directions */
+    for (size_t i = 7 * D; i < 8 * D; i++)           /* opposite directions in both layers */
         before[1][i] = -2 * before[0][i];
 }
 
@@ -60,7 +60,10 @@ static double turn(const float *x, const float *y)
     return most;
 }
 
-/* minicache merges directions and keeps lengths. gamma = 0: all vectors. */
+/*
+ * minicache merges the directions of two layers' vectors and keeps their lengths. With gamma = 0,
+ * all vectors are merged.
+ */
 TEST(lengths_are_kept)
 {
     for (int i = 0; i <= 10; i++) {
@@ -71,7 +74,7 @@ TEST(lengths_are_kept)
             for (size_t l = 0; l < 2; l++) {
                 const float *const was = before[l] + j * D, *const is = after[l] + j * D;
                 assert_true(fabs(length(is) - length(was)) < 1e-5 * (1 + length(was)));
-                /* Merged vectors share a direction. Vector 5 of layer 0 is zero. */
+                /* Merged vectors have one direction. Vector 5 of layer 0 is zero. */
                 if (l == 0 && j != 5)
                     assert_true(turn(is, after[1] + j * D) < 1e-5);
             }
@@ -86,7 +89,7 @@ TEST(ends_of_the_arc)
         for (size_t j = 0; j < (size_t)N * HEADS; j++)
             assert_true(j == 5 || turn(after[1 - t] + j * D, before[t] + j * D) < 1e-5);
     }
-    /* t = 0.5: halfway between both directions. */
+    /* At t = 0.5, the merged direction is halfway between those of the layers. */
     const kvd_parameter_values v = {.value = {0.5, 0.5, 0}};
     (void)merge(&kvd_layers_minicache, v, KVD_VALUES, N, 2);
     for (size_t j = 0; j < (size_t)N * HEADS; j++) {
@@ -131,7 +134,7 @@ TEST(the_widest_angles_stay)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* g: gamma in quarters. gamma = 1: only the smallest angle is merged. */
+        /* g is gamma in quarters. With gamma = 1, only the smallest angle is merged. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);
@@ -153,7 +156,10 @@ TEST(groups_of_layers)
     assert_int_equal(kvd_layers_xkv.group(&four, &c, 4), 3);
 }
 
-/* Computes falling singular values of the matrix [tokens][dimensions of all heads and layers]. */
+/*
+ * Computes falling singular values of the matrix of all tokens (rows) and dimensions of all heads
+ * and layers (columns).
+ */
 static void singular_values(size_t n, double *sigma)
 {
     double x[N * WIDE], superb[WIDE];
@@ -176,12 +182,12 @@ static double error2(size_t n)
 }
 
 /*
- * xkv: the least squared error of rank r is the sum of later squared singular values (Eckart and
+ * xkv's squared error at rank r must be the sum of later squared singular values (Eckart and
  * Young).
  */
 TEST(the_tail_is_lost)
 {
-    /* Small n: fewer rows (tokens) than columns. */
+    /* If n is small, there are fewer rows (tokens) than columns. */
     for (size_t n = 10; n <= N; n += 30) {
         double sigma[N];
         fill();
@@ -211,7 +217,7 @@ TEST(full_rank_is_the_identity)
     assert_true(error2(N) < 1e-8 * N * WIDE);
 }
 
-/* One layer: more rows than columns, so xkv uses eigenvectors of X^T X, not X X^T. */
+/* With one layer there are more rows than columns, so xkv uses eigenvectors of X^T X, not X X^T. */
 TEST(one_narrow_layer)
 {
     const kvd_parameter_values v = {.value = {1, 5, 5}};

@@ -156,7 +156,7 @@ static const kvd_config config = {.n_layers = 1,
                                   .rope_theta = 1e4};
 static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
-/* palu's keys must be those of W_K reduced to rank 8. */
+/* The keys that palu rebuilds must be those of W_K reduced to rank 8. */
 TEST(palu)
 {
     float *const rows = tensor("rows_k", ROWS * WIDE), *const want = tensor("palu_k", ROWS * WIDE);
@@ -188,7 +188,7 @@ TEST(palu)
     free(rows);
 }
 
-/* k-means has local optima: errors within 2 % of SciPy's. */
+/* k-means has local optima, so errors may differ from SciPy's by 2 %. */
 TEST(kvquant)
 {
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -280,7 +280,10 @@ TEST(weighted)
                      *const apart = tensor(names[side][2], ROWS * WIDE),
                      *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
         static uint32_t position[ROWS];
-        /* weighted squared errors: weighted kvquant, unweighted kvquant, weighted SciPy */
+        /*
+         * weighted squared errors of kvquant with weights, kvquant without weights, SciPy with
+         * weights
+         */
         double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {
@@ -309,8 +312,8 @@ TEST(weighted)
                                           .prompt = true};
                 assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
                 /*
-                 * Largest possible error: half of a key channel's or value vector's range without
-                 * outliers.
+                 * The largest possible error is half of the range of a key channel or value vector,
+                 * without outliers.
                  */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
@@ -325,7 +328,10 @@ TEST(weighted)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /* Weights are squared gradients for numbers divided by half their range. */
+                    /*
+                     * Weights are squared gradients of numbers that are divided by half of their
+                     * range.
+                     */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)
@@ -349,7 +355,7 @@ TEST(weighted)
     }
 }
 
-/* Ranks must equal the authors' code, but 1 instead of 0. */
+/* Ranks must equal those of the authors' code, but are 1 instead of 0. */
 TEST(ranks)
 {
     enum { CASES = 25, TARGETS = 2 * KV };

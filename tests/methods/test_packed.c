@@ -35,7 +35,6 @@ TEST(every_number_has_its_bits)
             kvd_rng r;
             kvd_rng_seed(&r, 5, (uint64_t)bits);
             memset(page, 0xa5, sizeof page);
-            /* the second pass must overwrite the first */
             for (int pass = 0; pass < 2; pass++)
                 for (int t = 0; t < TOKENS; t++)
                     for (int i = 0; i < D; i++) {
@@ -79,7 +78,10 @@ TEST(levels_are_a_stream)
         }
 }
 
-/* A operands of mma.m16n8k16: code n = 8 k + 2 r + e is in operand k, register r, half e. */
+/*
+ * A lane's 32 codes are A operands of mma.m16n8k16: code 8 k + 2 r + e is in operand k, register r,
+ * half e.
+ */
 TEST(numbers_are_fragments)
 {
     for (int t = 0; t < TOKENS; t++)
@@ -107,11 +109,11 @@ TEST(scales_have_places_of_their_own)
     const kvd_packed_form f = {.bits = 4, .k_group = 32, .v_group = 32};
     const kvd_packed_parts p = kvd_packed_parts_of(&f, 128, 128);
     assert_int_equal(p.bytes,
-                     /* codes, scales of keys, scales of values */
+                     /* bytes of codes, of scales of keys, of scales of values */
                      64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4);
 }
 
-/* A lane reads its tokens' scales as 8 (keys) or 16 (values) adjacent bytes. */
+/* A lane reads the scales of its tokens as 8 (keys) or 16 (values) adjacent bytes. */
 TEST(blocks_have_a_scale_per_token)
 {
     for (int side = 0; side < 2; side++) {
@@ -130,7 +132,6 @@ TEST(blocks_have_a_scale_per_token)
         nvfp4 = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .exponent = 2, .block = 16},
         mxfp4 = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .exponent = 2, .block = 32},
         turned = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .norms = true};
-    /* TOKENS tokens' bytes of K and V */
     assert_int_equal(kvd_packed_parts_of(&fp8, 128, 128).bytes, 128 * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&nvfp4, 128, 128).bytes, (64 + 8) * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&mxfp4, 80, 80).bytes, (40 + 3) * TOKENS * 2);
@@ -146,7 +147,7 @@ static float as_half(float x)
     return x;
 }
 
-/* Codes must decode to kvd_quantise_group's numbers, bit for bit. */
+/* Codes must decode to the numbers of kvd_quantise_group, bit for bit. */
 TEST(groups_come_back)
 {
     kvd_rng r;
@@ -186,7 +187,7 @@ TEST(groups_come_back)
 #ifdef KVD_CUDA
 enum { HEADS = 3, WIDE = 64, MOST = 150 };
 
-/* Marks bytes of a page of gear as used, which must be unused before. */
+/* Marks bytes of a gear page as used. The bytes must be unused before. */
 static void use(uint8_t *page, size_t size, int at, int bytes, const char *method)
 {
     if (at < 0 || (size_t)(at + bytes) > size)
@@ -196,7 +197,7 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/* Marks what a request of m tokens, `prompt` of them coded as a prompt, stores in page p. */
+/* Marks what a request of m tokens stores in page p, if `prompt` of them were coded as a prompt. */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {
@@ -221,7 +222,7 @@ static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t
             use(page, size, of.area + kvd_gear_record(s, &of, t, prompt), of.record, method);
 }
 
-/* Parts of a gear page must not overlap. A prompt's outliers must have room. */
+/* Parts of a gear page must not overlap, and a prompt's outliers must have room. */
 TEST(pages_of_gear_have_room)
 {
     static const char *const method[] = {"gear",
@@ -256,8 +257,8 @@ TEST(pages_of_gear_have_room)
 }
 
 /*
- * Marks all bytes used in a request's first pages [12][a->page_bytes]. `prompt` tokens form one
- * block; an incomplete last block is uncoded.
+ * Marks the bytes used in a request's first pages [12][a->page_bytes]. The first `prompt` tokens
+ * are one block.
  */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {
@@ -285,7 +286,7 @@ static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, con
     }
 }
 
-/* Parts of a zipcache page must not overlap. Both classes must have room. */
+/* Parts of a zipcache page must not overlap, and both classes of tokens must have room. */
 TEST(pages_of_classes_have_room)
 {
     static const char *const method[] = {"zipcache",
@@ -315,7 +316,10 @@ TEST(pages_of_classes_have_room)
     }
 }
 
-/* Returns the method's bits of m tokens of a head, `prompt` of them a prompt. */
+/*
+ * Returns the bits that the method counts for m tokens of a head. The first `prompt` tokens are a
+ * prompt.
+ */
 static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m, size_t prompt,
                       const float *x, float *y)
 {
@@ -354,7 +358,10 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
     return bits;
 }
 
-/* Kernels' bytes per head must equal the method's count, for whole and projected heads. */
+/*
+ * The bytes of each head in the kernels must equal the method's count, for whole and projected
+ * heads.
+ */
 TEST(bits_are_the_methods)
 {
     static const char *const method[] = {"kivi,bits=3,group=32,residual=64",

@@ -55,7 +55,8 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
 }
 
 /*
- * Least squared error at rank r: the sum of squared singular values from r on (Eckart and Young).
+ * The least squared error at rank r is the sum of squared singular values from r on (Eckart and
+ * Young).
  */
 TEST(palu_is_the_best_of_its_rank)
 {
@@ -69,7 +70,7 @@ TEST(palu_is_the_best_of_its_rank)
         kvd_plan plan = m.plan;
         if (kvd_plan_open(&plan, &setup, &err))
             fail_msg("%s", err.msg);
-        /* palu groups four heads by default, the model has two. */
+        /* palu groups four heads by default, but the model has two. */
         assert_int_equal(plan.dims->heads, HEADS);
         for (int l = 0; l < LAYERS; l++)
             for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -108,8 +109,8 @@ TEST(palu_of_single_heads)
 }
 
 /*
- * Computes ranks of all groups and returns their sum. drawn: singular values instead of the
- * calibration's, or NULL.
+ * Computes the ranks of all groups and returns their sum. drawn: singular values to use instead of
+ * the calibration's, or NULL.
  */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
@@ -147,19 +148,22 @@ TEST(palu_gives_ranks_by_information)
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
     /*
-     * 32 ranks (mean 4) in proportion to Fisher information, which adds up to 16: information 1
-     * gives rank 2.
+     * 8 matrices share 32 ranks in proportion to Fisher information, which adds up to 16:
+     * information 1 gives rank 2.
      */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /* Five matrices of information 1: rank 2 each, plus 2 that the last V cannot use: 12. */
+    /*
+     * Five matrices with information 1 have rank 2 and share the 2 ranks that the last V cannot
+     * use: 12 in total.
+     */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);
-    /* The last V's share is 10, but a head has 8 dimensions. */
+    /* V of the last head has a share of 10, but a head has 8 dimensions. */
     assert_int_equal(rank[1][1][KVD_VALUES], 8);
-    /* Ranks must add up as requested and be within 1 .. dimensions. */
+    /* Ranks must have the requested sum and be between 1 and the number of dimensions. */
     const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
                                 "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};
     const int each[] = {7, 2, 1, 6};
@@ -170,7 +174,7 @@ TEST(palu_gives_ranks_by_information)
             keys[j] = exp(3 * kvd_rng_normal(&rng));
             values[j] = exp(3 * kvd_rng_normal(&rng));
         }
-        /* A group's rank counts once per head. */
+        /* The rank of a group counts once for each head. */
         assert_int_equal(searched(text[i % 4], &f, NULL, rank), each[i % 4] * LAYERS * HEADS * 2);
         for (int j = 0; j < LAYERS * HEADS * 2; j++)
             assert_in_range(((int *)rank)[j], 1, i % 4 == 3 ? WIDE : D);
@@ -197,8 +201,8 @@ static void singular_values(int layer, int head, int side, double *sigma)
 }
 
 /*
- * ZACK, Eq. 6: removed singular values sum to at most fraction r, one more would exceed r. Slack:
- * one rank per matrix.
+ * ZACK, Eq. 6: the removed singular values of a head sum to at most r times the sum of all; one
+ * more would exceed this.
  */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
@@ -240,8 +244,8 @@ TEST(palu_gives_ranks_by_eq6)
 }
 
 /*
- * With random matrices, ranks follow Eq. 6 of ZACK from a spectrum file, which lacks groups of
- * heads.
+ * With random matrices, palu computes ranks by ZACK's Eq. 6 from a spectrum file. Groups of heads
+ * must be refused.
  */
 TEST(palu_draws_matrices_of_given_spread)
 {

@@ -82,7 +82,7 @@ TEST(denominators_of_all_layers)
                            .tokens = &kvd_tokens_importance,
                            .tokens_self = (void *)(uintptr_t)&values,
                            .prompt = 90};
-    /* big = 1: scores of several hundred, whose exponentials overflow. */
+    /* With big = 1, scores are several hundred and their exponentials overflow. */
     for (int big = 0; big < 2; big++)
         for (size_t window = 0; window < 20; window += 13) {
             kvd_prompts p;
@@ -105,7 +105,7 @@ TEST(denominators_of_all_layers)
         }
 }
 
-/* minicache with t = 1 must leave the deeper of two layers unchanged. */
+/* With t = 1, minicache must not change the deeper of two merged layers. */
 TEST(rows_of_all_layers)
 {
     const kvd_plan plan = {.type = KVD_F16,
@@ -122,7 +122,7 @@ TEST(rows_of_all_layers)
         assert_true(kvd_prompts_share(&p, KVD_KEYS, 0, s) == 1);
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
-        /* Merged: 16 (d + 2) bits for direction and lengths plus one flag; unmerged: 32 d. */
+        /* Two merged vectors of d numbers take 16 (d + 2) + 1 bits instead of 32 d. */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)
             assert_true(fabsf(rows[i] - v[2][offset[s] * KV_HEADS * D + i]) < 1e-5f);

@@ -11,7 +11,10 @@ enum { N = 20000 };
 static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
-/* Codes and decodes n symbols with their own frequencies. Returns bytes; *entropy: bits. */
+/*
+ * Codes n symbols with their own frequencies and decodes them. Returns the number of bytes;
+ * *entropy: bits.
+ */
 static size_t round_trip(size_t n, double *entropy)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};
@@ -51,26 +54,26 @@ TEST(every_kind_of_input)
             symbol[i] = (uint8_t)kvd_rng_below(&r, 256);
         (void)round_trip(n, &entropy);
     }
-    for (size_t i = 0; i < N; i++) /* uniform */
+    for (size_t i = 0; i < N; i++) /* uniform distribution */
         symbol[i] = (uint8_t)kvd_rng_below(&r, 256);
     size_t size = round_trip(N, &entropy);
     assert_true((double)size * 8 > entropy && (double)size * 8 < 1.002 * entropy + 40);
-    for (size_t i = 0; i < N; i++) /* normal, in coarse steps */
+    for (size_t i = 0; i < N; i++) /* normal distribution in coarse steps */
         symbol[i] = (uint8_t)fmin(fmax(rint(1.5 * kvd_rng_normal(&r) + 100), 0), 255);
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.001 * entropy + 40);
-    for (size_t i = 0; i < N; i++) /* entropy far below one bit */
+    for (size_t i = 0; i < N; i++) /* an entropy far below one bit per symbol */
         symbol[i] = kvd_rng_below(&r, 500) == 0 ? (uint8_t)kvd_rng_below(&r, 256) : 7;
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.05 * entropy + 40 && size < N / 100 * 4);
-    /* One symbol only: the coder's 4-byte state. */
+    /* With one symbol only, the code is the coder's state of 4 bytes. */
     memset(symbol, 255, sizeof symbol);
     assert_int_equal(round_trip(N, &entropy), 4);
     memset(symbol, 0, sizeof symbol);
     assert_int_equal(round_trip(N, &entropy), 4);
 }
 
-/* Several frequency tables: symbols must take their own table's bits. */
+/* With several frequency tables, a symbol must take the bits that its own table predicts. */
 TEST(contexts)
 {
     enum { TABLES = 3 };
@@ -114,7 +117,7 @@ TEST(what_is_refused)
     bytes[size] = 0;
     assert_int_equal(kvd_rans_decode(&t, NULL, bytes, size + 1, read_again, N, &err), -1);
     size_t wrong = 0;
-    /* A flipped bit must fail or give other symbols. */
+    /* After a flipped bit, decoding must fail or give other symbols. */
     for (size_t i = 0; i < size; i++) {
         bytes[i] ^= 1;
         wrong += kvd_rans_decode(&t, NULL, bytes, size, read_again, N, &err) ||
@@ -148,7 +151,7 @@ TEST(rare_symbols)
     }
 }
 
-/* Streams written in several calls are decoded from the last call to the first. */
+/* Streams are written in several calls and decoded from the last call to the first. */
 TEST(streams_continue)
 {
     enum { CALL = 16, CALLS = N / CALL };
@@ -187,7 +190,7 @@ TEST(streams_continue)
 
 enum { KEPT = 300, TOKENS = 50, ROOM = KVD_STREAM_GROUPS * KVD_LANES * TOKENS };
 
-/* Streams must decode to the coded integers and end in the initial state. */
+/* Decoding must give the coded integers and end in the initial state. */
 TEST(streams_of_a_block)
 {
     static uint16_t start[KEPT * 40], words[2][ROOM];
@@ -232,7 +235,7 @@ TEST(streams_of_a_block)
     assert_int_equal(n[0] + n[1], 0);
     for (int i = 0; i < 2 * KVD_LANES; i++)
         assert_int_equal(states[i], KVD_STREAM_LEAST);
-    /* Smallest states need a word, but the stream is empty. */
+    /* From the smallest states, decoding needs a word, but the stream is empty. */
     for (int i = 0; i < 2 * KVD_LANES; i++)
         states[i] = KVD_STREAM_LEAST;
     assert_int_equal(kvd_streams_pop(&t, &block, read, &err), -1);
@@ -240,7 +243,7 @@ TEST(streams_of_a_block)
 }
 
 /*
- * Checks a lookup table for all numbers below 2^14. An integer has as many numbers as its
+ * Checks the lookup table for all numbers below 2^14. Each integer has as many numbers as its
  * frequency.
  */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
@@ -260,7 +263,8 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
 }
 
 /*
- * Draws cumulative frequencies of n integers, which add up to 2^14 - escape. Most are rare, some 0.
+ * Draws cumulative frequencies of n integers. Frequencies add up to 2^14 - escape; most are small,
+ * some 0.
  */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {

@@ -13,7 +13,7 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* Multiplies groups of `each` numbers by the Walsh-Hadamard matrix: sign (-1)^popcount(i & j). */
+/* Multiplies groups of `each` numbers by the Walsh-Hadamard matrix: signs (-1)^popcount(i & j). */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
     for (size_t i = 0; i < n; i++) {
@@ -77,13 +77,13 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        /* tokens that differ by more than 11-bit rounding of scales */
+        /* tokens that differ by more than rounding of scales to 11 bits */
         apart += diff > 1e-5 * norm;
     }
     return apart;
 }
 
-/* A number halfway between two codes may get either, so a few tokens may differ. */
+/* A number halfway between two codes may get either code, so a few tokens may differ. */
 TEST(rotations)
 {
     kvd_bits_count count;

@@ -1,4 +1,7 @@
-/* Tests shadowkv (low-rank keys, reads the best chunks) against double precision, without RoPE. */
+/*
+ * Tests shadowkv (low-rank keys, reads only chunks with large scores) against double precision,
+ * without RoPE.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +22,7 @@ static float q[N * HEADS * D], k[N * KV * D], v[N * KV * D], out[N * HEADS * D],
     want[N * HEADS * D];
 static uint8_t kept[KV * STEPS * N];
 
-/* Draws K of rank RANK over all heads, with correlated neighbouring tokens. */
+/* Draws keys whose matrix [tokens][all heads] has rank RANK. Neighbouring tokens are correlated. */
 static int set_up(void **state)
 {
     static double left[N * RANK], right[RANK * KV * D];
@@ -57,7 +60,10 @@ static kvd_stepwise_account run(const char *text)
     return kept_tokens(text, &in, PROMPT, kept, out);
 }
 
-/* Computes mean keys of chunks. outlier: chunks farthest from their mean, always read. */
+/*
+ * Computes the mean key of each chunk. outlier: chunks farthest from their mean, which are always
+ * read.
+ */
 static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 {
     double least[CHUNKS];
@@ -100,7 +106,7 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
             double dot = 0;
             for (size_t j = 0; j < D; j++)
                 dot += (double)q[(t * HEADS + h) * D + j] * mean[c][j];
-            /* 1 / sqrt(D) = 1 / 4; chunks with exact keys are not ranked */
+            /* 1 / 4 is 1 / sqrt(D). Chunks with exact keys are not ranked. */
             sum += weight[c] = outlier[c] ? 0 : exp(dot / 4);
         }
         for (size_t c = 0; c < CHUNKS; c++)
@@ -156,7 +162,7 @@ static double difference(const char *text, size_t *unread)
     return most;
 }
 
-/* All chunks and full rank must give dense attention. */
+/* If all chunks are read and the rank is full, outputs must equal dense attention. */
 TEST(whole_budget_and_rank_are_the_model)
 {
     size_t unread;
@@ -167,7 +173,7 @@ TEST(whole_budget_and_rank_are_the_model)
     assert_true(difference("shadowkv,budget=96,outliers=0,local=0", &unread) < 2e-5);
     assert_true(difference("shadowkv,budget=96,rank=6,outliers=0,local=0", &unread) > 1e-2);
     assert_int_equal(unread, 0);
-    /* Budget 96 stores all chunks exactly, so the rank is irrelevant. */
+    /* A budget of 96 stores all chunks exactly, so the rank does not matter. */
     assert_true(difference("shadowkv,budget=96,rank=1", &unread) < 2e-6);
 }
 

@@ -1,4 +1,7 @@
-/* Tests methods computed token by token against dense attention and the blockwise cache. */
+/*
+ * Tests methods computed token by token against dense attention and against the cache computed in
+ * blocks.
+ */
 #include "model/pass/blocks.h"
 #include "stepwise_case.h"
 
@@ -18,7 +21,7 @@ TEST(identity_is_dense_attention)
     }
 }
 
-/* Eviction method that keeps the last `keep` tokens. */
+/* Made-up eviction method that keeps the last `keep` tokens. */
 static int keep_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                        kvd_err *err)
 {
@@ -51,7 +54,7 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
 }
 
 /*
- * A windowed layer stores only visible tokens. Eviction must spare the layer unless the window
+ * A windowed layer stores only tokens that the next query sees. Eviction acts only if the window
  * holds the whole sequence.
  */
 TEST(a_window_is_all_that_is_held)
@@ -105,7 +108,7 @@ TEST(dropping_what_is_old_is_a_window)
     const kvd_plan plan = {.type = KVD_F32, .tokens = &method, .tokens_self = &keep};
     run(&plan, p, got, &a);
     assert_true(worst(got, want) < 2e-6);
-    /* Without the newest token, both sequences have keep - 1 tokens. */
+    /* Without the newest token, each of the two sequences has keep - 1 tokens. */
     assert_int_equal(a.dropped, (TOKENS - 2 * (keep - 1)) * KV_HEADS);
     assert_true(a.payload < a.dense);
 
@@ -133,7 +136,7 @@ TEST(widths_are_those_of_the_cache)
     const size_t sizes[] = {D * 10, D * 10, D * 7, 7 * D};
     for (size_t i = 0; i < 4; i++)
         for (size_t j = 0; j < sizes[i]; j++)
-            /* about as large as an orthogonal matrix's elements */
+            /* about as large as the elements of an orthogonal matrix */
             matrices[i][j] *= 0.25f;
     kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a_q, .a_k = a_k, .a_v = a_v, .b_v = b_v},
                                      {D, 7, .a_v = a_v, .b_v = b_v}};
@@ -145,7 +148,7 @@ TEST(widths_are_those_of_the_cache)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /* 16-bit rounding may go up in one result and down in the other */
+        /* Rounding to 16 bits may go up in one result and down in the other. */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
@@ -153,8 +156,8 @@ TEST(widths_are_those_of_the_cache)
 }
 
 /*
- * Returns the largest difference of blockwise and stepwise outputs. *share: stored bits relative to
- * the dense cache.
+ * Returns the largest difference between outputs in blocks and token by token. *share: stored bits
+ * relative to the dense cache.
  */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
@@ -190,7 +193,7 @@ static void shrink(kvd_rng *r, float *x, size_t n)
         x[i] *= 0.25f;
 }
 
-/* Latents, from which K and V are computed, of one KV head or shared by both. */
+/* K and V are computed from latents of one KV head, or from latents that both KV heads share. */
 TEST(latents_in_blocks_are_those_of_rows)
 {
     enum { WIDE = KV_HEADS * D };
@@ -253,7 +256,7 @@ TEST(prompts_in_blocks_are_those_of_rows)
                                .prompt = prompts[i / 4 % 5]};
         double share;
         assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
-        /* From i = 20 on, all dimensions are kept. */
+        /* All dimensions are kept from i = 20 on. */
         if (i >= 20 && plan.type == KVD_F32) {
             dense(p, windows[i % 2], got);
             assert_memory_equal(got, want, sizeof got);
@@ -261,7 +264,7 @@ TEST(prompts_in_blocks_are_those_of_rows)
     }
 }
 
-/* Method that stores odd positions at KVD_LEVEL_LOW. */
+/* Made-up method that stores tokens at odd positions at KVD_LEVEL_LOW. */
 static int lower_half(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                       kvd_err *err)
 {
@@ -272,7 +275,7 @@ static int lower_half(const void *self, void *state, const kvd_step_attention *a
     return 0;
 }
 
-/* Odd positions at KVD_LEVEL_LOW must lose the dimensions that this level drops. */
+/* K and V of tokens at KVD_LEVEL_LOW must lose the dimensions that this level drops. */
 TEST(lowered_entries_are_cut)
 {
     const problem *p = make(0);
@@ -305,7 +308,7 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* At odd positions the newest token attends before its K and V are cut. */
+        /* Odd positions differ: the newest token attends before its own K and V are cut. */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -

@@ -20,16 +20,14 @@ TEST(coded_entries)
             const double e = worst(got, want);
             assert_true(e > 1e-6 && e < 0.05);
             assert_true(a.coded > 0 && a.side > 0);
-            /* hetero (m = 1): 8 bits per number, 32 bits of scales per vector. */
+            /* hetero (m = 1) takes 8 bits per number, and 32 bits for the scales of a vector. */
             if (m)
                 assert_true(fabs((a.payload + a.side) / a.dense - (8.0 + 32.0 / D) / 16) < 1e-12);
             kvd_plan_close(&plan);
         }
 }
 
-/*
- * A method that quantises all heads together, a vector per token. all_newest: no tokens stay exact.
- */
+/* Made-up method that quantises all heads of a token together. No tokens stay exact. */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     (void)v, (void)side;
@@ -42,7 +40,7 @@ static int check_rows(const void *self, const kvd_bits_block *b, float *decoded,
     const problem *const p = self;
     (void)err;
     assert_true(b->d == KV_HEADS * D && b->kv_head == 0);
-    /* Each vector must be this position's K or V in one of two sequences. */
+    /* Each vector must be K or V of this position in one of the two sequences. */
     for (size_t i = 0; i < b->n; i++) {
         const float *const rows = b->side == KVD_KEYS ? p->k : p->v, *const x = b->x + i * b->d;
         assert_true(!memcmp(x, rows + b->position[i] * b->d, b->d * sizeof *x) ||
@@ -65,13 +63,19 @@ TEST(codes_of_all_heads)
             .type = KVD_F32, .prompt = prompt, .bits = &method, .bits_self = (void *)(uintptr_t)p};
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
-        /* Counted: one payload bit per 32-bit number, two side bits per vector. */
+        /*
+         * The method counts one bit of payload per 32-bit number and two bits of side information
+         * per vector.
+         */
         assert_true(fabs(a.payload - a.dense / 32) < 1e-9 * a.dense);
         assert_true(fabs(a.side - a.dense / 32 * 2 / (KV_HEADS * D)) < 1e-9 * a.dense);
     }
 }
 
-/* A lossless method: BLOCK keys at a time, values except the NEWEST newest, one bit per number. */
+/*
+ * Made-up lossless method: BLOCK keys at a time; values except the NEWEST newest; one bit per
+ * number.
+ */
 enum { BLOCK = 8, NEWEST = 3 };
 static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest,
                          size_t *block)
@@ -91,7 +95,8 @@ static int check_blocks(const void *self, const kvd_bits_block *b, float *decode
 }
 
 /*
- * With a window, blocks begin at multiples of their length and stay until their last token leaves.
+ * In a windowed layer, blocks begin at multiples of their length and stay until their last token
+ * leaves.
  */
 TEST(blocks_of_codes_in_a_window)
 {
@@ -118,7 +123,7 @@ TEST(blocks_of_codes_in_a_window)
     }
 }
 
-/* Method that stores prompts at KVD_LEVEL_LOW. */
+/* Made-up method that stores prompts at KVD_LEVEL_LOW. */
 static int low_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                       kvd_err *err)
 {
@@ -127,7 +132,7 @@ static int low_prompt(const void *self, void *state, const kvd_prompt_attention 
     return 0;
 }
 
-/* A channel of large keys and small queries must not spoil other channels if balanced. */
+/* If channels are balanced, one with large keys and small queries must not spoil the others. */
 TEST(balanced_channels)
 {
     const kvd_tokens_method method = {
@@ -163,10 +168,10 @@ TEST(balanced_channels)
 }
 
 /*
- * think prunes prompt channels i with the smallest |Q_i| |K_i|, summed over query heads. Newest
- * keys stay whole.
+ * think prunes prompt channels i with the smallest products of norms |Q_i| |K_i|, summed over query
+ * heads.
  */
-/* `heavy` + `recent` tokens have 8 bits, others 2. */
+/* `heavy` + `recent` tokens have 8 bits, all others 2. */
 TEST(levels_count_their_own_bits)
 {
     enum { PROMPT = 20, HIGH = 3 + 5 };
@@ -240,7 +245,7 @@ TEST(pruned_channels)
     assert_true(a.payload == payload && a.side == (double)a.rows * D);
     assert_int_equal(a.pruned, 2 * KV_HEADS * (PROMPT - WINDOW));
 
-    /* Remaining channels take 8 instead of 32 bits, plus 32 per vector. */
+    /* Remaining channels take 8 bits instead of 32, and each vector 32 bits for scales. */
     const kvd_method_setup setup = {.config = &p->config};
     kvd_err err = {""};
     plan.bits = &kvd_bits_hetero;
@@ -254,8 +259,8 @@ TEST(pruned_channels)
 }
 
 /*
- * strawman's reference: multiplies by R_p R_p^T, R_p: first `width` right singular vectors of the
- * prompt.
+ * strawman's reference: multiplies by R_p R_p^T, where R_p are the first `width` right singular
+ * vectors of the prompt.
  */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)

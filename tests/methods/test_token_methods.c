@@ -33,7 +33,7 @@ TEST(steps_of_public_code)
     same_steps("tova,budget=20", "tova");
 }
 
-/* quest reads some pages per step. The authors' code supports one query head per KV head. */
+/* quest reads only some pages per step. The authors' code supports one query head per KV head. */
 TEST(pages_that_are_read)
 {
     static float q[N * KV * D];
@@ -61,7 +61,7 @@ TEST(pages_that_are_read)
             read += kept[i] * 2.0 * D * 32;
     }
     for (size_t t = PROMPT; t < N; t++)
-        /* Smallest and largest number of each key channel per page of 8 tokens. */
+        /* quest stores the smallest and largest number of each key channel per page of 8 tokens. */
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
     assert_true(a.payload >= a.dense && a.payload <= a.dense && a.dropped == 0);
     assert_true(fabs(a.entries - entries) < 1);
@@ -79,7 +79,7 @@ TEST(all_pages_are_the_model)
         assert_true(fabsf(out[i] - want[i]) < 2e-6f);
 }
 
-/* d2o without merging (high threshold) must keep h2o's tokens. */
+/* If nothing is merged (high threshold), d2o must keep h2o's tokens. */
 TEST(merged_tokens)
 {
     static uint8_t h2o[sizeof kept];
@@ -95,7 +95,7 @@ TEST(merged_tokens)
     const kvd_stepwise_account b = run("h2o,heavy=10,recent=6", 0, PROMPT);
     assert_true(a.payload >= b.payload && a.payload <= b.payload);
     assert_int_equal(a.dropped, b.dropped);
-    /* Merging must not change kept prompt tokens. */
+    /* Merging must not change which prompt tokens are kept. */
     for (size_t g = 0; g < KV; g++)
         assert_memory_equal(kept + g * STEPS * N, h2o + g * STEPS * N, N);
     double most = 0;
@@ -115,7 +115,7 @@ TEST(merges_refused)
         refused(text[i][0], text[i][1]);
 }
 
-/* cake and kvzip divide a budget among layers after all layers' attention. */
+/* cake and kvzip divide a token budget among layers after the attention of all layers. */
 TEST(budgets_from_all_layers)
 {
     same_first_pass("cake,budget=12,window=8", "cake", PROMPT, 1);
@@ -124,7 +124,7 @@ TEST(budgets_from_all_layers)
     same_first_pass("kvzip,budget=12", "kvzip_sink", N / 2, 2);
 }
 
-/* adakv: heads share a budget. alpha = 1: snapkv's tokens. */
+/* In adakv, heads share a budget. With alpha = 1, each head keeps snapkv's tokens. */
 TEST(one_budget_for_all_heads)
 {
     static uint8_t snapkv[sizeof kept];
@@ -135,12 +135,12 @@ TEST(one_budget_for_all_heads)
     const kvd_stepwise_account a = run("adakv,budget=12,window=8,kernel=5,alpha=0", 0, PROMPT);
     assert_int_equal(stored(0, 0) + stored(1, 0), KV * (12 + 8));
     assert_int_not_equal(stored(0, 0), stored(1, 0));
-    /* Bits must not depend on the division between heads. */
+    /* Stored bits must not depend on how heads divide the budget. */
     assert_true(fabs(a.payload - bits) < 1e-9 * bits);
     assert_int_equal(a.dropped, KV * (PROMPT - 20));
 }
 
-/* pyramidkv's budgets fall over layers, with the requested mean. */
+/* pyramidkv's budgets fall from layer to layer and have the requested mean. */
 TEST(budgets_fall_over_layers)
 {
     size_t sum = 0, before = PROMPT;
@@ -154,8 +154,8 @@ TEST(budgets_fall_over_layers)
     }
     assert_int_equal(sum, LAYERS * 20);
     /*
-     * Without the 8 newest tokens, the mean is 35: layer 0 keeps all 56, the last layer 2 * 35 - 56
-     * = 14.
+     * Older tokens have the mean budget 35. Layer 0 keeps all 56, so the last layer keeps 2 * 35 -
+     * 56 = 14.
      */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
@@ -163,7 +163,7 @@ TEST(budgets_fall_over_layers)
     assert_int_equal(stored(0, 0), 14 + 8);
 }
 
-/* tova: all KV heads drop the same token. streaming too. */
+/* In tova, all KV heads drop the same token. */
 TEST(layers_drop_the_same_token)
 {
     for (size_t prompt = 1; prompt <= PROMPT; prompt += PROMPT - 1) {
@@ -194,7 +194,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The CUDA engine's budget must be the CPU's number of kept tokens. */
+/* The CUDA engine's budget must be the number of tokens that the CPU keeps. */
 static void same_budget(const char *text, int layer)
 {
     const kvd_evict_request r = {PROMPT, N, layer, LAYERS};
@@ -240,8 +240,8 @@ TEST(budgets_of_the_cuda_engine)
 }
 
 /*
- * Checks CUDA engine budgets of all layers; queries of layer l are multiplied by 2^(l - 1).
- * `shorter`: slack for windowkv's short last window.
+ * Checks the CUDA engine's budgets of all layers, whose queries are multiplied by 2^(l - 1).
+ * shorter: tokens that windowkv's last window may lack.
  */
 static void same_budgets(const char *text, size_t shorter)
 {
@@ -265,7 +265,10 @@ static void same_budgets(const char *text, size_t shorter)
         for (size_t j = 0; j < (size_t)PROMPT * HEADS * D; j++)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
-        /* cake, tau1 = tau2 = 1: weight = entropy * variance, passed as entropy with variance 1. */
+        /*
+         * With tau1 = tau2 = 1, cake's weight is entropy * variance, passed as entropy with
+         * variance 1.
+         */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;
     }

@@ -35,11 +35,11 @@ TEST(runs_of_similar_keys)
         before = n;
     }
     run("kvmerger,threshold=-1,heavy=0,recent=10", 0, PROMPT);
-    /* All but the 10 newest tokens become one: 11 remain. */
+    /* All tokens but the 10 newest become one, so 11 remain. */
     assert_int_equal(stored(0, 0), 11);
 }
 
-/* Quantising or pruning must act on merged K and V. */
+/* Quantising and pruning must act on merged K and V. */
 TEST(merges_before_other_axes)
 {
     const double bits = run("kvmerger,threshold=0.1,recent=8", 0, PROMPT).payload;
@@ -50,7 +50,9 @@ TEST(merges_before_other_axes)
     assert_true(a.merged > 0 && a.pruned > 0 && a.payload < bits);
 }
 
-/* prefixkv: larger queries need fewer tokens for their fraction of attention. */
+/*
+ * In prefixkv, a layer with larger queries needs fewer tokens for the same fraction of attention.
+ */
 TEST(prefixes_of_layers)
 {
     same_first_pass("prefixkv,budget=20", "prefixkv", PROMPT, 1);
@@ -68,7 +70,7 @@ TEST(prefixes_of_layers)
     assert_int_equal(sum, LAYERS * 20);
 }
 
-/* windowkv: a group's layers keep the same windows, whole except the last. */
+/* In windowkv, all layers of a group keep the same windows of tokens. */
 TEST(windows_of_groups)
 {
     const char *const name[] = {"windowkv", "windowkv_largest"};
@@ -89,7 +91,7 @@ TEST(windows_of_groups)
     refused("windowkv,layers=8,beta=7", "beta = 7 is below layers = 8");
 }
 
-/* kvcrush keeps snapkv's tokens and representatives of dropped ones. */
+/* kvcrush keeps snapkv's tokens and representatives of the dropped ones. */
 TEST(representatives_of_tokens)
 {
     same_prompt("kvcrush,budget=24,window=8,kernel=5,crush=0.5", 0, set("kvcrush", KV * PROMPT));
@@ -128,7 +130,7 @@ TEST(evicted_then_merged)
                      KV * (PROMPT - 18));
 }
 
-/* elasticcache merges evicted tokens into the nearest kept one, in all heads alike. */
+/* elasticcache merges evicted tokens into the nearest kept one, alike in all heads. */
 TEST(merged_into_the_nearest)
 {
     const char *const text = "elasticcache,budget=0.375,sink=2,distance=5";
@@ -187,13 +189,16 @@ TEST(heads_that_differ)
     }
     run("taskkv,budget=20,window=8,heads=0", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == 20);
-    /* heads=0.5: the last of two KV heads keeps all tokens. */
+    /* With heads=0.5, the last of two KV heads keeps all tokens. */
     run("taskkv,budget=20,window=8,heads=0.5", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == PROMPT);
     assert_int_equal(run("taskkv,budget=20,window=8,heads=1", 0, PROMPT).dropped, 0);
 }
 
-/* mpcache evicts after the prompt, then reads clusters. Threshold 0 drops nothing. */
+/*
+ * mpcache evicts tokens after the prompt and then reads clusters. With threshold 0, no token is
+ * dropped.
+ */
 TEST(clusters_in_two_levels)
 {
     const uint16_t *const want = set("mpcache", KV * STEPS * N);
@@ -213,16 +218,16 @@ TEST(clusters_in_two_levels)
     assert_true(fabs(a.entries - bounds) < 1);
     assert_true(fabs(a.read - bounds - (double)read * 2 * D * 32) < 1);
     assert_int_equal(run("mpcache,threshold=0", 0, PROMPT).dropped, 0);
-    /* rows=0: no query decides, only the newest token stays. */
+    /* With rows=0, no query decides, so only the newest token stays. */
     run("mpcache,rows=0,threshold=0.01", 0, PROMPT);
     assert_int_equal(stored(0, 0), 1);
-    /* rows=0.015: the prompt's last query decides. */
+    /* With rows=0.015, only the prompt's last query decides. */
     run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT);
     assert_true(stored(0, 0) > 1);
     refused("mpcache,large=24", "large = 24 is not a multiple of small = 16");
 }
 
-/* alisa reads K and V of `budget` tokens and every token's last 5 probabilities (history=5). */
+/* With history=5, alisa reads K and V of `budget` tokens, and 5 probabilities of every token. */
 TEST(attention_of_recent_rows)
 {
     const char *const text = "alisa,budget=20,local=0.4,history=5";

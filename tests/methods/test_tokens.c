@@ -9,7 +9,7 @@
 
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
-/* row[t][j][i]: probability of query t, head j, for token i <= t, renormalised after drops. */
+/* row[t][j][i]: probability that query t of head j gives token i <= t; renormalised after drops */
 static float row[ALL][GROUP][ALL];
 static double mass[ALL], own[ALL], below[ALL], recent[GROUP * PROMPT], score_mass[ALL],
     denominator[ALL];
@@ -89,7 +89,7 @@ static void start(simulation *s, const kvd_tokens_method *m, const kvd_parameter
     }
 }
 
-/* Added to the probability of a new token's own key. */
+/* added to the probability that a new token gives its own key */
 static float more_own;
 
 static void go(simulation *s, size_t t, size_t prompt)
@@ -144,7 +144,10 @@ TEST(h2o)
             n++;
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
-            /* The first step drops to 11 (the budget), later ones drop one token. */
+            /*
+             * In the first step, h2o drops tokens until 11 (the budget) are left, in later steps
+             * one token.
+             */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
                 for (size_t i = ALL; i-- > 0;)
@@ -192,7 +195,7 @@ TEST(keyformer)
     }
     end(&a);
     end(&b);
-    /* Gumbel noise: mean 0.5772, variance pi^2 / 6. */
+    /* Gumbel noise has mean 0.5772 and variance pi^2 / 6. */
     double sum = 0, square = 0;
     enum { DRAWS = 100000 };
     for (uint32_t i = 0; i < DRAWS; i++) {
@@ -214,7 +217,7 @@ TEST(snapkv)
             recent[j * PROMPT + i] = (double)row[PROMPT - 1][j][i];
     start(&s, &kvd_tokens_snapkv, &v, PROMPT);
     assert_int_equal(s.n, 9 + 8);
-    /* No dropped token may have a larger smoothed sum than a kept one. */
+    /* No dropped token may have a larger smoothed attention sum than a kept token. */
     double smooth[PROMPT - 8], least = INFINITY, most = -INFINITY;
     for (int t = 0; t < PROMPT - 8; t++) {
         smooth[t] = 0;
@@ -272,8 +275,8 @@ TEST(leankv)
             simulation s;
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
             /*
-             * Dropped and low-precision tokens hold less attention than the thresholds; one more
-             * would exceed them.
+             * Dropped and low-precision tokens hold less attention than the thresholds. One more
+             * token would exceed them.
              */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
@@ -317,7 +320,7 @@ TEST(leankv)
         }
 }
 
-/* leankv: a token's own query must not count as significance. */
+/* In leankv, attention by a token's own query does not count as significance. */
 TEST(leankv_own_query)
 {
     const kvd_parameter_values v = {.value = {0.5, 0.1, 10}};
@@ -357,7 +360,10 @@ TEST(lower)
             high[t] = 1;
         }
         for (size_t t = prompt;; t++) {
-            /* High precision: newest five tokens, and six older ones with most attention. */
+            /*
+             * The five newest tokens and the six older ones with most attention have high
+             * precision.
+             */
             for (;;) {
                 size_t worst = ALL, n = 0;
                 for (size_t i = 0; i + 5 < t; i++)
@@ -414,7 +420,7 @@ TEST(importance)
     kvd_rng_seed(&r, 6, 1);
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = 300 * kvd_rng_normal(&r); /* exponentials overflow */
-    /* overlap = 1: each layer uses its own set of 10, 12, 14, 16 or 18 of 40 tokens. */
+    /* With overlap = 1, each layer uses its own set: 10, 12, 14, 16 or 18 of 40 tokens. */
     const kvd_parameter_values apart = {.value = {0.25, 0.2, 1, 0}};
     rank_layers(&apart, d, level);
     for (size_t l = 0; l < DEPTH; l++)
@@ -425,14 +431,14 @@ TEST(importance)
             assert_int_equal(level[l * PROMPT + t],
                              larger < 10 + 2 * l ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW);
         }
-    /* overlap = 0: all layers use layer 0's set. */
+    /* With overlap = 0, all layers use the set of layer 0. */
     const kvd_parameter_values one = {.value = {0.25, 0.2, 0, 0}};
     rank_layers(&one, d, level);
     for (size_t l = 1; l < DEPTH; l++)
         assert_int_equal(common(level, level + l * PROMPT), PROMPT);
     /*
-     * Own sets of adjacent layers are compared, but the set in use is passed on: layer 2 uses layer
-     * 0's. Sets 2, 3 are disjoint, 3, 4 equal.
+     * A layer compares its own set with the preceding layer's own set, but takes over the set in
+     * use: layer 2 uses that of layer 0.
      */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;
@@ -451,7 +457,7 @@ TEST(importance)
     rank_layers(&strict, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT - 2);
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 2);
-    /* layers = 2: layers 1 and 3 use sets 0 and 2, layer 4 its own. */
+    /* With layers = 2, layers 1 and 3 use the sets of layers 0 and 2. Layer 4 has its own. */
     const kvd_parameter_values pairs = {.value = {0.5, 0, 1, 0, 2}};
     rank_layers(&pairs, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT);
@@ -459,8 +465,8 @@ TEST(importance)
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
     /*
-     * mean = 1 divides denominators by visible keys: equal scores become ties, won by earlier
-     * tokens.
+     * With mean = 1, denominators are divided by numbers of keys. Equal scores then tie, and
+     * earlier tokens win.
      */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);

@@ -16,7 +16,7 @@ static int set_up(void **state)
     kvd_rng r;
     (void)state;
     kvd_rng_seed(&r, 3, 1);
-    /* Vectors of different norms, channels of different variances. */
+    /* Draws vectors of different norms, with channels of different variances. */
     for (size_t i = 0; i < (size_t)N * D; i++)
         x[i] = (float)(kvd_rng_normal(&r) * pow(0.9, (double)(i % D)) * (1 + (double)(i / D)));
     return 0;
@@ -30,10 +30,12 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
     code_rows(text, &setup, (kvd_bits_block){.side = side, .n = n, .d = d, .x = x}, y, count);
 }
 
-/* Mean |x - x^|^2 / |x|^2 must be the error of optimal levels for normal numbers, for any x. */
+/*
+ * For any x, the mean of |x - x^|^2 / |x|^2 must be the error of optimal levels for normal numbers.
+ */
 TEST(distortions_of_the_paper)
 {
-    /* Max 1960. The paper prints 0.36, 0.117, 0.03, 0.009. */
+    /* Errors of optimal levels (Max 1960). The paper prints 0.36, 0.117, 0.03, 0.009. */
     const double want[] = {0.3634, 0.1175, 0.03454, 0.009497};
     for (int bits = 1; bits <= 4; bits++) {
         char text[40];
@@ -56,8 +58,7 @@ TEST(distortions_of_the_paper)
 }
 
 /*
- * Measures errors of q.x / (|q| |x|) over seeds: mean, mean square. *slope: regression of decoded
- * on exact products.
+ * Measures errors of q . x / (|q| |x|) over seeds. *slope: slope of decoded against exact products.
  */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
@@ -86,9 +87,10 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
 }
 
 /*
- * Theorem 2: mean square error with b bits <= pi / (2 d) * squared error with b - 1 bits.
- * Paper, times d: 1.57, 0.56, 0.18, 0.047; the last is 0.054 with the unrounded error 0.0345.
- * Without qjl, products shrink (one bit: 2 / pi).
+ * Theorem 2: the mean square error with b bits is at most pi / (2 d) times the squared error with b
+ * - 1 bits.
+ * The paper prints 1.57, 0.56, 0.18, 0.047 (divided by d); the unrounded error 0.0345 gives 0.054.
+ * Without qjl, products shrink.
  */
 TEST(inner_products)
 {
@@ -113,7 +115,7 @@ TEST(inner_products)
     assert_true(fabs(slope - 2 / acos(-1)) < 0.02);
 }
 
-/* qjl stores a second norm per key. */
+/* With qjl, keys store a second norm. */
 TEST(widths_and_bytes)
 {
     for (size_t d = 1; d <= 40; d += 13) {
@@ -178,8 +180,8 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
 }
 
 /*
- * 2.25 bits, 128 channels: the 32 largest have 3 bits, others 2. Both groups are quantised
- * independently.
+ * With 2.25 bits and 128 channels, the 32 largest have 3 bits, others 2. Each group is quantised as
+ * if alone.
  */
 TEST(outliers_are_a_code_of_their_own)
 {
@@ -220,8 +222,8 @@ TEST(outliers_are_a_code_of_their_own)
 }
 
 /*
- * Whole bits: token by token; fractions: blocks of 32. 3.001 bits = 3 bits, as 0.001 of the
- * channels is below one.
+ * Fractional bits are quantised in blocks of 32 tokens. 3.001 bits equal 3: 0.001 of the channels
+ * is less than one channel.
  */
 TEST(fractions_lie_between)
 {

@@ -18,8 +18,8 @@ static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
 /*
- * Sets second moments to the sum of g g^T of random gradients with WIDE numbers of unequal
- * variance.
+ * Sets second moments to the sum of g g^T over random gradients g, whose WIDE numbers have unequal
+ * variances.
  */
 static void draw_moments(void)
 {
@@ -49,8 +49,8 @@ static int set_up(void **state)
 }
 
 /*
- * Quantises layer 1's K or V, `each` tokens at a time. Returns the mean e F e^T: e: a token's
- * error, F: gradient moment plus ridge.
+ * Quantises K or V of layer 1, `each` tokens at a time. Returns the mean of e F e^T: e is a token's
+ * error, F the second moment of gradients plus a ridge.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
@@ -96,7 +96,7 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/* Small steps: every principal component loses step^2 / 12. */
+/* With small steps, every principal component must lose step^2 / 12. */
 TEST(the_step_predicts_the_loss)
 {
     const double steps[] = {1e-3, 1e-2, 5e-2};
@@ -117,7 +117,7 @@ TEST(the_step_predicts_the_loss)
     }
 }
 
-/* Token by token must give the bytes of one block. */
+/* Coding token by token must give the bytes of one block. */
 TEST(streams_continue)
 {
     const char *const text[] = {"waterfill,step=0.1,sink=0", "waterfill,step=0.5,sink=3",
@@ -139,8 +139,8 @@ TEST(streams_continue)
 }
 
 /*
- * Blocks must not depend on the number of tokens per call, and decode as one stream, except
- * components always 0 in calibration.
+ * Blocks must not depend on how many tokens are coded at a time. Components always 0 in calibration
+ * decode to 0.
  */
 TEST(blocks_grow)
 {
@@ -154,7 +154,10 @@ TEST(blocks_grow)
             (void)snprintf(text, sizeof text, "waterfill,step=0.1,sink=3,block=%zu", blocks[i]);
             const double whole_loss = code(text, (kvd_side)side, N, y, &whole),
                          rows_loss = code(text, (kvd_side)side, 1, again, &rows);
-            /* n: blocks with coded tokens. The first 3 tokens (`sink`) are uncoded. */
+            /*
+             * n is the number of blocks with coded tokens. The first 3 tokens (`sink`) are not
+             * coded.
+             */
             const size_t n = (N - 1) / blocks[i] - 3 / blocks[i] + 1;
             assert_true(fabs(whole.side - (double)(n * KVD_STREAM_HEADER_BITS)) < 0.5);
             assert_true(fabs(rows.side - whole.side) < 0.5);
@@ -168,8 +171,8 @@ TEST(blocks_grow)
 }
 
 /*
- * Tiny gradients: the step exceeds all numbers, so tokens after two sinks decode as the mean, for
- * almost no bits.
+ * With tiny gradients, the step exceeds all numbers. Tokens after the two sinks decode as the mean,
+ * for almost no bits.
  */
 TEST(sinks_and_no_rate)
 {

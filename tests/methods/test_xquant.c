@@ -1,6 +1,4 @@
-/*
- * Tests xquant (quantised layer inputs, from which K and V are computed) against double precision.
- */
+/* Tests xquant, which computes K and V from quantised layer inputs, against double precision. */
 #include <lapacke.h>
 #include <math.h>
 #include <stdio.h>
@@ -92,7 +90,10 @@ static void quantise(double *x, size_t n, size_t next, int bits)
             step * fmin(fmax(nearbyint((x[i * next] - zero) / step), 0), pow(2, bits) - 1) + zero;
 }
 
-/* Returns |y - (x W^T + b)|^2 relative to |x W^T|^2. y: restored K or V; x: [N][d]. */
+/*
+ * Returns |y - (x W^T + b)|^2 relative to |x W^T|^2, where y is the restored K or V of inputs x
+ * [N][d].
+ */
 static double error_of(const model *m, int side, const double *x)
 {
     double off = 0, all = 0;
@@ -139,7 +140,7 @@ TEST(many_bits_are_the_model)
     }
 }
 
-/* latent=0: K and V share one quantised input, counted once. */
+/* With latent=0, K and V are computed from one quantised input, whose bits count once. */
 TEST(an_input_is_quantised_once)
 {
     static double x[N * MOST];
@@ -162,8 +163,8 @@ TEST(an_input_is_quantised_once)
 }
 
 /*
- * latent=1 stores X U per channel; W_K^T = U S B^T. Keys = Q(X U) U^T W_K^T. Signs of U only affect
- * rounding of minima.
+ * With latent=1, keys are Q(X U) U^T W_K^T, where W_K^T = U S B^T and Q quantises each channel.
+ * Signs of U only affect rounding.
  */
 TEST(keys_are_read_from_a_latent)
 {

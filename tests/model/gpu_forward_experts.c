@@ -1,4 +1,7 @@
-/* Tests mixture-of-experts models on a GPU. Streamed and resident experts must give equal bits. */
+/*
+ * Tests mixture-of-experts models on a GPU. Experts streamed from files must give the bits of
+ * resident experts.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -22,10 +25,7 @@ typedef struct {
     double scale;
 } grouping;
 
-/*
- * Fills router logits with multiples of 1/64, many equal. Every 50th token has some NaN, token 123
- * only NaN.
- */
+/* Fills router logits with multiples of 1/64, so that many are equal. Every 50th token has NaN. */
 static void make_logits(const grouping *g, float *logit, float *bias)
 {
     kvd_rng rng;
@@ -47,7 +47,7 @@ static int near(float a, float b, double scale)
                                 : fabs((double)a - (double)b) <= 1e-6 * scale;
 }
 
-/* Returns 1 if the device's token list of each expert is complete and ascending. */
+/* Returns 1 if the device's list of each expert's tokens is complete and ascending. */
 static int lists_agree(const kvd_gpu_routes *r, const uint32_t *expert, const float *factor,
                        const uint32_t *count, const uint32_t *row, const float *weight)
 {
@@ -135,7 +135,7 @@ static void test_grouped_choice(void)
         test_groups(&list[i]);
 }
 
-/* Sizes of a layer with routed experts, and number of tokens. */
+/* Sizes of a layer with routed experts. */
 typedef struct {
     const char *name;
     size_t n, d, ffn, experts, chosen;
@@ -143,7 +143,7 @@ typedef struct {
     size_t groups;
 } few_case;
 
-/* All experts' weights, on the device and on the host as float32 that bf16 represents exactly. */
+/* Weights of all experts: on the device, and on the host in float32 (bf16 numbers). */
 typedef struct {
     float *gate_up, *down, *bias_gate_up, *bias_down;
     kvd_gpu_expert *device;
@@ -198,7 +198,7 @@ static double dot(const float *w, const double *x, size_t n)
     return s;
 }
 
-/* Adds factor * (expert x of `in` [d]) to y [d]. */
+/* Adds factor * (output of expert x for `in` [d]) to y [d]. */
 static void add_expert(const few_case *c, const few_weights *w, size_t x, const double *in,
                        double factor, double *y)
 {
@@ -222,7 +222,7 @@ static void add_expert(const few_case *c, const few_weights *w, size_t x, const 
 }
 
 /*
- * Tests kernels for few tokens per expert against kvd_gpu_route and float64, and for reproducible
+ * Tests kernels for few tokens per expert against kvd_gpu_route and float64. Runs must give equal
  * bits.
  */
 static void test_few(const few_case *c)
@@ -318,7 +318,7 @@ static void test_few(const few_case *c)
     release_weights(c, &w);
 }
 
-/* The norm before the experts and the router's product must equal float64. */
+/* The norm before the experts and the product with the router must equal float64. */
 static void test_norm_route(size_t n, size_t d, size_t experts, bool adds)
 {
     kvd_rng rng;
@@ -419,8 +419,8 @@ static kvd_batch batch_of(const kvd_config *c, size_t n, size_t offset[4])
 }
 
 /*
- * Streamed experts must give resident experts' bits, also in a second run, when buffers hold other
- * layers.
+ * Streamed experts must give the bits of resident experts, also when buffers hold other layers'
+ * experts.
  */
 static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type, int n_gpus)
 {
@@ -484,7 +484,7 @@ static void test_limits(const char *name)
     kvd_checkpoint_close(c);
 }
 
-/* 22 MB per expert in bf16: copies take several pinned buffers. */
+/* An expert of 22 MB in bf16 takes several pinned buffers to copy. */
 static const kvd_shape large = {
     "large", "large", "made up",
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_act\":\"silu\","
@@ -501,7 +501,9 @@ static size_t free_bytes(void)
     return left;
 }
 
-/* Runs the forward pass twice. Returns its device memory; *seconds: second run. */
+/*
+ * Runs the forward pass twice. Returns the device memory taken; *seconds: time of the second run.
+ */
 static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *spec,
                           const kvd_batch *b, float *hidden, double *seconds, int *streamed,
                           kvd_err *err)
@@ -527,7 +529,7 @@ static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s
 }
 
 /*
- * kvd_gpu_forward_bytes must equal the memory taken, up to allocation granularity and CUDA
+ * kvd_gpu_forward_bytes must equal the memory taken, except for allocation granularity and CUDA
  * libraries.
  */
 static void test_memory(size_t n)
@@ -561,7 +563,7 @@ static void test_memory(size_t n)
     const kvd_batch b = batch_of(config, n, offset);
     float *const x = need(n * d * sizeof *x), *const y = need(n * d * sizeof *y),
                  *const z = need(n * d * sizeof *z);
-    /* The first run loads kernels of CUDA libraries. */
+    /* The first run is not measured, because CUDA libraries load kernels. */
     (void)run_limited(c, &all, &b, x, &s_resident, &streamed[0], &err);
     const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
     (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);
@@ -584,7 +586,7 @@ static void test_memory(size_t n)
     kvd_checkpoint_close(made);
 }
 
-/* quick: only small models */
+/* Argument `quick`: only small models. */
 int main(int argc, char **argv)
 {
 #define NAME(name) name

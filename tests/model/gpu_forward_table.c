@@ -1,6 +1,7 @@
 /*
- * Compares the model families in docs/checkpoints.md with what the code accepts, without a GPU.
- * Cells: "yes", "no: WHY", "yes, but WHY"; WHY is part of the error message.
+ * Compares the table of model families in docs/checkpoints.md with what the code accepts, without a
+ * GPU.
+ * Cells are "yes", "no: WHY" or "yes, but WHY", where WHY is part of the error message.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -98,8 +99,7 @@ static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 }
 
 /*
- * Returns true if kvdim-tasks would use the GPU engine, or if the engine's rejection lacks a
- * reason.
+ * Returns true if kvdim-tasks would use the GPU engine, or if the engine refuses without a reason.
  */
 static bool generates_in_engine(const kvd_config *c)
 {

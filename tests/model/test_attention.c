@@ -1,4 +1,4 @@
-/* Tests CPU attention against double precision, at lengths around a block of queries. */
+/* Tests CPU attention against double precision, at lengths near the size of a block of queries. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,7 +97,7 @@ TEST(test_head_against_reference)
             }
             assert_true(out[d_v] == before);
 
-            /* 50 queries at a time must give all queries' outputs. */
+            /* Attention for 50 queries at a time must equal attention for all queries. */
             for (size_t first = 0; first < n; first += 50)
                 kvd_attend_rows(first, n - first < 50 ? n - first : 50, window, d_qk, d_v,
                                 q + first * ldq, ldq, k, ldk, v, ldv, (kvd_scores){.scale = 0.25f},
@@ -199,7 +199,7 @@ static int check_probabilities(void *ctx, const kvd_attention_in *in, size_t seq
     assert_int_equal((int)sequence * heads + head, w->calls);
     assert_int_equal(n, lengths[sequence]);
     assert_true(fabs((double)prob[0] - 1) < 1e-6);
-    /* Recorded probabilities times V must equal the output. */
+    /* The recorded probabilities times V must equal the output. */
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads;
     const size_t g = (size_t)(head / (heads / in->config->n_kv_heads)), at = in->offset[sequence],
                  last = n - 1;

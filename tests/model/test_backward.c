@@ -1,6 +1,6 @@
 /*
- * Tests CPU gradients against PyTorch float64 (tests/oracle/make_gradients.py) and double-precision
- * differences.
+ * Tests CPU gradients against PyTorch in float64 (tests/oracle/make_gradients.py) and against
+ * finite differences.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -140,7 +140,7 @@ static kvd_checkpoint *open_family(const char *name)
     return checkpoint;
 }
 
-/* Returns ids of two sequences: those of expected.safetensors, and the first 20 reversed. */
+/* Returns ids of two sequences: ids of expected.safetensors, then the first 20 reversed. */
 static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
 {
     kvd_err err = {""};
@@ -263,7 +263,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
         fail_msg("%s", err.msg);
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
-        /* (sum of probabilities without the target) / target's probability */
+        /* (sum of all probabilities but the target's) / (the target's probability) */
         double others = 0;
         for (size_t j = 0; j < vocab; j++)
             others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
@@ -273,7 +273,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     return sum;
 }
 
-/* Compares gradient . h with (f(x + h) - f(x - h)) / 2 for random small h. */
+/* Compares gradient . h with (f(x + h) - f(x - h)) / 2 for small random h. */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};
@@ -339,7 +339,9 @@ static void test_longer_sequence(void **state)
     compare_with_differences("gqa bf16", path, 150);
 }
 
-/* The last token predicts nothing and is read by no later query, so its K and V gradients are 0. */
+/*
+ * The last token predicts nothing and no later query reads it, so gradients of its K and V are 0.
+ */
 static void test_last_row_has_none(void **state)
 {
     kvd_err err = {""};

@@ -1,7 +1,4 @@
-/*
- * Tests CPU forward operations against double precision, at sizes around vector widths and thread
- * limits.
- */
+/* Tests operations of the CPU's forward pass against double precision. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +49,7 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
         y[i] = kvd_expf(x[i]);
 }
 
-/* Every 97th float, about one percent. */
+/* Tests every 97th float of the range, about one percent. */
 TEST(test_exponential_accuracy)
 {
     enum { N = 1024 };
@@ -109,7 +106,7 @@ TEST(test_rms_norm)
         }
         kvd_rms_norm(x, gain, 1e-5, n, d, y);
         assert_true(distance(y, exact, n * d) < 2e-7);
-        kvd_rms_norm(x, gain, 1e-5, n, d, x); /* in place */
+        kvd_rms_norm(x, gain, 1e-5, n, d, x); /* computed in place */
         assert_memory_equal(x, y, n * d * sizeof *x);
         free(x);
         free(gain);
@@ -162,7 +159,7 @@ TEST(test_linear)
     }
 }
 
-/* Independent of threads, of computing in place, and of x's mean. */
+/* The norm must not depend on the number of threads, on computing in place, or on the mean of x. */
 TEST(test_layer_norm)
 {
     const size_t shapes[][2] = {{1, 1}, {1, 2}, {3, 17}, {7, 64}, {300, 80}};
@@ -246,7 +243,7 @@ static double dot(const float *a, const float *b, size_t n)
     return s;
 }
 
-/* q_m . k_n of rotated vectors must depend on m - n alone. */
+/* The product q_m . k_n of vectors rotated by RoPE must depend on m - n alone. */
 TEST(test_rope_is_relative)
 {
     for (int layout = 0; layout < 2; layout++)
@@ -276,7 +273,10 @@ TEST(test_rope_is_relative)
             }
 }
 
-/* Layouts (adjacent pairs, halves) agree after the permutation 2i -> i, 2i+1 -> i + d/2. */
+/*
+ * RoPE's layouts (adjacent pairs, halves) agree if dimensions are permuted: 2i -> i, 2i+1 -> i +
+ * d/2.
+ */
 TEST(test_rope_layouts_agree)
 {
     for (int d = 2; d <= 128; d += 14) {
@@ -329,7 +329,7 @@ TEST(test_rope_frequencies)
             fabs(kvd_rope_frequency(&c, false, 1, i) * 8 / kvd_rope_frequency(&plain, false, 1, i) -
                  1) < 1e-14);
     }
-    /* Llama 3's scaling keeps high frequencies and divides low ones by the factor. */
+    /* Llama 3's RoPE scaling keeps high frequencies and divides low ones by the factor. */
     c.rope_scaling = KVD_ROPE_LLAMA3;
     assert_true(kvd_rope_frequency(&c, false, 1, 0) == kvd_rope_frequency(&plain, false, 1, 0));
     assert_true(kvd_rope_frequency(&c, false, 1, 31) ==
@@ -344,7 +344,10 @@ TEST(test_rope_frequencies)
     assert_true(blended >= 3);
 }
 
-/* LongRoPE: divisors depend on the sequence length; the squared factor multiplies scores. */
+/*
+ * LongRoPE's divisors depend on the sequence length. The squared factor of cosines multiplies
+ * scores.
+ */
 TEST(test_longrope)
 {
     enum { D = 20, N = 300 };
@@ -454,7 +457,7 @@ TEST(test_softmax)
     }
 }
 
-/* Elements outside from .. to-1 must not matter. */
+/* The softmax of elements from .. to-1 must not depend on other elements. */
 TEST(test_softmax_of_a_window)
 {
     for (size_t from = 0; from < 20; from++)
@@ -487,7 +490,7 @@ TEST(test_softcap)
     kvd_softcap(edge, 5, 1, 30);
     assert_true(edge[0] == 30 && edge[1] == -30 && isnan(edge[2]) && edge[3] == 0);
     assert_true(fabsf(edge[4] / 1e-30f - 1) < 1e-6f);
-    /* A softcap in softmax must equal kvd_softcap before softmax. */
+    /* Softmax with a softcap must equal softmax after kvd_softcap. */
     float row[20], capped[20];
     for (size_t j = 0; j < 20; j++)
         row[j] = capped[j] = (float)(40 * uniform());
@@ -531,7 +534,7 @@ TEST(test_first_nonfinite)
     assert_int_equal(kvd_first_nonfinite_f32(x, 0), 0);
     const float bad[3] = {NAN, INFINITY, -INFINITY};
     const size_t at[] = {0, 1, 8191, 8192, 33333, 50000};
-    /* From last to first, so that each new value is the first bad one. */
+    /* Bad values are written from last to first, so that each new one is the first. */
     for (size_t i = 6; i-- > 0;) {
         x[at[i]] = bad[i % 3];
         assert_int_equal(kvd_first_nonfinite_f32(x, n), at[i]);

@@ -1,6 +1,6 @@
 /*
- * Tests chat templates: conversations and recognition of published templates
- * (tests/oracle/make_chat.py).
+ * Tests chat templates against published ones (tests/oracle/make_chat.py): conversations and
+ * recognition.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static void put_config(json_t *config)
     json_decref(config);
 }
 
-/* Returns a chat template of the texts by which a format is recognised. */
+/* Returns a chat template made of the texts by which a format is recognised. */
 static char *template_of(const json_t *form)
 {
     char *text = strdup("");
@@ -101,7 +101,7 @@ TEST(forms_as_published_templates)
         assert_string_equal(c->name, text_of(form, "form"));
         char *const one = render(c, form, 1), *const three = render(c, form, 3);
         assert_string_equal(one, text_of(form, "one"));
-        /* one-turn templates remove text from earlier answers */
+        /* A template for one turn removes text from earlier answers, so the texts differ. */
         if (c->one_turn)
             assert_string_not_equal(three, text_of(form, "three"));
         else
@@ -136,7 +136,7 @@ static void expect(const char *form, const char *file)
     free(path);
 }
 
-/* Reading chat template `text` must fail with a message that contains `other`. */
+/* Reading the template `text` must fail with a message that contains `other`. */
 static void refused(const char *text, const char *other)
 {
     kvd_err err = {""};
@@ -178,7 +178,7 @@ TEST(recognised_in_files)
     }
 }
 
-/* A template with additional text, or without a part, must be unknown. */
+/* A template with additional text or without a part must not be recognised. */
 TEST(similar_templates_are_unknown)
 {
     size_t i, k;

@@ -16,7 +16,7 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-/* Returns the path of a file in the test's folder, valid for four calls. */
+/* Returns the path of a file in the test's folder. Only the last four results are valid. */
 static const char *in(const char *name)
 {
     static char path[4][512];
@@ -34,7 +34,7 @@ static void write_text(const char *path, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Writes one float32 tensor per name: index of the name plus `base`. */
+/* Writes one float32 tensor per name, with the value base + index of the name. */
 static void write_tensors(const char *path, const char *const *names, size_t n, float base)
 {
     char header[4096] = "{";
@@ -86,7 +86,7 @@ static kvd_tensor must_find(const kvd_checkpoint *c, const char *name, size_t ro
     return t;
 }
 
-/* Passes every tensor that the configuration requires to `visit` (may be NULL). */
+/* Passes every tensor that the configuration requires to `visit`, which may be NULL. */
 static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t),
                     void *ctx)
 {
@@ -165,7 +165,7 @@ static const char *shared_models(void)
     return path;
 }
 
-/* Tests real checkpoints that this machine has. */
+/* Tests real checkpoints if this machine has any. */
 TEST(test_real_models)
 {
     static const struct {
@@ -253,7 +253,7 @@ static void compare(void *ctx, const kvd_tensor *t)
 }
 
 /*
- * Single file, three shards and llama2.c format must give equal tensors, 16-bit formats up to
+ * A file, three shards and llama2.c's format must give equal tensors, 16-bit formats up to
  * rounding.
  */
 TEST(test_formats_agree)
@@ -313,7 +313,7 @@ TEST(test_tied_head)
     const char *file = "tied/model.safetensors";
     assert_int_equal(mkdir(in("tied"), 0777), 0);
     write_config(in("tied/config.json"), 1);
-    /* The tied tensor is stored under one name and found under both. */
+    /* The tied tensor is stored under one of two names and must be found under both. */
     for (int i = 0; i < 2; i++) {
         write_tensors(in(file), both + i, 1, 5);
         kvd_checkpoint *c = must_open(in("tied"));
@@ -445,7 +445,7 @@ TEST(test_beside)
     write_config(in("beside/config.json"), 1);
     expect_tokenizer(in("beside/m.safetensors"), NULL,
                      "NAME.tokenizer.json or tokenizer.json is missing");
-    /* NAME.config.json takes precedence over config.json. */
+    /* The file NAME.config.json is used instead of config.json. */
     write_text(in("beside/m.config.json"), "{}");
     must_refuse(in("beside/m.safetensors"),
                 "m.config.json': neither 'architectures' nor 'model_type'");
@@ -465,10 +465,10 @@ TEST(test_beside)
 
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
-    s.vocab = 16; /* too small for a tokenizer, so none is written */
+    s.vocab = 16; /* The vocabulary is too small for a tokenizer. */
     assert_int_equal(make_llama2c(in("beside/a[b]*.bin"), &s, &err), 0);
     expect_tokenizer(in("beside/a[b]*.bin"), NULL, "NAME.tok*.bin or tokenizer.bin is missing");
-    write_text(in("beside/ab.tok.bin"), ""); /* the file name must not be used as a glob pattern */
+    write_text(in("beside/ab.tok.bin"), ""); /* The file name must not be used as a glob pattern. */
     expect_tokenizer(in("beside/a[b]*.bin"), NULL, "NAME.tok*.bin or tokenizer.bin is missing");
     write_text(in("beside/tokenizer.bin"), "");
     expect_tokenizer(in("beside/a[b]*.bin"), "beside/tokenizer.bin", NULL);
@@ -486,12 +486,11 @@ TEST(test_beside)
     must_refuse("/dev/null", "is no checkpoint");
     write_text(in("beside/empty.bin"), "");
     must_refuse(in("beside/empty.bin"), "empty.bin': not a llama2.c file: 0 bytes");
-    /* A folder is no checkpoint. */
     assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0);
     must_refuse(in("beside/x.bin"), "cannot open '");
 }
 
-/* A path without folder: the tokenizer is in the current folder. */
+/* If the path has no folder, the tokenizer is in the current folder. */
 TEST(test_relative_path)
 {
     kvd_err err = {""};
@@ -542,8 +541,8 @@ static void *read_pages(void *at)
 }
 
 /*
- * Reads a truncated part of a mapped file. foreign: mapped by mmap, not kvd_filemap_load. Does not
- * return.
+ * Reads a mapped file after its truncation. If `foreign`, the file is mapped by mmap, not
+ * kvd_filemap_load. Does not return.
  */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {
@@ -562,7 +561,7 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     }
     if (truncate(in("mapped-2"), 5000))
         _exit(7);
-    read_pages(&other); /* `other` was not truncated */
+    read_pages(&other); /* `other` was not truncated, so reading must not fail. */
     if (!in_thread)
         read_pages(&m);
     else if (pthread_create(&thread, NULL, read_pages, &m) || pthread_join(thread, NULL))
@@ -570,7 +569,7 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     _exit(8);
 }
 
-/* Any thread that reads a truncated file must end the program with a one-line message. */
+/* The program must end with a one-line message, whichever thread reads the truncated file. */
 TEST(test_shrunk_file)
 {
     static char page[1 << 16];

@@ -16,7 +16,7 @@ static const char eps[] = "\"rms_norm_eps\":1e-5";
 static int parse(const char *text, kvd_config *c, kvd_err *err)
 {
     err->msg[0] = '\0';
-    /* exact size, so that a sanitizer detects reads beyond the end */
+    /* A buffer of exactly this size lets a sanitizer detect reads beyond the end. */
     const size_t len = strlen(text);
     char *exact = malloc(len ? len : 1);
     assert_non_null(exact);
@@ -99,7 +99,7 @@ TEST(test_rope)
     assert_int_equal(c.rope_scaling, KVD_ROPE_LINEAR);
     assert_true(c.rope_factor == 4);
     assert_true(c.rope_theta == 10000);
-    /* Llama 3.2 1B's RoPE as published, then as newer Transformers write it. */
+    /* RoPE of Llama 3.2 1B as published, then as newer versions of Transformers write it. */
     c = accept(
         "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":32.0,\"high_freq_factor\":4.0,"
         "\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}");
@@ -311,7 +311,7 @@ TEST(test_demo_file)
     assert_string_equal(err.msg, "cannot open 'data/models/none.json': No such file or directory");
 }
 
-/* config.json of Mistral 7B 0.1, relevant entries. */
+/* config.json of Mistral 7B 0.1, relevant entries */
 static const char mistral_01[] =
     "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"bos_token_id\":1,"
     "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,"
@@ -354,7 +354,7 @@ static const char opt_13b[] =
     "\"do_layer_norm_before\":true,\"eos_token_id\":2,\"ffn_dim\":20480,\"hidden_size\":5120,"
     "\"max_position_embeddings\":2048,\"model_type\":\"opt\",\"num_attention_heads\":40,"
     "\"num_hidden_layers\":40,\"vocab_size\":50272,\"word_embed_proj_dim\":5120}";
-/* A small Phi-3 model, whose heads of 4 dimensions need few RoPE divisors. */
+/* A small Phi-3 model. Heads of 4 dimensions need few RoPE divisors. */
 static const char phi3[] =
     "{\"architectures\":[\"Phi3ForCausalLM\"],\"model_type\":\"phi3\",\"bos_token_id\":1,"
     "\"eos_token_id\":[3,4],\"hidden_act\":\"silu\",\"hidden_size\":16,\"intermediate_size\":32,"
@@ -364,8 +364,8 @@ static const char phi3[] =
     "\"sliding_window\":262144,\"tie_word_embeddings\":false,\"vocab_size\":64}";
 
 /*
- * Returns `text` with `from` replaced by `to`, or with `to` after the opening brace if `from` is
- * empty.
+ * Returns `text` with `from` replaced by `to`. If `from` is empty, inserts `to` after the opening
+ * brace.
  */
 static const char *edit(const char *text, const char *from, const char *to)
 {
@@ -403,7 +403,7 @@ TEST(test_mistral)
     for (int l = 0; l < 32; l++)
         assert_int_equal(kvd_config_window(&c, l), 4096);
     assert_int_equal(kvd_config_d_embed(&c), 4096);
-    /* Missing entries take Transformers' defaults; null means no window. */
+    /* Missing entries take the defaults of Transformers. A sliding_window of null means none. */
     c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", ""));
     assert_int_equal(kvd_config_window(&c, 31), 4096);
     c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", "\"sliding_window\":null,"));
@@ -436,7 +436,7 @@ TEST(test_qwen)
     assert_int_equal(kvd_config_window(&c, 21), 32768);
     c = read_whole(edit(qwen3, "", "\"rope_parameters\":null,"));
     assert_true(c.qk_norm && !c.bias_qkv && !c.bias_o);
-    /* head_dim 128 is twice hidden_size / num_attention_heads. */
+    /* The file states head_dim 128, twice hidden_size / num_attention_heads. */
     assert_int_equal(c.d_head, 128);
     c = read_whole(edit(qwen3, "\"head_dim\":128,", ""));
     assert_int_equal(c.d_head, 128);
@@ -546,7 +546,7 @@ TEST(test_opt)
 TEST(test_falcon)
 {
     kvd_config c = read_whole(falcon_7b);
-    /* multi_query: one KV head, although num_kv_heads = 71 */
+    /* Multi-query attention has one KV head, although the file states num_kv_heads = 71. */
     assert_int_equal(c.n_kv_heads, 1);
     assert_int_equal(c.d_head, 64);
     assert_int_equal(c.d_ffn, 4 * 4544);

@@ -110,7 +110,7 @@ TEST(test_gemma3)
     assert_true(c.rope_factor == 8 && c.rope_theta == 1e6 && c.rope_local_theta == 1e4);
     assert_true(fabs(c.score_scale - 1 / sqrt(168)) < 1e-15);
 
-    /* Transformers 5: separate RoPE settings per type of layer. */
+    /* Transformers 5 writes separate RoPE settings for each type of layer. */
     c = accept("{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"num_hidden_layers\":2,"
                "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":9,"
                "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2.0,"
@@ -128,7 +128,9 @@ TEST(test_gemma3)
         gemma3, "\"sliding_window\":1024",
         "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}",
         "rope_parameters: sliding_attention: rope type 'linear'");
-    /* Settings that Transformers ignores have no known meaning and must be rejected. */
+    /*
+     * Transformers ignores these settings, so their meaning is unknown and they must be rejected.
+     */
     refuse_config(gemma3_text, "\"rope_scaling\":null",
                   "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":8}",
                   "'rope_parameters' has neither 'full_attention' nor 'sliding_attention'");
@@ -233,7 +235,7 @@ TEST(test_yarn)
                   "'short_factor' is not known for rope type 'yarn'");
     /* NousResearch/Yarn-Llama-2-7b-64k has the note "finetuned". */
     (void)accept(edit_config(qwen, "\"factor\":4.0", "\"factor\":4.0,\"finetuned\":true"));
-    /* Below max_position_embeddings, dynamic NTK keeps frequencies. */
+    /* Below max_position_embeddings, dynamic NTK does not change frequencies. */
     const kvd_config plain =
         accept(edit_config(qwen, "\"original_max_position_embeddings\":32768,\"type\":\"yarn\"",
                            "\"type\":\"dynamic\""));

@@ -48,7 +48,7 @@ static kvd_corpus *opened(const kvd_corpus_spec *spec)
     return c;
 }
 
-/* Checks the lengths of all sequences. want: a list such as "4 4 2". */
+/* Checks the lengths of all sequences, such as "4 4 2". */
 static void assert_lengths(const kvd_corpus *c, const char *want)
 {
     char got[256] = "";
@@ -84,7 +84,7 @@ TEST(test_random)
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
     kvd_corpus_close(b);
-    /* Another sequence length must change the hash. */
+    /* If the ids are cut into sequences of another length, the hash must change. */
     spec.seed = 7, spec.seq_len = 99;
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
@@ -109,7 +109,7 @@ TEST(test_windows_of_ids)
     kvd_corpus_close(c);
 }
 
-/* Exactly max_tokens, if sequences of at least 2 tokens allow. */
+/* The corpus must have exactly max_tokens tokens if sequences of at least 2 tokens allow. */
 TEST(test_max_tokens)
 {
     const char *path = put("ids.csv", "1,2,3,4,5,6,7,8,9\n10,11\n12,13,14,15,16\n");
@@ -225,7 +225,7 @@ TEST(test_kinds_of_text)
             assert_string_equal(kvd_corpus_hash(c), hash);
         kvd_corpus_close(c);
     }
-    /* Plain text must give the hash of JSON and CSV files with the same documents. */
+    /* Plain text files must have the hash of JSON and CSV files with equal documents. */
     const char *paths[2] = {put("1.txt", "first one\nhere"), put("2.txt", "second \xc3\xa4, here")};
     kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
     kvd_corpus *c = opened(&spec);
@@ -326,10 +326,7 @@ TEST(test_refused_ids)
     refuse_ids("1\n2\n", 0, ": no sequence of at least 2 tokens");
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
-    /*
-     * Limit 7: the second sequence has 2 tokens, as 3 would leave one token. The message counts all
-     * 6 tokens.
-     */
+    /* With a limit of 7, the second sequence has 2 tokens, because 3 would leave one token. */
     refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};
     refused(&spec, "5 tokens cannot be cut into sequences of 2");

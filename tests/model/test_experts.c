@@ -17,7 +17,7 @@
 
 typedef struct {
     unsigned char *bytes;
-    /* n: bytes of the file; data: offset of the first tensor */
+    /* bytes of the file; offset of the first tensor */
     size_t n, data;
     json_t *header;
 } file;
@@ -93,7 +93,7 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
     return fine;
 }
 
-/* NaN weights must reach the result from chosen experts only. */
+/* A NaN in an expert's weights must reach the result only if the expert is chosen. */
 static void test_only_the_chosen(void **state)
 {
     const char *name = *state;
@@ -129,7 +129,7 @@ static void test_only_the_chosen(void **state)
     json_decref(f.header);
 }
 
-/* Equal logits choose the lowest indices with equal factors. */
+/* Equal router logits choose experts with the lowest indices and give equal factors. */
 static void test_equal_logits(void **state)
 {
     (void)state;
@@ -147,7 +147,7 @@ static void test_equal_logits(void **state)
     json_decref(f.header);
 }
 
-/* More tokens than an expert processes at once. */
+/* The batch has more tokens than an expert processes at once. */
 static void test_large_batch(void **state)
 {
     enum { SEQUENCES = 12, LENGTH = 100 };
@@ -185,7 +185,7 @@ static void test_large_batch(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* config.json of Mixtral, relevant fields. */
+/* config.json of Mixtral, relevant fields */
 static const char mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":1,"
     "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,"
@@ -291,7 +291,7 @@ typedef struct {
     size_t bytes;
 } stored_tensor;
 
-/* Looks up an expert's tensor in a file of n tensors t, which may store all experts in one. */
+/* Looks up an expert's tensor in a file of n tensors t. One tensor may hold all experts. */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
 {
@@ -326,7 +326,7 @@ static void test_stored_together(void **state)
     kvd_err err = {""};
     kvd_tensor t;
     float x[128];
-    /* 3 experts, matrices [2][64] in MXFP4. */
+    /* Codes and scales of 3 experts with matrices [2][64] in MXFP4. */
     stored_tensor good[] = {{"m.experts.w_blocks", "U8", "[3,2,2,16]", 192},
                             {"m.experts.w_scales", "U8", "[3,2,2]", 12}};
     assert_int_equal(find_stored(good, 2, name, &t, &err), 0);
@@ -346,7 +346,7 @@ static void test_stored_together(void **state)
     assert_int_equal(find_stored(good, 2, "m.experts.1.v.weight", &t, &err), 1);
     assert_int_equal(find_stored(good, 2, "m.experts.1.w.bias", &t, &err), 1);
 
-    /* 3 experts, matrices [in][out] and biases. */
+    /* Matrices [in][out] of 3 experts, and biases. */
     const stored_tensor plain[] = {{"m.experts.w", "F32", "[3,4,2]", 96},
                                    {"m.experts.w_bias", "F32", "[3,2]", 24}};
     assert_int_equal(find_stored(plain, 2, name, &t, &err), 0);
@@ -395,7 +395,7 @@ static void test_stored_together(void **state)
     assert_string_equal(of, "x.experts.0.y.bias");
     assert_false(kvd_stacked_name("x.expert.y", of, sizeof of));
     assert_false(kvd_stacked_name("x.experts.y", of, 10));
-    /* A failing call closes the file of the previous call. */
+    /* A failing call closes the file that the previous call opened. */
     (void)find_stored(good, 0, name, &t, &err);
 }
 
@@ -502,7 +502,7 @@ static void test_refused_by_name(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* Only chosen experts' matrices count. */
+/* Only the matrices of chosen experts count. */
 static void test_flop_counts(void **state)
 {
     (void)state;

@@ -11,7 +11,7 @@
 
 static const char folder[] = "tests/data/families";
 
-/* *state: name of the model's folder. */
+/* *state is the name of the model's folder. */
 static void test_transformers(void **state)
 {
     const char *name = *state;
@@ -38,7 +38,10 @@ static kvd_checkpoint *open_family(const char *name)
     return checkpoint;
 }
 
-/* Sequences of a batch must not affect each other, also with LongRoPE's lengths. */
+/*
+ * Sequences of a batch must not affect each other, not even through LongRoPE's dependence on
+ * length.
+ */
 static void test_batch(void **state)
 {
     kvd_err err = {""};
@@ -104,7 +107,7 @@ static void test_two_parts(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Weights of single heads in a tensor of several matrices. */
+/* Weights of single heads must be read from tensors that store several matrices. */
 static void test_slices_of_shared_tensors(void **state)
 {
     (void)state;
@@ -145,7 +148,7 @@ static void test_configuration_decides(void **state)
 {
     (void)state;
     static const char *const cases[][4] = {
-        /* folder, text to replace in config.json, new text, message */
+        /* Columns: folder, text to replace in config.json, new text, message. */
         {"llama-biases", "\"attention_bias\": true", "\"attention_bias\": false",
          "self_attn.k_proj.bias' is not part of this llama model of 2 layers"},
         {"opt-nobias", "\"enable_bias\": false", "\"enable_bias\": true",
@@ -178,7 +181,7 @@ static void test_configuration_decides(void **state)
     }
 }
 
-/* The prefix of a family ("model.") may be missing in all tensor names, not in some. */
+/* The prefix "model." may be missing from all tensor names, but not from some. */
 static void test_names_without_base(void **state)
 {
     (void)state;
@@ -187,7 +190,7 @@ static void test_names_without_base(void **state)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        /* llama-biases has an output head of its own, so names without "model." are unambiguous. */
+        /* llama-biases has an output head of its own, so names without "model." are accepted. */
         {"llama-biases", "\"model\\.", "      \"", NULL},
         /* Names as Transformers 4.52 and later may write them. */
         {"mistral3", "\"language_model\\.model\\.",
@@ -220,7 +223,7 @@ static void test_names_without_base(void **state)
     }
 }
 
-/* Feed-forward blocks without gate, and a sliding window. */
+/* Tests feed-forward blocks without gate, and a sliding window. */
 static void test_flop_counts(void **state)
 {
     (void)state;
@@ -237,8 +240,7 @@ static void test_flop_counts(void **state)
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
     assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
     /*
-     * 5 tokens: layer 0 (window 3) sees 1, 2, 3, 3, 3 keys, mean 12 / 5; layer 1 sees 1 .. 5, mean
-     * 3.
+     * 5 tokens: queries of layer 0 (window 3) see 12 / 5 keys on average, those of layer 1 see 3.
      */
     assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) <
                 1e-6);

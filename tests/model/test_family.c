@@ -104,7 +104,7 @@ TEST(test_grouped_rows)
     assert_place(&c, KVD_PART_V, false, name, 48, 12, 20, 12, 4, 16);
     assert_place(&c, KVD_PART_V, true, "transformer.h.11.self_attention.query_key_value.bias", 48,
                  12, 0, 12, 4, 16);
-    /* Falcon's variants name the norm before the feed-forward block differently. */
+    /* Falcon's variants have different names for the norm before the feed-forward block. */
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.ln_mlp.bias", 20, 20, 0, 0, 20, 20);
     c.order = KVD_ORDER_BEFORE;
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.post_attention_layernorm.bias", 20,
@@ -118,7 +118,7 @@ TEST(test_grouped_rows)
                  20, 0, 0, 20, 20);
 }
 
-/* Every row of a tensor must belong to exactly one matrix. */
+/* Every row of a tensor of several matrices must belong to exactly one. */
 TEST(test_parts_cover_their_tensor)
 {
     static const char *const families[] = {"phi3", "falcon"};
@@ -185,7 +185,7 @@ TEST(test_knows)
     assert_false(kvd_family_knows(&llama, "model.layers.12.self_attn.rotary_emb.inv_freq"));
 }
 
-/* Each KV head has its rows of W_Q, W_K and W_V, so W_K's rows are not adjacent. */
+/* W_Q, W_K and W_V alternate by KV head in this tensor, so the rows of W_K are not adjacent. */
 TEST(test_read)
 {
     kvd_err err = {""};

@@ -83,7 +83,7 @@ TEST(test_demo_model_matches_reference)
     compare_with_reference("kvdim-6m", "data/models/kvdim-6m", 6);
 }
 
-/* The output head is converted in several parts. */
+/* The output head is so large that it is converted in several parts. */
 TEST(test_head_in_slabs)
 {
     kvd_err err;
@@ -97,7 +97,7 @@ TEST(test_head_in_slabs)
     compare_with_reference("head in slabs", in_folder("slabs"), 3);
 }
 
-/* A header that is one byte longer puts all float32 tensors at odd addresses. */
+/* A header that is one byte longer puts every float32 tensor at an odd address. */
 TEST(test_unaligned_tensors)
 {
     kvd_err err;
@@ -233,7 +233,7 @@ TEST(test_last_layer)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* kvd_forward_residual and kvd_forward_run_from must together give kvd_forward_run's bits. */
+/* kvd_forward_residual and kvd_forward_run_from together must give the bits of kvd_forward_run. */
 TEST(test_run_in_two_parts)
 {
     kvd_err err = {""};
@@ -325,10 +325,7 @@ TEST(test_bad_batches)
     kvd_checkpoint_close(checkpoint);
 }
 
-/*
- * The message must name the first layer and token with non-finite numbers. Tokens 0 to 29: two
- * sequences.
- */
+/* The message must name the first layer and token whose numbers are not finite. */
 TEST(test_nonfinite_weights)
 {
     const struct {
@@ -399,7 +396,7 @@ TEST(test_wrong_shape_and_missing_tensor)
 }
 
 /*
- * Outputs of kvd_forward_weights_o's matrices, summed over heads, must equal the output projection.
+ * Outputs computed for each head with kvd_forward_weights_o must add up to the output projection.
  */
 TEST(test_weight_slices)
 {
@@ -451,7 +448,7 @@ TEST(test_flop_counts)
                           .d_model = 64,
                           .d_ffn = 96,
                           .vocab_size = 300};
-    /* Per token: 2 per weight, 4 d_head per query head and visible key. */
+    /* A token takes 2 operations per weight, and 4 d_head per query head and visible key. */
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
     assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));
     assert_true(kvd_forward_flop_per_token(&c, 9) == 2 * (2 * weights + 4.0 * 16 * 4 * 5));

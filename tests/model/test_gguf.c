@@ -12,7 +12,7 @@
 
 #define DATA "tests/data/gguf/"
 
-/* *state: GGUF file, folder of the expected numbers. */
+/* *state: name of the GGUF file, and folder of the expected numbers. */
 static void test_same_as_folder(void **state)
 {
     char name[64], folder[64], model[256], expected[256];
@@ -100,7 +100,7 @@ static void test_same_weights(void **state)
     }
 }
 
-/* Blocks with scale 0.5; values computed by hand from the format's definition. */
+/* Blocks with scale 0.5 must have values computed by hand from the format's definition. */
 static void test_blocks(void **state)
 {
     (void)state;
@@ -111,7 +111,7 @@ static void test_blocks(void **state)
         q8[2 + i] = (unsigned char)(i * 8 + 1);
     for (size_t i = 0; i < 16; i++)
         q4[2 + i] = (unsigned char)(i | (15 - i) << 4);
-    /* upper byte of the float16 scale, which becomes -1 */
+    /* The upper byte of the float16 scale, which becomes -1. */
     q8[Q8_BYTES + 1] = q4[Q4_BYTES + 1] = 0xbc;
     memset(q8 + Q8_BYTES + 2, 0x80, 32);
     kvd_tensor t = {.packing = KVD_Q8_0, .rank = 2, .dims = {2, 32}, .n = 64, .data = q8};
@@ -133,7 +133,7 @@ static void test_blocks(void **state)
     assert_string_equal(kvd_tensor_type_name(&t), "q4_0");
 }
 
-/* Dequantised blocks must have package gguf's bits. */
+/* Dequantised blocks must have the bits of package gguf. */
 static void test_blocks_of_ggml(void **state)
 {
     (void)state;
@@ -164,7 +164,7 @@ static void test_blocks_of_ggml(void **state)
     }
     assert_int_equal(compared, KVD_MXFP4 - KVD_PLAIN);
     kvd_gguf_close(g);
-    /* MXFP4 scale 255 means NaN (specification), although ggml reads 2^127. */
+    /* An MXFP4 scale of 255 means NaN in the specification, although ggml reads 2^127. */
     unsigned char block[17] = {255, 0x21};
     float out[2];
     kvd_block_read(KVD_MXFP4, block, 0, 2, out);
@@ -280,7 +280,7 @@ static void put_tensor(bytes *f, const char *name, size_t rows, size_t cols, uin
 static void expect(const bytes *f, size_t n, const char *message)
 {
     kvd_err err = {""};
-    /* exact size, so that a sanitizer detects reads beyond the end */
+    /* A copy of exactly this size lets a sanitizer detect reads beyond the end. */
     unsigned char *copy = malloc(n ? n : 1);
     assert_non_null(copy);
     memcpy(copy, f->b, n);
@@ -332,7 +332,7 @@ static void test_refused_files(void **state)
     put_text(&f, "key");
     put(&f, 9, 4);
     put(&f, 10, 4);
-    put(&f, UINT64_C(1) << 61, 8); /* 2^61 elements of 8 bytes: the size overflows to 0 */
+    put(&f, UINT64_C(1) << 61, 8); /* 2^61 elements of 8 bytes: the product overflows to 0 */
     put(&f, 0, 8);
     expect(&f, f.n, "'key': cut short: a list");
     put_head(&f, 0, 1);
@@ -505,14 +505,14 @@ static void test_refused_models(void **state)
 
 enum { T_U32 = 4, T_F32 = 6, T_TEXT = 8 };
 
-/* Values that change the model in an unsupported way must be refused. */
+/* Values that change the model in a way that kvdim does not support must be refused. */
 static void test_refused_values(void **state)
 {
     (void)state;
     static const struct {
         const char *key;
         uint32_t type;
-        uint64_t value; /* T_F32: bits of the float */
+        uint64_t value; /* value; bits of the float for T_F32 */
         const char *message;
     } cases[] = {
         {"split.count", T_U32, 2,
@@ -616,7 +616,7 @@ static void test_refused_tokenizers(void **state)
     }
 }
 
-/* The GGUF file's tokenizer is preferred to tokenizer.json. */
+/* The tokenizer of the GGUF file is preferred to tokenizer.json. */
 static void test_where_the_tokenizer_is(void **state)
 {
     (void)state;

@@ -7,7 +7,7 @@
 
 enum { D = 12, F = 10, L = 3, H = 6, KV = 2, V = 7, S = 5, DH = D / H };
 
-/* Returns a llama2.c file whose i-th float is i, so that values show offsets. */
+/* Returns a llama2.c file whose i-th float is i, so that the values of a tensor show the offset. */
 static unsigned char *make_file(const int32_t *header, size_t n_floats, size_t *len)
 {
     *len = 28 + 4 * n_floats;
@@ -40,7 +40,7 @@ static void check(const void *bytes, const kvd_config *c, const char *name, size
         fail_msg("%s: begins at %g, ends at %g, wanted %zu", name, (double)first, (double)last, at);
 }
 
-/* Checks every tensor's offset, in llama2.c's order. */
+/* Checks the offsets of all tensors, in llama2.c's order. */
 static void check_all(int tied)
 {
     static const struct {
@@ -109,7 +109,7 @@ static void check_all(int tied)
         assert_int_equal(kvd_llama2c_find("m.bin", bytes, &c, none[i], &t), 1);
     }
 
-    /* Bytes added to the file size. */
+    /* changes of the file size in bytes */
     const long off[] = {-4, 4, -1, 1};
     unsigned char *longer = calloc(1, len + 4);
     assert_non_null(longer);

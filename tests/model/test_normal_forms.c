@@ -1,5 +1,5 @@
 /*
- * Tests Unicode normalization of every character against hashes from Hugging Face tokenizers
+ * Tests Unicode normalization of every character against hashes of Hugging Face's results
  * (tests/oracle/make_normal_forms.py).
  */
 #include <stdio.h>
@@ -24,7 +24,7 @@ static void put(kvd_buffer *text, uint32_t c)
     assert_int_equal(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err), 0);
 }
 
-/* Normalizes c alone (`lower`) or between other characters, as make_normal_forms.py. */
+/* Normalizes c alone (if `lower`) or between other characters, as make_normal_forms.py does. */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {
@@ -73,7 +73,7 @@ static void check(const char *name, const json_t *blocks)
             fail_msg("%s of characters from U+%s", name, key);
         seen++;
     }
-    /* 0x20000 / 0x1000 = 32 blocks, and one from U+2F800. */
+    /* 0x20000 / 0x1000 = 32 blocks of characters, and one block from U+2F800. */
     assert_int_equal(seen, 33);
     kvd_buffer_release(&text);
     kvd_buffer_release(&scratch);
@@ -96,7 +96,7 @@ TEST(test_every_character)
     json_decref(all);
 }
 
-/* Sorting combining marks in falling order must not take quadratic time. */
+/* Sorting many combining marks in falling order must not take quadratic time. */
 TEST(test_many_marks)
 {
     enum { N = 100000 };

@@ -5,7 +5,7 @@
 #include "model/checkpoint/safetensors.h"
 #include "unit.h"
 
-/* A file's bytes, allocated exactly so that a sanitizer detects reads beyond the end. */
+/* Bytes of a file. The exact size lets a sanitizer detect reads beyond the end. */
 typedef struct {
     unsigned char *bytes;
     size_t len;
@@ -100,7 +100,7 @@ TEST(test_reference_file)
     kvd_safetensors_close(s);
 }
 
-/* Entries in any order, padding after the header, no tensor. */
+/* Valid files may have entries in any order, padding after the header, and no tensor. */
 TEST(test_accepted)
 {
     static const struct {

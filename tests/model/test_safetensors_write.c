@@ -36,7 +36,9 @@ static unsigned char *made_bytes(size_t i, size_t n)
     return b;
 }
 
-/* All ranks, empty tensors, unsupported dtypes, a name that JSON must escape. */
+/*
+ * Tests all ranks, empty tensors, dtypes that the reader lacks, and a name that JSON must escape.
+ */
 TEST(test_round_trip)
 {
     kvd_tensor_spec spec[] = {{"b", "BF16", 2, {3, 5}},      {"f", "F32", 4, {2, 1, 3, 2}},
@@ -90,7 +92,7 @@ TEST(test_round_trip)
     }
 }
 
-/* Tensors begin at multiples of their element size: wide elements come first. */
+/* Tensors begin at multiples of their element size, because wide elements come first. */
 TEST(test_alignment)
 {
     kvd_tensor_spec spec[] = {{"a", "BF16", 1, {3}},

@@ -13,8 +13,8 @@
 #include "unit.h"
 
 /*
- * Numbers of weights as counted by Transformers (tests/oracle/count_shapes.py). Falcon's output
- * head, a copy of the embedding, counts once.
+ * Numbers of weights counted by Transformers (tests/oracle/count_shapes.py). Falcon's output head
+ * is the embedding and counts once.
  */
 static const struct {
     const char *name;
@@ -73,7 +73,7 @@ TEST(test_unknown)
     assert_non_null(strstr(err.msg, ", falcon-180b"));
 }
 
-/* Published test vectors of Random123 for philox4x32 with 10 rounds. */
+/* Test vectors that Random123's authors published for philox4x32 with 10 rounds. */
 TEST(test_philox)
 {
     static const struct {
@@ -96,7 +96,7 @@ TEST(test_philox)
     }
 }
 
-/* Returns element i: four random 16-bit numbers' sum less its mean, scaled, rounded to bf16. */
+/* Returns element i: sum of four random 16-bit numbers less the mean, scaled, rounded to bf16. */
 static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
 {
     uint32_t x[4] = {(uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), 0, 0}, bits;
@@ -136,7 +136,7 @@ TEST(test_any_piece)
         assert_true(whole[i] == 1);
 }
 
-/* Moments and correlations must be those of independent numbers. */
+/* Moments and correlations of random weights must be those of independent numbers. */
 TEST(test_moments)
 {
     enum { N = 1 << 20 };
@@ -163,8 +163,8 @@ TEST(test_moments)
         }
         assert_true(fabs(sum / N) < 5 * deviation);
         /*
-         * v: variance 1, kurtosis 2.7, so v^2 has standard deviation sqrt(1.7) = 1.31. Tolerance:
-         * five standard errors.
+         * v has variance 1 and kurtosis 2.7, so v^2 has standard deviation sqrt(1.7) = 1.31.
+         * Tolerance: five standard errors.
          */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
@@ -225,7 +225,7 @@ static kvd_checkpoint *open_shape(const kvd_shape *s, uint64_t seed)
     return c;
 }
 
-/* Weight matrices must equal the rows that their kvd_place describes. */
+/* Weight matrices must equal the rows of their tensor that kvd_place describes. */
 TEST(test_parts)
 {
     for (size_t i = 0; i < N_DEEP; i++) {
@@ -288,7 +288,7 @@ TEST(test_names)
     assert_string_equal(err.msg,
                         "no tokenizer for 'shape:llama': random weights go with token ids");
 
-    /* The tied tensor must be found under both names. */
+    /* The tied tensor must be found under the embedding's name and the output head's. */
     assert_int_equal(kvd_checkpoint_tensor(tied, "model.embed_tokens.weight", 500, 128, &t, &err),
                      0);
     assert_int_equal(kvd_checkpoint_tensor(tied, "lm_head.weight", 500, 128, &u, &err), 0);
@@ -326,7 +326,7 @@ TEST(test_identity)
 }
 
 typedef struct {
-    double qk, v; /* largest |x| over all layers */
+    double qk, v; /* largest |x| over all layers of Q and K, and of V */
 } extremes;
 
 static int watch(void *ctx, const kvd_attention_in *in, kvd_err *err)

@@ -1,4 +1,7 @@
-/* Tests streaming of random weights: after their pages left memory, weights must be read again. */
+/*
+ * Tests streaming of weights: after pages were removed from memory, weights must be read again with
+ * equal bits.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +15,8 @@
 #include "write_shape.h"
 
 /*
- * Several matrices per tensor, a tied output head, grouped heads. Matrices take several memory
- * pages.
+ * Models with several matrices per tensor, a tied output head, or grouped heads. A matrix takes
+ * several memory pages.
  */
 static const kvd_shape made[] = {
     {"phi3", "", "",
@@ -102,7 +105,7 @@ static void run(const kvd_checkpoint *c, float *hidden, float *logits)
     kvd_dense_attention dense;
     kvd_dense_attention_init(&dense);
     kvd_forward *f = kvd_forward_new(c, N, N, &err);
-    /* The first run drops the weights' pages, the second reads them again. */
+    /* The first run drops the pages of the weights, the second reads them again. */
     if (!f || kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_logits(f, hidden, N, logits, &err))
@@ -125,7 +128,9 @@ TEST(test_same_pass)
         }
 }
 
-/* A failing hook ends the run at layer 0. No prefetch thread may read the closed file. */
+/*
+ * A hook that fails, so that the run ends early. No prefetch thread may then read the closed file.
+ */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     (void)self;

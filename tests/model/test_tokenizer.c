@@ -67,8 +67,8 @@ TEST(test_fixtures)
 }
 
 /*
- * Encodes `cut` bytes as the start of a longer text. Returns the number of ids, which must begin
- * the document's.
+ * Encodes `cut` bytes as the start of a longer text. The ids must begin the ids of the document.
+ * Returns their number.
  */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
@@ -96,7 +96,8 @@ static uint32_t next_random(uint32_t below)
 }
 
 /*
- * Runs expect_start on random documents of `parts` and `texts`. Returns the fraction of ids found.
+ * Runs expect_start on random documents of `parts` and `texts`. Returns the fraction of ids found
+ * from starts.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -130,7 +131,7 @@ static double expect_starts(const char *what, const kvd_tokenizer *t, const char
     return (double)found / (double)all;
 }
 
-/* Ids of a start must begin the document's ids, whatever follows. */
+/* The ids of a document's start must be the document's first ids, whatever follows. */
 TEST(test_starts)
 {
     static const char *const parts[] = {" ",
@@ -164,7 +165,9 @@ TEST(test_starts)
             variant(json_string_value(json_object_get(v, "base")), json_object_get(v, "patch"));
         const double share = expect_starts(name, t, parts, sizeof parts / sizeof *parts,
                                            json_object_get(cases, "texts"));
-        /* Only a start's last words are uncertain, so at least half of the ids must be found. */
+        /*
+         * Only the last words of a start are uncertain, so at least half of the ids must be found.
+         */
         if (share < 0.5)
             fail_msg("%s: starts have %.3f of their ids", name, share);
         kvd_tokenizer_free(t);
@@ -172,9 +175,7 @@ TEST(test_starts)
     json_decref(cases);
 }
 
-/*
- * Each tokenizer has one step that may wait for more text, so that errors cannot hide each other.
- */
+/* Each tokenizer has only one step that may wait for more text, so that no error is hidden. */
 TEST(test_starts_that_wait)
 {
 #define LETTERS                                                                                    \
@@ -249,7 +250,7 @@ static char *read_start(const char *path, size_t len)
     return s;
 }
 
-/* Tests real tokenizers and texts that this machine has. */
+/* Tests real tokenizers and texts if this machine has any. */
 TEST(test_shared_inputs)
 {
     const char *shared = getenv("KVDIM_SHARED");
@@ -288,7 +289,7 @@ TEST(test_shared_inputs)
         compared += ids.n;
         for (size_t cut = 1000; cut < len; cut = 3 * cut + 1) {
             const size_t n = expect_start(path, t, text, cut, &ids);
-            /* At least half of the ids of the characters before the last 500 must be found. */
+            /* At least half of the ids before the last 500 characters must be found. */
             assert_true((double)n > 0.5 * (double)(cut - 500) / (double)len * (double)ids.n);
         }
         free(text);
@@ -319,7 +320,7 @@ TEST(test_lowercase)
     kvd_ids_release(&lower);
 }
 
-/* Megabytes without a word boundary must take O(n log n) time. */
+/* Megabytes without a word boundary must be tokenized in O(n log n) time. */
 TEST(test_long_documents)
 {
     static const char *const files[] = {"gpt2", "llama3", "llama2"};
@@ -349,7 +350,7 @@ TEST(test_long_documents)
             assert_int_equal(n, len);
             assert_memory_equal(back, s, len);
             free(back);
-            /* quadratic time would be an hour */
+            /* A quadratic tokenizer would need an hour. */
             assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 20);
         }
         kvd_ids_release(&ids);
@@ -358,7 +359,7 @@ TEST(test_long_documents)
     free(s);
 }
 
-/* Byte-level: decoding must return random text, also with special tokens. */
+/* Byte-level tokenizers must return random text, also with special tokens. */
 TEST(test_round_trip)
 {
     kvd_err err;
@@ -404,7 +405,7 @@ TEST(test_round_trip)
     kvd_tokenizer_free(t);
 }
 
-/* Each ill-formed sequence at a cut character becomes one U+FFFD. */
+/* If the ids end within a character, each ill-formed sequence becomes one U+FFFD. */
 TEST(test_decode_cut_character)
 {
     kvd_err err;

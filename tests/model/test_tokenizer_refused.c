@@ -13,7 +13,7 @@
 #include "tokenizer_case.h"
 #include "unit.h"
 
-/* Returns a small tokenizer.json in which `field` is `value`. */
+/* Returns the tokenizer.json of a small tokenizer in which `field` has the value `value`. */
 static char *small(const char *field, const char *value)
 {
     json_error_t why;
@@ -172,7 +172,7 @@ TEST(test_refused_bytes)
         "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}";
     expect_refused(same, strlen(same), "duplicate object key");
 
-    /* JSON and sequence steps nested too deeply must be refused. */
+    /* JSON or sequence steps that are nested too deeply must be refused. */
     const size_t deep = 100000;
     char *text = malloc(60 * deep);
     assert_non_null(text);
@@ -270,7 +270,7 @@ TEST(test_bad_texts)
     }
     kvd_tokenizer_free(t);
 
-    /* Exponential patterns must end at PCRE2's limit. */
+    /* A pattern that takes exponential time must end at PCRE2's limit. */
     json_error_t why;
     json_t *patch =
         json_loads("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?:a|a)+$\"},"
@@ -319,7 +319,7 @@ static kvd_tokenizer *splits_at(const char *base, const char *regex)
     return t;
 }
 
-/* A pattern that reads far ahead everywhere must fail within seconds. */
+/* A pattern that reads far ahead at every position must fail within seconds. */
 TEST(test_slow_patterns)
 {
     const size_t len = 2000000;
@@ -337,7 +337,7 @@ TEST(test_slow_patterns)
         assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 10);
         kvd_tokenizer_free(t);
     }
-    /* A linear pattern must be accepted for any length of text. */
+    /* A pattern that takes linear time must be accepted for any length of text. */
     kvd_tokenizer *t = splits_at("unknown", "[bx]a{0,60000}");
     kvd_err err;
     kvd_ids ids = {0};
@@ -347,7 +347,7 @@ TEST(test_slow_patterns)
     free(s);
 }
 
-/* A normalizer may lengthen text at most 64 times, also between added tokens. */
+/* A normalizer may make a text at most 64 times longer, also between added tokens. */
 TEST(test_growing_normalizer)
 {
     char long_a[1001] = "", *patch_text = NULL;
@@ -418,11 +418,11 @@ TEST(test_interrupted)
         const timer_t timer = stop_after(200);
         assert_int_equal(kvd_tokenizer_encode(t, s, len, true, &ids, &err), -1);
         assert_non_null(strstr(err.msg, "': interrupted"));
-        if (kvd_clock_s() - start > 5) /* the limit of one second, plus other processes' time */
+        if (kvd_clock_s() - start > 5) /* one second, plus time of other processes */
             fail_msg("%.1f s", kvd_clock_s() - start);
         assert_int_equal(timer_delete(timer), 0);
         kvd_run_release(&run);
-        /* kvd_run_start clears the timer's request to stop. */
+        /* kvd_run_start clears the request to stop that SIGTERM made. */
         assert_int_equal(kvd_run_start(&run, name, 1, arguments, &options, &err), 0);
         kvd_run_release(&run);
         kvd_tokenizer_free(t);

@@ -1,6 +1,6 @@
 /*
- * Made by tests/oracle/balanced.py with NumPy 2.4.6: moments of Q and K (ORACLE_D dimensions) and
- * their projections.
+ * Moments of Q and K (ORACLE_D dimensions) and their projections, computed by
+ * tests/oracle/balanced.py with NumPy 2.4.6.
  */
 enum { ORACLE_D = 6 };
 static const double oracle_cl[] = {

@@ -9,7 +9,7 @@
 
 static kvd_err err;
 
-/* Fills a table of n series, two rows each, as plots/accuracy.gp reads. */
+/* Fills a table with two rows for each of n series, in the columns of plots/accuracy.gp. */
 static void fill(kvd_table *t, int n, const char *tail)
 {
     char name[120];
@@ -95,7 +95,7 @@ TEST(heights)
     assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
     assert_int_equal(kvd_height_with_key(420, 980, 2, &t, 0, SIZE_MAX), 420 + 2 * 20);
     assert_int_equal(kvd_height_with_key(420, 60, 3, &t, 0, SIZE_MAX),
-                     /* one column always fits this width */
+                     /* A legend of one column always fits into this width. */
                      420 + 6 * 20);
     kvd_table_release(&t);
 }

@@ -81,7 +81,7 @@ TEST(test_measures)
     add(rows, "none", 1, 1000, 10, 0, 0.5);
     add(rows, "strawman", 1, 1000, 20, 2, 3);
     add(rows, "strawman", 1, 64, 4, 1, 1);
-    /* Measured on a CPU: not comparable with the papers' times. */
+    /* This row was measured on a CPU, so it must not be compared with the papers. */
     add(rows, "strawman", 0, 1000, 20, 9, 9);
     /* With online rotations, zdc counts as a method of its own. */
     add(rows, "zdc", 1, 1000, 20, 1, 0);
@@ -105,7 +105,7 @@ TEST(test_measures)
     is(&r, "jct-growth-strawman-decode_restore", "1000x256+64x256", 1, (const double[]){10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+1000x256", 1, (const double[]){-10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+999x256", 0, NULL);
-    /* Compared rows differ only in size or only in method. */
+    /* Rows are compared only if they differ in nothing but size or nothing but method. */
     add(rows, "strawman", 1, 2000, 20, 2, 3);
     kvd_rows_text(rows, "parallel", "sequence");
     is(&r, "jct-growth-strawman-decode_restore", "64x256+2000x256", 0, NULL);
@@ -141,7 +141,10 @@ static void add_score(kvd_rows *r, const char *method, const char *settings, dou
     kvd_rows_real(r, "perplexity", ppl);
 }
 
-/* zack's perplexity at h2o's job completion time (JCT): linear interpolation of logarithms. */
+/*
+ * zack's perplexity at h2o's completion time is interpolated between logarithms of measured
+ * perplexities.
+ */
 TEST(test_equal_time)
 {
     kvd_err err = {""};
@@ -171,7 +174,7 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /* Perplexities of unequal prompt lengths must not be compared. */
+    /* Perplexities must not be compared if prompt lengths differ. */
     add_score(ppl, "h2o", "h2o.heavy=0.1,h2o.recent=0.1", NAN, 50);
     kvd_rows_int(ppl, "prompt", 12);
     is(&r, "jct-perplexity-h2o-over-zack", "1000x256", 1,
@@ -195,14 +198,14 @@ TEST(test_shared_prompts)
     assert_non_null(rows);
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
-    /* Mode "tensor" exchanges partial sums: the 8 s must not count. */
+    /* In mode "tensor", GPUs exchange sums of partial results. These 8 s must not count. */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
     add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);
     add_shared(rows, "zack,p=0.7", "zack", 2, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "tensor", 8);
-    /* 4 GPUs with 64 prompt tokens have no uncompressed result. */
+    /* The uncompressed cache has no measurement on 4 GPUs with 64 prompt tokens. */
     add_shared(rows, "zack,p=0.3", "zack", 4, 64, "sequence", 1);
     char name[] = "a";
     kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};

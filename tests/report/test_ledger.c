@@ -35,7 +35,10 @@ static void put_file(const char *name, const char *a, const char *b)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Two heads, four dimensions. Largest: 6 and 10, mean 8, sample standard deviation 2 sqrt 2. */
+/*
+ * Singular values of two heads. The largest, 6 and 10, have mean 8 and sample standard deviation 2
+ * sqrt 2.
+ */
 static double sigma_k[] = {6, 2, 1, 0.5, 10, 2, 1, 0.5};
 
 static kvd_result spectrum(char *name)
@@ -57,8 +60,8 @@ static double expected_cv(void)
 }
 
 /*
- * Writes a ledger of one claim ("": none). A `row` without newline has the fields published_table
- * to null.
+ * Writes a ledger of one claim, or of none for "". Without newline, `row` has the fields
+ * published_table to null.
  */
 static void put_claim(const char *row)
 {
@@ -120,15 +123,12 @@ TEST(test_measures)
     static const struct {
         const char *name;
         double value;
-        /* Coefficient of variation in %: 100 * 2 sqrt(2) / 8. */
+        /* coefficient of variation in %: 100 * 2 sqrt(2) / 8 */
     } want[] = {{"cv:k", 35.35533905932738},
                 {"trailing-share:k", 100 * 1.5 / 11.5},
-                /* One of four singular values per head (0.5) is below 1. */
+                /* In each head, one of four singular values (0.5) is below 1. */
                 {"below-one:k", 25},
-                /*
-                 * Divided by sqrt(2), the root of the number of decomposed vectors, 1 and 0.5 are
-                 * below 1.
-                 */
+                /* Divided by sqrt(2) (the root of the number of vectors), 1 and 0.5 are below 1. */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         measure(&r, want[i].name, 1, &v);
@@ -138,7 +138,7 @@ TEST(test_measures)
     }
     assert_near(expected_cv(), want[0].value);
     measure(&r, "cv:qk", 0, &v);
-    /* Squared singular values: 36, 4, 1, 0.25 of 41.25, and 100, 4, 1, 0.25 of 105.25. */
+    /* Squared singular values are 36, 4, 1, 0.25 of 41.25 and 100, 4, 1, 0.25 of 105.25. */
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.95) == (2 + 1) / 2.0);
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.99) == 3);
     static const char *const bad[][2] = {
@@ -170,7 +170,7 @@ TEST(test_verdicts)
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
     put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\nend,3\n");
-    /* Measured: 35.36 %. */
+    /* The measured coefficient of variation is 35.36 %. */
     expect_verdict("t,*_percent,,,%,cv:k,within,0,,,,,", &r, KVD_REPRODUCED);
     expect_verdict("t,y_percent,,,%,cv:k,within,0.5,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict("t,y_percent,,,%,cv:k,within,0.7,,,,,", &r, KVD_REPRODUCED);
@@ -179,10 +179,13 @@ TEST(test_verdicts)
     expect_verdict("t,y_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_REPRODUCED);
     expect_verdict("t,x_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict(",,35,36,%,cv:k,between,35:36,,,,,", &r, KVD_REPRODUCED);
-    /* Without a comparison with the paper's number, the verdict is never "reproduced". */
+    /* Without a test against the paper's number, the verdict is never "reproduced". */
     expect_verdict(",,35,,%,cv:k,,,cv:k,at-most,99,,", &r, KVD_TREND_HOLDS);
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
-    /* Measured: 13 %. Without the claimed effect, 0 to 50 % is possible, so "cannot tell". */
+    /*
+     * The measured share is 13 %. Without the claimed effect, 0 to 50 % is possible, so the verdict
+     * cannot be "holds".
+     */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
     expect_verdict(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, KVD_HOLDS);
     expect_verdict(",,,,%,cv:k,above-null,,,,,,36:37 words", &r, KVD_DOES_NOT_HOLD);
@@ -193,7 +196,7 @@ TEST(test_verdicts)
     expect_verdict(",,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,", &r, KVD_NOT_MEASURED);
 }
 
-/* One value that violates the rule decides, whatever the mean. */
+/* One measured value that violates the rule decides, whatever the mean. */
 TEST(test_all_values_count)
 {
     char a[] = "a", b[] = "b";
@@ -224,7 +227,10 @@ static kvd_result similar(char **label, size_t *n_tokens, size_t n, kvd_similari
 
 TEST(test_similarity)
 {
-    /* Calibrations: text a, text b, random ids. Element (i, j): rotation of i, data of j. */
+    /*
+     * Three calibrations: text a, text b, random ids. Element (i, j) has the rotation of i and the
+     * data of j.
+     */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
     double delta[] = {0, 1.3, 1.4, 1.2, 0, 1.41, 1.4, 1.41, 0},
@@ -240,20 +246,20 @@ TEST(test_similarity)
                                 .overlap = overlap,
                                 .energy = energy,
                                 .random = {random, random, random, random}};
-    /* One text at two numbers of tokens: no evidence on different texts. */
+    /* A file of one text at two numbers of tokens must not count as different texts. */
     static char *counts[] = {"a", "t", "t"};
     static double far[9] = {5, 5, 5, 5, 5, 5, 5, 5, 5};
     static size_t few[] = {1000, 1000, 2000};
     kvd_similarity_pair far_pair = pair;
     far_pair.delta_ratio = far_pair.aligned_ratio = far_pair.energy = far;
-    /* Equal hashes are one text, not a pair of texts. */
+    /* Labels with equal hashes are one text and no pair. */
     static char *twice[] = {"a", "copy of a"}, same[] = "xxh3:1", *hashes[] = {same, same};
     static double equal[4] = {0};
     kvd_similarity_pair equal_pair = pair;
     equal_pair.delta_ratio = equal_pair.aligned_ratio = equal_pair.energy = equal;
     kvd_result item[] = {similar(labels, tokens, 3, &pair), similar(counts, few, 3, &far_pair),
                          similar(twice, tokens, 2, &equal_pair), similar(labels, tokens, 3, &pair)};
-    /* The last file repeats the first: no value counts. */
+    /* The last file repeats the first, so none of its values counts. */
     static char *contents[] = {"xxh3:2", "xxh3:3", "xxh3:4"};
     item[0].similarity.hash = item[3].similarity.hash = contents;
     item[2].similarity.hash = hashes;
@@ -265,11 +271,12 @@ TEST(test_similarity)
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
                 /*
-                 * Energy kept by the other text's rotation / own rotation: 0.72 / 0.8, 0.81 / 0.9.
+                 * Energy in the other text's rotation / energy in the own rotation: 0.72 / 0.8 and
+                 * 0.81 / 0.9.
                  */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /* Energy kept by the rotation of random ids / own rotation. */
+                /* Energy in the rotation of random ids / energy in the own rotation. */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -291,8 +298,8 @@ TEST(test_similarity)
 TEST(test_tokens)
 {
     /*
-     * delta: mean |A - B| of rotations; epsilon: mean |A|. Text t: delta / epsilon 1.2, 0.6, 0.3 at
-     * 1000, 2000, 4000 tokens.
+     * delta is the mean |A - B| of two rotations, epsilon the mean |A|. For text t, delta / epsilon
+     * is 1.2, 0.6, 0.3 at 1000, 2000, 4000 tokens.
      */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
@@ -314,7 +321,7 @@ TEST(test_tokens)
     size_t n, means = 0;
     kvd_err err = {""};
     assert_int_equal(kvd_token_points(&r, &p, &n, &err), 0);
-    /* Three numbers of tokens, with two reference rotations and their mean each. */
+    /* Three numbers of tokens have three points: two reference rotations and their mean. */
     assert_int_equal(n, 9);
     for (size_t i = 0; i < n; i++) {
         if (i % 3)
@@ -340,8 +347,8 @@ TEST(test_tokens)
 }
 
 /*
- * Makes a calibration: fraction `prune` dropped, k centroids, singular values `sigma` times those
- * of spectrum().
+ * Makes a calibration without the fraction `prune` of vectors, with k centroids. Singular values
+ * are `sigma` times those of spectrum().
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
@@ -403,7 +410,7 @@ TEST(test_fewer_rows)
                 {"centroids-fall:all", 1, 15.0 / 30},
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
-                /* "-rows": calibrations on token vectors; others: on centroids. */
+                /* Measures named "-rows" use calibrations on token vectors, others on centroids. */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
                 {"prune-spectrum:qk", 0, 0},
@@ -421,7 +428,7 @@ TEST(test_fewer_rows)
     kvd_rows_free(rows);
 }
 
-/* Pruning is compared with two halves of one text, labelled NAME-a and NAME-b. */
+/* The effect of pruning is compared with two halves of one text, labelled NAME-a and NAME-b. */
 TEST(test_halves)
 {
     static char label[6][8] = {"all", "half", "t-a", "t-b", "u-b", "text"};
@@ -438,20 +445,20 @@ TEST(test_halves)
     assert_near(v.value[0].null_lo, 25);
     assert_near(v.value[0].null_hi, 25);
     kvd_values_release(&v);
-    /* One half alone gives no range. */
+    /* If only one half was measured, there is no range to compare with. */
     measure(&without, "prune-spectrum:k", 1, &v);
     assert_true(isnan(v.value[0].null_lo) && isnan(v.value[0].null_hi));
     kvd_values_release(&v);
     expect_verdict(",,,,%,prune-spectrum:k,below-null,,,,,,halves", &with, KVD_HOLDS);
     expect_verdict(",,,,%,prune-spectrum:k,below-null,,,,,,halves", &without, KVD_CANNOT_TELL);
-    /* u-b has no other half: only "u" and "text" count as texts. */
+    /* u-b has no other half, so the texts are "u" and "text". */
     measure(&with, "cv:k", 2, &v);
     kvd_values_release(&v);
     for (int i = 0; i < 6; i++)
         free(item[i].spectrum.pair[KVD_PAIR_K].sigma);
 }
 
-/* h2o's KL divergence is interpolated to sparsity's cache size. */
+/* h2o's KL divergence is interpolated at sparsity's cache size. */
 TEST(test_pruning)
 {
     static const kvd_column columns[] = {
@@ -491,7 +498,9 @@ TEST(test_pruning)
     kvd_measured v;
     if (kvd_measure(&r, "h2o-over-sparsity-kl:all", &v, &err))
         fail_msg("%s", err.msg);
-    /* Unequal thresholds th and tl, and caches above all h2o results, do not count. */
+    /*
+     * Results with unequal thresholds th and tl, or with caches above all of h2o's, do not count.
+     */
     assert_int_equal(v.n, 1);
     assert_near(v.value[0].value, 0.03 / 0.02);
     assert_near(v.value[0].lo, sqrt(0.08 * 0.008) / 0.025);
@@ -572,7 +581,7 @@ TEST(test_shipped_ledger)
         if (strcmp(l.entry[k].id, "FDC Table 3") == 0)
             assert_true(l.entry[k].low == 49.55 && l.entry[k].high == 59.2);
     }
-    /* 104 figures and tables of the papers on ZACK, FDC, ZDC and LeanKV. */
+    /* The papers on ZACK, FDC, ZDC and LeanKV have 104 figures and tables. */
     assert_int_equal(l.figures.n, 104);
     assert_int_equal(l.figures.measured, 0);
     assert_int_equal(l.figures.unmeasured + l.figures.cannot + l.figures.nothing, 104);
@@ -627,7 +636,7 @@ TEST(test_rates_at_99)
             assert_string_equal(v.value[0].metric, "rouge1");
         kvd_values_release(&v);
     }
-    /* Several values: the interval of each must be shown. */
+    /* If a measure has several values, the interval of each must be shown. */
     kvd_ledger l = {0};
     target[0].saving = 0.7;
     target[0].saving_hi = 0.8;

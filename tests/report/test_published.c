@@ -7,7 +7,7 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-/* Writes tables.csv with rows `text` and a last row with their number. */
+/* Writes tables.csv with the rows `text` and a last row that states their number. */
 static void put_tables(const char *text)
 {
     char path[160];
@@ -36,8 +36,8 @@ static kvd_published_table table(const char *rows)
 }
 
 /*
- * epsilon: mean |A|; delta: mean |A - reference|. Triangle: |epsilon_a - epsilon_b| <= delta_a +
- * delta_b, plus rounding of 0.00005 each.
+ * Triangle inequality: |epsilon_a - epsilon_b| <= delta_a + delta_b. epsilon: mean |A|; delta: mean
+ * |A - reference|. Rounding: 0.00005 each.
  */
 TEST(test_triangle)
 {
@@ -45,7 +45,10 @@ TEST(test_triangle)
         const char *rows;
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
-                /* Deltas sum to 0.0009, epsilons differ by 0.0010 before rounding. */
+                /*
+                 * The deltas add up to 0.0009. The epsilons differ by 0.0010, which rounding can
+                 * explain.
+                 */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
@@ -62,8 +65,7 @@ TEST(test_triangle)
 }
 
 /*
- * Does one reference with mean |A| = epsilon explain all deltas? Model m: 0.0505; model n: none, as
- * orders differ.
+ * Tests if one reference explains the deltas of all data sets. Model m: yes (0.0505). Model n: no.
  */
 TEST(test_one_epsilon)
 {
@@ -77,8 +79,8 @@ TEST(test_one_epsilon)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * Three random deltas are in order with probability 1/6. Two models: expected 1/3, at least one
-     * 1 - (5/6)^2.
+     * Three random deltas are in the order of epsilons with probability 1/6. Of two models, at
+     * least one is with 1 - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
@@ -102,7 +104,7 @@ TEST(test_twins)
     assert_string_equal(twin[0].column[0], "p");
     assert_string_equal(twin[0].column[1], "r");
     assert_int_equal(twin[0].shared, 4); /* models a, b, c and d are in both tables */
-    /* Texts are compared: 0.80 differs from 0.8, so 3 of 4 are equal. */
+    /* Numbers are compared as text, so 0.80 differs from 0.8. */
     assert_int_equal(twin[0].equal, 3);
     free(twin);
     assert_int_equal(kvd_published_doubles(temp_folder(), &same, &n, &err), 0);
@@ -113,7 +115,7 @@ TEST(test_twins)
     free(same);
 }
 
-/* Expected numbers: docs/results.md. */
+/* The expected numbers are those of docs/results.md. */
 TEST(test_papers)
 {
     static const struct {
@@ -134,7 +136,7 @@ TEST(test_papers)
                     const kvd_published_triangle x = kvd_published_triangle_of(&t.model[i], a, b);
                     pairs += x.pairs;
                     violated += x.violated;
-                    /* Every violation involves the text PG-19. */
+                    /* Every violated inequality involves the text PG-19. */
                     assert_true(!x.violated || !strcmp(t.model[i].dataset[a], "PG-19") ||
                                 !strcmp(t.model[i].dataset[b], "PG-19"));
                 }

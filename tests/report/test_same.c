@@ -1,4 +1,4 @@
-/* Tests when results may be compared. */
+/* Tests which results may be compared. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +53,7 @@ static kvd_rows *table(const kvd_column *columns, int n)
     return rows;
 }
 
-/* Adds a row with usual values except in column `odd` (-1: none). */
+/* Adds a row with the usual values, except in column `odd` (-1: none). */
 static void put(kvd_rows *rows, const kvd_column *columns, int n, int odd)
 {
     kvd_err err = {""};
@@ -111,7 +111,7 @@ TEST(test_groups)
     put(rows, accuracy, N_ACCURACY, -1);
     put(rows, accuracy, N_ACCURACY, 10);
     put(rows, accuracy, N_ACCURACY, 14);
-    /* Row 1 has another calibration than row 0, row 2 none. */
+    /* Row 1 has another calibration than row 0, row 2 has none. */
     put(rows, accuracy, N_ACCURACY, 1);
     put(rows, accuracy, N_ACCURACY, -1);
     kvd_rows_text(rows, "calibration", "");
@@ -125,7 +125,7 @@ TEST(test_groups)
     kvd_rows_free(rows);
 }
 
-/* A column of one file only is a difference, except `prompt` = 0. */
+/* A column that only one file has is a difference, except `prompt` with value 0. */
 TEST(test_absent_columns)
 {
     static const kvd_column old[] = {{"label", KVD_COL_TEXT, "1", "l"}},
@@ -153,7 +153,7 @@ TEST(test_absent_columns)
     kvd_rows_free(c);
 }
 
-/* Rows without column `admission` count as "whole". */
+/* Rows without the column `admission` count as "whole". */
 TEST(test_absent_admission)
 {
     static const kvd_column old[] = {{"kind", KVD_COL_TEXT, "1", "k"}},
@@ -176,7 +176,7 @@ TEST(test_absent_admission)
     kvd_rows_free(b);
 }
 
-/* Descriptions that differ only in kernels count as one engine. */
+/* Engine descriptions that differ only in a method's kernels are equal. */
 TEST(test_engines)
 {
     static const kvd_column columns[] = {{"engine", KVD_COL_TEXT, "1", "e"}};
@@ -194,7 +194,7 @@ TEST(test_engines)
     kvd_rows_free(rows);
 }
 
-/* No ratio of degradations if prompt lengths differ. */
+/* No ratio of degradations may be computed if prompt lengths differ. */
 TEST(test_degradation)
 {
     kvd_rows *const rows = table(accuracy, N_ACCURACY);
@@ -221,7 +221,7 @@ TEST(test_degradation)
     kvd_rows_free(rows);
 }
 
-/* ZDC, Fig. 25: cutting only V against cutting only Q and K. */
+/* ZDC, Fig. 25, compares cutting only V with cutting only Q and K. */
 TEST(test_pairs_at_equal_p)
 {
     static const struct {

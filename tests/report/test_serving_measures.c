@@ -66,8 +66,8 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
 }
 
 /*
- * Compares measures with zack's expected results per load. load: request rate / `own`, the
- * uncompressed cache's highest.
+ * Compares the measures with zack's expected results for each load: request rate / `own`, the
+ * uncompressed cache's highest rate.
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
@@ -101,17 +101,17 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * Latencies per token: uncompressed 0.010, 0.012, 0.020 s at rates 1, 2, 2.4; zack 0.010, 0.012 s
- * at 2, 2.4.
+ * Latencies: uncompressed 0.010, 0.012, 0.020 s at rates 1, 2, 2.4; zack 0.010 and 0.012 s at 2 and
+ * 2.4.
  */
 TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* Rate 2 exceeds the highest rate 2 / 1.0027 by 0.27 %, which counts as equal. */
+    /* The measured rate 2 exceeds the highest rate by 0.27 %, which counts as equal. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /* Load 1 is rate 2.2, interpolated between 2 and 2.4. */
+    /* Load 1 is the rate 2.2, interpolated between rates 2 and 2.4. */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
@@ -132,7 +132,7 @@ TEST(test_costs_of_a_cpu)
     kvd_rows_free(rows);
 }
 
-/* Below 90 % of arriving requests served, the queue grows (`grows`). */
+/* If less than 90 % of arriving requests are served, the queue grows (`grows`). */
 TEST(test_queue)
 {
     for (int i = 0; i < 2; i++) {
@@ -155,10 +155,7 @@ TEST(test_queue)
     }
 }
 
-/*
- * 1000 requests in 100 s. A long time after the last arrival shows a growing queue, even above 90
- * %.
- */
+/* 1000 requests arrive in 100 s. If serving ends much later, the queue grows, even above 90 %. */
 TEST(test_queue_of_few_percent)
 {
     static const struct {
@@ -192,7 +189,7 @@ TEST(test_queue_of_few_percent)
     }
 }
 
-/* Names select method parameters. "!search" excludes results with `search`. */
+/* The name of a measure selects method parameters. "!search" excludes results with `search`. */
 TEST(test_keys)
 {
     kvd_err err = {""};
@@ -219,8 +216,8 @@ TEST(test_keys)
 }
 
 /*
- * Throughputs at equal memory and admission (empty: "whole"). Needed: a growing queue, and at most
- * half of max_batch uncompressed requests.
+ * Throughputs are compared at equal memory and admission, if the queue grows and the uncompressed
+ * cache runs few requests.
  */
 TEST(test_short_memory)
 {
@@ -261,7 +258,7 @@ static kvd_verdict judged(const kvd_verdict_rule *rule, const kvd_measured *valu
 }
 
 /*
- * Fraction of loads with values within limits, interpolated. Loads with a growing queue never
+ * The measure is the fraction of loads with values within limits. Loads with a growing queue never
  * count.
  */
 TEST(test_share_of_loads)
@@ -297,7 +294,7 @@ TEST(test_share_of_loads)
     rule.limit = rule.trend_limit = "-10";
     assert_int_equal(judged(&rule, &all, &all), KVD_NOT_REPRODUCED);
     rule.limit = rule.trend_limit = "0";
-    /* A growing queue at any load gives "cannot tell". */
+    /* If the queue grows at any load, the verdict is "cannot tell". */
     v[2].load = 0.995;
     assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
     v[2].load = 0.7;
@@ -313,7 +310,7 @@ TEST(test_share_of_loads)
     assert_int_equal(judged(&rule, &late, &late), KVD_CANNOT_TELL);
 }
 
-/* A limit inside the confidence interval gives "cannot tell". */
+/* If the limit is inside the confidence interval, the verdict is "cannot tell". */
 TEST(test_intervals)
 {
     static const struct {

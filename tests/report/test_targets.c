@@ -32,7 +32,7 @@ static const kvd_column columns[] = {
 
 typedef struct {
     const char *settings;
-    /* parameter, saved fraction of bytes, accuracy relative to uncompressed (+- 0.02) */
+    /* parameter; saved fraction of bytes; accuracy relative to uncompressed, +- 0.02 */
     double rate, saving, share;
     int prompt, predictions;
 } point;
@@ -66,7 +66,10 @@ static kvd_rows *rows_of(const char *method, const char *key, const point *p, si
     return r;
 }
 
-/* Returns bytes saved at 99 % of the accuracy, from n results that differ in parameter `key`. */
+/*
+ * Returns the bytes saved at 99 % of the accuracy, from n results that differ in the parameter
+ * `key`.
+ */
 static kvd_target_result read_off(const char *key, const point *p, size_t n)
 {
     kvd_err err = {""};
@@ -91,33 +94,33 @@ TEST(line)
                                  {"m.heavy=0.1,m.recent=0.1,m.seed=1", 0.1, 0.8, 0.995, 0, 0}};
     const kvd_target_result x = read_off("m.heavy", with, 4);
     assert_true(!x.grid && !x.monotone && x.n_points == 4);
-    /* Results after the first miss do not count. */
+    /* Results after the first miss of 99 % do not count. */
     assert_true(fabs(x.saving - 0.4) < 1e-9 && fabs(x.value - 0.3) < 1e-9);
     assert_true(fabs(x.saving_lo - 0.2) < 1e-9 && fabs(x.saving_misses - 0.6) < 1e-9);
 }
 
 TEST(grid)
 {
-    /* Two varying parameters have no order, so results after a miss count. */
+    /* If two parameters vary, results have no order, so those after a miss count. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
                                 {"m.a=2,m.b=2,m.c=5", 0.4, 0.7, 0.98, 0, 0},
                                 {"m.a=3,m.b=2,m.c=5", 0.5, 0.9, 0.5, 0, 0}};
-    /* Two results have p = 0.5 with different `heads`, so p is not the only parameter. */
+    /* Two results with p = 0.5 differ in `heads`, so p is not the only parameter. */
     static const point same[] = {{"m.heads=1", 0.5, 0.5, 1.00, 0, 0},
                                  {"m.heads=4", 0.5, 0.55, 0.9, 0, 0},
                                  {"m.heads=1", 0.6, 0.6, 1.00, 0, 0}};
     kvd_target_result x = read_off("p", two, 5);
     assert_true(x.grid && x.n_points == 5 && isnan(x.value));
     assert_true(fabs(x.saving - 0.6) < 1e-9 && fabs(x.saving_lo - 0.5) < 1e-9);
-    /* Saving 0.7: accuracy 0.96 to 1.00 may be 0.99. Saving 0.9 cannot. */
+    /* The result that saves 0.7 has accuracy 0.96 to 1.00, so the true accuracy may be 0.99. */
     assert_true(fabs(x.saving_hi - 0.9) < 1e-9);
     x = read_off("p", same, 3);
     assert_true(x.grid && fabs(x.saving - 0.6) < 1e-9);
 }
 
-/* Results on different tokens must not form one series. */
+/* Results evaluated on different tokens must not form one series. */
 TEST(scored_apart)
 {
     static const point a[] = {{"", 0.1, 0.1, 1, 0, 0}, {"", 0.2, 0.2, 1, 0, 0}},
@@ -153,7 +156,7 @@ TEST(scored_apart)
 
 enum { SEQUENCES = 12, SETTINGS = 4 };
 
-/* Made-up KL of two methods on the same sequences, and numbers of predictions. */
+/* Made-up KL divergences of two methods on the same sequences, and numbers of predictions. */
 typedef struct {
     double predictions[SEQUENCES], kl[2][SETTINGS][SEQUENCES];
     kvd_paired_setting setting[2][SETTINGS];
@@ -180,7 +183,10 @@ static void make_up(made_up *m)
     }
 }
 
-/* Returns bytes of method c at mean KL `wanted`, by bisection; NaN outside the settings' range. */
+/*
+ * Returns the bytes of method c at mean KL divergence `wanted`, by bisection. NaN: outside the
+ * measured range.
+ */
 static double bisected(const made_up *m, int c, const size_t *list, double wanted)
 {
     double log_kl[SETTINGS], lo = 0, hi = SETTINGS - 1;
@@ -243,7 +249,7 @@ TEST(equal_kl)
     assert_true(got.ratio.lo < got.ratio.value && got.ratio.value < got.ratio.hi);
 }
 
-/* Half the bytes at equal KL: ratio 1/2 in every resample. */
+/* A method with half the bytes at equal KL divergence has ratio 1/2 in every resample. */
 TEST(draws_are_paired)
 {
     made_up m;
@@ -267,7 +273,7 @@ TEST(not_reached)
     kvd_paired_bytes got;
     kvd_err err = {""};
     make_up(&m);
-    /* below and above all settings' KL */
+    /* below and above the KL divergences of all settings */
     const double beyond[] = {1e-5, 10};
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions, SEQUENCES,
@@ -276,7 +282,10 @@ TEST(not_reached)
         assert_true(isnan(got.a.value) && isnan(got.b.value) && isnan(got.ratio.value));
         assert_int_equal(got.n_reached, 0);
     }
-    /* Just above the best setting's mean KL, which some bootstrap samples exceed. */
+    /*
+     * The wanted KL divergence is just above the best setting's mean, which some bootstrap samples
+     * exceed.
+     */
     double sum = 0, n = 0;
     for (size_t s = 0; s < SEQUENCES; s++) {
         sum += m.kl[0][1][s];
@@ -289,7 +298,7 @@ TEST(not_reached)
     assert_true(got.ratio.value > 0);
     assert_true(isnan(got.ratio.lo) && isnan(got.ratio.hi));
     assert_true(got.n_reached > 0 && got.n_reached < KVD_PAIRED_DRAWS);
-    /* Too few sequences give no confidence interval. */
+    /* With too few sequences, there is no confidence interval. */
     assert_int_equal(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions,
                                          KVD_BOOTSTRAP_CLUSTERS - 1, 0.01, &got, &err),
                      0);

@@ -1,4 +1,4 @@
-/* Tests the batcher, which chooses the tokens of each iteration. */
+/* Tests the batcher, which chooses the tokens that each iteration processes. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +18,12 @@ static size_t pages_of(const kvd_request *q)
 typedef struct {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /* processed and emitted tokens of each request */
+    /* tokens processed and emitted of each request */
     uint32_t done[64], out[64];
-    int slot[64]; /* -1 before the start, -2 after the end */
-    /* tokens emitted before the last preemption, part of the new prompt */
+    int slot[64]; /* slot of each request; -1 before the start, -2 after the end */
+    /* tokens emitted before the last preemption, which are part of the new prompt */
     uint32_t again[64];
-    /* lost: processed tokens of preempted requests */
+    /* tokens: processed, lost by preemption; number of preemptions */
     size_t processed, lost, preempted;
 } watcher;
 
@@ -49,8 +49,8 @@ static size_t first_waiting(const watcher *w, size_t arrived)
 }
 
 /*
- * Only the last arrived running request may be preempted, and only for lack of pages for the next
- * steps.
+ * Only the running request that arrived last may be preempted, and only if pages for the next steps
+ * are short.
  */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
@@ -148,7 +148,7 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_int_equal(load.pages_used, pages);
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
-    /* Tokens of a running iteration still count as tokens to process. */
+    /* Tokens of the running iteration still count as unprocessed. */
     assert_true(load.tokens >= tokens);
 }
 
@@ -241,8 +241,8 @@ TEST(test_properties)
 }
 
 /*
- * Returns the next iteration as text such as "S0:10+1 P2:0+7!": S step, P prompt, request:before+n,
- * '.' emits a token, '!' the last.
+ * Returns the next iteration as text such as "S0:10+1 P2:0+7!". S: step, P: prompt,
+ * request:before+n; '.': emits a token, '!': the last token.
  */
 static const char *told(kvd_batcher *b)
 {
@@ -274,7 +274,7 @@ TEST(test_whole_prompts)
     assert_string_equal(told(b), "P2:0+30.");
     /* A prompt longer than max_tokens must run alone. */
     assert_string_equal(told(b), "P3:0+500.");
-    /* The batch is full: request 4 waits. */
+    /* The batch is full, so request 4 waits. */
     assert_string_equal(told(b), "S0:100+1. S2:30+1! S3:500+1!");
     assert_string_equal(told(b), "P4:0+5.");
     assert_string_equal(told(b), "S0:101+1! S4:5+1!");
@@ -300,7 +300,7 @@ TEST(test_chunks)
 
 TEST(test_memory)
 {
-    /* 3 pages of 64 tokens: a request of 65 tokens takes two. */
+    /* The cache has 3 pages of 64 tokens. A request of 65 tokens takes two. */
     kvd_request q[] = {{0, 63, 1}, {0, 64, 1}, {0, 60, 4}, {0, 64, 64}};
     const kvd_requests r = {.n = 4, .request = q};
     const kvd_batching_limits limits = {.max_batch = 8, .max_tokens = 1000, .pages = 3};
@@ -313,7 +313,7 @@ TEST(test_memory)
     kvd_batcher_free(b);
 }
 
-/* Request 0's second page preempts request 2, its third page request 1. */
+/* The second page of request 0 preempts request 2, the third page request 1. */
 TEST(test_preemption)
 {
     kvd_request q[] = {{0, 62, 70}, {0, 63, 4}, {0, 10, 2}};
@@ -354,8 +354,8 @@ TEST(test_preemption)
 }
 
 /*
- * Windowed layers take at most window_share's pages per request. Too few of them make a request
- * wait.
+ * In windowed layers, a request takes pages up to window_share. If these pages are short, a request
+ * waits.
  */
 TEST(test_windows)
 {
@@ -366,11 +366,11 @@ TEST(test_windows)
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
-    /* Request 1 needs 3 pages in windowed layers, 2 are free. */
+    /* Request 1 needs 3 pages in windowed layers, but only 2 are free. */
     kvd_iteration it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 10);
-    /* Request 2 needs 3 pages in windowed layers, 2 are free. */
+    /* Request 2 needs 3 pages in windowed layers, but only 2 are free. */
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(it.slice[0].request, 1);
@@ -387,7 +387,7 @@ TEST(test_windows)
     size_t n = 0;
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 2);
-    /* The fifth step needs two pages, one is free: one request must be preempted. */
+    /* The fifth step needs two pages, but one is free, so a request must be preempted. */
     for (int i = 0; i < 5; i++)
         it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);

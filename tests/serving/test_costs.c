@@ -32,8 +32,8 @@ static int teardown(void **state)
 }
 
 /*
- * Made-up times. Prompt: 1 ms, 10 us per token, 1 ns per query-key pair. Step: 1 ms, 20 us per
- * request, 5 ns per cached token.
+ * A made-up prompt takes 1 ms + 10 us per token + 1 ns per query-key pair; a step 1 ms + 20 us per
+ * request + 5 ns per cached token.
  */
 static double attention_cost(double n, double before)
 {
@@ -58,7 +58,7 @@ static void add_grid(jct_fixture *x, double factor)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++) {
             const double s = factor * step_cost((double)batches[i], contexts[k]);
-            /* The file's lines are unsorted. */
+            /* Lines of the file are unsorted; the reader must sort them. */
             assert_int_equal(jct_fixture_piece(x, pieces[(i + 1) % 3], befores[k],
                                                factor * prompt_cost((double)pieces[(i + 1) % 3],
                                                                     (double)befores[k]),
@@ -109,7 +109,7 @@ TEST(test_tables)
     assert_non_null(c);
     assert_non_null(z);
     near(kvd_costs_bytes_per_token(c), 1000);
-    /* Measured: 125 and 250 bytes per token. The larger number counts. */
+    /* Measurements have 125 and 250 bytes per token, of which the larger counts. */
     near(kvd_costs_bytes_per_token(z), 250);
     near(kvd_costs_weight_bytes(c), 16e9);
     near(kvd_costs_cache_bytes(c), 64e6);
@@ -117,7 +117,7 @@ TEST(test_tables)
     assert_string_equal(kvd_costs_engine(c), "a test");
 
     int beyond = 1;
-    /* Times without attention are bilinear, so interpolation must be exact. */
+    /* Made-up times without attention are bilinear, so interpolation must be exact. */
     for (uint32_t piece = 64; piece <= 4096; piece += 61)
         for (uint32_t before = 0; before <= 8000; before += 800) {
             const kvd_slice s = {.before = before, .n = piece};
@@ -133,7 +133,7 @@ TEST(test_tables)
              step_cost((double)batch, 100 + 75 * ((double)batch - 1)));
         assert_int_equal(beyond, 0);
     }
-    /* Parts of four prompts read the weights once. */
+    /* An iteration with parts of four prompts reads the weights once. */
     const kvd_slice four[] = {
         {.before = 500, .n = 1}, {.before = 700, .n = 1}, {.n = 100}, {.before = 64, .n = 200}};
     near(cost_of(c, 2, 4, four, &beyond),
@@ -157,7 +157,7 @@ TEST(test_tables)
 
 /*
  * Returns seconds without attention: 5.12 ms (reading weights) up to 256 tokens, then 20 us per
- * token.
+ * token more.
  */
 static double bound_cost(double tokens)
 {
@@ -184,7 +184,9 @@ TEST(test_prompts_together)
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     add_bound(&x, false);
-    /* Four prompts in one iteration: after 2048 tokens, 10 us per token instead of 20. */
+    /*
+     * Four prompts in one iteration take 10 us per token after 2048 tokens, a single prompt 20 us.
+     */
     x.setting.method = "measured";
     add_bound(&x, false);
     assert_int_equal(
@@ -215,10 +217,10 @@ TEST(test_prompts_together)
     near(cost_of(m, 0, 8, s + 2, &beyond),
          bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0));
     assert_int_equal(beyond, 0);
-    /* 1026 tokens read the weights once. */
+    /* The iteration of 1026 tokens reads the weights once. */
     near(cost_of(c, 2, 3, s, &beyond), bound_cost(1026) + attention_cost(1024, 0));
     /*
-     * Without measured parts of prompts, attention follows from the second difference of the two
+     * Without measured parts of prompts, the time of attention is the second difference of the two
      * longest prompts.
      */
     assert_true(
@@ -231,15 +233,15 @@ TEST(test_prompts_together)
 }
 
 /*
- * Long contexts were measured only at small batches. `beyond` must not be set for contexts measured
- * at the batch size.
+ * Long contexts were measured at small batches only. `beyond` must not be set for a context
+ * measured at the batch size.
  */
 TEST(test_ragged)
 {
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     assert_int_equal(jct_fixture_piece(&x, 100, 0, 2e-3, &err), 0);
-    /* Noise: a longer prompt takes less time. */
+    /* As noise may cause, a longer prompt takes less time. */
     assert_int_equal(jct_fixture_piece(&x, 300, 0, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_step(&x, 1, 100, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_step(&x, 1, 900, 2e-3, &err), 0);
@@ -253,13 +255,13 @@ TEST(test_ragged)
     assert_int_equal(beyond, 0);
     for (int i = 0; i < 9; i++)
         s[i] = (kvd_slice){.before = 500, .n = 1};
-    /* A single measured context length is used for all lengths. */
+    /* If one context length was measured, its time holds for all lengths. */
     near(cost_of(c, 9, 9, s, &beyond), 5e-3);
     assert_int_equal(beyond, 1);
     near(cost_of(c, 5, 5, s, &beyond), (1.5e-3 + 5e-3) / 2);
     assert_int_equal(beyond, 1);
     const kvd_slice far = {.n = 5000};
-    /* Extrapolated times are never below an empty iteration's 2 ms. */
+    /* Extrapolated times are at least the 2 ms of an empty iteration. */
     near(cost_of(c, 0, 1, &far, &beyond), 2e-3);
     const kvd_slice behind = {.n = 100, .before = 7};
     near(cost_of(c, 0, 1, &behind, &beyond), 2e-3);

@@ -48,7 +48,7 @@ static int teardown(void **state)
 
 enum { N = 3000 };
 
-/* Reference bootstrap: copies the drawn blocks' values and sorts them. */
+/* Computes bootstrap intervals plainly: copies the values of drawn blocks and sorts them. */
 static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed, double lo[4],
                             double hi[4])
 {
@@ -96,7 +96,7 @@ TEST(test_statistics)
     kvd_rng_seed(&rng, 4, 0);
     size_t n = 0;
     for (size_t i = 0; i < N; i++) {
-        /* Blocks of consecutive requests: unequal sizes, three of 32 empty. */
+        /* Blocks of consecutive requests have unequal sizes; three of 32 are empty. */
         block[i] = (uint8_t)(i * i / (N * N / 29));
         /* Rounding makes some values equal. */
         x[i] = i % 7 == 3 ? NAN : floor(8 * exp(kvd_rng_normal(&rng))) / 8;
@@ -127,8 +127,8 @@ TEST(test_statistics)
 }
 
 /*
- * Correlated values, as waits in a queue: intervals must be as wide as the mean's variation between
- * runs.
+ * Waits in a queue are correlated. The interval must be as wide as the variation of the mean
+ * between runs.
  */
 TEST(test_intervals_of_a_queue)
 {
@@ -148,7 +148,7 @@ TEST(test_intervals_of_a_queue)
         assert_int_equal(kvd_latency_summarise(x, block, LENGTH, run, &l, &err), 0);
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
-    /* 95 %, slightly less with 32 blocks. Resampling single values would give 35 %. */
+    /* The aim is 95 %, slightly less with 32 blocks. Resampling single values would give 35 %. */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);
 }
@@ -176,20 +176,20 @@ TEST(test_point)
     assert_true(p.utilisation > 0 && p.utilisation <= 1 && p.kv_share > 0 && p.kv_share <= 1);
     assert_true(p.drain > 0 && p.wait > 0 && p.wait < p.ttft.statistic[0].value);
     assert_true(fabs(p.served_rate - 8) < 1);
-    /* Token rate: output tokens / time until the last request ends. */
+    /* The token rate is output tokens / time until the last request ends. */
     double tokens = 0, end = p.simulated.end - q.request[0].arrival;
     for (size_t i = 0; i < q.n; i++)
         tokens += q.request[i].output;
     near(p.token_rate, tokens / end);
     s.slo_ttft = p.ttft.statistic[KVD_LATENCY_P50].value;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
-    /* Half of the requests are below the median, which is the latency bound. */
+    /* The latency bound is the median, so half of the requests meet it. */
     near(strict.slo_share, 0.5);
     near(strict.goodput, p.goodput / 2);
     s.slo_tbt = 1e-9;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
     assert_true(strict.goodput <= 0);
-    /* 8 pages refuse some requests, one page all. */
+    /* 8 pages refuse some requests, one page refuses all. */
     s = setting();
     s.limits.pages = 8;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
@@ -249,8 +249,8 @@ TEST(test_pages)
     const double gib = 1 << 30;
     size_t pages;
     /*
-     * Measured: 16e9 bytes of weights, 1000 bytes per token; 64e6 bytes of cache: 1000 pages of 64
-     * tokens.
+     * The model has 16e9 bytes of weights and 1000 bytes of cache per token; 64e6 bytes are 1000
+     * pages of 64 tokens.
      */
     assert_int_equal(kvd_serve_pages(costs, NAN, NAN, &pages, &err), 0);
     assert_int_equal(pages, 1000);

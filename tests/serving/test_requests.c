@@ -32,8 +32,8 @@ TEST(test_azure)
     assert_true(fabs(r.request[1].arrival - 4.314579) < 1e-9);
     assert_true(fabs(r.request[2].arrival - 20653.31941) < 1e-9);
     /*
-     * 105 days from 17 November 2023 to 1 March 2024. The first request arrived 5 h 44 min before
-     * 17 November.
+     * 17 November 2023 to 1 March 2024 are 105 days. The first request arrived 5 h 44 min before 17
+     * November.
      */
     assert_true(fabs(r.request[3].arrival - (105 * 86400 + 20653.31941)) < 1e-7);
     assert_int_equal(r.request[3].input, 2147483648u);
@@ -49,7 +49,7 @@ TEST(test_azure)
     assert_int_equal(r.n_skipped, 3);
     assert_true(kvd_requests_rate(&r) == 0);
     kvd_requests_release(&r);
-    /* Newer Azure trace: time zones, and another order of columns. */
+    /* The newer Azure trace has time zones and another order of columns. */
     parse(&r, "Id,GeneratedTokens,ContextTokens,TIMESTAMP\n"
               "a,1,2,2024-05-10 00:00:00.25+00:00\n"
               "b,3,4,2024-05-10T02:00:01+02:00\n"
@@ -82,7 +82,7 @@ TEST(test_own)
     kvd_requests r;
     parse(&r, "arrival_s,input_tokens,output_tokens\n0.1,10,20\n0.1,1,1\n1e1,3,4\n");
     assert_int_equal(r.n, 3);
-    /* kvdim's own traces start at 0, so arrivals are read unchanged. */
+    /* Traces that kvdim wrote start at 0, so arrivals are read unchanged. */
     assert_true(r.request[0].arrival == 0.1);
     assert_true(r.request[2].arrival == 10);
     kvd_requests_release(&r);
@@ -133,7 +133,7 @@ static const char *const bad[][2] = {
      "'t' row 1: timestamp: not a number"},
     {"{\"timestamp\": -1, \"input_length\": 5, \"output_length\": 1}\n",
      "'t' row 1: timestamp: '-1' is not within 0 .. 1e15"},
-    /* NULL: any message, as jansson's differ between versions. */
+    /* NULL accepts any message, because messages of jansson differ between versions. */
     {"{\"timestamp\": 1, \"timestamp\": 1}\n", NULL},
     {"{]\n", NULL},
     {"{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1}\n[]\n",
@@ -176,7 +176,10 @@ TEST(test_poisson)
         square += gap * gap;
         before = r.request[i].arrival;
     }
-    /* Exponential arrivals: mean = standard deviation. Tolerance: at least four standard errors. */
+    /*
+     * Exponential times have equal mean and standard deviation. Tolerance: at least four standard
+     * errors.
+     */
     const double mean = sum / (double)n, sd = sqrt(square / (double)n - mean * mean);
     assert_true(fabs(mean - 0.4) < 4 * 0.4 / sqrt((double)n));
     assert_true(fabs(sd - 0.4) < 8 * 0.4 / sqrt((double)n));
@@ -197,7 +200,7 @@ TEST(test_poisson)
     assert_non_null(strstr(err.msg, "'nosuch'"));
 }
 
-/* Lengths must have each dataset's published mean, minimum and maximum. */
+/* Lengths must have the published mean, minimum and maximum of each dataset. */
 TEST(test_tables)
 {
     static const struct {
@@ -262,7 +265,7 @@ TEST(test_lengths_of_a_file)
     for (size_t i = 0; i < n; i++) {
         const uint32_t in = r.request[i].input, out = r.request[i].output;
         const int which = in == 3772 && out == 54 ? 0 : in == 2015 && out == 156 ? 1 : 2;
-        /* Input and output of a row must stay together. */
+        /* The input and output length of a row must stay together. */
         assert_true(which < 2 || (in == 10 && out == 20));
         count[which]++;
     }

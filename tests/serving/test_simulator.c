@@ -1,4 +1,4 @@
-/* Tests the serving simulator against a simpler one, bit for bit. */
+/* Tests the serving simulator against a simpler simulator, bit for bit. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -60,12 +60,12 @@ static int teardown(void **state)
 /* Reference simulator, which scans all requests at every event. */
 
 typedef struct {
-    /* here: arrived; running: in the batch; gone: finished; now: in the running iteration */
+    /* has arrived; is in the batch; has finished; is in the running iteration */
     bool here, running, gone, now;
     int replica;
-    /* tokens cached, emitted, and in the running iteration */
+    /* tokens in the cache, emitted, and in the running iteration */
     uint32_t in, out, piece;
-    uint32_t again; /* tokens emitted before a preemption, part of the new prompt */
+    uint32_t again; /* tokens emitted before a preemption, which are part of the new prompt */
     double start, first, last, longest;
 } job;
 
@@ -75,7 +75,7 @@ typedef struct {
     int replicas;
     kvd_route route;
     job job[400];
-    double end[8]; /* end of each replica's iteration; infinite: idle */
+    double end[8]; /* end of each replica's iteration; infinite if idle */
     size_t arrived, turn, extrapolated, iterations, refused, preempted, recomputed;
     double busy, page_seconds, request_seconds;
 } plain;
@@ -96,8 +96,8 @@ static uint32_t prompt_of(const plain *p, const job *j)
 }
 
 /*
- * Pages of a request: KVD_ADMIT_STORED: stored tokens, at least the prompt; otherwise prompt and
- * whole output.
+ * Returns pages of a request: for stored tokens (at least the prompt) with KVD_ADMIT_STORED, else
+ * for prompt and output.
  */
 static size_t pages_now(const plain *p, const job *j)
 {
@@ -106,7 +106,7 @@ static size_t pages_now(const plain *p, const job *j)
                                                    : room_of(&p->q->request[j - p->job]);
 }
 
-/* Returns pages of a replica's running requests. *running: their number. */
+/* Returns the pages of a replica's running requests. *running: number of requests. */
 static size_t pages_on(const plain *p, int replica, size_t *running)
 {
     size_t pages = 0;
@@ -145,7 +145,7 @@ static void plain_preempt(plain *p, int replica)
 }
 
 /*
- * Adds a decode step of request j. Returns true if requests, perhaps j, were preempted for a page.
+ * Adds a decode step of request j. Returns true if requests (perhaps j) were preempted for a page.
  */
 static bool plain_step(plain *p, job *j)
 {
@@ -168,7 +168,7 @@ static void plain_begin(plain *p, int r, double now)
     kvd_iteration it = {.slice = slice};
     size_t budget = p->limits.chunk;
     bool blocked = false, preempted = false;
-    /* Without chunks, an iteration takes whole prompts before decode steps. */
+    /* Without chunks, an iteration takes whole prompts before any decode step. */
     size_t prompt_tokens = 0;
     for (size_t i = 0; i < p->q->n && !p->limits.chunk && !blocked; i++) {
         job *j = &p->job[i];
@@ -308,7 +308,7 @@ static bool same(double a, double b)
     return (a <= b && a >= b) || (isnan(a) && isnan(b));
 }
 
-/* Compares both simulators on a random trace, and returns the number of preemptions. */
+/* Compares both simulators on a random trace. Returns the number of preemptions. */
 static size_t compare(uint64_t seed, kvd_admission admission)
 {
     static plain p;
@@ -331,7 +331,7 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     p.limits.max_batch = 1 + kvd_rng_below(&rng, 24);
     p.limits.max_tokens = 1 + kvd_rng_below(&rng, 2000);
     p.limits.chunk = seed % 2 ? p.limits.max_batch + kvd_rng_below(&rng, 300) : 0;
-    /* At least 8 pages of 64 tokens: requests are often refused. */
+    /* The cache has at least 8 pages of 64 tokens and often refuses requests. */
     p.limits.pages = 8 + kvd_rng_below(&rng, 100);
     p.replicas = 1 + (int)kvd_rng_below(&rng, 4);
     p.route = (kvd_route)kvd_rng_below(&rng, 3);
@@ -396,13 +396,13 @@ TEST(test_against_the_obvious)
         preempted += n;
         with += n > 0;
     }
-    /* with: traces with a preemption. Some traces need many, others none. */
+    /* `with` is the number of traces with a preemption. Some need many preemptions, others none. */
     assert_true(preempted > 300 && with > 30 && with < 150);
 }
 
 /*
- * Enough memory: both admissions give equal times. Few pages: KVD_ADMIT_STORED runs more requests
- * at once.
+ * With enough memory, both admissions give equal times. With few pages, KVD_ADMIT_STORED runs more
+ * requests at once.
  */
 TEST(test_enough_memory)
 {
@@ -463,8 +463,9 @@ TEST(test_again)
 }
 
 /*
- * M/D/1 queue, load rho, service s: mean wait rho s / (2 (1 - rho)) (Pollaczek and Khinchine).
- * Waits are correlated: standard error from 100 parts' means.
+ * An M/D/1 queue with load rho and service time s has the mean wait rho s / (2 (1 - rho))
+ * (Pollaczek and Khinchine).
+ * Waits are correlated, so the standard error comes from 100 parts of the run.
  */
 TEST(test_md1)
 {

@@ -29,9 +29,7 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
     return b;
 }
 
-/*
- * A random head takes Q-K and V-W_O from one of three measured heads, which are used equally often.
- */
+/* A random head takes both singular values (Q-K and V-W_O) from one of three measured heads. */
 TEST(test_dealing)
 {
     kvd_err err = {""};
@@ -67,7 +65,7 @@ TEST(test_dealing)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /* ZACK, Eq. 6: slowly falling singular values keep more dimensions, so heads differ. */
+    /* ZACK's Eq. 6 keeps more dimensions if singular values fall slowly, so heads must differ. */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
@@ -85,7 +83,10 @@ TEST(test_dealing)
     kvd_spread_release(&s);
 }
 
-/* Measured: four dimensions. Two dimensions: averages; eight: interpolated values. */
+/*
+ * The file has heads of four dimensions. Heads of two get averages, heads of eight interpolated
+ * values.
+ */
 TEST(test_other_widths)
 {
     kvd_err err = {""};

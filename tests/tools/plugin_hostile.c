@@ -1,6 +1,6 @@
 /*
- * Plugin of tests/methods/test_plugin.sh that breaks the rule selected by parameter `how`.
- * -DTABLE=N: invalid function table.
+ * Plugin of tests/methods/test_plugin.sh that breaks the rule that parameter `how` selects.
+ * -DTABLE=N: wrong table of functions.
  */
 #include <kvdim/plugin_bits.h>
 #include <kvdim/plugin_tokens.h>

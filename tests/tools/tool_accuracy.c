@@ -1,8 +1,8 @@
 /*
  * usage: tool_accuracy OUT.h5 LABEL CALIBRATION SCALE
  *
- * Writes an accuracy file: none, zack, uniform at p = 0.25, 0.5, 0.75, eight sequences of 100
- * predictions.
+ * Writes an accuracy file of none, zack and uniform at p = 0.25, 0.5, 0.75 on eight sequences of
+ * 100 predictions.
  * Loss: SCALE * p nats per prediction (uniform: twice). D of layer l: |SCALE| * p * (l + 1).
  */
 #include <math.h>

@@ -31,7 +31,7 @@ static const char *type_name(hid_t t)
     return H5Tget_class(t) == H5T_STRING && H5Tis_variable_str(t) == 0 ? "text" : "other";
 }
 
-/* Reads a text attribute; "" if missing or too long. */
+/* Reads a text attribute; "" if the attribute is missing or too long. */
 static void text_of(hid_t object, const char *name, char text[ROOM])
 {
     memset(text, 0, ROOM);
@@ -44,7 +44,10 @@ static void text_of(hid_t object, const char *name, char text[ROOM])
     H5Aclose(a);
 }
 
-/* Writes axis names to `text`: "[layer][dim]", scalar "[]", nameless axis "". */
+/*
+ * Writes the names of a dataset's axes, such as "[layer][dim]", "[]" for a scalar, "" if an axis
+ * has no name.
+ */
 static void axes_of(hid_t dataset, char text[ROOM])
 {
     char *label[KVD_MAX_RANK] = {NULL};

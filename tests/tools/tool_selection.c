@@ -23,11 +23,13 @@ typedef struct {
     kvd_activations dump;
     kvd_config config;
     kvd_plan plan;
-    /* tokens, prompt tokens, heads per copy of K and V */
+    /* number of tokens, of prompt tokens, of heads that get a copy of each K and V */
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    /* [n_layers][n_kv_heads][1 + n - prompt][n]: 1 if stored after the prompt (0) or a step */
+    /*
+     * [n_layers][n_kv_heads][1 + n - prompt][n]: 1 if stored after the prompt (index 0) or a step
+     */
     uint8_t *kept;
 } selection;
 

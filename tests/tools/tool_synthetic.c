@@ -14,8 +14,7 @@
 #include "make_dump.h"
 
 /*
- * Writes made-up losses of pairs bqk (Q and K) and bvw (V and W_O), which fall with kept dimensions
- * 2, 4, 6, 8 and differ between heads.
+ * Writes made-up losses of pairs bqk (Q and K) and bvw (V and W_O) with 2, 4, 6 and 8 dimensions.
  */
 static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run,
                              kvd_err *err)
