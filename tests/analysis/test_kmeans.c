@@ -158,13 +158,11 @@ TEST(test_against_plain_lloyd)
     against_plain(129, 3, 128, 5, 2);
     against_plain(1000, 16, 40, 100, 3);
     against_plain(64, 1, 5, 0, 4);
-    /* Sizes at which rows and centroids take several blocks each. */
     against_plain(3000, 4, 2100, 0, 5);
     against_plain(7, 2, 7, 0, 6);
     against_plain(200, 5, 1, 3, 7);
 }
 
-/* All initial centroids are equal, so clusters become empty. */
 TEST(test_objective_falls)
 {
     enum { N = 2000, D = 12, K = 150 };
@@ -186,7 +184,6 @@ TEST(test_objective_falls)
             total += count[c];
         }
         assert_int_equal(total, N);
-        /* Sum of |row|^2 = sum over rows of |centroid|^2 + |row - centroid|^2. */
         double of_centroids = 0;
         for (size_t c = 0; c < K; c++)
             for (size_t j = 0; j < D; j++)
@@ -197,7 +194,6 @@ TEST(test_objective_falls)
     }
 }
 
-/* Clusters rows that are five copies of each of `distinct` rows. */
 static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 {
     enum { TIMES = 5 };
@@ -212,7 +208,6 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     kvd_rng r;
     kvd_rng_seed(&r, seed, 1);
     kvd_rng_choose(&r, n, distinct, start);
-    /* If k equals the number of distinct rows, each centroid must be one of the rows. */
     assert_int_equal(kvd_kmeans(X, n, d, distinct, start, C, count, &t, &err), 0);
     if (t.last > 0)
         fail_msg("%zu distinct rows of %zu numbers: %.2g of the energy is lost", distinct, d,

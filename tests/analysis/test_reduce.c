@@ -55,7 +55,6 @@ TEST(test_sequences)
     for (size_t i = 0; i <= 20; i++)
         assert_int_equal(start[i], 15 * i);
     free(start);
-    /* Token 121 is within the ninth sequence. */
     assert_int_equal(kvd_activations_sequences(&dump[0], 121, &start, &n, &err), 0);
     assert_int_equal(n, 9);
     assert_int_equal(start[8], 120);
@@ -198,7 +197,6 @@ TEST(test_centroids)
             all += energy_of(s, 2, (kvd_x)x, 1, h);
             assert_memory_equal(weighted.rows[x][h], again.rows[x][h], n * D * sizeof(float));
             for (size_t c = 0; c < n; c++) {
-                /* Weighted centroid = centroid * sqrt(number of rows in the cluster). */
                 double a = 0, b = 0;
                 for (size_t j = 0; j < D; j++) {
                     a += pow(weighted.rows[x][h][c * D + j], 2);

@@ -26,7 +26,6 @@ TEST(test_oracle)
     enum { N = 200 };
     static kvd_tried tried[N], best[N];
     for (int round = 0; round < 20; round++) {
-        /* Rounding makes ties likely and some losses 0 or negative. */
         for (int i = 0; i < N; i++)
             tried[i] = (kvd_tried){.loss = floor(20 * uniform()) / 10 - 0.3,
                                    .share = floor(1 + 30 * uniform()) / 31};

@@ -61,7 +61,6 @@ TEST(test_mean_abs_by_hand)
     kvd_err err;
     assert_int_equal(kvd_overlap(I, swap, 2, overlap, &err), 0);
     assert_true(fabs(overlap[0]) < 1e-15 && fabs(overlap[1] - 1) < 1e-15);
-    /* The rotation `swap` has axis 0 first, but the data vary most along axis 1. */
     assert_int_equal(kvd_energy_kept(I, swap, sigma, 2, energy, &err), 0);
     assert_true(fabs(energy[0] - 0.2) < 1e-15 && fabs(energy[1] - 1) < 1e-15);
     const double none[2] = {0, 0};
@@ -70,8 +69,8 @@ TEST(test_mean_abs_by_hand)
 }
 
 /*
- * For two matrices, delta is mean |A - B| and epsilon mean |A|. delta / epsilon is near 1 for
- * random column signs, sqrt(2) for unrelated matrices.
+ * delta: mean |A - B|, epsilon: mean |A|. Their ratio is 1 for random column signs, sqrt(2) for
+ * unrelated matrices.
  */
 TEST(test_signs_and_unrelated)
 {

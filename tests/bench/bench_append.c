@@ -270,7 +270,6 @@ static void prefill_table(void)
         }
 }
 
-/* A model's layer on one GPU, and kept dimensions of its KV heads. */
 typedef struct {
     const char *name;
     int n_heads, n_kv, d_model, ffn;
@@ -346,7 +345,6 @@ static void step_memory_free(step_memory *d)
         cudaFree(all[i]);
 }
 
-/* Queues one layer: product with W_QKV, kvd_append, remaining products. */
 static void step_layer(const step_shape *m, const step_memory *d, const kvd_append_args *append,
                        int layer, int timed, cudaStream_t s)
 {

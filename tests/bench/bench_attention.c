@@ -141,7 +141,6 @@ static int check_case(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
     return 0;
 }
 
-/* Times one case. Round -1 is a warm-up that checks the outputs. */
 static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
 {
     int32_t q_len[64], kv_len[64];

@@ -83,7 +83,6 @@ static int write_dump(bench *b, bool to_disk, double *seconds, kvd_err *err)
     kvd_model_info_set(&a.model, &config, "bench", "xxh3:0", "f32");
     if (kvd_activations_create(&a, b->dump, &b->run, false, err) || kvd_dump_init(&dump, &a, err))
         goto done;
-    /* The file's space is reserved before the timing, as in kvdim-collect. */
     if (to_disk && kvd_h5_sync(&a.file, err))
         goto done;
     for (; dump.first_token < b->n_tokens; dump.first_token += BATCH)

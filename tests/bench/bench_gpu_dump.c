@@ -148,7 +148,6 @@ int main(int argc, char **argv)
     snprintf(b.dump, sizeof b.dump, "%.250s/bench-gpu-dump.h5", argv[1]);
     snprintf(b.plain, sizeof b.plain, "%.250s/bench-gpu-dump.raw", argv[1]);
     int status = kvd_run_start(&b.run, "bench_gpu_dump", argc, argv, &options, &err);
-    /* Fewer layers are written if the size is below one batch of all layers. */
     const double per_batch = 2.0 * ROW * BATCH * b.n_layers;
     const size_t batches = gb * 1e9 >= per_batch ? (size_t)(gb * 1e9 / per_batch) : 1;
     if (gb * 1e9 < per_batch)

@@ -19,7 +19,6 @@ static double median(double *x)
     return x[STEPS / 2];
 }
 
-/* Times decode steps after one warm-up step. */
 static int time_steps(kvd_engine *e, size_t batch, const char *method, kvd_err *err)
 {
     static const uint32_t id[MOST];

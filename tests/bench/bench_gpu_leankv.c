@@ -144,7 +144,6 @@ static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
     check(cudaMemcpy(p.head, head, heads * sizeof *head, cudaMemcpyHostToDevice), "heads");
     check(kvd_leankv_grow(&p, shared.slot, batch, 0, 1, 1, 0), "grow");
     check(cudaDeviceSynchronize(), "grow");
-    /* This case also times the update of precision levels, which reads token positions. */
     if (c->low > 0 && !c->uneven)
         set_positions(&p, head, heads);
     *x = (launch){.c = c,
@@ -271,7 +270,6 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         make_case(&x[n++], &cases[i], batch, &rng);
     const int cached = n;
-    /* Times the update of precision levels, and of page tables when no head needs a page. */
     for (int i = 0; i < cached; i++)
         if (x[i].c && !strcmp(x[i].c->what, "K8V4 K4V2") && !x[i].c->uneven) {
             x[n] = x[i];

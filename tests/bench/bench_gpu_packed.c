@@ -120,7 +120,6 @@ static void make_dense(launch *x)
     check(kvd_decode_plan(&x->dense, KVD_SCHEDULE_OURS, 0), "plan");
 }
 
-/* Returns bytes read per page: codes, scales and the mean number of outliers. */
 static double page_bytes(const kvd_packed_form *f, int outliers)
 {
     const kvd_packed_parts p = kvd_packed_parts_of(f, D, D);

@@ -184,7 +184,6 @@ static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int 
         if (kvd_gpu_dump_add(dump[g], &on, first, gpu_err))
             status = -1;
         check(cudaDeviceSynchronize(), c->name);
-        /* Overwrites Q, K and V right after kvd_gpu_dump_add, as the forward pass may. */
         fill_bytes(qkv, 0xff, rows * ld * kvd_dtype_bytes(c->type));
         check(cudaDeviceSynchronize(), c->name);
         check(cudaFree(qkv), c->name);

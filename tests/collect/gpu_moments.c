@@ -288,7 +288,6 @@ static void not_finite(void)
     must(!m, c.name);
     layer x = make_layer(&c, &share, 2, 40);
     const uint16_t nan = 0x7fc0;
-    /* Writes NaN to dimension 5 of K of token 17, head 1. */
     char *const k = (char *)x.qkv.device + (17 * x.in.ld + 2 * 32 + 5) * 2;
     check(cudaMemcpy(k, &nan, 2, cudaMemcpyHostToDevice), c.name);
     must(kvd_gpu_moments_add(m, &x.in, &err), c.name);

@@ -104,7 +104,6 @@ TEST(test_sets)
         assert_float_equal(kvd_tokens_at_distance(&t, KVD_T_IMPORTANT, want[i].by, 1).mean,
                            want[i].high, 1e-15);
     }
-    /* Adjacent layers with equal token sets form one group. */
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE * LAYERS + 1] < 0.5);
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE_AS_KEY * LAYERS + 1] > 0.5);
     kvd_tokens_release(&t);

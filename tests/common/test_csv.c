@@ -189,7 +189,6 @@ TEST(test_tables)
     joined j;
     assert_int_equal(read_table(text, whole, &j), 0);
     assert_string_equal(j.text, "x;11;");
-    /* A file that ends early must be refused, wherever it ends. */
     for (size_t len = 0; len < whole - 1; len++)
         assert_int_equal(read_table(text, len, &j), -1);
     assert_int_equal(read_table(text, (size_t)(strstr(text, "c,3") - text), &j), -1);

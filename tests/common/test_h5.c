@@ -50,7 +50,6 @@ TEST(test_round_trip)
     assert_true(kvd_h5_exists(&f, "/qk/sigma") && kvd_h5_exists(&f, "/qk") &&
                 kvd_h5_exists(&f, "/"));
     assert_false(kvd_h5_exists(&f, "/qk/R") || kvd_h5_exists(&f, "/no/such/thing"));
-    /* A seed is unsigned and must not be read as a signed number. */
     assert_int_equal(kvd_h5_get_int(&f, "/provenance", "seed", &v, &err), -1);
     says(
         "'%s' attribute '/provenance/seed' is 18446744073709551615, more than 9223372036854775807");
@@ -111,20 +110,9 @@ TEST(test_not_finite)
 /* Datasets above 256 bytes are compressed in chunks, above 16 MiB by all threads. */
 TEST(test_sizes)
 {
-    static const hsize_t shapes[][3] = {{1, 1, 1},
-                                        {1, 2, 16},
-                                        {1, 3, 11},
-                                        {2, 64, 64},
-                                        {3, 700, 300},
-                                        {1, 3, 400000},
-                                        {0, 3, 2},
-                                        /*
-                                         * Shapes whose chunks divide the last, the middle and the
-                                         * first axis.
-                                         */
-                                        {2, 1, 1500001},
-                                        {5, 900, 700},
-                                        {43, 8, 8192}};
+    static const hsize_t shapes[][3] = {{1, 1, 1},     {1, 2, 16},     {1, 3, 11}, {2, 64, 64},
+                                        {3, 700, 300}, {1, 3, 400000}, {0, 3, 2},  {2, 1, 1500001},
+                                        {5, 900, 700}, {43, 8, 8192}};
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
         const hsize_t *d = shapes[k];
         const size_t n = (size_t)(d[0] * d[1] * d[2]);
@@ -155,7 +143,6 @@ TEST(test_sizes)
     }
 }
 
-/* Data that deflate would enlarge must be stored uncompressed. */
 TEST(test_no_pattern)
 {
     enum { N = (17 << 20) + 1 };
@@ -204,7 +191,6 @@ TEST(test_half_types)
         ok(kvd_h5_write(&f, &s, type, half, &err));
         ok(kvd_h5_finish(&f, &err));
         ok(kvd_h5_open(&f, path, &schema, &err));
-        /* Compares with HDF5's own conversion to float32. */
         ok(kvd_h5_read(&f, "/x", 1, dims, H5T_NATIVE_FLOAT, got, &err));
         assert_memory_equal(want, got, sizeof want);
         kvd_h5_close(&f, false);

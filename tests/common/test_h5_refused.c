@@ -68,7 +68,6 @@ TEST(test_foreign_and_newer)
     says("'%s' holds kvdim/test, kvdim/other is wanted");
     assert_int_equal(kvd_h5_open(&f, path, &old, &err), -1);
     says("'%s' has version 2 of kvdim/test, this program knows versions up to 1");
-    /* Changes the attribute with HDF5 alone, as another program might. */
     hid_t id = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     hid_t a = H5Aopen(id, "complete", H5P_DEFAULT);
     const int64_t zero = 0;
@@ -133,7 +132,6 @@ TEST(test_cut_short)
     free(data);
 }
 
-/* Random damage must not cause a crash or an endless loop. */
 TEST(test_damaged)
 {
     unsigned char *data, *copy;
@@ -166,7 +164,6 @@ TEST(test_damaged)
     free(data);
 }
 
-/* Values that change after the file was opened must fail their checksums. */
 TEST(test_damaged_when_read)
 {
     enum { N = 1 << 16 };
@@ -197,7 +194,6 @@ TEST(test_damaged_when_read)
     free(x);
 }
 
-/* Returns the page faults of finished child processes. */
 static long faults_of_children(void)
 {
     struct rusage u;
@@ -205,7 +201,6 @@ static long faults_of_children(void)
     return u.ru_minflt;
 }
 
-/* A file is checked in a child process only once, and again after a change. */
 TEST(test_read_once)
 {
     unsigned char *data;
@@ -331,7 +326,6 @@ static int read_contents(contents *c)
     return rc ? -1 : 0;
 }
 
-/* After a flipped bit, reading must fail or return the original values. */
 TEST(test_flipped_bits)
 {
     enum { FLIPS = 200 };

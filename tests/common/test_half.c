@@ -17,7 +17,6 @@ typedef struct {
 
 static const format formats[] = {{KVD_F16, 10, 5, 15}, {KVD_BF16, 7, 8, 127}};
 
-/* Returns the value of a bit pattern by the format's definition. */
 static double value(const format *f, unsigned bits)
 {
     const unsigned ones = (1u << f->exponent_bits) - 1;
@@ -74,7 +73,6 @@ TEST(test_every_pattern)
                 assert_int_equal(back[i], i);
             }
         }
-        /* Scalar code must agree with vector code, also for NaN. */
         for (unsigned i = 0; i < 65536; i++) {
             float one;
             uint16_t half;
@@ -137,7 +135,6 @@ TEST(test_specials)
                        0x1p-149f, 0x1p-133f, 0x1p-134f, 1.f};
     for (size_t k = 0; k < 2; k++)
         check_rounding(&formats[k], x, sizeof x / sizeof *x);
-    /* A NaN with a payload in the low bits only must not become infinity. */
     for (size_t k = 0; k < 2; k++)
         for (uint32_t sign = 0; sign < 2; sign++) {
             float nans[9], back[9];

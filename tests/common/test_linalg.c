@@ -93,10 +93,7 @@ static void check_signs(const double *R, size_t d)
     }
 }
 
-/*
- * Checks that the columns of R and of X R are orthogonal, with the norms and signs that linalg.h
- * states.
- */
+/* Checks the signs, norms and orthogonality that linalg.h states for the columns of R and X R. */
 static void check_basis(const double *X, size_t n, size_t d, const double *sigma, const double *R,
                         double tol)
 {
@@ -113,10 +110,6 @@ static void check_basis(const double *X, size_t n, size_t d, const double *sigma
         for (size_t i = 0; i < j; i++)
             assert_true(fabs(C[j * d + i]) <= tol * top * top);
     }
-    /*
-     * Keeping the first m columns of R must lose the sum of squared singular values from index m
-     * on.
-     */
     const size_t m = (d + 1) / 2;
     double lost = 0, tail = 0;
     for (size_t j = m; j < d; j++)
@@ -376,7 +369,6 @@ TEST(test_hostile)
     assert_true(!(kvd_orthogonality(nan, 2) < 1));
 }
 
-/* The residual must be orthogonal to A's columns. */
 TEST(test_least_squares)
 {
     enum { N = 30, K = 3, M = 2 };

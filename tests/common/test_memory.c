@@ -46,7 +46,6 @@ TEST(test_groups_of_version_2)
     put("two/user/memory.max", "100000\n");
     put("two/user/memory.current", "60000\n");
     assert_true(left_in("list2", "two") == 40000);
-    /* The page cache counts as free memory, so active_file and inactive_file are added. */
     put("two/user/memory.stat", "anon 30000\nfile 30000\nactive_file 10000\ninactive_file 20000\n");
     assert_true(left_in("list2", "two") == 70000);
     put("two/user/job/memory.max", "15000\n");

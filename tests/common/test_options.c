@@ -366,7 +366,6 @@ TEST(test_lists)
     assert_int_equal(n, 3);
     assert_true(x[0] == 0.1 && x[1] == 0.5 && x[2] == 1e-3);
     free(x);
-    /* Values must be exact decimals such as 0.3, not sums such as 0.1 + 0.1 + 0.1. */
     assert_int_equal(kvd_arg_doubles("-r", "0:0.9:0.1", 0, 1, &x, &n, &err), 0);
     assert_int_equal(n, 10);
     assert_true(x[3] == 0.3 && x[9] == 0.9);
@@ -394,7 +393,6 @@ TEST(test_lists)
     assert_string_equal(err.msg, "-r: 0.1 is given twice");
 }
 
-/* A text of more than 63 characters must not be cut to a valid number. */
 TEST(test_long_fields)
 {
     enum { ZEROS = 80 };

@@ -185,7 +185,6 @@ TEST(test_link_is_followed)
     assert_true(S_ISLNK(st.st_mode));
 }
 
-/* A file or link of another user at a temporary name must be neither written nor removed. */
 TEST(test_derived_names_are_not_followed)
 {
     static const char *const kinds[] = {"is a symbolic link", "is a symbolic link",

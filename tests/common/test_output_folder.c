@@ -77,7 +77,6 @@ TEST(test_replaces)
     run("[ -e x/old ]");
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ \"$(ls x)\" = a ] && [ ! -e x.partial ] && [ ! -e x.lock ]");
-    /* With `replace`, the old output folder may be missing. */
     run("rm -rf x");
     assert_int_equal(kvd_output_folder_begin(&out, path, true, &err), 0);
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
@@ -173,7 +172,6 @@ TEST(test_renews)
     run("touch x/in/old");
     renew(path);
     exchange_refused = false;
-    /* If NAME is a link, its target must be replaced. */
     run("ln -s x y && touch x/in/old");
     (void)snprintf(other, sizeof other, "%s/y/", folder);
     renew(other);

@@ -87,7 +87,6 @@ TEST(test_stacks_are_in_order)
     kvd_err err;
     assert_int_equal(kvd_activations_open(&a, path, &err), 0);
 
-    /* Expected rows: Q of heads 2 and 3, then K of KV head 1. */
     gathered g = stack(&a, KVD_PAIR_QK, KVD_SHARED, 1, 1, 50, false);
     assert_int_equal(g.n, 150);
     same_rows(&a, KVD_X_Q, 1, 2, g.x);
@@ -123,7 +122,6 @@ TEST(test_stacks_are_in_order)
     kvd_activations_close(&a);
 }
 
-/* Stacking Q and K in another order may change the rotation only by rounding. */
 TEST(test_order_of_the_stack_does_not_matter)
 {
     kvd_activations a;
@@ -205,10 +203,7 @@ static void times(const double *A, const double *B, int transposed, double *C)
                 D, B, D, 0, C, D);
 }
 
-/*
- * Returns trace(E^T cl E cr) with E = I - L R^T, where L and R are the first m columns. cl, cr:
- * second moments of queries and keys.
- */
+/* Returns trace(E^T cl E cr), E = I - L R^T, for the first m columns L and R. */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
 {
@@ -261,7 +256,7 @@ TEST(test_balanced_is_the_best_of_its_rank)
     kvd_moments_release(&m);
 }
 
-/* Loss = sum over queries q and keys k of (q . k - q A B^T k)^2, with projections A and B. */
+/* Loss = sum over queries q and keys k of (q . k - q A B^T k)^2. */
 TEST(test_balanced_loss_is_the_error_of_scores)
 {
     kvd_activations a;

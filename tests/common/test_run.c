@@ -85,7 +85,6 @@ TEST(test_inputs)
     assert_string_equal(run.inputs[1].made_by, "");
     assert_int_equal(strlen(run.inputs[1].hash), 37);
     assert_string_not_equal(run.inputs[1].hash, run.inputs[0].hash);
-    /* The file exceeds one read block of kvd_run_add_input. */
     char *big = calloc(1, 3 << 20);
     assert_non_null(big);
     assert_int_equal(kvd_run_add_input(&run, put("big", big, 3 << 20), &err), 0);
@@ -130,7 +129,6 @@ TEST(test_folder_hash)
     assert_string_not_equal(first, changed);
     assert_int_equal(bytes, more);
     assert_int_equal(rename(to, from), 0);
-    /* Subfolders must not change the folder's hash. */
     (void)snprintf(to, sizeof to, "%s/inner", temp_folder());
     assert_int_equal(mkdir(to, 0700), 0);
     folder_hash(again, &more);

@@ -109,7 +109,6 @@ TEST(test_known_answers)
     near(kvd_cv(x, 8), sqrt(32.0 / 7) / 5);
     near(kvd_stddev(x, 1), 0);
     near(kvd_mad(x, 8), 0.5);
-    /* Equal numbers far from zero have standard deviation 0. */
     const double c[] = {1e9 + 0.5, 1e9 + 0.5, 1e9 + 0.5};
     near(kvd_stddev(c, 3), 0);
     const double u[] = {3, 1, 2, 4};
@@ -138,12 +137,10 @@ TEST(test_bootstrap_shape)
     const double num[] = {1, 2, 3, 4, 5, 6, 7, 8}, den[] = {2, 4, 6, 8, 10, 12, 14, 16};
     const double zero[N] = {0}, last_one[N] = {[N - 1] = 1};
     kvd_interval v, w;
-    /* Equal ratios in all clusters give an interval of width 0. */
     assert_int_equal(kvd_bootstrap_ratio(num, den, N, 200, 1, &v, &err), 0);
     near(v.value, 0.5);
     near(v.lo, 0.5);
     near(v.hi, 0.5);
-    /* Fewer than KVD_BOOTSTRAP_CLUSTERS clusters give a NaN interval. */
     for (size_t n = 1; n < N; n++) {
         assert_int_equal(kvd_bootstrap_ratio(num, den, n, 200, 1, &v, &err), 0);
         near(v.value, 0.5);
@@ -156,7 +153,6 @@ TEST(test_bootstrap_shape)
     assert_int_equal(kvd_bootstrap_ratio(num, zero, N, 10, 1, &v, &err), -1);
     assert_string_equal(err.msg, "the ratio 36 / 0 is not a number");
     assert_int_equal(kvd_bootstrap_ratio(num, den, 0, 10, 1, &v, &err), -1);
-    /* A resample without the last cluster has denominator 0 and must be left out. */
     assert_int_equal(kvd_bootstrap_ratio(num, last_one, N, 1000, 1, &v, &err), 0);
     near(v.value, 36);
     assert_true(isnan(v.lo) && isnan(v.hi));
@@ -183,7 +179,6 @@ TEST(test_bootstrap_coverage)
         fail_msg("%d of %d intervals hold the truth", inside, TRIALS);
 }
 
-/* The result is the mean of the ratios of all strata, whatever the sizes of the strata. */
 TEST(test_bootstrap_strata)
 {
     enum { N = KVD_BOOTSTRAP_CLUSTERS };
@@ -195,7 +190,6 @@ TEST(test_bootstrap_strata)
     assert_int_equal(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err), 0);
     /* The strata have ratios 0.5 and 0.9. One ratio over all clusters would be 42 / 60. */
     near(v.value, (0.5 + 0.9) / 2);
-    /* Equal ratios within a stratum give an interval of width 0. */
     near(v.lo, v.value);
     near(v.hi, v.value);
     assert_int_equal(kvd_bootstrap_strata(num, other, one, 1, 300, 7, &v, &err), 0);

@@ -142,9 +142,8 @@ static double held_off(const outcome *a, const outcome *b)
 }
 
 /*
- * Tests one method. The distance between one and two GPUs may be a quarter of the method's effect
- * on the logits.
- * rounding: distance without a method. none: logits without a method.
+ * Two GPUs may differ from one by a quarter of the method's effect.
+ * rounding: distance without a method; none: logits without a method.
  */
 static void test(const load *l, const char *method, const outcome *none, double rounding)
 {
@@ -155,7 +154,6 @@ static void test(const load *l, const char *method, const outcome *none, double 
     else {
         const double between = off(l, two.logits, one.logits),
                      own = off(l, one.logits, none->logits), held = held_off(&two, &one);
-        /* Each GPU pads the codes of latents to whole words. */
         const double most = strstr(method, "palu+") ? 0.03 : 0.01;
         test_result(own >= 9 * rounding && between <= fmax(own / 4, 6 * rounding) && held <= most,
                     method,

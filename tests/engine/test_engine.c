@@ -133,8 +133,8 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 }
 
 /*
- * Serves the requests. Decode steps get the text's next token as input. pages: size of the cache,
- * allocated on use; 0: unlimited.
+ * Serves requests; decode steps get the text's next token. pages: cache size, allocated on use, 0:
+ * unlimited.
  */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
@@ -227,7 +227,6 @@ TEST(test_families)
     }
 }
 
-/* Fills `dims` with a different number of kept dimensions for each head. */
 static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s, kvd_dims *dims)
 {
     kvd_err err = {""};
@@ -294,7 +293,6 @@ TEST(test_types_of_the_cache)
     }
 }
 
-/* A sliding-window layer must store only the tokens in its window. */
 TEST(test_window_is_what_is_held)
 {
     texts t;
@@ -459,7 +457,6 @@ TEST(test_facts)
     assert_int_equal((size_t)cut.bytes_per_token, 2 * kept);
     assert_int_equal(whole.pages, 2 * ((t.longest + PAGE - 1) / PAGE));
     assert_int_equal((size_t)cut.cache_bytes, 2 * kept * PAGE * cut.pages);
-    /* V's rotation is multiplied into W_V and W_O, which become smaller. */
     assert_true(cut.weight_bytes < whole.weight_bytes);
     assert_true(cut.peak_bytes > cut.weight_bytes + cut.cache_bytes);
     kvd_dims_release(&dims);

@@ -1,6 +1,6 @@
 /*
- * Compares text generation on GPUs with the CPU in float32, for every kind of method.
- * Tokens may differ if the CPU's log probabilities of both tokens are close.
+ * Compares generation on GPUs with the CPU in float32. Tokens may differ if log probabilities are
+ * close.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -91,7 +91,6 @@ static void set_up(void)
     }
 }
 
-/* A method's plan and its projections. */
 typedef struct {
     kvd_method m;
     kvd_point *point;
@@ -169,7 +168,6 @@ typedef struct {
     bool account;
 } difference;
 
-/* Compares generated tokens up to each sequence's first difference. */
 static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome *want,
                          const outcome *got, difference *d)
 {
@@ -203,7 +201,6 @@ static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome
     }
 }
 
-/* Compares log probabilities of forced tokens, and cache sizes. */
 static void compare_forced(const outcome *want, const outcome *got, difference *d)
 {
     for (size_t i = 0; i < PLACES; i++) {
@@ -336,7 +333,6 @@ typedef struct {
     kvd_stepwise_account account;
 } many;
 
-/* Generates more sequences than fit into the caches at once. */
 static void generate_many(const kvd_plan *plan, kvd_dtype compute, int n_gpus, many *out)
 {
     static size_t at[MANY + 1], to[MANY + 1];
@@ -399,7 +395,6 @@ static void compare_several(void)
     }
 }
 
-/* Compares GPU and CPU for all methods, or for those whose text contains `only`. */
 static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 {
     /* smooth: the method neither quantises nor chooses tokens. */
@@ -497,7 +492,6 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         const bool smooth = method[i].smooth, f32 = type == KVD_F32;
         if (only && !strstr(method[i].text, only))
             continue;
-        /* Rounding may change which page or cluster is chosen, or a stored sign. */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
@@ -559,7 +553,6 @@ static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
     close_plan(&o);
 }
 
-/* Methods of the dims axis with matrices of their own. */
 static void run_on_engine(void)
 {
     kvd_generator *const gpu = generator(true, KVD_BF16, 1);

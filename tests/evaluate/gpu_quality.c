@@ -63,7 +63,6 @@ static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
     return x;
 }
 
-/* Computes the expected quality, one token per call, which is the GPU's order of addition. */
 static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_prediction_change *each,
                   kvd_err *err)
 {
@@ -167,7 +166,6 @@ static void ties_and_extremes(void)
             u[j] = floorf(u[j]);
             v[j] = floorf(v[j]);
         }
-        /* Chooses one of the tokens with the largest logit as next token. */
         for (size_t j = 0, best = 0; j < x.vocab; j++)
             if (u[j] > u[best] || (u[j] == u[best] && i % 3 == 0 && j % 2)) {
                 best = j;

@@ -66,7 +66,6 @@ TEST(prompts_as_the_authors)
                              item->turn[0].answer_prefix) > 0);
         if (strcmp(prompt, json_string_value(json_object_get(x, "prompt"))))
             fail_msg("%s: '%s'", item->task, prompt);
-        /* The context ends with the document, so that the question can be appended. */
         const char *const end = strstr(item->context, "two lines.");
         if (!end || strcmp(end, "two lines."))
             fail_msg("%s: the context is '%s'", item->task, item->context);
@@ -82,7 +81,6 @@ TEST(prompts_as_the_authors)
     json_decref(all);
 }
 
-/* Tasks whose prompt text depends on the item. */
 TEST(infinitebench_as_the_authors)
 {
     json_error_t why;
@@ -164,7 +162,6 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
         fail_msg("%s", err.msg);
 }
 
-/* LongBench cuts the middle out of long prompts. */
 TEST(the_middle_is_cut)
 {
     static const char text[] = "One two three four five six seven eight nine ten. Eleven twelve "
@@ -215,7 +212,6 @@ TEST(the_middle_is_cut)
     free(both);
 }
 
-/* A second question follows the first answer, or repeats the context in a separate sequence. */
 TEST(turns_follow_or_stand_apart)
 {
     json_t *const item =
@@ -249,10 +245,6 @@ TEST(turns_follow_or_stand_apart)
     json_decref(item);
 }
 
-/*
- * A chat template must not add a second BOS token, and white space around the user's text is
- * removed.
- */
 TEST(chat_around_turns)
 {
     static const kvd_chat chat = {.name = "test",
@@ -294,7 +286,6 @@ TEST(chat_around_turns)
     assert_memory_equal(r.run.id, whole.id, whole.n * sizeof *whole.id);
     assert_int_equal(r.run.end[1], 2 * NEW + next.n);
     assert_memory_equal(r.run.forced + NEW, next.id, next.n * sizeof *next.id);
-    /* In a chat, the template's text replaces the token that ended an answer. */
     uint32_t token[] = {5, next.id[0]};
     assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 0, token, &err), 0);
     assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 1, token, &err), 2);
@@ -332,7 +323,6 @@ TEST(chat_around_turns)
     json_decref(item);
 }
 
-/* Items of data set simonjegou/ruler, which kvpress reads. */
 TEST(columns_of_kvpress)
 {
     kvd_benchmark b;

@@ -109,7 +109,6 @@ TEST(test_none_is_the_reference)
     close_bench(&b);
 }
 
-/* Sums must not depend on batch size, kept hidden states or methods per call. */
 TEST(test_ways_to_the_same_sums)
 {
     kvd_err err = {""};
@@ -297,7 +296,6 @@ static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t 
     const kvd_method_setup setup = {.config = config, .seed = 3};
     assert_int_equal(kvd_method_parse(name, &m, &err), 0);
     kvd_dims d = {0};
-    /* The second evaluation uses the kept results of the uncompressed model. */
     for (int again = 0; again < (keep ? 2 : 1); again++) {
         if (again)
             kvd_choice_release(&o->c);
@@ -362,7 +360,6 @@ static void drop_outcome(outcome *o)
     free(o->reference);
 }
 
-/* Prompts that run once for several methods must give the results of separate runs. */
 TEST(test_prompts_run_once)
 {
     static const char *const methods[] = {"zack,p=0.5",
@@ -387,7 +384,6 @@ TEST(test_prompts_run_once)
         }
 }
 
-/* Method `none` is not run, but its results must equal those of a run bit for bit. */
 TEST(test_none_is_not_run)
 {
     for (int keep = 0; keep < 2; keep++) {

@@ -78,7 +78,6 @@ static int set_up(void **state)
     config = kvd_checkpoint_config(checkpoint);
     hidden = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *hidden);
     logits = malloc((size_t)LONGEST * (size_t)config->vocab_size * sizeof *logits);
-    /* The generator has room for two of the three sequences. */
     const kvd_generator_spec spec = {.max_tokens = 2 * LONGEST, .max_len = LONGEST};
     generator = kvd_generator_new(checkpoint, &spec, &err);
     forward = kvd_forward_new(checkpoint, LONGEST, LONGEST, &err);
@@ -211,7 +210,6 @@ TEST(none_is_repeated_full_passes)
             assert_int_equal(token[end[s] + j], whole[n + j]);
         }
     }
-    /* Every generated token except the last is appended to each KV head. */
     assert_int_equal(account.rows,
                      PROMPTS * (N_NEW - 1) * (size_t)config->n_layers * (size_t)config->n_kv_heads);
     assert_true(fabs(account.payload - account.dense) < 1);
@@ -288,7 +286,6 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
     double p[3 * N_NEW] = {0}, q[3 * N_NEW] = {0};
     kvd_continuations c = {.n_sequences = PROMPTS, .offset = offset, .id = id, .end = end};
     generate(generator, &o.plan, &c, (kvd_continued){.token = token, .log_p = p});
-    /* If generated tokens are forced, the same tokens must be predicted. */
     c.forced = token;
     generate(generator, &o.plan, &c, (kvd_continued){.token = again, .log_p = q, .rank = rank});
     for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
@@ -358,7 +355,6 @@ static size_t read_line(FILE *f, double *x, size_t most)
     return n;
 }
 
-/* Compares with Transformers (tests/oracle/transformers_oracle.py). */
 TEST(none_is_transformers)
 {
     enum { SEQUENCES = 5, N = 24, MOST = 100 };
@@ -400,7 +396,6 @@ TEST(none_is_transformers)
     kvd_generator_free(g);
 }
 
-/* A token position that does not follow the cached sequence must be an error. */
 TEST(rows_that_do_not_follow)
 {
     kvd_err err = {""};
@@ -425,7 +420,6 @@ TEST(rows_that_do_not_follow)
     start = LONGEST - 2;
     assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), -1);
     assert_string_equal(err.msg, "sequence 0: positions 71 .. 110 of 73, room for 73");
-    /* Several tokens per call must give the logits of one token per call. */
     float *const one = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
     assert_non_null(one);
     for (size_t t = 0; t < 4; t++) {
@@ -451,8 +445,8 @@ TEST(rows_that_do_not_follow)
 }
 
 /*
- * Ends sequence 1 at token 2 and sequence 2 at token 1. Returns seen[PROMPTS]: 1 feeds the last
- * token to the model, 2 does not.
+ * Ends sequence 1 at token 2 and sequence 2 at token 1. Result 1 feeds the last token to the model,
+ * 2 does not.
  */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -463,7 +457,6 @@ static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *toke
     return (sequence == 1 ? seen[1] == 2 : sequence == 2) ? (int)seen[PROMPTS] : 0;
 }
 
-/* Number of progress reports, and sum of the reported sequences. */
 typedef struct {
     size_t n_calls;
     double sequences;
@@ -478,8 +471,8 @@ static void count_progress(void *ctx, double n)
 }
 
 /*
- * Generates two answers per sequence after forced questions. A run with these tokens forced must
- * predict the same. ended: end_early's result.
+ * Generates answers after forced questions, then forces all tokens and compares. ended: result of
+ * end_early.
  */
 static void check_questions(size_t ended)
 {
@@ -505,7 +498,6 @@ static void check_questions(size_t ended)
     assert_int_equal(seen[0], 2 * ANSWER);
     assert_int_equal(seen[1], 2 + ANSWER);
     assert_int_equal(seen[2], 2);
-    /* Progress is reported in each layer of each step and adds up to all sequences. */
     assert_true(progress.n_calls >= cost[0].steps * (size_t)config->n_layers);
     assert_true(fabs(progress.sequences - PROMPTS) < 1e-9);
     size_t n = 0, at[3 * PLACES];
@@ -553,7 +545,6 @@ static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type
     return why;
 }
 
-/* Methods that the CUDA engine does not support must be generated token by token. */
 TEST(paths_on_a_gpu)
 {
     char engine[] =
@@ -571,7 +562,6 @@ TEST(paths_on_a_gpu)
         if (!*why_not(config, text, KVD_BF16))
             fail_msg("%s in the engine", text);
     assert_string_equal(why_not(config, "none", KVD_F16), "the engine stores bf16 (--cache bf16)");
-    /* If Q and K are normalised after projection, K cannot be quantised before RoPE. */
     kvd_config normed = *config;
     normed.qk_norm = true;
     assert_string_equal(why_not(&normed, "none", KVD_BF16), "");

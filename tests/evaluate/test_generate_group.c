@@ -88,7 +88,6 @@ static void assert_same(const divided *a, const divided *b)
     assert_int_equal(b->account.rows, b->stepped.rows);
 }
 
-/* Several threads stand in for several GPUs. */
 TEST(several_workers_are_one)
 {
     static divided one, several;
@@ -217,7 +216,6 @@ static void assert_same_groups(const divided *got, const divided *want)
     assert_int_equal(got->account.rows, want->account.rows);
 }
 
-/* If memory is short, the group begins again in parts and with more memory. */
 TEST(groups_begin_again)
 {
     static divided want, got;
@@ -232,7 +230,6 @@ TEST(groups_begin_again)
         assert_float_equal(advanced, PROMPTS, 1e-9);
         assert_same_groups(&got, &want);
     }
-    /* If an earlier group got more memory, later groups run in parts at once. */
     assert_int_equal(run_short(0, 1, &got, &advanced, &s, &err), 0);
     assert_int_equal(s.grown, 1);
     assert_true(s.passes > passes);
@@ -247,7 +244,6 @@ TEST(parts_are_the_whole)
     static divided one, part, both;
     const bool done[] = {false, true, false};
     divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
-    /* Results of sequences marked in `done` must not be overwritten. */
     for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
         both.token[i] = 7;
     divide(&(kvd_generator_spec){.n_gpus = 1}, done, &both);

@@ -114,7 +114,6 @@ TEST(test_generation)
     }
 }
 
-/* A token takes kv_lora_rank + qk_rope_head_dim numbers per layer. */
 TEST(test_bytes)
 {
     static const struct {

@@ -18,7 +18,6 @@ TEST(test_by_hand)
     assert_int_equal(kvd_quality_add(&q, logits, reference, target, 2, 3, &err), 0);
     assert_true(q.n == 2);
     assert_true(fabs(q.nll - (log(4) + log(3))) < 1e-6);
-    /* Among equal logits the first counts as the largest. */
     assert_true(q.top1 == 1);
     assert_true(q.agree == 1);
     /* KL(uniform || p) of token 0; that of token 1 is 0 */
@@ -174,13 +173,11 @@ TEST(test_what_does_not_exist_is_nan)
     assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo) && isnan(s.perplexity.hi));
     assert_int_equal(kvd_quality_compare(&none, &none, 1, 1, &s, &err), 0);
     assert_true(isnan(s.top1_share.value) && s.top1.value == 0);
-    /* Resamples without a correct prediction have an undefined ratio. */
     const kvd_quality mixed[2] = {one, none};
     assert_int_equal(kvd_quality_compare(mixed, mixed, 2, 1, &s, &err), 0);
     assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo));
 }
 
-/* Texts weigh the same, whatever their length. */
 TEST(test_texts_weigh_the_same)
 {
     const kvd_quality ref[3] = {{.n = 10, .nll = 20, .top1 = 5, .agree = 10},

@@ -89,10 +89,7 @@ static size_t count(const char *text, const char *part)
 
 static const char needle_start[] = "One of the special magic ";
 
-/*
- * Writes a code for a random word of length n: 9 for numbers, U for UUIDs, K for words with
- * hyphens, V and the length for variables.
- */
+/* Writes a code for a random word: 9 numbers, U UUIDs, K words with hyphens, V and n: variables. */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
     size_t digits = 0, capitals = 0, hyphens = 0;
@@ -167,8 +164,8 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Collects distinct lines of a prompt with coded words. Keeps only the number of needles, listed
- * words (cwe) and sentences (fwe).
+ * Collects distinct lines of a prompt with coded words. Of needles and lists, only the number
+ * counts.
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {
@@ -231,8 +228,7 @@ static const char *text_of(const json_t *x, const char *field)
 }
 
 /*
- * Compares mean prompt lengths. Tolerance: one step of RULER (500 words, 25 needles or lines, 1/32
- * of a coded text).
+ * Tolerance: one step of RULER, which is 500 words, 25 needles or lines, or 1/32 of a coded text.
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
@@ -312,7 +308,6 @@ static bool matches(const char *pattern, const char *text)
     return yes;
 }
 
-/* Every requested value must be in exactly one needle (hidden sentence). */
 TEST(needles_are_unique)
 {
     static const char *const uuid =
@@ -345,7 +340,6 @@ TEST(needles_are_unique)
     }
 }
 
-/* Needles must be equally frequent in each quarter of the context. */
 TEST(depths_are_uniform)
 {
     static const char *const tasks[] = {"niah_single_1", "niah_single_2", "niah_multikey_2"};
@@ -392,7 +386,6 @@ TEST(chains_are_tracked)
             assert_true(matches("^[A-Z]{5}$", name[k]));
             assert_int_equal(count(b.item[i].context, name[k]), k < 4 ? 2 : 1);
             if (k < 4) {
-                /* The assignments of a chain must follow each other in the text. */
                 snprintf(line, sizeof line, "\nVAR %s = VAR %s \n", name[k + 1], name[k]);
                 at = strstr(at, line);
             }
@@ -409,7 +402,6 @@ TEST(common_words_are_common)
         kvd_benchmark b;
         make(&b, &s);
         for (size_t i = 0; i < b.n; i++) {
-            /* The first word list belongs to the solved example, the second to the question. */
             char *const list = strdup(strstr(strstr(b.item[i].context, "\n1. ") + 1, "\n1. "));
             char *const *const common = b.item[i].turn[0].reference;
             size_t words = 0, seen_common = 0;
@@ -447,7 +439,7 @@ TEST(frequent_words_are_frequent)
             assert_true(matches("^[a-z]{6}$", answer[k]));
             times[k] = count(b.item[i].context, answer[k]);
         }
-        /* Zipf's law with exponent 2 from rank 2: words occur n / 4, n / 9, n / 16, ... times. */
+        /* Zipf's law with exponent 2 from rank 2: n / 4, n / 9, n / 16, ... occurrences. */
         const double n = 4.0 * (double)times[0];
         assert_true(times[0] > times[1] && times[1] > times[2]);
         assert_float_equal((double)times[1], n / 9, 2);

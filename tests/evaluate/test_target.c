@@ -35,7 +35,6 @@ TEST(test_monotone)
         "surely kept up to 0.1 (5.0 %), surely lost from 0.4 (20.0 %); 5 points");
 }
 
-/* If accuracy is not monotone in x, the smallest x that misses the target counts. */
 TEST(test_not_monotone)
 {
     const kvd_target_sample s[] = {at(0, 1, 1, 1), at(0.1, 0.98, 0.97, 0.992),
@@ -103,7 +102,6 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     double x;
     place(ctx, wanted, &x, err);
     for (size_t i = 0; i < k->measured; i++)
-        /* No x may be measured twice. */
         assert_true(fabs(k->last[i] - x) > 1e-9);
     k->last[k->measured++] = x;
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
@@ -213,7 +211,6 @@ TEST(test_search_of_a_method)
     assert_int_equal(kvd_target_check_methods(m, text, 4, NULL, &err), 0);
     assert_int_equal(kvd_target_check_methods(m + 3, text + 3, 1, NULL, &err), -1);
     assert_non_null(strstr(err.msg, "--target of nothing"));
-    /* Methods that differ only in the searched key count as one. */
     for (int i = 0; i < 3; i++)
         assert_int_equal(kvd_method_target_add(t, &n, &m[i], NULL, &err), 0);
     assert_int_equal(n, 2);
@@ -229,7 +226,6 @@ TEST(test_search_of_a_method)
     assert_true(t[0].found.kept.value >= 0.123 && t[0].found.misses.value < 0.123);
     assert_true(t[0].found.kept.value - t[0].found.misses.value <= KVD_TARGET_STEP);
     assert_int_equal(t[0].found.n_points, s.n);
-    /* The confidence interval contains the target at every parameter value. */
     s = (score){.least = 0.123, .half = 0.2};
     assert_int_equal(kvd_method_target_search(&t[1], &point, 0.99, 0, NULL, evaluate, &s, &err), 0);
     assert_false(kvd_target_tells(t[1].found.surely_kept.saving, t[1].found.surely_lost.saving));
@@ -252,8 +248,8 @@ TEST(test_crossing_by_hand)
 enum { SEQUENCES = 60, POINTS = 5 };
 
 /*
- * Simulates correct predictions of two methods at fractions p of removed dimensions. Method b loses
- * accuracy half as fast as a. Noise is common to both.
+ * Simulates correct predictions at fractions p of removed dimensions. Method b loses half as fast
+ * as a.
  */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)

@@ -126,7 +126,6 @@ TEST(refusals)
          "metric retrieval needs references 'Paragraph N', not 'three'"},
         {KVD_METRIC_NUMBER, &key, "metric number needs '#### N' at the end of the reference"},
         {KVD_METRIC_NUMBER, &result, "metric number needs '#### N' at the end of the reference"},
-        /* An empty reference is part of every answer and would score 100 %. */
         {KVD_METRIC_MATCH_ALL, &empty, "metric match-all needs a reference that is not empty"},
         {KVD_METRIC_MATCH_PART, &empty, "metric match-part needs a reference that is not empty"},
         {KVD_METRIC_LETTER, &empty, "metric letter needs a reference that is not empty"},
@@ -182,7 +181,6 @@ static double similarity(const char *a, size_t n, const char *b, size_t m)
     return x;
 }
 
-/* Similarity must be symmetric, edit distance must obey the triangle inequality. */
 TEST(distances_of_bytes)
 {
     kvd_rng r;
@@ -201,7 +199,6 @@ TEST(distances_of_bytes)
         const bool same = n[0] == n[1] && !memcmp(text[0], text[1], n[0]);
         assert_int_equal(similarity(text[0], n[0], text[1], n[1]) >= 1, same);
     }
-    /* A single UTF-8 lead byte differs from every other character. */
     assert_true(fabs(similarity("\xC3", 1, "\xC3\xA9", 2)) < 1e-15);
     assert_true(fabs(similarity("a\xC3 b", 4, "a\xC4 b", 4) - 0.75) < 1e-15);
 }

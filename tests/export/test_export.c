@@ -208,7 +208,6 @@ static void test_family(void **state)
         make_dims(&dims, config, methods[i % 2], full);
         must(export_to(c, &dims, &f32, &err), &err);
         kvd_checkpoint *const folded = open_model(out);
-        /* MXFP4 tensors are copied unchanged. */
         assert_string_equal(kvd_checkpoint_dtype(folded),
                             strcmp(name, "gpt-oss-mxfp4") ? "f32" : "mxfp4");
         float *const want = full ? NULL : cut_logits(c, &dims), *const got = dense_logits(folded);
@@ -240,7 +239,6 @@ static bool may_change(const kvd_config *c, const char *name)
     return false;
 }
 
-/* Checks that names, dtypes, shapes and the data of unchanged tensors agree. */
 static void assert_rest_is_same(const kvd_checkpoint *a, const kvd_checkpoint *b)
 {
     const kvd_shards *const x = kvd_checkpoint_shards(a), *const y = kvd_checkpoint_shards(b);
@@ -307,7 +305,6 @@ static void test_shards(void **state)
     kvd_checkpoint_close(folded);
 }
 
-/* Published OPT checkpoints have tensor names without the prefix "model.". */
 static void test_names_without_base(void **state)
 {
     (void)state;
@@ -321,7 +318,6 @@ static void test_names_without_base(void **state)
     const void **const data = calloc(n, sizeof *data);
     size_t *const bytes = calloc(n, sizeof *bytes);
     assert_true(spec && data && bytes);
-    /* Tensors sorted by name stay sorted after removal of the prefix "model.". */
     for (size_t i = 0; i < n; i++) {
         kvd_safetensors_stored(file, i, &spec[i], &data[i], &bytes[i]);
         assert_int_equal(strncmp(spec[i].name, "model.", BASE), 0);
@@ -387,7 +383,6 @@ static void test_refuses(void **state)
     must(make_checkpoint(made, &spec, &err), &err);
     kvd_checkpoint *c = open_model(made);
     kvd_config bare = *kvd_checkpoint_config(c);
-    /* Without RoPE, make_dims cuts both Q-K and V. */
     bare.positions = KVD_POSITIONS_LEARNED;
     make_dims(&dims, &bare, &kvd_dims_zack, false);
     assert_int_equal(kvd_folded_list_make(&list, c, &dims, &err), -1);

@@ -219,7 +219,6 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     free(v);
 }
 
-/* A number beyond the file's number type must be an error, not infinity. */
 /* HDF5 writes a slab on closing the dataset, which can fail. */
 TEST(test_tokens_not_written)
 {
@@ -497,7 +496,6 @@ static const char *made_long(void)
                                                               rows + first[b] * D, &err),
                                      0);
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w, &err), 0);
-        /* Writes W_V twice with other values, as a resumed run may. */
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w + 3, &err), 0);
     }
     assert_int_equal(
@@ -538,7 +536,6 @@ TEST(test_checksums)
     flip(path, "/v", 1, 70);
     rows_are_refused(path, 0, 64, NULL);
     rows_are_refused(path, 128, 22, NULL);
-    /* Damage must be found even if only other tokens of the same checksum are read. */
     rows_are_refused(path, 0, 150, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 0, 65, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 127, 2, "/v layer 1 head 1 tokens 64 to 127");

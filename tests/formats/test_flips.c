@@ -235,7 +235,6 @@ static void make_spectrum(void)
     dump_plan p;
     kvd_h5 f;
     dump_plan_init(&p, N, 1);
-    /* Makes the rotations too large for an HDF5 object header. */
     p.a.model.d_head = 32;
     kvd_spectrum s = {.model = p.a.model, .n_tokens = N, .seq_len = N, .n_layers = 2};
     s.model.n_layers = 2;

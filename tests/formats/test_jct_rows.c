@@ -38,7 +38,6 @@ TEST(test_break_even)
     kvd_err err;
     kvd_rows *const r = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(r);
-    /* Rows are unsorted, and one has another batch size. */
     add(r, "none", 1, 400, 8, 4);
     add(r, "none", 1, 100, 8, 1);
     add(r, "zack", 1, 100, 8, 1.5);
@@ -46,7 +45,7 @@ TEST(test_break_even)
     add(r, "zack", 1, 400, 8, 3);
     add(r, "none", 1, 200, 8, 2);
     add(r, "zack", 1, 200, 8, 2.5);
-    /* Lengths 100, 200, 400: uncompressed 1, 2, 4 s; zack 1.5, 2.5, 3 s. Equal at 200 + 200 / 3. */
+    /* Lengths 100, 200, 400: uncompressed 1, 2, 4 s; zack 1.5, 2.5, 3 s. */
     near(kvd_jct_break_even(r, 2, false), 200 + 200.0 / 3);
     near(kvd_jct_break_even(r, 6, false), 200 + 200.0 / 3);
     assert_true(isnan(kvd_jct_break_even(r, 2, true)));
@@ -54,7 +53,6 @@ TEST(test_break_even)
     assert_true(kvd_jct_first_of_lengths(r, 2, false));
     assert_false(kvd_jct_first_of_lengths(r, 4, false));
     assert_int_equal(kvd_jct_uncompressed(r, 4), 0);
-    /* h2o is faster until a slower measurement at another length is added. */
     add(r, "h2o", 1, 100, 8, 0.9);
     add(r, "h2o", 1, 200, 8, 1.9);
     near(kvd_jct_break_even(r, 7, false), 100);
@@ -82,12 +80,10 @@ TEST(test_noise)
     assert_non_null(r);
     for (int i = 1; i <= 4; i++)
         add_runs(r, "none", 100 * i, i - 0.05, i, i + 0.05);
-    /* The times differ by more than their noise at lengths 100 and 200. */
     add_runs(r, "zack", 100, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 200, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 300, 2, 2, 2);
     assert_false(kvd_jct_break_even_noise(r, 4, false, &noise));
-    /* At length 400 one repetition was slower, so the break-even length is noisy. */
     add_runs(r, "zack", 400, 3.5, 3.6, 4.5);
     assert_true(kvd_jct_break_even_noise(r, 4, false, &noise));
     near(noise.length, 400);
@@ -101,14 +97,12 @@ TEST(test_noise)
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);
     near(noise.difference, 0.05);
-    /* Noise at lengths below the longest one at which the method loses (200) does not count. */
     add_runs(r, "h2o", 100, 0.5, 0.9, 2);
     add_runs(r, "h2o", 200, 2.5, 2.5, 2.5);
     assert_false(kvd_jct_break_even_noise(r, 9, false, &noise));
     add_runs(r, "h2o", 300, 2.9, 3.1, 3.3);
     assert_true(kvd_jct_break_even_noise(r, 9, false, &noise));
     near(noise.length, 300);
-    /* A single measurement has an unknown spread, so no noise is reported. */
     add_runs(r, "kivi", 100, 0.99, 0.99, 0.99);
     add(r, "gear", 1, 200, 8, 1);
     assert_true(kvd_jct_break_even_noise(r, 12, false, &noise));

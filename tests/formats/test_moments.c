@@ -339,7 +339,6 @@ TEST(test_state)
     assert_int_equal(t.n_sequences, 5);
     assert_int_equal(t.n_tokens, 80);
     assert_string_equal(t.run_id, "0123");
-    /* A state file omits moments of W_O and W_V. */
     add(&back, 0, 0, 1, 1);
     assert_same_sums(&m, &back);
 

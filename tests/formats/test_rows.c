@@ -162,7 +162,6 @@ TEST(test_refuses)
     assert_non_null(strstr(err.msg, "'/rows/b' has 2 rows, other columns 3"));
     kvd_h5_close(&f, false);
 
-    /* Only dataset `a`, which has one axis, must become a column. */
     assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &samples, H5T_NATIVE_DOUBLE, x, &err), 0);

@@ -81,7 +81,7 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                 assert_int_equal(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                                   kvd_spectrum_R(s, (kvd_pair)p, l, h), &err),
                                  0);
-                /* left = 2 O and right = O / 2 with an orthogonal matrix O, so left right^T = I. */
+                /* left = 2 O, right = O / 2 with an orthogonal O, so left right^T = I. */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =
                         kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] / 2;
@@ -238,7 +238,6 @@ TEST(test_lies_are_refused)
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
     assert_non_null(strstr(err.msg, "/calibration has prune 1.5, not 0 <= prune < 1"));
     s.calibration.prune = 0;
-    /* Reading matrices larger than d_head must not write beyond the caller's arrays. */
     s.model.d_head = 5;
     kvd_spectrum small = s;
     memset(small.pair, 0, sizeof small.pair);
@@ -260,7 +259,6 @@ TEST(test_shape_must_fit_the_model)
     make(&s, KVD_SHARED);
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err), 0);
     assert_int_equal(kvd_spectrum_write(&f, &s, &err), 0);
-    /* Sets 4 KV heads, although the arrays have 2. */
     s.model.n_kv_heads = 4;
     assert_int_equal(H5Ldelete(f.id, "/model", H5P_DEFAULT) >= 0, 1);
     assert_int_equal(kvd_model_info_write(&f, &s.model, &err), 0);
@@ -405,9 +403,6 @@ TEST(test_rates)
     assert_rates_refused(&r, "attribute pair_qk is 'wv', a pair of the other side");
     r.pair[0] = KVD_PAIR_QK;
 
-    /*
-     * Writes kept16 (dimensions padded to multiples of 16) that contradicts the unpadded numbers.
-     */
     r.table_p[r.n_table - 1] = 1;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
     assert_int_equal(kvd_rates_write(&f, &r, &err), 0);
@@ -486,12 +481,10 @@ TEST(test_error_table)
     assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
     assert_non_null(strstr(err.msg, "/bvw/error[0][1][1] is -0.001, below 0"));
 
-    /* A loss slightly below 0 comes from rounding and is accepted. */
     error[L * H * 3 + 4] = -1e-9;
     kvd_h5 f;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_error_table, &run, &err), 0);
     assert_int_equal(kvd_error_table_write(&f, &t, &err), 0);
-    /* A file without bases_hash, from an old version, must be readable. */
     assert_true(H5Adelete(f.id, "bases_hash") >= 0);
     assert_int_equal(kvd_h5_finish(&f, &err), 0);
     assert_int_equal(kvd_error_table_load(&back, path, &err), 0);

@@ -7,7 +7,6 @@
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/family.h"
 
-/* Aborts if a weight matrix exceeds its tensor. */
 static void check_places(const kvd_config *c)
 {
     for (int part = 0; part < KVD_N_PARTS; part++)

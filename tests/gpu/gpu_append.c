@@ -199,8 +199,7 @@ static void *poisoned(size_t elements)
 }
 
 /*
- * Appends tokens from[b] .. from[b] + n[b] - 1 of each request b. Returns Q, which the caller
- * frees. q_start [batch]: first row per request.
+ * Appends tokens from[b] .. from[b] + n[b] - 1 of each request b. Returns Q, owned by the caller.
  */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
                         void *pool, int32_t *q_start, size_t *n_q8)
@@ -404,7 +403,6 @@ static void against_reference(fixture *f, int decode)
     free(left);
 }
 
-/* Appending in two launches, or token by token, must write the pages of one launch bit for bit. */
 static void in_pieces(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};
@@ -496,8 +494,8 @@ static void refusals(void)
 int main(int argc, char **argv)
 {
     /*
-     * name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions, RoPE layout,
-     * rotated Q-K, rotated V, list of lengths
+     * name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions and layout,
+     * rotated Q-K, rotated V, lengths
      */
     static const scenario cases[] = {
         {"dense_cut_only", KVD_BF16, 4, 2, 128, 64, 0, -1, 0, 0, 3},

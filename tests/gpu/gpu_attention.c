@@ -107,8 +107,8 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
 }
 
 /*
- * Adds a head's squared error to *error and squared norm to *norm, over every `step`-th row. got:
- * [tokens of the batch][heads * d].
+ * Adds a head's squared error and squared norm over every `step`-th row. got: [tokens of the
+ * batch][heads * d].
  */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
@@ -268,7 +268,6 @@ static void test_hook(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/* NaN in one sequence must not change other sequences. */
 static void test_neighbours(const scenario *c)
 {
     static const size_t lengths[] = {70, 9, 130, 64, 3};
@@ -316,7 +315,6 @@ static void test_large(const scenario *c, size_t n)
     batch_release(&b);
 }
 
-/* Q, K, V and output have different row strides. */
 static void test_apart(kvd_dtype type)
 {
     enum { HEADS = 6, KV = 2, D = 24, N = 150, LDO = HEADS * D + 7 };
@@ -415,7 +413,6 @@ int main(int argc, char **argv)
     need_ok(kvd_cublas_check(lib->cublasSetStream_v2(blas, stream), "stream", &err), "cuBLAS",
             &err);
     kvd_rng_seed(&rng, 9, 0);
-    /* "small": few cases, for compute-sanitizer */
     small = argc > 1 && strcmp(argv[1], "small") == 0;
     static const scenario cases[] = {
         {"group", KVD_BF16, 8, 2, 128, 0, 0, 1},

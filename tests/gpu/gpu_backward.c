@@ -259,7 +259,6 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
         printf("not ok %s\n", err.msg);
         exit(1);
     }
-    /* Sequence 0 has expected gradients in a file. Sequences 1 and 2 have equal lengths. */
     const size_t n = e.n, offset[] = {0, n, n + 20, n + 40, n + 41, n + 50};
     uint32_t *id = some_ids(n + 50, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     memcpy(id, e.id, n * sizeof *id);
@@ -291,7 +290,6 @@ static void test_demo(const char *path)
     kvd_checkpoint_close(c);
 }
 
-/* A backward pass that stops above layer 0 must give the bits of a full pass. */
 static void test_first_layer(void)
 {
     kvd_err err = {""};

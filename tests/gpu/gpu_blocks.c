@@ -1,7 +1,4 @@
-/*
- * Tests GPU kernels for embedding, norms, branches and QKV against model/pass/blocks.h.
- * Non-finite values: the earliest stage and its first row must be reported.
- */
+/* Tests GPU kernels for embedding, norms, branches and QKV against model/pass/blocks.h. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -145,7 +142,6 @@ static void test_norm_bad(size_t d)
     check(kvd_gpu_check((float *)x.dev + 17 * d, 1, d, 4, bad, NULL), "check");
     expect_bad("check", bad_take(bad), kvd_gpu_bad_at(4, 0));
 
-    /* Two finite numbers whose sum is infinite must be reported. */
     array big = values(KVD_F32, d, 0, 1);
     for (size_t j = 0; j < d; j++)
         big.host[j] = j == d / 3 ? 3e38F : 0;
@@ -239,8 +235,8 @@ typedef struct {
 enum { QKV_MOST = 37 /* number of tokens */, QKV_POSITIONS = 50 };
 
 /*
- * Replaces x [n tokens][heads + 2 kv][d] by attention's input. pre [n tokens][heads + kv][d]: Q and
- * K before RoPE.
+ * Replaces x [n tokens][heads + 2 kv][d] by attention's input. pre [n tokens][heads + kv][d]:
+ * before RoPE.
  */
 static void reference_qkv(const qkv_case *c, const float *bias, const float *gain_q,
                           const float *gain_k, const float *cosine, const float *sine,
@@ -322,7 +318,6 @@ static void test_qkv(const qkv_case *c)
     }
     expect_bad(name, bad_take(bad), ~0ull);
 
-    /* The first token with a non-finite number must be reported: first V of token 11. */
     x.host[11 * all + all - 1] = INFINITY;
     send(&x);
     bad = bad_new();
@@ -399,7 +394,6 @@ int main(int argc, char **argv)
 {
     if (!gpu_devices("gpu_blocks", 1))
         return 0;
-    /* "small": few cases, for compute-sanitizer */
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     kvd_rng_seed(&rng, 5, 0);
     static const size_t widths[] = {1, 7, 8, 12, 288, 1000, 4097};

@@ -24,8 +24,8 @@ static double term_distance(const array *got, const double *want, const double *
 }
 
 /*
- * Computes a norm's gradient dx [d] from dy [d]. terms [d] bounds rounding: sum of absolute terms
- * of dx; dy_terms: of dy.
+ * Computes a norm's gradient dx [d] from dy [d]. terms, dy_terms [d]: sums of absolute terms, which
+ * bound rounding.
  */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
@@ -148,8 +148,8 @@ typedef struct {
 } qkv_case;
 
 /*
- * Computes a head's gradients before RoPE (pre) and before the norm (raw), each [2][d]: gradient,
- * then sum of absolute terms.
+ * Computes gradients before RoPE (pre) and norm (raw), each [2][d]: gradient, sum of absolute
+ * terms.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,

@@ -141,7 +141,6 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
     }
     if (c->latents) {
         latents_make(&b->dims, c);
-        /* The cache reads from `maker` which inputs are needed. */
         b->plan.maker = &kvd_dims_palu;
     }
     if (c->method || c->latents)
@@ -217,7 +216,6 @@ static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                                .v = rows + (size_t)(c->n_heads + c->n_kv_heads) * d * bytes,
                                .ld = (size_t)(c->n_heads + 2 * c->n_kv_heads) * d,
                                .k_pre = pre,
-                               /* The cache does not read this address. */
                                .q_pre = rows,
                                .ld_pre = width_k,
                                .window = (size_t)c->window,
@@ -305,7 +303,6 @@ static void run(const scenario *c)
     bench_free(&b);
 }
 
-/* A sequence beyond the cache's capacity must be refused. */
 static void refusal(const scenario *c)
 {
     bench b;

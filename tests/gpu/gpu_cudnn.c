@@ -100,8 +100,7 @@ static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int 
 }
 
 /*
- * Computes outputs want [n_heads][q_len][d_v] of query rows t .. t + n - 1. The queries are the
- * last of kv_len tokens.
+ * Computes outputs want [n_heads][q_len][d_v] of rows t .. t + n - 1. Queries are the last tokens.
  */
 static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v,
                       int b, int t, int n, int kv_len, double *want)
@@ -193,7 +192,6 @@ static void check(test_case *tc, int verbose)
         double *to = want + (size_t)b * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v;
         if (s->causal)
             reference(s, q, k, v, b, 0, q_len[b], kv_len[b], to);
-        /* Without a mask, each query is computed as the only query, which sees all keys. */
         for (int t = 0; !s->causal && t < q_len[b]; t++)
             reference(s, q, k, v, b, t, 1, kv_len[b], to);
     }

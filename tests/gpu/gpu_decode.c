@@ -61,7 +61,6 @@ static const test_case cases[] = {
     {"many requests", KVD_BF16, 16, 4, 300, 0, {130, 70, 1, 256}, 4, {{32, 48}, {16, 32}}, 2},
     {"sharp softmax", KVD_BF16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
     {"sharp softmax, f16", KVD_F16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
-    /* Heads wider than 128 have their own kernels. */
     {"wide 256", KVD_BF16, 8, 4, 5, 0, {1, 7, 64, 65, 1000}, 5, {{256, 256}}, 1},
     {"wide mix", KVD_BF16, 16, 4, 3, 0, {129, 200, 8}, 3, {{16, 256}, {144, 240}, {256, 16}}, 3},
     {"wide mix, f16", KVD_F16, 16, 4, 3, 0, {129, 700, 8}, 3, {{240, 144}, {256, 256}}, 2},
@@ -116,8 +115,8 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
 }
 
 /*
- * Gives odd requests other sinks than even ones. Returns 1 if each request's output equals a launch
- * with its own sinks for all.
+ * Gives odd and even requests different sinks. Returns 1 if each output equals a launch with equal
+ * sinks.
  */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
@@ -234,7 +233,6 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     }
     args.max_pages = (longest + 63) / 64 + 3;
 
-    /* Pages are scattered over a larger pool. Unused page table entries are out of range. */
     const size_t pool_pages = n_pages + n_pages / 2 + 7;
     int32_t *order = need(pool_pages * sizeof *order);
     int32_t *table = need(batch * (size_t)args.max_pages * sizeof *table);
@@ -273,7 +271,6 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     memset(pool, 0xff, pool_n * 2);
     kvd_pack_q_decode(&args.map, &requests, c->dtype, q, q_rows);
     kvd_pack_kv(&args.map, &requests, c->dtype, k, v, table, args.max_pages, pool);
-    /* Pages before the sliding window hold NaN. */
     for (size_t b = 0; window && b < batch; b++)
         for (int j = 0; j < (len[b] - window) / KVD_PAGE_TOKENS; j++) {
             const size_t page = (size_t)table[b * (size_t)args.max_pages + (size_t)j];
@@ -293,7 +290,6 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     static const char *const schedule_name[] = {"none", "papers", "ours"};
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
     int failed = 0;
-    /* Other numbers of CTAs split the requests at other points. */
     for (int run = 0; run < PLANNED + UNPLANNED; run++) {
         const kvd_schedule schedule = run < 3 ? (kvd_schedule)run : KVD_SCHEDULE_OURS;
         args.n_ctas = kvd_decode_ctas(&args.map);
@@ -309,7 +305,6 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
         double err = 0, norm = 0, err_lse = 0;
         int same = 1;
         for (int repeat = 0; repeat < launches; repeat++) {
-            /* A new plan reuses the workspace after half of the launches. */
             if (run < PLANNED && repeat && repeat == launches / 2)
                 check(kvd_decode_plan(&args, schedule, 0), "plan");
             fill_bytes(args.o, 0xff, o_n * 2);
@@ -389,7 +384,6 @@ int main(int argc, char **argv)
             failed += run_case(&cases[i], launches, only > 0 ? only : 0, false);
             failed += run_case(&cases[i], 2, only > 0 ? only : 0, true);
             for (size_t w = 0; argc < 2 && w < sizeof windows / sizeof *windows; w++)
-                /* Cases of 5000 tokens or more take seconds each. */
                 if (cases[i].len[0] < 5000 || windows[w] >= 100)
                     failed += run_case(&cases[i], 2, windows[w], w % 2 == 1);
         }

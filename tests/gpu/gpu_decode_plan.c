@@ -48,7 +48,6 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
     }
     p->args.dtype = KVD_BF16;
     p->args.batch = c->batch;
-    /* The planner does not read the page table. */
     p->args.max_pages = 1;
     p->args.n_ctas = c->n_ctas;
     p->args.kv_len = kv_len;
@@ -69,7 +68,6 @@ static void plan_release(plan *p)
     free(p->host);
 }
 
-/* Checks the division of work. Returns a message about the first error, or NULL. */
 static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedule)
 {
     const int tasks = p->args.batch * N_KV, n_ctas = p->args.n_ctas;
@@ -211,7 +209,6 @@ static void run_live(const test_case *c, int w)
     free(len);
 }
 
-/* Planning all layers in one launch must give the same lists as one launch per layer. */
 static void run(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

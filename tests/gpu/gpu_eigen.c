@@ -101,11 +101,9 @@ static void worse(double *a, double b)
 }
 
 /*
- * Raises the fields of *e to the errors of one decomposition:
  * residual: |G R - R diag(sigma^2)| / (d eps lambda_max)
  * lambda:   |sigma^2 - LAPACK's| / (d eps lambda_max)
- * sigma:    |sigma - LAPACK's| / sigma_max, only above 1e-4 sigma_max (smaller roots are
- * inaccurate)
+ * sigma:    |sigma - LAPACK's| / sigma_max, for sigma above 1e-4 sigma_max
  */
 static void check_matrix(const double *G, size_t d, const double *sigma, const double *R, errors *e)
 {
@@ -193,7 +191,6 @@ static void one_case(size_t n, size_t d, int kind)
     free(R);
 }
 
-/* The error must name the first of several invalid matrices. */
 static void refusals(size_t n, size_t d)
 {
     double *G = need(n * d * d * sizeof *G), *sigma = need(n * d * sizeof *sigma),

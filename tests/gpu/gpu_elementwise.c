@@ -246,7 +246,6 @@ int main(int argc, char **argv)
 {
     if (!gpu_devices("gpu_elementwise", 1))
         return 0;
-    /* "small": few cases, for compute-sanitizer */
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     kvd_rng_seed(&rng, 5, 0);
     all_elementwise(small);

@@ -175,7 +175,6 @@ static void test_families(const request *r, const setting *first, const setting 
         kvd_checkpoint *const c = open_or_end(path);
         load l = load_make(c, r, 6, 12 + i);
         kvd_gpu_share share;
-        /* Engines that divide prompts among GPUs by tokens refuse attention windows. */
         bool refused = false;
         for (int k = 0; first->sequence && k < kvd_checkpoint_config(c)->n_layers; k++)
             refused = refused || kvd_config_window(kvd_checkpoint_config(c), k) > 0;
@@ -194,7 +193,6 @@ static void test_families(const request *r, const setting *first, const setting 
     }
 }
 
-/* Makes unequal kept dimensions, some of them no multiples of 16. */
 static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, const kvd_dims_method *m,
                      kvd_err *err)
 {
@@ -239,7 +237,6 @@ static void test_dims(const subject *model, const request *r, size_t n, const se
     kvd_checkpoint_close(c);
 }
 
-/* Models with attention windows shorter than the requests. */
 static const kvd_shape windowed[] = {
     {"mistral, window 100", "mistral", "made up",
      "{" SIZES "\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","
@@ -308,7 +305,6 @@ static void test_held(const kvd_checkpoint *c, const char *name)
     free(id);
 }
 
-/* If `cuts`, also tests methods that project heads. */
 static void test_windowed(const kvd_shape *made, uint64_t seed, bool cuts, int quick)
 {
     static const setting *const set[] = {&pieces, &replayed, &many, &many_pieces};
@@ -371,7 +367,6 @@ static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_eng
         e->free(e);
 }
 
-/* Some methods' kernels support heads of up to 128 dimensions only. */
 static void test_refused_wide(void)
 {
     static const char *const text[] = {"turboquant", "expectedattention", "cake"};
@@ -402,7 +397,6 @@ static void test_wide(int quick)
         test_refused_wide();
 }
 
-/* A decode step after tokens that were never computed must give finite, reproducible logits. */
 static void test_context(const subject *m)
 {
     static const kvd_plan none = {.type = KVD_BF16};
@@ -463,15 +457,13 @@ static void test_refused(void)
     tokens = m.plan;
     tokens.type = KVD_BF16;
     s = spec_of(&set, 100);
-    /* Method leankv consists of tokens method `sparsity` and a bits method. */
     refused(sinks, &tokens, &s,
             "attention sinks, which the CUDA engine's kernels of 'sparsity' do");
     kvd_checkpoint_close(sinks);
 }
 
 /*
- * A NaN weight must be reported with request and token. Request 3 has ids 1 to 12, request 5 ids 11
- * to 17 (17 in a decode step).
+ * A NaN weight must be reported with request and token. Id 17 comes in a decode step of request 5.
  */
 static void test_nonfinite(void)
 {
@@ -610,7 +602,6 @@ static void test_by_tokens(const subject *m, int gpus, int quick)
     }
 }
 
-/* Compares four GPUs, each with two KV heads, with one GPU. */
 static void test_on_four(const setting *const *set)
 {
     char path[64];

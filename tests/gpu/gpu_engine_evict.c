@@ -1,6 +1,6 @@
 /*
- * Tests token eviction in the CUDA engine against the CPU engine. Near ties may differ, so kept
- * tokens are compared by overlap, logits by median distance.
+ * Tests eviction in the CUDA engine against the CPU engine: overlap of kept tokens, median distance
+ * of logits.
  */
 #include <math.h>
 #include <string.h>
@@ -26,10 +26,6 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
         return;
     }
     const setting *const set[] = {&apart, &together, &plain, &pieces};
-    /*
-     * If rounding drops another token, all later clusters move, so only numbers of tokens are
-     * compared.
-     */
     const bool moves = selects(plan.tokens) &&
                        plan.tokens->read_rule(&plan.tokens_values).threshold > 0,
                numbers = is_uneven(plan.tokens) || moves;
@@ -71,7 +67,6 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     result_release(&again);
 }
 
-/* With an unlimited budget, logits must equal a run without eviction bit for bit. */
 static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, const kvd_dims *dims)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -123,8 +118,8 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
 }
 
 /*
- * Returns the number of requests whose entries are not in 4/5 .. 1 of the budget. *dropped:
- * requests that lost entries.
+ * Returns the number of requests outside 4/5 .. 1 of the budget. *dropped: requests that lost
+ * entries.
  */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
                             const result *got, size_t *dropped)
@@ -151,7 +146,6 @@ static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *
     return wrong;
 }
 
-/* Tests a method that the CPU engine lacks, without comparing logits. */
 static void alone(const kvd_checkpoint *c, const load *l, const char *text)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -184,7 +178,6 @@ static void alone(const kvd_checkpoint *c, const load *l, const char *text)
     result_release(&again);
 }
 
-/* With room for all tokens, logits differ only by the order of addition in attention. */
 static void all_near(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -287,7 +280,6 @@ static void refused(const kvd_checkpoint *c, const kvd_dims *d)
     kvd_plan_close(&plan);
 }
 
-/* Records random Q and K and opens the file. */
 static int calibrate(const kvd_config *c, kvd_err *err)
 {
     static char path[160];
@@ -316,7 +308,6 @@ static kvd_checkpoint *made_up(const kvd_shape *shape)
     return c;
 }
 
-/* A method that acts on no layer must be refused. */
 static void refused_window(const char *text, const char *shape, const char *why)
 {
     const kvd_shape made = {"mistral", "mistral", "made up", shape};
@@ -352,10 +343,7 @@ static void refused_window(const char *text, const char *shape, const char *why)
     "\"rope_local_base_freq\":5000.0,\"layer_types\":[\"sliding_attention\","                      \
     "\"full_attention\",\"sliding_attention\",\"full_attention\"],\"sliding_window\":40,"
 
-/*
- * Only layers 1 and 3 have no window. Windows are shorter than every request; otherwise the CPU
- * would compress windowed layers too.
- */
+/* Only layers 1 and 3 have no window. Windows are shorter than every request. */
 static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n, int few)
 {
     static const kvd_plan none = {.type = KVD_BF16};
@@ -397,7 +385,6 @@ static void test_windows(int quick)
                                    GEMMA "\"head_dim\":256}"};
     const size_t n = sizeof text / sizeof *text;
     test_gemma(&gemma, text, quick ? 4 : n, quick);
-    /* expectedattention supports heads of up to 128 dimensions. */
     test_gemma(&wide, text, quick ? 2 : n - 1, true);
     refused_window("h2o,heavy=8,recent=8",
                    "{" SIZES

@@ -140,8 +140,8 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
 }
 
 /*
- * Makes random projections to latents of `heads` KV heads, with rank rank[0] (K) or rank[1] (V)
- * minus less * (g % 3) for group g.
+ * Makes random projections to latents of `heads` KV heads. Rank of K: rank[0] - less * (g % 3) for
+ * group g.
  */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
@@ -243,7 +243,6 @@ static void test_palu(const char *path, const char *model, const request *r, siz
     kvd_checkpoint_close(c);
 }
 
-/* Returns bytes per token. Widths are padded to multiples of 16. */
 static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
 {
     double sum = 0;
@@ -355,7 +354,6 @@ static void refused(const kvd_checkpoint *c, const char *text, const setting *se
         e->free(e);
 }
 
-/* A decode step after tokens that were never computed must give finite, reproducible logits. */
 static void test_context(const char *text)
 {
     kvd_err err = {""};
@@ -404,8 +402,7 @@ static int make_wide(const char *dir, int heads, int kv_heads)
 }
 
 /*
- * Compares A A^T of the GPU's and the CPU's directions A in double precision. V repeats a row, so
- * its rank is one less.
+ * Compares A A^T of the GPU's and the CPU's directions A. V repeats a row, so its rank is one less.
  */
 static void test_complete(size_t d, size_t n, size_t w)
 {
@@ -486,7 +483,6 @@ static int32_t make_codes(kvd_rng *rng, kvd_latent_code *code)
     return bit;
 }
 
-/* Returns x after coding and decoding, in bf16. */
 static float decoded(const kvd_latent_code *c, const float *level, double x)
 {
     const float *const of = level + (c->side * 9 + c->bits) * 256;
@@ -503,9 +499,6 @@ static float decoded(const kvd_latent_code *c, const float *level, double x)
     return y;
 }
 
-/*
- * Codes tokens of two requests, overwrites their latents, and restores all but the newest tokens.
- */
 static void test_codes(void)
 {
     static const int32_t kv_len[2] = {130, 64}, one[2] = {1, 1}, slot[2] = {2, 0},
@@ -611,7 +604,6 @@ int main(int argc, char **argv)
         test_palu(demo, "kvdim-6m", long_ones, n, 2, 90, 100, 0, false, two);
         test_palu(demo, "kvdim-6m", long_ones, n, 1, 40, 30, 5, false, two);
         test_palu(demo, "kvdim-6m", long_ones, n, 2, 128, 128, 0, false, two);
-        /* These models have biases, norms of Q and K, or no RoPE. */
         test_palu("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, some_n, 2, 40, 40, 0,
                   false, two);
         test_palu("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, some_n, 1, 20, 20, 3,

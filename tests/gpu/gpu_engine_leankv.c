@@ -108,7 +108,6 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
 
 /*
  * Returns true if rounding explains the distance `is`: at most half of the method's effect `does`.
- * rounding: distance without a method.
  */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
@@ -135,7 +134,6 @@ static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_co
     return kvd_plan_open(plan, &setup, err);
 }
 
-/* A cached token takes 2 bytes more on the GPU than on the CPU (float32 importance). */
 static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d,
                         size_t k, size_t v)
 {

@@ -389,7 +389,6 @@ static void test_rest(void)
     "\"sliding_window\":70,\"rope_local_base_freq\":5000.0,\"layer_types\":["                      \
     "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"],"
 
-/* Of this model's layers, only 1 and 3 have no window. */
 static const kvd_shape gemma = {"gemma3, window 70", "gemma3_text", "made up",
                                 GEMMA "\"head_dim\":64}"},
                        wide = {"gemma3, window 70, heads of 256", "gemma3_text", "made up",
@@ -403,7 +402,6 @@ static const kvd_shape qwen3 = {
     "\"rope_theta\":10000.0,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"
     "\"vocab_size\":300,\"tie_word_embeddings\":false}"};
 
-/* Tests methods that rebuild keys, in models with biases or norms of K. */
 static void test_norms(const request *r, size_t n, const test_case *t, size_t n_cases)
 {
     kvd_err err = {""};
@@ -452,7 +450,6 @@ static void test_windows(const request *r, size_t n, bool quick)
     kvd_checkpoint_close(c);
 }
 
-/* With heads of 128, the kernels multiply latents by wgmma instructions. */
 static const kvd_shape heads_of_128 = {
     "heads of 128", "llama", "made up",
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
@@ -576,10 +573,8 @@ int main(int argc, char **argv)
                                      {"xquant,bits=8,group=32", 0.5, 1e-9},
                                      {"xquant,bits=3,group=8", 0.5, 1e-9},
                                      {"xquant,bits=3,latent=0", 0.5, 1e-9},
-                                     /* The engine counts pruned keys with padded widths. */
                                      {"think,window=16", 0.5, 0.2},
                                      {"think,window=8,p=0.8", 0.5, 0.3},
-                                     /* A near tie moves a whole chunk. */
                                      {"shadowkv,rank=32,outliers=4,budget=0.4", 1, 0.3},
                                      {"waterfill,step=0.02,block=64", 0.3, 0.01},
                                      {"waterfill,step=0.5,block=64,sink=0", 0.3, 0.01},

@@ -1,7 +1,6 @@
 /*
- * Tests zdc in the CUDA engine against src/methods: important tokens keep more dimensions (high
- * widths) than others (low widths).
- * Prompts attend with high widths. Logits: median distance, relative to an all-high cache.
+ * Tests zdc in the CUDA engine against src/methods. Important tokens keep more dimensions (high)
+ * than others (low).
  */
 #include <math.h>
 #include <string.h>
@@ -41,7 +40,7 @@ static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTI
                      stock = {"stock attention", 3, false, true, true, KVD_ATTENTION_STOCK};
 
 /*
- * Returns bytes of a token in a layer. Dimensions are padded to 16 or, for stock attention, to the
+ * Returns bytes of a token in a layer. Dimensions are padded to 16, in stock attention to the
  * widest head.
  */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
@@ -71,8 +70,8 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 }
 
 /*
- * Returns a prompt's unimportant tokens in a layer. Fractions are linear over layers. lent: all
- * layers use layer 0's choice.
+ * Returns a prompt's unimportant tokens in a layer. Fractions are linear over layers. lent: layer
+ * 0's choice holds.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
@@ -189,10 +188,7 @@ typedef struct {
     int lent;
 } variant;
 
-/*
- * Tests a variant of zdc. whole: reference with only important tokens; bar: the engine's distance
- * from it in that case.
- */
+/* whole: reference with only important tokens; bar: the engine's distance from that reference. */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {
@@ -231,7 +227,6 @@ static void test_variant(const model *m, const char *name, const variant *v,
     kvd_plan_close(&plan);
 }
 
-/* If all tokens are important, logits must equal a cache of full width up to rounding. */
 static void all_important(const model *m, const char *name, const setting *set, double bar)
 {
     kvd_err err = {""};

@@ -1,6 +1,6 @@
 /*
- * Tests zdc with layers=N: groups of layers share one choice of important tokens.
- * After a group's first layer, prompts attend to unimportant tokens with fewer dimensions.
+ * Tests zdc with layers=N in the CUDA engine: groups of layers share one choice of important
+ * tokens.
  */
 #include <math.h>
 #include <string.h>
@@ -286,10 +286,6 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
     return NULL;
 }
 
-/*
- * Returns the median distance of logits a and b over emitted tokens, or over each first one if
- * `prompts`.
- */
 static double median(const load *l, const float *a, const float *b, bool prompts)
 {
     double *const d = need(l->first[l->n] * sizeof *d);

@@ -127,7 +127,6 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     for (int t = sink; t < n; t++) {
         double key[KVD_WIDTH_MAX], square = 0;
         memcpy(key, keys + t * d, (size_t)d * sizeof *key);
-        /* Rotates the key back by the mean rotation of later queries. */
         rotate(f->c, of_future, &r, n, -1, key);
         for (int s = sink; s < n; s++) {
             double off = 0;
@@ -166,8 +165,8 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
 }
 
 /*
- * Computes a KV head's log-sum-exps lse [n_heads][n_q8] and attention sums want [n_kv_heads][n_q8].
- * n_q8: prompt tokens, each prompt padded to 8.
+ * Computes log-sum-exps lse [n_heads][n_q8] and attention sums want [n_kv_heads][n_q8]. n_q8:
+ * tokens, padded to 8.
  */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
@@ -282,7 +281,6 @@ static int check_rows(const fixture *f, const uint16_t *after, int b, int g, con
     return wrong;
 }
 
-/* Checks scores and kept tokens of a KV head. Smooths `want` over neighbours if the rule does. */
 static int check_prompt(fixture *f, int b, int g, double *want, const float *mass,
                         const float *score, const int32_t *kept, const uint16_t *after)
 {
@@ -292,7 +290,6 @@ static int check_prompt(fixture *f, int b, int g, double *want, const float *mas
     double *const p = need((size_t)n * sizeof *p);
     float *const order = need((size_t)n * sizeof *order);
     for (int t = 0; t < n; t++)
-        /* KVD_EVICT_FIRST has no scores: earlier tokens rank higher. */
         if (r->ranking == KVD_EVICT_FIRST)
             want[t] = (double)(order[t] = (float)-t);
         else
@@ -365,7 +362,6 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
             .square = turns ? f->c->factor * f->c->factor : 1,
             .work = on_device(NULL, kvd_evict_expected_bytes(f->map.n_heads, f->map.d_qk[0]))};
     }
-    /* Repeats the prompts with the mma.sync kernel, which sm_90 supports too. */
     kvd_evict_prompts_args other = a;
     other.lse = on_device(lse, heads * rows * sizeof *lse);
     other.mass = on_device(NULL, heads * rows * sizeof *lse);
@@ -436,8 +432,8 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
 }
 
 /*
- * Returns the number of wrong elements of a head that keeps m of n tokens. victim: index that the
- * newest token took, -1: none.
+ * Returns the number of wrong elements of a head that keeps m of n tokens. victim: evicted index,
+ * -1: none.
  */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
@@ -491,7 +487,6 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
             (least < 0 || want[i] < want[least]))
             least = i;
     const int evicts = n > budget->limit && least >= 0;
-    /* The newest token must be at the index of the evicted one. */
     if (evicts) {
         for (int i = 0; i < n - 1; i++)
             victim = position[at + (size_t)i] == now ? i : victim;
@@ -565,7 +560,6 @@ static void test_noise(void)
     failures += !(worst < 4e-6);
 }
 
-/* Quick: every rule, both prompt kernels, decode clusters of 1 to 8 CTAs. */
 static int is_quick(const char *name)
 {
     static const char *const quick[] = {

@@ -1,7 +1,4 @@
-/*
- * Tests eviction on the GPU against the methods' CPU code. Kept tokens must be equal.
- * A KV head whose choice depends on rounding is counted and no longer compared.
- */
+/* Tests eviction on the GPU against the methods' CPU code. Rounding may decide near ties. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -52,7 +49,6 @@ static const method_case method_cases[] = {
     {"kvcrush,window=32,budget=0.1,crush=0", false, SHAPE(32, 8, 128, 128, 0, 2100, 1500)},
 };
 
-/* One KV head on the CPU, its tokens in the order of positions. */
 typedef struct {
     void *state;
     size_t n;
@@ -219,8 +215,8 @@ static void check_masses(method_run *r, const float *mass, float *lse)
 }
 
 /*
- * Computes the levels of a prompt's tokens from probabilities [n_heads][n_q8] of the device. last:
- * sum over the last queries; mass: over all.
+ * Computes levels from the device's probabilities [n_heads][n_q8]. last: sum over the last queries;
+ * mass: over all.
  */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
@@ -293,7 +289,6 @@ typedef struct {
     uint8_t *merged;
 } head_rows;
 
-/* Merges tokens as methods/entries.c does. */
 static void merge_rows(method_run *r, void *state, head_rows *h)
 {
     const kvd_merge_choice c = {h->n, h->level, h->x[0], h->x[1], h->d[0], h->d[1]};
@@ -347,10 +342,7 @@ static head_rows rows_of(method_run *r, int b, int g, const int32_t *place, cons
     return h;
 }
 
-/*
- * Returns true if CPU row i equals device row `place`. Means of merged rows may differ by one bf16
- * step.
- */
+/* Compares CPU row i with device row `place`. Merged rows may differ by one bf16 step. */
 static bool same_row(const fixture *f, uint16_t *after, int b, int g, const head_rows *h, size_t i,
                      int place)
 {
@@ -365,10 +357,6 @@ static bool same_row(const fixture *f, uint16_t *after, int b, int g, const head
     return true;
 }
 
-/*
- * Compares the rows of a head with the CPU. to: new index of each kept token; NULL: no comparison.
- * Releases *h.
- */
 static void check_rows(method_run *r, int b, int g, head_rows *h, uint16_t *after,
                        const int32_t *to)
 {
@@ -404,7 +392,6 @@ static void check_prompt(method_run *r, int b, const float *mass, const float *l
             h->position[t] = (uint32_t)(all[t] = t);
         head_rows rows = rows_of(r, b, g, all, level[g], h->n);
         forget(r, h, level[g]);
-        /* Runs are merged before rows move, so rows are at their old positions. */
         for (size_t i = 0; i < h->n; i++)
             all[i] = runs(r) ? (int32_t)h->position[i] : (int32_t)i;
         check_rows(r, b, g, &rows, after, all);
@@ -482,8 +469,8 @@ static void report(const method_run *r, const char *part)
 }
 
 /*
- * Computes prob [group][n], tokens in the order of positions; place[i]: page index of token i.
- * Returns true if rounding decides KVD_EVICT_PIVOTAL's choice.
+ * Computes prob [group][n] in the order of positions. Returns true if rounding decides
+ * KVD_EVICT_PIVOTAL's choice.
  */
 static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, const int32_t *place,
                           size_t n, float *prob)
@@ -521,7 +508,6 @@ typedef struct {
     uint16_t *after;
 } step_case;
 
-/* Returns the index of `wanted` in position [n], or -1. */
 static int32_t find(const uint32_t *position, size_t n, uint32_t wanted)
 {
     for (size_t i = 0; i < n; i++)

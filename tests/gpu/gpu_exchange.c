@@ -31,8 +31,8 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
 }
 
 /*
- * Computes the blocks that GPU a sends or receives, with gaps, the first at `at`. Returns the total
- * bytes. `list` may be NULL.
+ * Computes the blocks that GPU a sends or receives, with gaps. Returns total bytes. `list` may be
+ * NULL.
  */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
@@ -87,7 +87,6 @@ static uint8_t *image(const pieces *x, int a, int receives)
     return to;
 }
 
-/* Returns the index of the first wrong byte, or the buffer's size. */
 static size_t first_wrong(const pieces *x, int a)
 {
     const size_t room = x->room[a];
@@ -111,7 +110,6 @@ static int one_round(pieces *x, kvd_gpu_threads *gpu_threads, char *text, size_t
         x->room[g] = lay_out(x, g, 1, NULL, NULL);
         x->from[g] = on_device(host, lay_out(x, g, 0, NULL, NULL));
         x->to[g] = on_device(NULL, x->room[g]);
-        /* Non-blocking streams do not wait for the default stream, which fills the buffers. */
         check(cudaDeviceSynchronize(), "fill");
         free(host);
     }
@@ -196,7 +194,6 @@ static void poison(void *to, size_t n)
     check(cudaMemset(to, 0xff, n * sizeof(uint16_t)), "marks");
 }
 
-/* Fills a GPU's send buffer, and the receive memory with 0xff. */
 static void fill(turn *t, int gpu)
 {
     const places p = places_of(t, gpu);

@@ -150,7 +150,6 @@ static void test(const scenario *c)
     test_result(e <= bar && found == none && stamp != ~0ULL, name[c->kind],
                 "%zu x %zu -> %zu%s%s off by %.2g of %.0e", c->n, c->in, c->out,
                 c->norm ? ", normed," : "", c->codes ? ", 4 bits," : "", e, bar);
-    /* An input row that is not finite must be reported. */
     if (c->norm) {
         const float infinite = INFINITY;
         check(
@@ -220,8 +219,8 @@ static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t v
 }
 
 /*
- * Serves requests with 4-bit weights and with the equal 16-bit weights. *same: prompts agree bit
- * for bit. *most: largest distance of logits in steps.
+ * Compares 4-bit with equal 16-bit weights. *same: prompts agree bit for bit; *most: distance of
+ * step logits.
  */
 static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
 {
@@ -255,7 +254,6 @@ static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *e
     return 0;
 }
 
-/* Compares 4-bit weights with the 16-bit weights that the codes decode to. */
 static void test_engine(bool graphs)
 {
     kvd_err err = {""};

@@ -8,10 +8,7 @@
 #include "gpu_forward_case.h"
 #include "model/checkpoint/shapes.h"
 
-/*
- * Largest accepted distances. bf16 rounds by up to 2^-9; Transformers in bf16 differs by up to 4 %
- * in logits.
- */
+/* bf16 rounds by up to 2^-9. Transformers in bf16 differs by up to 4 % in logits. */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
 /*
  * Mixture of experts in bf16: rounding may change an expert. The median over tokens must meet
@@ -83,7 +80,6 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     free(id);
 }
 
-/* A pass that runs in two parts, with another batch between, must give equal bits. */
 static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -189,7 +185,6 @@ static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kv
     return e;
 }
 
-/* Tests sequences that exceed the attention windows. */
 static void test_rows(const kvd_checkpoint *c, kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -263,7 +258,6 @@ static void test_cpu(const char *path, kvd_dtype type)
     kvd_checkpoint_close(c);
 }
 
-/* A run that stops early and logits computed in several calls must have equal bits. */
 static void test_last_layer(void)
 {
     kvd_err err = {""};
@@ -293,7 +287,6 @@ static void test_logits_in_pieces(void)
     enum { N = 90, PIECE = 32 };
     kvd_err err = {""};
     char text[64];
-    /* In this model, a projection follows the last layer. */
     kvd_checkpoint *c = family_or_end("opt-after");
     const kvd_config *config = kvd_checkpoint_config(c);
     const size_t vocab = (size_t)config->vocab_size, d = (size_t)config->d_model;
@@ -350,7 +343,6 @@ static void test_latent_shape(kvd_dtype type)
     kvd_checkpoint_close(c);
 }
 
-/* The pass must allocate as many bytes as announced. */
 static void test_bytes(void)
 {
     kvd_err err = {""};

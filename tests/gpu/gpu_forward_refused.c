@@ -79,7 +79,6 @@ static void test_bad_batches(void)
     kvd_checkpoint_close(c);
 }
 
-/* The message of kvd_gpu_share_of must contain `part`. */
 static void test_refusal(const char *name, kvd_gpu_use use, int count, const char *part)
 {
     kvd_err err = {""};
@@ -112,7 +111,6 @@ static void test_refusals(void)
         "--gpus 1");
 }
 
-/* GPU and CPU must name the same layer, sequence and token if a weight is not finite. */
 static void test_nonfinite(kvd_dtype type, int last_layer)
 {
     static const struct {

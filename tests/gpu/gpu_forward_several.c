@@ -1,7 +1,4 @@
-/*
- * Tests the forward pass on two and four GPUs against one GPU. After an error, no GPU may wait for
- * another.
- */
+/* Tests the forward pass on two and four GPUs against one GPU. */
 #include <math.h>
 #include <string.h>
 
@@ -78,7 +75,6 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
     uint32_t *id = some_ids(n, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     const kvd_batch b = batch_of(many, id);
     recording one, several;
-    /* In bf16, rounding may change the choice of an expert. */
     const bool routed = kvd_checkpoint_config(c)->n_experts && type == KVD_BF16;
     const double limit = routed ? 0.25 : bar[type];
     kvd_gpu_forward *f = open_pass(c, type, n_gpus, n);
@@ -143,7 +139,6 @@ typedef struct {
     size_t row;
 } spoiling;
 
-/* Makes an attention output of GPU 1 non-finite. */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     const size_t width =
@@ -196,7 +191,6 @@ static void test_errors(void)
 /* usage: gpu_forward_several [errors]; errors: only tests of failing GPUs */
 int main(int argc, char **argv)
 {
-    /* One model family for each layer structure. */
     static const char *const family[] = {
         "llama-biases", "mistral-window", "phi3-long", "opt-before",   "falcon-40b", "falcon-11b",
         "falcon-mha",   "gemma2-caps",    "glm4-half", "mixtral-full", "gpt-oss"};

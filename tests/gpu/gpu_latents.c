@@ -25,7 +25,6 @@ typedef struct {
     int32_t kv_len[MOST], q_len[MOST];
 } latent_case;
 
-/* Inputs of a test on host and device. All 16-bit numbers are bf16. */
 typedef struct {
     const latent_case *c;
     kvd_attn_map map;
@@ -112,7 +111,6 @@ static void make(problem *p, const latent_case *c)
     const size_t half = (size_t)c->d / 2, most = MAX_PAGES * 64;
     p->cosine = need(2 * most * half * sizeof *p->cosine);
     p->sine = p->cosine + most * half;
-    /* length of the longest request */
     size_t longest = 0;
     for (int b = 0; b < c->n; b++)
         longest = (size_t)c->kv_len[b] > longest ? (size_t)c->kv_len[b] : longest;
@@ -216,7 +214,6 @@ static int position_of(const problem *p, int b, int t)
     return p->position && t < p->c->kv_len[b] ? p->position[b * MAX_PAGES * 64 + t] : t;
 }
 
-/* Adds a head's bias to a row, and applies the norm of keys. */
 static void finish_row(const problem *p, int g, int side, double *y)
 {
     const int d = p->c->d;
@@ -287,7 +284,6 @@ static uint16_t *joint_matrix(const problem *p, int side)
     return device;
 }
 
-/* Tests rebuilding K and V from latents. References are computed on all CPU threads. */
 static void test_restored(const problem *p, const kvd_latent_restore_args *a, const char *what)
 {
     const latent_case *const c = p->c;
@@ -316,7 +312,6 @@ static void test_restore(const problem *p)
     test_restored(p, &a, "restore");
 }
 
-/* Tests heads that share their latents. */
 static void test_joint(const problem *p)
 {
     uint16_t *const m[2] = {joint_matrix(p, 0), joint_matrix(p, 1)};
@@ -373,7 +368,6 @@ static void test_finished(problem *p)
     free(position);
 }
 
-/* Rows of the newest tokens must not change. All others must equal a run for all tokens. */
 static void test_newest(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -399,7 +393,6 @@ static void test_newest(const problem *p)
     free(got);
 }
 
-/* Tests writing queries in groups of 8 rows (prompts) or row-major (decode). */
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
@@ -513,7 +506,6 @@ static void test_gather(const problem *p)
     device_free(device, rows);
 }
 
-/* Tests projecting the last K and V row of each request to latents. */
 static void test_cut(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -546,7 +538,6 @@ static void test_cut(const problem *p)
     device_free(device, to);
 }
 
-/* Tests copying the queries of prompts out of the blocked layout. */
 static void test_gather_queries(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -597,7 +588,6 @@ static void test_leading(void)
         for (int i = 0; i < D; i++)
             for (int j = 0; j < WIDE; j++) {
                 uint16_t want = 0;
-                /* Eigenvalues rise, so column j is eigenvector D - 1 - j. */
                 if (j < basis[m].width)
                     kvd_from_f32(KVD_BF16, v + m * D * D + (D - 1 - j) * D + i, &want, 1);
                 wrong += also[(m * D + i) * WIDE + j] != want;
@@ -628,7 +618,6 @@ static const latent_case cases[] = {
     {"slots of other ranks", 64, 4, 1, 4, {112, 96}, 0, 0, 0, 3, 3, {63, 129, 5}, {63, 2, 5}},
 };
 
-/* The quick run covers every kernel at small sizes. */
 static bool is_quick(const latent_case *c)
 {
     static const char *const name[] = {"a token", "pairs", "a narrow head", "slots of other ranks",

@@ -1,7 +1,4 @@
-/*
- * Tests LeanKV's kernels against double precision and the CPU method. Prompt levels and codes must
- * be equal bit for bit.
- */
+/* Tests LeanKV's kernels against double precision and the CPU method. */
 #include <math.h>
 #include <string.h>
 
@@ -157,8 +154,8 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 }
 
 /*
- * Computes Algorithm 1 of LeanKV for one KV head. to [n + 1]: KVD_LEVEL_*, new token last. Near a
- * threshold, writes 0 (any level is right).
+ * LeanKV, Algorithm 1, for one KV head. to [n + 1]: KVD_LEVEL_*, new token last; 0: any level is
+ * right.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {

@@ -1,14 +1,9 @@
-/*
- * Tests LeanKV's page allocator against a host model. Each head needs room for one partly filled
- * page per precision (docs/readings.md, L-14).
- */
+/* Tests LeanKV's page allocator against a host model (docs/readings.md, L-14). */
 #include <string.h>
 
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "methods/tokens/cuda/leankv.h"
-
-/* Every code of a page must have bits of its own. */
 
 static int one_place_each(int d, int bits, int keys)
 {
@@ -157,7 +152,6 @@ static void model_give_back(model *m, const int32_t *slot, int n)
         }
 }
 
-/* Every page must be exactly once in the free list and the page tables. */
 static int same(const kvd_leankv_pool *p, const model *m)
 {
     static model got;
@@ -230,7 +224,6 @@ static void test_random(void)
             continue;
         if (what == 0) {
             model_give_back(m, list, n);
-            /* Operation 1 reserves pages of one layer for the prompts in the drawn slots. */
         } else if (what == 1) {
             const int layer = (int)(kvd_rng_uniform(&rng) * LAYERS);
             for (int i = 0; i < n; i++)
@@ -243,7 +236,6 @@ static void test_random(void)
             model_grow(m, &p, list, n, layer, 1, 0);
             check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
             check(kvd_leankv_grow(&p, slots, n, layer, 1, 0, 0), "grow");
-            /* Operation 2 is a decode step in which one row of the batch is idle. */
         } else {
             for (int i = 0; i < n * LAYERS * KV; i++) {
                 kvd_leankv_head *const h =
@@ -276,7 +268,6 @@ static void test_random(void)
     free(m);
 }
 
-/* If too few pages are free, no page is assigned and the requested number is recorded. */
 static void test_short(void)
 {
     kvd_leankv_pool p = pool_make();

@@ -1,6 +1,5 @@
 /*
- * Tests quantised caches on the GPU against the host method, bit for bit, or up to RoPE's rounding
- * for unequal quantisation steps.
+ * Tests quantised caches on the GPU against the host method, bit for bit or up to RoPE's rounding.
  */
 #include <math.h>
 #include <string.h>
@@ -15,7 +14,6 @@
 #include "tensor_scales.h"
 #include "worst.h"
 
-/* N is the number of requests. */
 enum { N_KV = 4, N = 7 };
 
 static const char *only; /* runs only methods whose text contains this string; NULL: all */
@@ -99,20 +97,18 @@ static size_t at(const bench *w, int b, int t, int g, int i)
            (size_t)i;
 }
 
-/* Returns the number of dimensions of a row in a page, with padding. */
 static int padded(const bench *w, int side, int g)
 {
     return side ? w->a.map.d_v[g] : w->a.map.d_qk[g];
 }
 
-/* Returns the index within a page of element i of the K (side 0) or V (1) row of token t. */
+/* Returns the index within a page of element i of token t's K (side 0) or V (1) row. */
 static size_t place(const bench *w, int side, int g, int t, int i)
 {
     return (size_t)w->a.map.kv_offset[g] + (side ? KVD_PAGE_TOKENS * (size_t)w->a.map.d_qk[g] : 0) +
            kvd_blocked_index((size_t)t % KVD_PAGE_TOKENS, (size_t)i, (size_t)padded(w, side, g));
 }
 
-/* Sets the padding of rows [n][N_KV][each][d] to 0. */
 static void clear_padding(const bench *w, int side, size_t n, int each, float *rows)
 {
     const size_t d = (size_t)w->t->d;
@@ -147,7 +143,6 @@ static void make_sinks(bench *w)
         w->sink[h] = (float)(3 * kvd_rng_normal(&r));
 }
 
-/* Gives token 0 almost all attention and the value 0. */
 static void make_peaks(bench *w)
 {
     const int d = w->t->d;
@@ -392,7 +387,6 @@ static void make_device(bench *w)
     if (a->form.classes)
         make_classes(w, slots);
     if (a->form.low_rank) {
-        /* If the number of steps is odd, there is memory for the sums of three CTAs. */
         a->gear.partial_room = (size_t)(w->t->steps % 2 * 2 * N * N_KV) * 2 * 4 * KVD_GEAR_PART;
         a->gear.partial = on_device(NULL, a->gear.partial_room * sizeof *a->gear.partial);
         a->gear.right = zeros(slots * row * (size_t)kvd_gear_columns(a->gear.of.rank));
@@ -428,7 +422,6 @@ static void upload_lengths(bench *w, int step)
     check(cudaMemcpy(w->start, start, sizeof start, cudaMemcpyHostToDevice), "starts");
 }
 
-/* Copies keys before RoPE of tokens first[b] .. first[b] + n[b] - 1 to the device. */
 static void upload_x(bench *w, const int *first, const int *n)
 {
     size_t total = 0, row = 0;
@@ -444,10 +437,7 @@ static void upload_x(bench *w, const int *first, const int *n)
     free(x);
 }
 
-/*
- * Writes K and V of token t to a page; zeros after the last token, because groups of 8 rows are
- * complete.
- */
+/* Writes K and V of token t to a page, or zeros after the last token. */
 static void put_token(const bench *w, uint16_t *page, int b, int t)
 {
     const bool there = t < w->t->length[b];
@@ -477,7 +467,6 @@ static void run_prompts(bench *w)
     check(kvd_packed_code(&a, NULL), "code");
 }
 
-/* Invalidates the numbers of pages that hold only tokens older than the window. */
 static void free_pages(bench *w, int step)
 {
     int32_t *const table = need((size_t)N * (size_t)w->max_pages * 4);
@@ -491,7 +480,6 @@ static void free_pages(bench *w, int step)
     free(table);
 }
 
-/* Writes the newest token into the ring buffer of recent pages, as kvd_append does. */
 static void append_step(bench *w, int step)
 {
     const size_t elements = (size_t)w->a.map.page_elements;
@@ -519,7 +507,6 @@ static void append_step(bench *w, int step)
     upload_x(w, first, one);
 }
 
-/* Returns the probability of token t, summed over the query heads of KV head g. */
 static double received(const bench *w, int b, int g, int t)
 {
     const int group = w->t->group, d = w->t->d;
@@ -535,10 +522,6 @@ static double received(const bench *w, int b, int g, int t)
     return sum;
 }
 
-/*
- * Adds the probabilities of a step to the sums received. Returns the largest relative error on the
- * device.
- */
 static double receive(bench *w, int step)
 {
     const kvd_packed_args *const a = &w->a;
@@ -562,7 +545,6 @@ static double receive(bench *w, int step)
     return worst;
 }
 
-/* Copies n rows of `width` numbers from x [n][from] to y [n][to]. */
 static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n, size_t width)
 {
     for (size_t i = 0; i < n; i++)
@@ -570,8 +552,7 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
 }
 
 /*
- * Codes and decodes n tokens x [n][b->d] of request `of`. The caller sets the members of b that do
- * not depend on tokens.
+ * Codes and decodes n tokens x [n][b->d] of request `of`. b: members that do not depend on tokens.
  */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
@@ -579,7 +560,6 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     const bool blocks = kvd_packed_in_blocks(&w->a.form);
     const int block = blocks ? w->a.k_block : n,
               prompt = block ? w->t->length[of] / block * block : 0;
-    /* first coded token: blocks older than every later window are not coded */
     const int first = blocks ? first_seen(w, w->t->length[of]) / block * block : 0;
     double *const seen = need((size_t)(n + 1) * sizeof *seen);
     kvd_bits_count count;
@@ -713,7 +693,6 @@ typedef struct {
     int tokens, head; /* number of tokens and query head of the largest attention error */
 } result;
 
-/* Compares a decode step with the reference. o: outputs computed from codes, or NULL. */
 static void compare(const bench *w, int step, const uint16_t *o, result *r)
 {
     const size_t elements = (size_t)w->a.map.page_elements;
@@ -892,7 +871,6 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
     close_bench(&w);
 }
 
-/* Tests heads that another method cut to unequal widths or to one width. */
 static void test_narrow(void)
 {
     static const widths unequal = {{{17, 64, 33, 64}, {49, 5, 64, 16}}},

@@ -104,7 +104,6 @@ static void run(const test *c, int n_clusters)
             cosine[t * HALF + i] = (float)cos(angle);
             sine[t * HALF + i] = (float)sin(angle);
         }
-    /* Elements that are never written are NaN. Unused page table entries are invalid. */
     memset(pool, 0xff, pool_bytes);
     for (int b = 0; b < c->batch; b++)
         for (int j = 0; j < max_pages; j++)

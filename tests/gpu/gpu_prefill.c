@@ -16,7 +16,6 @@
 
 #include "gpu_case.h"
 
-/* POISON is NaN in bf16 and f16. */
 enum { MAX_BATCH = 8, POISON = 0x7fff };
 
 static int failed;
@@ -61,7 +60,6 @@ static uint16_t *poisoned(size_t n)
     return p;
 }
 
-/* Writes NaN to pages that hold only keys before `oldest`. */
 static void poison_old_pages(uint16_t *pool, size_t page_elements, const int32_t *table, int oldest)
 {
     for (int j = 0; j < oldest / KVD_PAGE_TOKENS; j++)
@@ -150,7 +148,6 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
                 tile[j] = (kvd_prefill_tile){b, h, row, left < c->tile_rows ? left : c->tile_rows};
             }
     int32_t *first = need((size_t)(c->n_ctas + 1) * sizeof *first);
-    /* The last CTA gets no tiles. first[n_ctas] is the end of its tiles. */
     for (int i = 0; i <= c->n_ctas; i++)
         first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
     const int32_t zero = 0;
@@ -258,9 +255,8 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 int main(int argc, char **argv)
 {
     /*
-     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, listed, CTAs,
-     * sharpness, {new, all tokens} of each request.
-     * listed: 1: CTAs have fixed tiles, 0: CTAs take tiles one by one.
+     * name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, listed (fixed tiles per
+     * CTA), CTAs, sharpness, {new, all tokens}
      */
 #define LENGTHS(...)                                                                               \
     {                                                                                              \
@@ -286,7 +282,6 @@ int main(int argc, char **argv)
         {"sharp", KVD_BF16, 8, 8, 128, 0, 0, 192, 0, 8, 12, LENGTHS({250, 250}, {70, 300})},
         {"sharp_f16", KVD_F16, 8, 8, 128, 0, 0, 128, 0, 8, 30, LENGTHS({250, 250}, {70, 300})},
         {"long", KVD_BF16, 2, 1, 128, 80, 96, 192, 0, 16, 3, LENGTHS({900, 1111})},
-        /* Heads wider than 128 have their own kernels. */
         {"256", KVD_BF16, 2, 1, 256, 256, 256, 128, 0, 5, 1, LENGTHS({300, 300})},
         {"256_f16", KVD_F16, 2, 1, 256, 256, 256, 128, 0, 5, 1, LENGTHS({257, 257})},
         {"256_one", KVD_BF16, 4, 4, 256, 144, 240, 128, 1, 3, 1, LENGTHS({1, 1})},

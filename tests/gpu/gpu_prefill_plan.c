@@ -182,8 +182,7 @@ static int by_place(const void *a, const void *b)
 }
 
 /*
- * Planning all layers in one launch must give the same tiles as one launch per layer. Ties may be
- * in any order.
+ * Planning all layers in one launch must give the tiles of one launch per layer, ties in any order.
  */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)

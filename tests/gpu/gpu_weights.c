@@ -9,12 +9,11 @@
 #include "model/checkpoint/weights.h"
 #include "temp_folder.h"
 
-/* index of the routed expert to compare */
 static int expert;
 
 /*
- * Returns n rows or columns of a weight from index `first` on (n = 0: all). *size: number of
- * values; 0: the model lacks the weight.
+ * Returns n rows or columns of a weight from `first` on (n = 0: all). *size: 0 if the model lacks
+ * the weight.
  */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
@@ -47,7 +46,6 @@ typedef struct {
     size_t arrays, wrong;
 } comparison;
 
-/* Range of rows or columns of a weight. */
 typedef struct {
     kvd_part part;
     int columns, first, n;
@@ -81,10 +79,7 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
     to->arrays += total > 0;
 }
 
-/*
- * Compares an expert: matrices part (gate), part + 1 (up), part + 2 (down). The range is rows of
- * gate and up, columns of down.
- */
+/* part: gate matrix, part + 1: up, part + 2: down. Range: rows of gate and up, columns of down. */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
 {
@@ -234,7 +229,6 @@ static const kvd_shape grouped = {
     "\"new_decoder_architecture\":true,\"num_kv_heads\":2,\"num_attention_heads\":6,\"hidden_size\":96,"
     "\"ffn_hidden_size\":100,\"num_hidden_layers\":2,\"layer_norm_epsilon\":1e-05,\"vocab_size\":80}"};
 
-/* Tests matrices that exceed the transfer buffer. */
 static void test_large(void)
 {
     kvd_err err = {""};

@@ -50,8 +50,8 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
 }
 
 /*
- * Returns true if the choices of two layers nearly agree, so that the later layer must use the
- * earlier choice.
+ * Returns true if two layers' choices nearly agree, so that the later layer must use the earlier
+ * choice.
  */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
@@ -120,8 +120,8 @@ static void test_choice(fixture *f)
 }
 
 /*
- * Returns the index in the pages of element i of row `place` of `store` (KVD_ZDC_HIGH or
- * KVD_ZDC_LOW). page0: first page of the store in the request's list.
+ * Returns the index of element i of row `place` in `store` (KVD_ZDC_HIGH, KVD_ZDC_LOW), whose first
+ * page is page0.
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
@@ -131,7 +131,6 @@ static size_t cell(const fixture *f, int b, int g, int side, int store, int page
            kvd_blocked_index((size_t)(place % KVD_PAGE_TOKENS), (size_t)i, (size_t)w);
 }
 
-/* Returns the index of element i of the row of token t in the prompt's pages. */
 static size_t source_at(const fixture *f, int b, int g, int side, int t, int i)
 {
     const int w = f->head[g].width[KVD_ZDC_HIGH][side];
@@ -145,7 +144,6 @@ static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
     return f->scratch[source_at(f, b, g, side, t, i)];
 }
 
-/* Returns the number of pages of unimportant tokens, at least one. */
 static int list_pages(int n_low)
 {
     return n_low ? (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 1;
@@ -214,7 +212,6 @@ static uint16_t *test_stores(fixture *f)
     return to;
 }
 
-/* Tests setting to 0 the dimensions that unimportant tokens lose. */
 static void test_narrow(const fixture *f)
 {
     uint16_t *const got = need(f->pool_n * sizeof *got),
@@ -286,7 +283,6 @@ static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uin
     }
 }
 
-/* Tests packing rows for another GPU, and unpacking. */
 static void test_rows(const fixture *f)
 {
     uint16_t *const want_rows = need(f->pool_n * 2), *const got = need(f->pool_n * 2),
@@ -366,7 +362,6 @@ static void test_lists(const fixture *f, steps *s)
     free(table);
 }
 
-/* Computes output o of query head h by one softmax over all tokens. */
 static void attend(const fixture *f, const steps *s, int b, int h, double *o)
 {
     const int g = h / f->high.group, n_low = f->n_low[f->slot[b]][LAYERS - 1], n = f->len[b],
@@ -486,7 +481,6 @@ static void test_steps(const fixture *f, void *pool)
     s.o = on_device(NULL, n * (size_t)f->both.o_pitch * sizeof(uint16_t));
     s.out = on_device(NULL, n * (size_t)f->high.o_pitch * sizeof(uint16_t));
     s.lse = on_device(NULL, 2 * n * (size_t)f->c->n_heads * sizeof(float));
-    /* Attention requires the newest token of each request to be important. */
     for (size_t b = 0; b < n; b++)
         some_high = some_high && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
     if (some_high) {

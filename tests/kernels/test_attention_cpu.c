@@ -91,7 +91,6 @@ TEST(test_pytorch)
     fclose(f);
 }
 
-/* Numbers of queries and keys are just below, at and just above multiples of the block sizes. */
 TEST(test_shapes)
 {
     static const int d_qk[] = {16, 128, 1, 37}, d_v[] = {128, 16, 65, 2};
@@ -109,7 +108,6 @@ TEST(test_shapes)
     }
 }
 
-/* Requests with many key blocks are divided among threads. */
 TEST(test_long)
 {
     attention_case c;
@@ -143,7 +141,6 @@ TEST(test_sharp)
     for (size_t t = 0; t < N; t++)
         c.k[t] = -0.25f * (float)t;
     against_reference(&c, 2e-6, "falling");
-    /* Scores rise, so every key block has a new maximum. */
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){N}, (int32_t[]){N}, 1, 12);
     for (size_t t = 0; t < N; t++) {
         c.q[t] = 1;
@@ -153,8 +150,8 @@ TEST(test_sharp)
 }
 
 /*
- * Two keys with scores 0 and -x and values 0 and 1 give w / (1 + w), w = exp(-x).
- * Tolerance: 2.5 ulp (1 for w, 0.5 each for sum, reciprocal and product).
+ * Scores 0 and -x, values 0 and 1 give w / (1 + w), w = exp(-x).
+ * Tolerance: 2.5 ulp (1 for w, 0.5 each for sum, reciprocal, product).
  */
 TEST(test_exponential)
 {
@@ -179,7 +176,6 @@ TEST(test_exponential)
         assert_int_equal(kvd_attention_cpu(&heads, &batch, (kvd_cpu_isa)isa, q, k, v, out, &err),
                          0);
         for (size_t i = 0; i < N; i++) {
-            /* The score is rounded to float32, as in the CPU kernel. */
             const float score = log2_e * k[2 * i + 1];
             const double w = exp2((double)score), right = w / (1 + w);
             if (score >= -126)
@@ -196,10 +192,6 @@ TEST(test_exponential)
     free(out);
 }
 
-/*
- * Zero columns of Q and K must change nothing. A column of V must affect only one column of the
- * output.
- */
 TEST(test_zero_columns)
 {
     enum { N = 150, D = 24, WIDE = 40 };
@@ -227,7 +219,6 @@ TEST(test_zero_columns)
     case_release(&wide);
 }
 
-/* A query with one key outputs that key's V bit for bit. */
 TEST(test_convex)
 {
     attention_case c;
@@ -257,7 +248,6 @@ static void copy_rows(float *to, const float *from, size_t first, size_t n, int 
     memcpy(to, from + first * (size_t)d, n * (size_t)d * sizeof *to);
 }
 
-/* A request must give equal outputs alone and in a batch, on one thread bit for bit. */
 TEST(test_apart)
 {
     static const int d_qk[] = {32, 7}, d_v[] = {8, 48};
@@ -328,7 +318,6 @@ TEST(test_chunks)
     case_release(&c);
 }
 
-/* A NaN or infinity must affect only queries that see it. */
 TEST(test_nan)
 {
     enum { N = 130, D = 20 };
@@ -340,7 +329,6 @@ TEST(test_nan)
                 case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){N}, (int32_t[]){N}, 1,
                           20);
                 float *const m[] = {c.q, c.k, c.v};
-                /* A NaN with these bits must not be taken for a number. */
                 const uint32_t nan_bits = 0xff800001u + 12345u * (uint32_t)i;
                 memcpy(m[where] + rows[i] * D + 3, &nan_bits, sizeof nan_bits);
                 float *out = run(&c, isa);
@@ -356,7 +344,6 @@ TEST(test_nan)
             }
 }
 
-/* A score of -inf has weight 0. If all scores are -inf or one is +inf, the output is NaN. */
 TEST(test_infinite)
 {
     enum { N = 200, D = 8 };
@@ -364,7 +351,6 @@ TEST(test_infinite)
     case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){2}, (int32_t[]){N}, 1, 21);
     for (size_t j = 0; j < 2 * D; j++)
         c.q[j] = fabsf(c.q[j]);
-    /* Keys 0 .. 109 (a whole key block) and every seventh key have the score -inf. */
     for (size_t t = 0; t < N; t++)
         if (t < 110 || t % 7 == 0)
             c.k[t * D + t % D] = -INFINITY;

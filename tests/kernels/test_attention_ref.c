@@ -69,7 +69,6 @@ TEST(test_row_is_a_row)
     case_release(&c);
 }
 
-/* Softmax weights sum to 1, so constant V gives constant output. */
 TEST(test_convex)
 {
     attention_case c;
@@ -84,7 +83,6 @@ TEST(test_convex)
 
     ragged(&c, 1e6);
     out = reference(&c, NULL);
-    /* Request 0 has as many queries as keys, so its first query sees only key 0. */
     for (int h = 0; h < c.heads.n_heads; h++)
         for (int i = 0; i < c.heads.d_v[h / 2]; i++)
             assert_true(out[c.plain.o_at[h] + (size_t)i] ==
@@ -179,7 +177,6 @@ TEST(test_chunks)
     case_release(&c);
 }
 
-/* Another order of keys may change outputs only by rounding. */
 TEST(test_key_order)
 {
     enum { N = 31, D = 8 };
@@ -202,7 +199,6 @@ TEST(test_key_order)
     case_release(&c);
 }
 
-/* Rows that no query sees must not be read. A NaN must affect only queries that see it. */
 TEST(test_nan)
 {
     enum { N = 6, D = 4 };

@@ -104,7 +104,6 @@ TEST(test_refused)
         refused(all[i]);
 }
 
-/* Offsets must not overflow int32 for the largest number of heads and dimensions. */
 TEST(test_largest)
 {
     kvd_attn_heads heads = {
@@ -130,7 +129,6 @@ TEST(test_blocked_index)
             assert_true(at < N * D && !seen[at]++);
             if (t < 8 && i < 8)
                 assert_int_equal(at, t * 8 + i);
-            /* Each group of 8 tokens must be contiguous, whatever the width. */
             assert_int_equal(at / (8 * D), t / 8);
         }
 }
@@ -173,7 +171,6 @@ static void pack_q(int dtype)
                 }
     }
     for (size_t i = 0; i < n; i++)
-        /* All elements must have been read, because the comparison replaces each by POISON. */
         assert_int_equal(x[i], POISON);
     free(x);
     case_release(&c);

@@ -98,7 +98,6 @@ TEST(refuses_batches)
     assert_int_equal(kvdim_plan_create(layer, &good, NULL, 0, NULL, &plan), KVDIM_OK);
     assert_int_equal(kvdim_plan_advance(plan, NULL), KVDIM_ERROR_ARGUMENT);
     assert_int_equal(kvdim_plan_rows(plan), 8);
-    /* A page table that names a page beyond the pool must be refused. */
     uint16_t x[3 * 6 * 32] = {0}, q[8 * 64], o[8 * 64];
     uint16_t *const pool = calloc(3 * 64 * 2 * 64, sizeof *pool);
     const kvdim_append_args append = {.struct_size = sizeof append, .x = x, .q = q, .pool = pool};
@@ -113,7 +112,6 @@ TEST(refuses_batches)
     assert_int_equal(kvdim_attend(plan, &attend, NULL), KVDIM_ERROR_ARGUMENT);
     assert_non_null(strstr(kvdim_last_error(), "a multiple of 8 of 64 to 2147483647, or 0"));
     attend.o_stride = 0;
-    /* A pool at an odd address is not aligned for 16-bit elements. */
     attend.pool = (unsigned char *)pool + 1;
     assert_int_equal(kvdim_attend(plan, &attend, NULL), KVDIM_ERROR_ARGUMENT);
     assert_non_null(strstr(kvdim_last_error(), "pool is at address "));
@@ -160,7 +158,6 @@ TEST(refuses_batches)
 }
 
 #ifdef _OPENMP
-/* A thread of a parallel region may start threads itself if nested regions are allowed. */
 TEST(runs_in_nested_parallel_regions)
 {
     const int levels = omp_get_max_active_levels(), threads = omp_get_max_threads();

@@ -39,8 +39,7 @@ TEST(test_values_are_normal)
             before = x;
         }
     /*
-     * Statistical errors: mean 0.004, variance 0.005, fourth moment 0.02, correlation of neighbours
-     * 0.004.
+     * Statistical errors: mean 0.004, variance 0.005, fourth moment 0.02, neighbours 0.004.
      * Sums of eight uniform bytes have the fourth moment 3 - 1.2 / 8 = 2.85.
      */
     assert_true(fabs(sum / N) < 0.02);
@@ -57,12 +56,9 @@ TEST(test_rows_are_parts_of_the_whole)
     float *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
     float row[32];
     assert_non_null(v);
-    /*
-     * V of head 0: 2 requests x 21 tokens x 32 dimensions. V of head 1 follows, with 8 dimensions.
-     */
+    /* V of head 0: 2 x 21 tokens x 32 dimensions, followed by V of head 1 with 8 dimensions. */
     kvd_problem_rows(&p, KVD_OPERAND_V, 1, 1, 20, 1, 8, row);
     assert_memory_equal(row, v + 2 * 21 * 32 + 21 * 8 + 20 * 8, 8 * sizeof *row);
-    /* In bf16 numbers, the lower 16 bits of each float32 are 0. */
     for (int i = 0; i < 8; i++) {
         uint32_t bits;
         memcpy(&bits, &row[i], sizeof bits);
@@ -229,8 +225,8 @@ TEST(test_width_files)
 TEST(test_floors)
 {
     /*
-     * Expected numbers are for 2 requests of 5 tokens, 4 query heads, 2 KV heads with (d_qk, d_v) =
-     * (16, 32), (32, 8), 16 bits.
+     * Expected: 2 requests of 5 tokens, 4 query heads, 2 KV heads with (d_qk, d_v) = (16, 32), (32,
+     * 8).
      */
     kvd_problem p = problem(KVD_PREFILL, KVD_BF16, 2, 5, KVD_LENGTHS_EQUAL);
     const kvd_rate_ceilings rates = {
@@ -290,14 +286,12 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
                  *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
     source s = {&p, calloc(kvd_problem_tokens(&p, true) * 80, sizeof(double)), -1, 0, 0, 0};
     assert_true(q && k && v && s.out);
-    /* References computed row by row must equal the reference of all rows. */
     assert_int_equal(kvd_attention_ref(&p.heads, &batch, q, k, v, s.out, NULL, &err), 0);
     assert_int_equal(kvd_row_check_make(&c, &p, &p.heads, kvd_problem_rows, KVD_CHECK_ALL, &err),
                      0);
     assert_int_equal(c.n, 4 * kvd_problem_tokens(&p, true));
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(e.rel_err < 1e-7 && e.worst < 1e-6);
-    /* One wrong element must be detected, and a NaN must always fail. */
     s.wrong_request = 2;
     s.wrong_head = 1;
     s.wrong_t = (size_t)p.q_len[2] - 1;
@@ -308,7 +302,6 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(isnan(e.rel_err) && isnan(e.worst));
     kvd_row_check_release(&c);
-    /* Every sample must contain the last query of every request. */
     assert_int_equal(kvd_row_check_make(&c, &p, &p.heads, kvd_problem_rows, KVD_CHECK_ROWS, &err),
                      0);
     size_t last = 0;

@@ -32,7 +32,6 @@ static inline void *case_get(size_t n, size_t bytes)
     return p;
 }
 
-/* Allocates q, k and v for the sizes and lengths that *c has. */
 static inline void case_room(attention_case *c)
 {
     kvd_err err;
@@ -61,8 +60,8 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
 }
 
 /*
- * Fills a test case with random q, k and v. d_qk, d_v: kept dimensions [n_kv_heads]; q_len, kv_len:
- * tokens [batch]; factor: of Q.
+ * Makes random q, k, v. d_qk, d_v: kept dimensions [n_kv_heads]; q_len, kv_len: tokens [batch];
+ * factor: of Q.
  */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,
@@ -90,7 +89,6 @@ static inline void case_read(FILE *f, void *to, size_t n, size_t bytes)
     assert_int_equal(fread(to, bytes, n, f), n);
 }
 
-/* Reads the next test case with PyTorch's output and log-sum-exp. */
 static inline void case_next(FILE *f, attention_case *c)
 {
     int32_t head[4];
@@ -117,7 +115,6 @@ static inline void case_next(FILE *f, attention_case *c)
     case_read(f, c->lse, n_lse, 8);
 }
 
-/* Opens the reference file, or fails the test. */
 static inline FILE *case_open(int32_t *n_cases)
 {
     char magic[9] = "";

@@ -1,7 +1,4 @@
-/*
- * A file of recorded Q, K and V with two layers. open_dump sets a test up, close_dump tears it
- * down.
- */
+/* A file of recorded Q, K and V with two layers, for tests' set-up and tear-down. */
 #ifndef KVD_TESTS_CALIBRATION_DUMP_H
 #define KVD_TESTS_CALIBRATION_DUMP_H
 

@@ -46,8 +46,8 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
 }
 
 /*
- * Makes n pairs with left right^T = I from orthogonal matrices U = left [n][d][d]: left = U
- * diag(s), right = U diag(1/s), s random in 0.5 .. 1.5.
+ * Input: n orthogonal matrices left = U [n][d][d]. Output: left = U diag(s), right = U diag(1/s), s
+ * in 0.5 .. 1.5.
  */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
@@ -61,7 +61,6 @@ static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right,
         }
 }
 
-/* Fills *s with falling singular values and random rotations of every kvd_pair. */
 static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_t seed,
                                    kvd_err *err)
 {

@@ -11,9 +11,8 @@
 #include "worst.h"
 
 /*
- * Accepted distance of the worst token from float32 logits, as a multiple of the bf16 forward
- * pass's distance.
- * Measured: 1.64 (qwen3-gqa, H200). In routed models, rounding changes the experts of a few tokens.
+ * Accepted distance of the worst token from float32, as a multiple of the bf16 forward pass's (1.64
+ * measured).
  */
 static const double allowed = 2, allowed_routed = 3;
 static int n_gpus = 1;
@@ -55,16 +54,10 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
 
 typedef struct {
     double worst;
-    /*
-     * rows: compared tokens; steps: those of decode steps; other: emitted tokens that are no argmax
-     * or whose reference logit is low
-     */
+    /* numbers of tokens: compared; computed by decode steps; emitted although no argmax */
     size_t rows, steps, other;
     double sent[2];
-    /*
-     * least_part: shortest phase in seconds; residue: largest fraction of an iteration that no
-     * phase accounts for
-     */
+    /* shortest phase in seconds; largest fraction of an iteration outside all phases */
     double least_part, residue;
     kvd_phase_times sum;
 } outcome;
@@ -149,20 +142,14 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/*
- * Returns the first prompt token that GPU `gpu` stores; its slice is whole pages. If `gpu` is
- * n_gpus, returns `len`.
- */
+/* Returns the first prompt token that GPU `gpu` stores (whole pages), `len` for n_gpus. */
 static size_t slice_at(size_t len, int gpu)
 {
     const size_t first = (len + 63) / 64 * (size_t)gpu / (size_t)n_gpus * 64;
     return first < len ? first : len;
 }
 
-/*
- * Checks the bytes that GPUs send for a prompt: Q in groups of 8 rows, K and V in pages, outputs
- * back.
- */
+/* Checks bytes between GPUs for a prompt: Q in groups of 8 rows, K and V in pages, outputs back. */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
     const kvd_dims *const dims = plan ? plan->dims : NULL;

@@ -96,7 +96,6 @@ static inline void schedule_release(schedule *s)
     free(s->id);
 }
 
-/* Returns the number of prompt tokens left to compute. */
 static inline size_t schedule_left(const schedule *s, const load *l, size_t r)
 {
     return s->slot[r] >= 0 && s->done[r] < l->r[r].input ? l->r[r].input - s->done[r] : 0;
@@ -168,10 +167,7 @@ static inline int serve(kvd_engine *e, const load *l, const serving_order *o, be
     return status;
 }
 
-/*
- * Returns logits [offset[n]][vocab] of all tokens. If plan is NULL, attention is dense; otherwise
- * the plan compresses the KV cache.
- */
+/* Returns logits [offset[n]][vocab] of all tokens, with dense attention if plan is NULL. */
 static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan,
                               kvd_dtype type, kvd_err *err)
 {

@@ -145,8 +145,8 @@ typedef struct {
 } fixture;
 
 /*
- * Returns the address of element i of the K (side 0) or V (1) row of cached token `place` of
- * request b, KV head g.
+ * Returns the address of element i of the K (side 0) or V (1) row of request b's cached token
+ * `place`.
  */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
@@ -191,7 +191,6 @@ static inline void make(fixture *f, const test_case *c)
     f->room = longest + c->steps + 1;
     const int pages = f->batch * f->max_pages;
     f->table = need((size_t)pages * sizeof *f->table);
-    /* Pages are in random order. Unused page table entries are out of range. */
     for (int i = 0; i < pages; i++)
         f->table[i] = i % f->max_pages * 64 < c->len[i / f->max_pages] + c->steps
                           ? (i * 7 + 3) % pages
@@ -228,8 +227,8 @@ static inline size_t state_at(const fixture *f, int b, int g)
 }
 
 /*
- * Computes probabilities p of query t over keys 0 .. t [tokens][d_qk], with temperature and noise.
- * s: scratch. Returns the log-sum-exp without them.
+ * Computes probabilities p of query t over keys 0 .. t [tokens][d_qk]. Returns the log-sum-exp
+ * without temperature.
  */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
@@ -298,9 +297,7 @@ static inline float *step_denominators(const fixture *f, const uint16_t *q, cons
     return lse;
 }
 
-/*
- * Writes K and V of new tokens to the cache. A row at a multiple of 8 sets the next 7 rows to zero.
- */
+/* Writes new tokens' K and V to the cache. A row at a multiple of 8 zeroes the next 7. */
 static inline void append(fixture *f)
 {
     for (int b = 0; b < f->batch; b++)
@@ -346,7 +343,6 @@ static inline kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evic
     return a;
 }
 
-/* Frees what prompts_of allocated, but not the pool. */
 static inline void free_prompts(const kvd_evict_prompts_args *a)
 {
     device_free(a->budget, a->q_start, a->q_len, a->slot, a->q, a->page_table, a->lse, a->mass,
@@ -354,8 +350,7 @@ static inline void free_prompts(const kvd_evict_prompts_args *a)
 }
 
 /*
- * Copies budgets and page tables of all requests and one idle row to the device. The caller must
- * call free_steps.
+ * Copies budgets and page tables, with an idle row, to the device. The caller must call free_steps.
  */
 static inline kvd_evict_steps_args steps_of(const fixture *f, const kvd_evict_rule *rule,
                                             const kvd_evict_state *state, uint16_t *pool)
@@ -384,8 +379,8 @@ static inline void free_steps(const kvd_evict_steps_args *a)
 }
 
 /*
- * Draws tokens and queries of a decode step, and copies them to the device. q [batch + 1][q_pitch];
- * kv_len, now [batch + 1]. The caller must call free_step.
+ * Draws a decode step and copies it to the device. q [batch + 1][q_pitch]; kv_len, now [batch + 1].
+ * Release: free_step.
  */
 static inline void draw_step(fixture *f, int step, uint16_t *q, int32_t *kv_len, uint32_t *now,
                              kvd_evict_steps_args *a)

@@ -1,7 +1,4 @@
-/*
- * Runs the CPU and CUDA engine with a tokens method, and records logits and the tokens that KV
- * heads keep.
- */
+/* Runs the CPU and CUDA engine with a tokens method, and records logits and kept tokens. */
 #ifndef KVD_TESTS_EVICT_ENGINE_CASE_H
 #define KVD_TESTS_EVICT_ENGINE_CASE_H
 
@@ -29,9 +26,8 @@ typedef struct {
     /* positions cached before the last decode step, [requests][KV heads of all layers][LONGEST] */
     uint32_t *position;
     /*
-     * [requests][KV heads of all layers] number of tokens cached before the last step.
-     * Uneven methods: after the prompt. Methods that select tokens: read by the last step in the
-     * last layer.
+     * [requests][KV heads of all layers] tokens cached before the last step, or read by the last
+     * step
      */
     size_t *kept;
 } result;
@@ -193,13 +189,11 @@ static bool is_uneven(const kvd_tokens_method *t)
     return t && t->info.gpu == &kvd_gpu_uneven;
 }
 
-/* Returns true if every step chooses which tokens it reads. */
 static bool selects(const kvd_tokens_method *t)
 {
     return t && t->select;
 }
 
-/* Returns true if the engine stores a score and a position with every cached token. */
 static bool notes(const kvd_tokens_method *t)
 {
     return t && (t->step || t->step_heads) && t != &kvd_tokens_streaming &&
@@ -294,8 +288,7 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Writes the number of tokens that KV heads keep. Returns the number of heads with too few pages,
- * or more than one token too many needs.
+ * Writes how many tokens KV heads keep. Returns the number of heads with too few or too many pages.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
@@ -328,7 +321,6 @@ typedef struct {
     size_t wrong;
 } counted;
 
-/* Reads which tokens the decode step read in the last layer. */
 static int read_chosen(kvd_engine *e, const counted *x, size_t r, size_t step, size_t tokens,
                        kvd_err *err)
 {
@@ -383,7 +375,6 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/* Serves the requests with the CUDA engine. *wrong: number of failed checks. */
 static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
                    const double *want, result *to, size_t *wrong, kvd_err *err)
 {
@@ -414,8 +405,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
         /*
-         * Per recent probability or code, the CPU counts 16 bits or the code's bits; the engine
-         * stores 32 or 16 bits.
+         * Per recent probability, the CPU counts 16 bits or a code's bits, the engine stores 32 or
+         * 16.
          */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
@@ -443,8 +434,7 @@ static void distances(const load *l, const result *a, const result *b, double *m
 }
 
 /*
- * Returns the smallest overlap of positions kept by two engines, relative to the larger set; *mean:
- * the mean. If `numbers`, compares counts only.
+ * Returns the smallest overlap of kept positions, relative to the larger set; *mean: mean overlap.
  */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
@@ -452,7 +442,6 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
     double least = 1, sum = 0;
     size_t n = 0;
     for (size_t h = 0; h < l->n * heads_of(c); h++) {
-        /* A request with one output token has ended, and its cache is freed. */
         const bool read = !numbers || requests[h / heads_of(c)].output > 1;
         if (!read || (!a->kept[h] && !b->kept[h]))
             continue;

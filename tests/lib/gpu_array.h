@@ -45,7 +45,6 @@ static inline void array_free(array *a)
     check(cudaFree(a->base), "free");
 }
 
-/* Copies the host's values, rounded to the type, to the device. */
 static inline void send(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type);
@@ -92,8 +91,8 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
 }
 
 /*
- * Returns the largest error relative to scale[i] or, if scale is NULL, to |want[i]|. Rounding to
- * the type of `got` is no error.
+ * Returns the largest error relative to scale[i] or, if NULL, |want[i]|. Rounding to `got`'s type
+ * is no error.
  */
 static inline double distance(const array *got, const float *want, const float *scale)
 {

@@ -29,8 +29,8 @@ __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, con
 }
 
 /*
- * Begins the tests of `subject` and makes output unbuffered. Returns the number of GPUs; below
- * `needed`, prints a skip line and returns 0.
+ * Returns the number of GPUs; below `needed`, prints a skip line and returns 0. Makes output
+ * unbuffered.
  */
 static inline int gpu_devices(const char *subject, int needed)
 {

@@ -127,8 +127,8 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
 }
 
 /*
- * Records a batch on n_gpus GPUs. If last_layer < 0, runs all layers and records logits. The caller
- * must release *to, also after a failure.
+ * Records a batch on n_gpus GPUs. last_layer < 0: all layers and logits. The caller must release
+ * *to.
  */
 static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int last_layer,
                          recording *to, kvd_err *err)
@@ -224,10 +224,7 @@ static inline double distance(const float *x, const float *y, size_t n)
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/*
- * Returns the largest distance of activations x (from token `first` on) from y. *kind: name of the
- * most distant activation.
- */
+/* Returns the largest distance of activations x, from token `first` on, from y. *kind: its name. */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)
 {

@@ -128,7 +128,6 @@ static void make_pool(fixture *f)
     p->table = on_device(NULL, heads * (size_t)p->table_length * sizeof *p->table);
     p->head = on_device(NULL, heads * sizeof *p->head);
     p->state = on_device(NULL, sizeof *p->state);
-    /* Elements that are never written stay NaN. */
     p->page = on_device(NULL, f->bytes_of_pages);
     check(kvd_leankv_reset(p, 0), "reset");
 }

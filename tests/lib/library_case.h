@@ -65,10 +65,7 @@ typedef struct {
     float *k, *v;
 } case_history;
 
-/*
- * Returns the largest ||o - ref|| / ||ref|| over heads and steps, or < 0 if a call fails or unused
- * memory changes. *lse_error: error of log-sum-exps.
- */
+/* Returns the largest ||o - ref|| / ||ref||, or < 0 if a call fails or unused memory changes. */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
 {
     enum { MAX_PAGES = 8 };
@@ -93,7 +90,6 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         n_qk += (size_t)(ref.d_qk[g] = c->d_qk[g]);
         n_v += (size_t)(ref.d_v[g] = c->d_v[g]);
     }
-    /* Pages hold NaN. Page tables take pages from the last one downwards. */
     const size_t pool_pages = n_b * MAX_PAGES + 1, pool_bytes = pool_pages * sizes.page_bytes;
     int32_t *const table = malloc(n_b * MAX_PAGES * sizeof *table);
     for (size_t i = 0; i < n_b * MAX_PAGES; i++)
@@ -128,7 +124,6 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
     m->put(sin_device, sine, (capacity * half + 1) * 4);
     const kvd_rope_table rope = {c->rope_dim ? cosine : NULL, c->rope_dim ? sine : NULL,
                                  c->rope_dim, c->rope_interleaved};
-    /* K and V of all tokens so far */
     float *const k_past = calloc(n_b * capacity * n_qk, sizeof *k_past), *const v_past = calloc(
                                                                              n_b * capacity * n_v,
                                                                              sizeof *v_past);
@@ -189,7 +184,6 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         status = kvdim_append(plan, &append, NULL);
         if (!status)
             status = kvdim_attend(plan, &attend, NULL);
-        /* The reference uses values rounded to 16 bits, as cached. */
         const size_t q_total = (size_t)n_new * (size_t)sizes.q_columns,
                      o_total = (size_t)n_new * (size_t)sizes.o_columns;
         double *const wide = malloc((q_total + (size_t)n_new * (n_qk + n_v)) * sizeof *wide),

@@ -1,7 +1,6 @@
 /*
  * Writes small Llama checkpoints with random weights, as a Hugging Face folder or a llama2.c file.
- * Requires common/half.h and common/rng.h.
- * A tensor depends only on seed, name and shape. Some values are outliers.
+ * A tensor depends only on seed, name and shape.
  */
 #ifndef KVD_TESTS_MAKE_CHECKPOINT_H
 #define KVD_TESTS_MAKE_CHECKPOINT_H
@@ -315,8 +314,8 @@ static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_er
 }
 
 /*
- * Writes a tokenizer file. Tokens 0 .. 2 are special, 3 .. 258 bytes, later ones ASCII characters
- * and pairs of letters.
+ * Writes a tokenizer file: tokens 0 .. 2 special, 3 .. 258 bytes, then ASCII characters and pairs
+ * of letters.
  */
 static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *err)
 {

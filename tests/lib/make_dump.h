@@ -1,7 +1,4 @@
-/*
- * Writes small files of Q, K and V, and of second moments. Files of different seeds have equal W_O
- * and W_V, as texts of one model.
- */
+/* Writes small files of Q, K and V, and of second moments. All files have the same W_O and W_V. */
 #ifndef KVD_TESTS_MAKE_DUMP_H
 #define KVD_TESTS_MAKE_DUMP_H
 
@@ -77,7 +74,6 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
                     return -1;
             }
         }
-        /* All files have the weights of one model, made from seed 99. */
         dump_plan fixed = *p;
         fixed.seed = 99;
         float *w = malloc((size_t)(m->n_heads + m->n_kv_heads) * d * width * sizeof *w);

@@ -67,7 +67,6 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
             if (kept[g * STEPS * N + t] != (want[g * PROMPT + t] != 0))
                 fail_msg("%s, layer %d, KV head %zu, token %zu: %d", text, layer, g, t,
                          kept[g * STEPS * N + t]);
-    /* No token may be dropped after the prompt. */
     for (size_t g = 0; g < KV; g++)
         for (size_t t = 0; t < N; t++)
             assert_int_equal(kept[(g * STEPS + STEPS - 1) * N + t],
@@ -75,8 +74,7 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Checks which tokens a method selects that first reads the prompt (repeated `times` times) in all
- * layers.
+ * Checks a method that first reads the prompt, repeated `times` times, in all layers.
  * Expected: set `name` [LAYERS][KV heads][prompt]. Queries of layer l are multiplied by 2^(l - 1).
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)

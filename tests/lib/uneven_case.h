@@ -28,8 +28,8 @@ typedef struct {
     }
 
 /*
- * Computes attention of prompt b: recent [n_heads][n], probabilities over the last `window`
- * queries; lse [n_heads][n_q8]. n_q8: tokens of all prompts, each padded to 8.
+ * recent [n_heads][n]: probabilities over the last `window` queries; lse [n_heads][n_q8]:
+ * log-sum-exps.
  */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
@@ -74,8 +74,7 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Returns the number of errors. Tokens from index `old` on must be kept; other differences from the
- * CPU must be near ties.
+ * Returns the number of errors: tokens from `old` on must be kept, other differences be near ties.
  */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
@@ -111,10 +110,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
     return wrong;
 }
 
-/*
- * Returns the address of dimension i of the K (side 0) or V (1) row of kept token `place` in KV
- * head g.
- */
+/* Returns the address of dimension i of the K (side 0) or V (1) row of kept token `place`. */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                        int side, int place, int i)
 {
@@ -126,10 +122,7 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
            kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
 }
 
-/*
- * Returns the number of wrong elements in the pages of KV head g: the m kept tokens, token 0 again
- * if `step` is 1, zeros up to a multiple of 8.
- */
+/* Expected rows: the m kept tokens, token 0 again if `step` is 1, zeros up to a multiple of 8. */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
 {

@@ -1,7 +1,4 @@
-/*
- * Writes a model with random weights as a Hugging Face folder. In f32 and bf16 weights are exact,
- * in f16 rounded.
- */
+/* Writes a model with random weights as a Hugging Face folder. Only f16 weights are rounded. */
 #ifndef KVD_TESTS_WRITE_SHAPE_H
 #define KVD_TESTS_WRITE_SHAPE_H
 
@@ -28,10 +25,7 @@ typedef struct {
     size_t n, n_shards, bytes;
 } written_shape;
 
-/*
- * Adds a weight or bias to the list of tensors. Skips tensors in the list and weights that the
- * model lacks.
- */
+/* Adds a weight or bias to the list of tensors, unless listed or absent from the model. */
 static inline int written_add(written_shape *w, const kvd_checkpoint *c, kvd_part part, bool bias,
                               int layer, int expert, kvd_err *err)
 {

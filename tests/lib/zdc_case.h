@@ -210,12 +210,10 @@ static fixture fixture_make(const test_case *c)
         f.start[b] = f.n_q8;
         f.n_q8 += (c->len[b] + 7) / 8 * 8;
         f.longest = c->len[b] > f.longest ? c->len[b] : f.longest;
-        /* A permutation: 5 and the number of requests are coprime. */
         f.slot[b] = (b * 5 + 2) % c->n_len;
     }
     if (c->n_len == 5 || c->n_len < 2)
         exit(1);
-    /* For later tokens, the table has one page more than the longest prompt needs. */
     f.pitch = (f.longest + 7) / KVD_PAGE_TOKENS + 2;
     f.n_pages = f.pitch * c->n_len;
     f.table = need((size_t)f.n_pages * sizeof *f.table);

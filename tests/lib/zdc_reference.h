@@ -23,10 +23,7 @@ typedef struct {
     float *q, *k, *v, *work; /* copies of Q, K and V, and scratch [rows][d_head] */
 } cutter;
 
-/*
- * Projects n vectors x to `width` dimensions and back. If `transposed`, x becomes x a b^T with b
- * [d][width], else x a b with b [width][d].
- */
+/* x becomes x a b^T with b [d][width] if `transposed`, else x a b with b [width][d]. */
 static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld,
                                   const float *a, const float *b, bool transposed, float *work)
 {

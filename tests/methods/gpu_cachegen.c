@@ -204,10 +204,7 @@ static void run_cachegen(cachegen_problem *p)
     }
 }
 
-/*
- * Returns the number of wrong rows of the last step. A page that the step coded still has exact
- * rows. *units: words counted by the CPU.
- */
+/* Returns the number of wrong rows of the last step. *units: words counted by the CPU. */
 static size_t wrong_rows(const cachegen_problem *p, const uint16_t *rows, int b, int h,
                          uint32_t *units)
 {

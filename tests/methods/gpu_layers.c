@@ -36,10 +36,7 @@ static size_t page_elements(const layers_case *c)
     return (size_t)(2 * c->kv * KVD_PAGE_TOKENS * c->d);
 }
 
-/*
- * Returns the index of number i of token t in a layer's pages. v: 2 g for K, 2 g + 1 for V of KV
- * head g.
- */
+/* Returns the index of number i of token t. v: 2 g for K, 2 g + 1 for V of KV head g. */
 static size_t at_of(const layers_case *c, int b, int t, int v, int i)
 {
     return (size_t)table[b * MAX_PAGES + t / KVD_PAGE_TOKENS] * page_elements(c) +
@@ -58,10 +55,7 @@ static void shuffle_pages(void)
     }
 }
 
-/*
- * Fills two layers with vectors whose angle grows with the token index.
- * Special pairs: a zero vector, opposite vectors, parallel vectors.
- */
+/* Fills two layers with vectors whose angle grows with the token index, and with special pairs. */
 static void make_layers(const layers_case *c, uint16_t *const layer[2])
 {
     for (int b = 0; b < c->n; b++)
@@ -177,7 +171,6 @@ static double vector_off(const layers_case *c, const uint16_t *got, const float 
     return sqrt(off / (square > 0 ? square : 1));
 }
 
-/* Merges K or V of prompt b on the CPU and compares restored rows. */
 static void compare(const layers_case *c, int b, int side, const kvd_parameter_values *v,
                     uint16_t *const layer[2], uint16_t *const got[2], comparison *sum)
 {
@@ -236,7 +229,6 @@ static void test(const layers_case *c, double t, double gamma)
     }
 }
 
-/* Only rows after the prompt may be copied. */
 static void test_later(const layers_case *c)
 {
     const size_t n = PAGES * page_elements(c);
@@ -274,7 +266,6 @@ static void test_later(const layers_case *c)
     free(got);
 }
 
-/* Eigenvectors must be in the order of falling eigenvalues, followed by zeros. */
 static void test_leading(int m, int width, int rank, int ld)
 {
     float *const x = bf16_numbers(&rng, (size_t)(m * m), 1);

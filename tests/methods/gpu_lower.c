@@ -290,7 +290,6 @@ static void step_on_cpu(problem *p, const float *q, float *lse)
                     high++;
                     least = least < 0 || h->score[t] < h->score[least] ? t : least;
                 }
-            /* The newest token is coded once, at its level after the step. */
             if (high <= c->heavy || least < n - 1)
                 code_token(p, h, n - 1, KVD_LOWER_HIGH);
             if (high > c->heavy)

@@ -1,7 +1,4 @@
-/*
- * Tests turboquant and xquant on the GPU. Turboquant codes near a border may differ; xquant must
- * equal kvd_quantise_group in bf16.
- */
+/* Tests turboquant and xquant on the GPU. Turboquant codes near a border may differ. */
 #include <math.h>
 #include <string.h>
 
@@ -413,10 +410,7 @@ static void test(const test_case *t)
     close_bench(&w);
 }
 
-/*
- * Returns the number of wrong restored vectors. The newest token must be equal. An error above bf16
- * rounding means another code.
- */
+/* Returns the number of wrong restored vectors. Errors above bf16 rounding mean another code. */
 static size_t compare_restored(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
@@ -451,10 +445,6 @@ static size_t compare_restored(bench *w, int step)
     return wrong;
 }
 
-/*
- * Tests methods whose codes no attention kernel reads, so that pages are restored before every
- * step.
- */
 static void test_restored(const test_case *t)
 {
     kvd_err err = {""};
@@ -583,9 +573,6 @@ static void make_vectors(vectors *v, const vector_case *c, kvd_rng *r)
     v->a.kv_len = v->kv_len = on_device(&c->prompt, sizeof c->prompt);
 }
 
-/*
- * Codes the vectors of a prompt. Each decode step then restores, compares and codes the new vector.
- */
 static void test_vectors(const vector_case *c)
 {
     kvd_rng r;

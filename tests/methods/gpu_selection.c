@@ -1,7 +1,4 @@
-/*
- * Tests the selection of pages to read on the GPU against quest, alisa, a2ats and mpcache on the
- * CPU. Differences must be near ties.
- */
+/* Tests the selection of pages on the GPU against quest, alisa, a2ats and mpcache on the CPU. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -144,8 +141,8 @@ static void fixture_release(fixture *f)
 }
 
 /*
- * Writes probabilities p [n] of query q [d_k] over n tokens of KV head g; if `read` is given, only
- * over tokens marked there. Returns the log-sum-exp.
+ * Writes probabilities p [n] of query q [d_k] over n tokens, or over those in `read`. Returns the
+ * log-sum-exp.
  */
 static double attend(const fixture *f, int b, int g, const uint16_t *q, int n, const uint8_t *read,
                      double *p)
@@ -170,10 +167,7 @@ static const uint16_t *row_of(const fixture *f, int b, int t, int h)
     return f->rows[b] + (size_t)((t * f->c->n_heads + h) * f->c->d_k);
 }
 
-/*
- * Returns the newest position t < n with t % history = row, whose query wrote row `row` of
- * `recent`. Negative: none.
- */
+/* Returns the newest position t < n with t % history = row; negative: none. */
 static int position_of(int n, int row, int history)
 {
     int t = n - 1;
@@ -251,8 +245,8 @@ static float recent_of(const fixture *f, const float *recent, int history, int b
 }
 
 /*
- * Returns the number of wrong probabilities in `recent` of head g. read: tokens that the last step
- * read; NULL: only prompts have run.
+ * Returns the number of wrong probabilities in `recent`. read: tokens read by the last step, or
+ * NULL.
  */
 static size_t check_recent(const fixture *f, const float *recent, int history, int b, int g,
                            const uint8_t *read)
@@ -283,8 +277,7 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
 }
 
 /*
- * Computes codes of all keys or, if `codes` is NULL, bounds of all pages: in two prompt chunks and
- * a decode step.
+ * Computes codes of keys or, if `codes` is NULL, bounds of pages, in two prompt chunks and a step.
  */
 static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selection_codes *codes)
 {
@@ -509,7 +502,6 @@ static void check_choice(const fixture *f, int b, int g, const chooser *m, head 
     x->cached += (size_t)n;
 }
 
-/* Compares outputs `o` with attention to the tokens in h->read in double precision. */
 static void check_output(const fixture *f, int b, int g, const head *h, const uint16_t *o, found *x)
 {
     const int n = f->c->len[b], d_v = f->c->d_v;

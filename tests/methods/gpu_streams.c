@@ -163,7 +163,6 @@ static void make(problem *p, const test_case *c)
         draw_side(c, side, &p->of[side]);
     p->of[1].side.latent_at = PAGE * p->of[0].side.rank;
     for (int i = 0; i < PAGES; i++)
-        /* A permutation: 7 and PAGES = 15 are coprime. */
         p->table[i] = (7 * i + 3) % PAGES;
     int32_t start[N], rows = 0;
     for (int b = 0; b < N; b++) {
@@ -367,7 +366,6 @@ static bool latent_right(const problem *p, int side, const uint16_t *page, int b
     return fabs((double)got - want) <= 0x1p-8 * fabs(want) && (got > 0) == (q > 0);
 }
 
-/* Decodes all tokens. The newest token is never coded, so each request gets one more. */
 static void test_decode(const problem *p)
 {
     const size_t page = (size_t)(PAGE * (p->of[0].side.rank + p->of[1].side.rank)),
@@ -397,7 +395,6 @@ static void test_decode(const problem *p)
     free(got);
 }
 
-/* Without room, the kernel must report the missing words and not write to other blocks. */
 static void test_no_room(void)
 {
     static const test_case c = {"no room", {40, 40}, 60, 0, 8, {64, 64, 64}, 0, 0, 0};
@@ -421,7 +418,6 @@ static void test_no_room(void)
     release(&p);
 }
 
-/* The first rows of a request are saved in its slot and copied back. */
 static void test_sinks(void)
 {
     enum { SINK = 70, ROW = 2 * (16 + 32), ELEMENTS = PAGE * ROW };

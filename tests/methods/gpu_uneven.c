@@ -1,6 +1,6 @@
 /*
- * Tests GPU eviction that keeps different numbers of tokens per head in one layer, against CPU
- * methods. Differences must be near ties.
+ * Tests GPU eviction that keeps different numbers of tokens per head, in one layer, against CPU
+ * methods.
  */
 #include "uneven_case.h"
 
@@ -96,10 +96,7 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
     device_free(a.prompt.pool, a.least, a.count, a.table, a.heads, a.vector, a.is_whole);
 }
 
-/*
- * Runs a decode step whose new K and V are those of each first token. The last batch row is
- * padding.
- */
+/* Runs a decode step with K and V of each first token. The last batch row is padding. */
 static void run_step(const fixture *f, outputs *o)
 {
     const size_t kv = (size_t)f->map.n_kv_heads, pitch = (size_t)f->max_pages;

@@ -1,7 +1,4 @@
-/*
- * Tests GPU eviction whose budgets depend on all layers, against CPU methods. Rounding may change a
- * layer by one token.
- */
+/* Tests GPU eviction whose budgets depend on all layers against CPU methods. */
 #include "uneven_case.h"
 
 enum { LAYERS_MOST = 4 };
@@ -150,9 +147,6 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
         }
         if (number == mine)
             continue;
-        /*
-         * The number of tokens may differ by one, but those with the largest scores must be kept.
-         */
         *off += 1;
         wrong += r->review || number > mine + 1 || mine > number + 1 || mine + old < n;
         memset(c.level[g], KVD_LEVEL_HIGH, n);
@@ -297,7 +291,6 @@ static int check_total(const layer *l, int layers, int b, const found *x, const 
     return off != 0;
 }
 
-/* Tests all layers of a prompt. If hopper is 0, uses the kernels of all devices. */
 static void run_layers(const uneven_case *u, int hopper)
 {
     layer l[LAYERS_MOST];

@@ -104,19 +104,16 @@ TEST(errors_are_alike)
             if (distinct(j) == 1) {
                 without++;
                 largest_without = fmax(largest_without, variance);
-                /* A dimension without bits is decoded as its mean, so its error is the variance. */
                 assert_true(fabs(e / variance - 1) < 1e-3);
             } else {
                 lo = fmin(lo, e);
                 hi = fmax(hi, e);
             }
         }
-        /* One bit changes a dimension's error by a factor of about 4. */
         assert_true(without > 0 && without < D && hi < 6 * lo && largest_without < 2 * hi);
         code("kvquant,bits=2,outliers=0,sink=0", &dims, NULL, (kvd_side)side, 1, 0);
         for (size_t j = 0; j < D; j++)
             plain += error_of(j, &variance);
-        /* kvquant, which gives all dimensions equal bits, must have a larger error. */
         assert_true(sum < plain / 2);
     }
 }
@@ -163,20 +160,15 @@ TEST(singular_values_decide)
                 for (size_t j = 0; j < D; j++)
                     sigma[j] = (l == 1 && h == 0 && side == 0 ? 1e3 : 1) * pow(0.5, (double)j);
             }
-    /* The variance doubles from dimension to dimension, while the cost falls. */
     falling(a, 2);
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);
-    /* Layer 1, head 0 has the largest costs and gets far more than 1 bit per number. */
     assert_true(count.payload > 6.0 * N * D);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 0, 0);
     assert_true(count.payload < 1.0 * N * D);
     for (size_t j = 1; j < D; j++)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
-    /*
-     * Without projections of V, costs of K and V have different units, so each has its own budget.
-     */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);

@@ -21,7 +21,6 @@ static int setup(void **state)
     kvd_rng_seed(&r, 4, 1);
     for (size_t i = 0; i < N; i++) {
         for (size_t j = 0; j < D; j++)
-            /* channel 5 is 20 times larger */
             x[i * D + j] = (float)(kvd_rng_normal(&r) * (j == 5 ? 20 : 1));
         level[i] = KVD_LEVEL_HIGH;
         mass[i] = exp(kvd_rng_normal(&r));
@@ -100,10 +99,7 @@ TEST(channels)
                 b += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
-    /*
-     * A group of 32 numbers takes 32 bits: 5 groups per channel of 150 keys, 2 per value vector of
-     * 48.
-     */
+    /* 32 bits per group of 32: 5 groups per channel of 150 keys, 2 per value vector of 48. */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
     (void)error_of("kivi,bits=2", KVD_VALUES, &count);
@@ -130,7 +126,6 @@ TEST(salient_tokens_lose_less)
     }
 }
 
-/* In gear, keys of low rank must become exact with any number of bits. */
 TEST(outliers_and_low_rank)
 {
     kvd_bits_count count, with;
@@ -155,10 +150,7 @@ TEST(outliers_and_low_rank)
     assert_memory_equal(kept, x, sizeof x);
 }
 
-/*
- * comet has symmetric 4-bit codes in blocks of 128 tokens. An error is at most half of the step max
- * |x| / 7.
- */
+/* comet: symmetric 4-bit codes. Errors are at most half of the step max |x| / 7. */
 TEST(symmetric_channels)
 {
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -188,8 +180,8 @@ TEST(channels_of_two_bits_and_of_one)
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
     /*
-     * vidkv: half of the key channels take 2 bits and 32 bits per group, half 1 bit and 16 bits per
-     * group, plus a mark bit per channel.
+     * vidkv: half of the channels take 2 bits + 32 per group, half 1 bit + 16 per group; a mark per
+     * channel.
      */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
@@ -237,10 +229,7 @@ TEST(channels_of_two_bits_and_of_one)
     assert_true(count.payload == 2.0 * N * D && two < one && count.side == 32.0 * 5 * D + D);
 }
 
-/*
- * vidkv's values are s, 0 or -s, where s is the mean magnitude of a group. Five numbers take 8
- * bits.
- */
+/* vidkv's values are s, 0 or -s (s: mean magnitude of a group). Five numbers take 8 bits. */
 TEST(ternary_values)
 {
     kvd_bits_count count;
@@ -336,7 +325,6 @@ TEST(levels_are_the_best)
     }
 }
 
-/* An error is at most half a step, plus the float16 rounding of scale and zero point. */
 TEST(groups_lose_half_a_step)
 {
     kvd_rng r;

@@ -52,7 +52,6 @@ static double distance(const float *a, const float *b, size_t n)
     return sqrt(diff / norm);
 }
 
-/* Computes attention through a cache. `out` holds NaN at first. */
 static void run(const kvd_dims *dims, kvd_dtype type, float *out, kvd_cache_account *account)
 {
     kvd_err err = {""};
@@ -256,7 +255,6 @@ TEST(test_one_head_cut_leaves_the_others)
         for (size_t t = 0; t < TOKENS; t++) {
             const size_t first = t * HEADS * D, second = first + GROUP * D;
             assert_true(distance(out + first, dense + first, GROUP * D) < 1e-6);
-            /* A query with a single key outputs V, whatever dimensions Q and K lose. */
             const int alone = t == data.offset[0] || t == data.offset[1] || t == data.offset[2] ||
                               t == data.offset[3];
             if (side == 1 || !alone)
@@ -283,7 +281,6 @@ TEST(test_account)
     assert_int_equal(a.elements_dense, TOKENS * 2 * KV * D);
     assert_int_equal(a.bytes_stored, 2 * a.elements_kept);
     const kvd_plan plan = {.dims = &dims, .type = KVD_BF16}, none = {.type = KVD_BF16};
-    /* Only layer 1 ran, so the check passes with first_layer 1 and fails with 0. */
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 1, &err), 0);
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 0, &err), -1);
     assert_string_equal(err.msg, "the cache acted 4 times, not on each of 4 sequences in 2 layers");

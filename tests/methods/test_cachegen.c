@@ -44,8 +44,8 @@ static double spread_of(size_t j)
 }
 
 /*
- * Steps: half the standard deviation in layer 0, the whole in layer 1. A normal number then has
- * 3.047 or 2.047 bits, an anchor 8.
+ * Step: half the standard deviation in layer 0 (3.047 bits), the whole in layer 1 (2.047 bits).
+ * Anchors: 8 bits.
  */
 TEST(steps_and_bits)
 {
@@ -98,10 +98,6 @@ TEST(wider_steps_lose_more_and_store_less)
     assert_true(stored < 1.2 * N * D); /* Nine of ten numbers need much less than one bit. */
 }
 
-/*
- * Codes of 32 lanes (lanes=1) must decode to the numbers of lanes=0, with a few more bits per
- * block.
- */
 TEST(lanes_decode_the_same)
 {
     static float single[N * D];
@@ -135,7 +131,6 @@ TEST(blocks_with_tables_of_their_own)
         own = code("cachegen,own=1", (kvd_side)side, 1, 1);
         const double tables = own.side - count.side - 16.0 * D;
         assert_true(tables > 20 && tables <= 8.0 * KVD_RANS_TABLE_ROOM);
-        /* Anchor tokens take 8 bits per number with own=1 and are entropy-coded otherwise. */
         assert_true(own.payload > 0.98 * count.payload && own.payload < 1.2 * count.payload);
         for (size_t j = 0; j < D; j++) {
             const double step = spread_of(j);
@@ -159,7 +154,6 @@ TEST(blocks_with_tables_of_their_own)
     }
 }
 
-/* Differences beyond the calibration data are limited to 127 steps. */
 TEST(other_numbers)
 {
     kvd_bits_count count;

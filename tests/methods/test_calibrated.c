@@ -86,15 +86,10 @@ TEST(keys_have_levels)
                                     fabs(v - (double)found[k]) + 1e-5);
                 }
             }
-            /*
-             * With outliers=0, rounding may make a channel's smallest and largest number outliers
-             * of 32 bits.
-             */
             assert_true(fabs(count.side - 32.0 * (double)apart) <= (outliers ? 0 : 64.0 * D));
         }
 }
 
-/* An outlier of a value takes 16 bits and a 16-bit index. */
 TEST(values_keep_both_ends)
 {
     kvd_bits_count count;
@@ -111,7 +106,6 @@ TEST(values_keep_both_ends)
         assert_true(fabsf(y[t * D + lo] - x[t * D + lo]) <= 1e-3f * fabsf(x[t * D + lo]));
         assert_true(fabsf(y[t * D + hi] - x[t * D + hi]) <= 1e-3f * fabsf(x[t * D + hi]));
     }
-    /* With outliers=0.2, a vector of 8 numbers has one outlier at each end. */
     (void)code("kvquant,bits=2,outliers=0.2,sink=0", KVD_VALUES, 0, 1, &count);
     assert_true(count.side == N * (32.0 + 2 * 32));
 }
@@ -137,7 +131,6 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/* With qnorm=1, decoded numbers keep mean and standard deviation. */
 TEST(qnorm_keeps_moments)
 {
     double off[2];
@@ -320,7 +313,6 @@ TEST(kvquant_weighs_numbers)
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     write_fisher(N, dump.corpus_hash, equal);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
-    /* Equal weights must give the results without weights. */
     code_all("kvquant,bits=2,sink=0", &f, true, weighted, settings);
     assert_non_null(strstr(settings, "kvquant.weights=1"));
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)

@@ -244,24 +244,19 @@ TEST(test_bytes)
     kvd_dims d;
     kvd_cache_bytes b;
     /*
-     * The 4 heads keep 17 of 32 dimensions of Q and K, 18 of 32 of V. Padding to 16 is limited to
-     * d_head = 8, which gives 32 + 32.
+     * 4 heads keep 17 of 32 dimensions of Q-K, 18 of 32 of V. Padding to 16 is limited to d_head =
+     * 8.
      */
     ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
     assert_true(b.dense == 128 && b.nominal == 70 && b.padded == 128);
-    /*
-     * Matrices of Q and K have 17 columns of 8 numbers of 2 bytes. Those of V are folded into
-     * weights.
-     */
     assert_true(b.basis == 2 * 8 * 17);
     assert_true(fabs(b.overall_p - (1 - 35.0 / 64)) < 1e-15 && b.overall_p16 == 0);
     assert_true(fabs(b.overall_p - kvd_widths_p(&widths, 0)) < 1e-15);
     kvd_dims_release(&d);
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
-    /* Method balanced has two matrices for Q and K, which take twice the size. */
     assert_true(b.basis == 2 * 2 * 8 * 17);
     kvd_dims_release(&d);
     kvd_cache_count_bytes(&config, NULL, 4, &b);
@@ -401,7 +396,6 @@ TEST(test_method_text)
         assert_string_equal(err.msg, bad[i][1]);
     }
     assert_int_equal(kvd_method_parse("zack,p=nan", &m, &err), -1);
-    /* Settings in result files name every parameter, also those without effect. */
     assert_int_equal(kvd_method_parse("fp8,fp8.scale=0,fp8.rows=4096", &m, &err), 0);
     assert_int_equal(kvd_method_parse("fp8,scale=1,rows=100", &m, &err), 0);
     assert_int_equal(kvd_method_parse("zack,p=0.5,online=1", &m, &err), 0);
@@ -455,7 +449,6 @@ TEST(test_online_stack)
     assert_true(off < 1e-5);
 }
 
-/* W_O contributes W_O W_O^T to a KV head, summed over the query heads. */
 TEST(test_online_moments)
 {
     kvd_err err;

@@ -121,10 +121,7 @@ TEST(blocks_of_torchao)
     }
 }
 
-/*
- * Last blocks are padded: 40 dimensions take 64 codes and 2 scales in mxfp4, 48 codes and 3 scales
- * in nvfp4.
- */
+/* Padded: 40 dimensions take 64 codes, 2 scales in mxfp4; 48 codes, 3 scales in nvfp4. */
 TEST(ends_of_rows)
 {
     static float x[3 * 40], y[3 * 40];
@@ -135,10 +132,7 @@ TEST(ends_of_rows)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /*
-     * 448 = 7 * 64 becomes 6 * 64, because 6 is the largest 4-bit number and the scale 64 a power
-     * of two.
-     */
+    /* 448 = 7 * 64 becomes 6 * 64: the largest 4-bit number times a power of two. */
     assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
@@ -188,7 +182,6 @@ static float largest_of(kvd_x what, int layer, int head)
     return most;
 }
 
-/* fp8 and nvfp4 have a calibrated scale per layer (scale=1) or per KV head (scale=2). */
 TEST(scales_of_calibration)
 {
     static float x[4 * D], y[4 * D];
@@ -212,7 +205,6 @@ TEST(scales_of_calibration)
     size_t n, same;
     float *const nv = tensor("nv_x", &n), *const want = tensor("nv_scaled", &same),
                  *const got = malloc(n * sizeof *got);
-    /* If numbers and scale are multiplied by c, decoded numbers must be c times as large. */
     const float c = largest_of(KVD_X_V, 0, 1) / (6 * 448) / 0.0123f;
     for (size_t i = 0; i < n; i++)
         nv[i] *= c;
@@ -220,7 +212,6 @@ TEST(scales_of_calibration)
     size_t off = 0;
     for (size_t i = 0; i < n; i++)
         off += fabsf(got[i] - c * want[i]) > 1e-5f * fabsf(c * want[i]);
-    /* The factor c moves a few numbers across a rounding border. */
     assert_true(off <= n / 500);
     free(got);
     free(want);

@@ -11,7 +11,6 @@
 #include "methods/method.h"
 #include "unit.h"
 
-/* Every method except fixed-width formats must have a parameter that trades bytes for quality. */
 TEST(test_registry)
 {
     kvd_method_entry p;
@@ -51,7 +50,6 @@ TEST(test_registry)
     assert_true(n > 20);
 }
 
-/* A sweep varies the last method's parameter or a named one, and keeps values that the user set. */
 TEST(test_which)
 {
     const struct {

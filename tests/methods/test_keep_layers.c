@@ -83,7 +83,6 @@ TEST(first_and_last_layers)
             if (!(fabsf(got[j] - expected) < 2e-6f))
                 fail_msg("%s, layer %zu: %g, not %g", text, l, (double)got[j], (double)expected);
         }
-        /* With keep_layers=2:1, three of five layers stay uncompressed. */
         const double held = all.payload + all.side + all.entries,
                      expected = (3 * all.dense + 2 * held) / 5;
         assert_true(fabs(some.payload + some.side + some.entries - expected) < 1e-9 * expected);

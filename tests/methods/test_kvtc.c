@@ -46,7 +46,6 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/* Codes take at most the budget of bits plus DEFLATE's fixed overhead. */
 TEST(budgets)
 {
     const double bits[] = {1, 2, 4, 6, 12};
@@ -62,7 +61,6 @@ TEST(budgets)
             const double off = code(text, (kvd_side)side, &count);
             if (!(off <= before))
                 fail_msg("%s: %g after %g", text, off, before);
-            /* All layers share a budget, so layer 1 may exceed the mean. */
             assert_true(count.payload + count.side <= 2 * bits[i] * N * WIDE + 200);
             before = off;
         }
@@ -70,7 +68,6 @@ TEST(budgets)
     }
 }
 
-/* The first tokens of a sequence (sinks) have 16 bits per number. */
 TEST(sinks)
 {
     kvd_bits_count count, with;
@@ -92,10 +89,6 @@ TEST(sinks)
         position[i] = i;
 }
 
-/*
- * Data with few principal components must lose less than heads that are quantised alone with more
- * bits.
- */
 TEST(decorrelation)
 {
     kvd_bits_count count, plain;
@@ -127,7 +120,6 @@ TEST(decorrelation)
                  (plain.payload + plain.side) / (N * D));
 }
 
-/* Bits are counted after DEFLATE, so equal tokens take few. */
 TEST(streams)
 {
     kvd_bits_count count, same;
@@ -142,10 +134,7 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/*
- * Writes division i of 16 components into groups: bits of two groups of 8, or of one of 16 if
- * bits[1] is -1.
- */
+/* Division i of 16 components: bits of two groups of 8, or of one of 16 if bits[1] is -1. */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};
@@ -208,8 +197,7 @@ static void measure_ways(kvd_x what, int layer, double *error)
 }
 
 /*
- * No division with at most as many bits may be better by 2 %. kvtc measures 256 tokens, this test
- * all.
+ * No division with at most as many bits may be 2 % better. kvtc measures 256 tokens, this test all.
  */
 TEST(divisions_are_the_best)
 {
@@ -274,9 +262,6 @@ TEST(refused)
     assert_non_null(strstr(err.msg, "every token of the calibration is one of the first 1000"));
 }
 
-/*
- * Codes with lanes=1 must decode to DEFLATE's numbers, whether tokens are coded alone or together.
- */
 TEST(lanes_decode_the_same)
 {
     static float packed[N * WIDE];
@@ -288,7 +273,6 @@ TEST(lanes_decode_the_same)
         (void)code("kvtc,bits=3,sink=5,lanes=1", (kvd_side)side, &lanes);
         for (size_t i = 0; i < (size_t)N * WIDE; i++)
             assert_true(fabsf(packed[i] - y[i]) <= 1e-5f * (1 + fabsf(y[i])));
-        /* With lanes=1, each block of 64 tokens has a header in addition. */
         const double blocks = (N + 63) / 64;
         assert_true(fabs(lanes.side - count.side - blocks * KVD_STREAM_HEADER_BITS) < 0.5);
         assert_true(lanes.payload < 1.1 * count.payload);

@@ -61,8 +61,8 @@ static double turn(const float *x, const float *y)
 }
 
 /*
- * minicache merges the directions of two layers' vectors and keeps their lengths. With gamma = 0,
- * all vectors are merged.
+ * minicache merges directions of two layers and keeps lengths. With gamma = 0, all vectors are
+ * merged.
  */
 TEST(lengths_are_kept)
 {
@@ -74,7 +74,6 @@ TEST(lengths_are_kept)
             for (size_t l = 0; l < 2; l++) {
                 const float *const was = before[l] + j * D, *const is = after[l] + j * D;
                 assert_true(fabs(length(is) - length(was)) < 1e-5 * (1 + length(was)));
-                /* Merged vectors have one direction. Vector 5 of layer 0 is zero. */
                 if (l == 0 && j != 5)
                     assert_true(turn(is, after[1] + j * D) < 1e-5);
             }
@@ -89,7 +88,6 @@ TEST(ends_of_the_arc)
         for (size_t j = 0; j < (size_t)N * HEADS; j++)
             assert_true(j == 5 || turn(after[1 - t] + j * D, before[t] + j * D) < 1e-5);
     }
-    /* At t = 0.5, the merged direction is halfway between those of the layers. */
     const kvd_parameter_values v = {.value = {0.5, 0.5, 0}};
     (void)merge(&kvd_layers_minicache, v, KVD_VALUES, N, 2);
     for (size_t j = 0; j < (size_t)N * HEADS; j++) {
@@ -187,7 +185,6 @@ static double error2(size_t n)
  */
 TEST(the_tail_is_lost)
 {
-    /* If n is small, there are fewer rows (tokens) than columns. */
     for (size_t n = 10; n <= N; n += 30) {
         double sigma[N];
         fill();

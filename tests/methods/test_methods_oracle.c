@@ -156,7 +156,6 @@ static const kvd_config config = {.n_layers = 1,
                                   .rope_theta = 1e4};
 static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
-/* The keys that palu rebuilds must be those of W_K reduced to rank 8. */
 TEST(palu)
 {
     float *const rows = tensor("rows_k", ROWS * WIDE), *const want = tensor("palu_k", ROWS * WIDE);
@@ -355,7 +354,6 @@ TEST(weighted)
     }
 }
 
-/* Ranks must equal those of the authors' code, but are 1 instead of 0. */
 TEST(ranks)
 {
     enum { CASES = 25, TARGETS = 2 * KV };

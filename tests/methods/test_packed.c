@@ -52,7 +52,7 @@ TEST(every_number_has_its_bits)
         }
 }
 
-/* Codes 2 p and 2 p + 1 of a lane are 16 bits apart in a word, so that one mask extracts both. */
+/* Codes 2 p and 2 p + 1 of a lane are 16 bits apart, so that one mask extracts both. */
 TEST(pairs_stand_in_halves)
 {
     for (int w = 1; w <= 8; w *= 2)
@@ -78,10 +78,7 @@ TEST(levels_are_a_stream)
         }
 }
 
-/*
- * A lane's 32 codes are A operands of mma.m16n8k16: code 8 k + 2 r + e is in operand k, register r,
- * half e.
- */
+/* A operands of mma.m16n8k16: code 8 k + 2 r + e is in operand k, register r, half e. */
 TEST(numbers_are_fragments)
 {
     for (int t = 0; t < TOKENS; t++)
@@ -108,12 +105,9 @@ TEST(scales_have_places_of_their_own)
         assert_int_equal(seen[i], 1);
     const kvd_packed_form f = {.bits = 4, .k_group = 32, .v_group = 32};
     const kvd_packed_parts p = kvd_packed_parts_of(&f, 128, 128);
-    assert_int_equal(p.bytes,
-                     /* bytes of codes, of scales of keys, of scales of values */
-                     64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4);
+    assert_int_equal(p.bytes, 64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4);
 }
 
-/* A lane reads the scales of its tokens as 8 (keys) or 16 (values) adjacent bytes. */
 TEST(blocks_have_a_scale_per_token)
 {
     for (int side = 0; side < 2; side++) {
@@ -147,7 +141,6 @@ static float as_half(float x)
     return x;
 }
 
-/* Codes must decode to the numbers of kvd_quantise_group, bit for bit. */
 TEST(groups_come_back)
 {
     kvd_rng r;
@@ -197,7 +190,7 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/* Marks what a request of m tokens stores in page p, if `prompt` of them were coded as a prompt. */
+/* Marks what a request of m tokens, the first `prompt` coded together, stores in page p. */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {
@@ -222,7 +215,6 @@ static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t
             use(page, size, of.area + kvd_gear_record(s, &of, t, prompt), of.record, method);
 }
 
-/* Parts of a gear page must not overlap, and a prompt's outliers must have room. */
 TEST(pages_of_gear_have_room)
 {
     static const char *const method[] = {"gear",
@@ -286,7 +278,6 @@ static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, con
     }
 }
 
-/* Parts of a zipcache page must not overlap, and both classes of tokens must have room. */
 TEST(pages_of_classes_have_room)
 {
     static const char *const method[] = {"zipcache",
@@ -317,8 +308,7 @@ TEST(pages_of_classes_have_room)
 }
 
 /*
- * Returns the bits that the method counts for m tokens of a head. The first `prompt` tokens are a
- * prompt.
+ * Returns the bits that the method counts for m tokens of a head, the first `prompt` as a prompt.
  */
 static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m, size_t prompt,
                       const float *x, float *y)
@@ -358,10 +348,6 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
     return bits;
 }
 
-/*
- * The bytes of each head in the kernels must equal the method's count, for whole and projected
- * heads.
- */
 TEST(bits_are_the_methods)
 {
     static const char *const method[] = {"kivi,bits=3,group=32,residual=64",

@@ -54,10 +54,7 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
     return sum;
 }
 
-/*
- * The least squared error at rank r is the sum of squared singular values from r on (Eckart and
- * Young).
- */
+/* Least squared error at rank r: sum of squared singular values from r on (Eckart and Young). */
 TEST(palu_is_the_best_of_its_rank)
 {
     const char *const text[] = {"palu,p=0.5", "palu,p=0.25", "palu,p=0.75,heads=2", "palu,p=0"};
@@ -108,10 +105,7 @@ TEST(palu_of_single_heads)
     kvd_plan_close(&plan);
 }
 
-/*
- * Computes the ranks of all groups and returns their sum. drawn: singular values to use instead of
- * the calibration's, or NULL.
- */
+/* Returns the sum of all groups' ranks. drawn: singular values to use instead, or NULL. */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
 {
@@ -148,22 +142,17 @@ TEST(palu_gives_ranks_by_information)
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
     /*
-     * 8 matrices share 32 ranks in proportion to Fisher information, which adds up to 16:
-     * information 1 gives rank 2.
+     * 8 matrices share 32 ranks in proportion to Fisher information (sum 16), so information 1
+     * gives rank 2.
      */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /*
-     * Five matrices with information 1 have rank 2 and share the 2 ranks that the last V cannot
-     * use: 12 in total.
-     */
+    /* Five matrices of information 1: rank 2 each, and 2 ranks that the last V cannot use. */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);
-    /* V of the last head has a share of 10, but a head has 8 dimensions. */
     assert_int_equal(rank[1][1][KVD_VALUES], 8);
-    /* Ranks must have the requested sum and be between 1 and the number of dimensions. */
     const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
                                 "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};
     const int each[] = {7, 2, 1, 6};
@@ -174,7 +163,6 @@ TEST(palu_gives_ranks_by_information)
             keys[j] = exp(3 * kvd_rng_normal(&rng));
             values[j] = exp(3 * kvd_rng_normal(&rng));
         }
-        /* The rank of a group counts once for each head. */
         assert_int_equal(searched(text[i % 4], &f, NULL, rank), each[i % 4] * LAYERS * HEADS * 2);
         for (int j = 0; j < LAYERS * HEADS * 2; j++)
             assert_in_range(((int *)rank)[j], 1, i % 4 == 3 ? WIDE : D);
@@ -200,10 +188,7 @@ static void singular_values(int layer, int head, int side, double *sigma)
         0);
 }
 
-/*
- * ZACK, Eq. 6: the removed singular values of a head sum to at most r times the sum of all; one
- * more would exceed this.
- */
+/* ZACK, Eq. 6: removed singular values of a head sum to at most r times the sum of all. */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
     const char *const text[] = {"palu,p=0.5,heads=1,search=3", "palu,p=0.25,heads=1,search=3",
@@ -243,10 +228,6 @@ TEST(palu_gives_ranks_by_eq6)
     ranks_by_eq6(NULL);
 }
 
-/*
- * With random matrices, palu computes ranks by ZACK's Eq. 6 from a spectrum file. Groups of heads
- * must be refused.
- */
 TEST(palu_draws_matrices_of_given_spread)
 {
     static const char *const text[] = {"palu,p=0.5,heads=2,search=3",

@@ -82,7 +82,6 @@ TEST(denominators_of_all_layers)
                            .tokens = &kvd_tokens_importance,
                            .tokens_self = (void *)(uintptr_t)&values,
                            .prompt = 90};
-    /* With big = 1, scores are several hundred and their exponentials overflow. */
     for (int big = 0; big < 2; big++)
         for (size_t window = 0; window < 20; window += 13) {
             kvd_prompts p;
@@ -105,7 +104,6 @@ TEST(denominators_of_all_layers)
         }
 }
 
-/* With t = 1, minicache must not change the deeper of two merged layers. */
 TEST(rows_of_all_layers)
 {
     const kvd_plan plan = {.type = KVD_F16,

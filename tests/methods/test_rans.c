@@ -66,14 +66,12 @@ TEST(every_kind_of_input)
         symbol[i] = kvd_rng_below(&r, 500) == 0 ? (uint8_t)kvd_rng_below(&r, 256) : 7;
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.05 * entropy + 40 && size < N / 100 * 4);
-    /* With one symbol only, the code is the coder's state of 4 bytes. */
     memset(symbol, 255, sizeof symbol);
     assert_int_equal(round_trip(N, &entropy), 4);
     memset(symbol, 0, sizeof symbol);
     assert_int_equal(round_trip(N, &entropy), 4);
 }
 
-/* With several frequency tables, a symbol must take the bits that its own table predicts. */
 TEST(contexts)
 {
     enum { TABLES = 3 };
@@ -117,7 +115,6 @@ TEST(what_is_refused)
     bytes[size] = 0;
     assert_int_equal(kvd_rans_decode(&t, NULL, bytes, size + 1, read_again, N, &err), -1);
     size_t wrong = 0;
-    /* After a flipped bit, decoding must fail or give other symbols. */
     for (size_t i = 0; i < size; i++) {
         bytes[i] ^= 1;
         wrong += kvd_rans_decode(&t, NULL, bytes, size, read_again, N, &err) ||
@@ -136,7 +133,6 @@ TEST(what_is_refused)
     assert_true(t.start[1] == KVD_RANS_TOTAL && t.start[256] == KVD_RANS_TOTAL);
 }
 
-/* Rare symbols must keep a frequency of at least 1. */
 TEST(rare_symbols)
 {
     uint64_t count[KVD_RANS_SYMBOLS];
@@ -151,7 +147,6 @@ TEST(rare_symbols)
     }
 }
 
-/* Streams are written in several calls and decoded from the last call to the first. */
 TEST(streams_continue)
 {
     enum { CALL = 16, CALLS = N / CALL };
@@ -190,7 +185,6 @@ TEST(streams_continue)
 
 enum { KEPT = 300, TOKENS = 50, ROOM = KVD_STREAM_GROUPS * KVD_LANES * TOKENS };
 
-/* Decoding must give the coded integers and end in the initial state. */
 TEST(streams_of_a_block)
 {
     static uint16_t start[KEPT * 40], words[2][ROOM];
@@ -235,7 +229,6 @@ TEST(streams_of_a_block)
     assert_int_equal(n[0] + n[1], 0);
     for (int i = 0; i < 2 * KVD_LANES; i++)
         assert_int_equal(states[i], KVD_STREAM_LEAST);
-    /* From the smallest states, decoding needs a word, but the stream is empty. */
     for (int i = 0; i < 2 * KVD_LANES; i++)
         states[i] = KVD_STREAM_LEAST;
     assert_int_equal(kvd_streams_pop(&t, &block, read, &err), -1);

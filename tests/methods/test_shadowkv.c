@@ -162,7 +162,6 @@ static double difference(const char *text, size_t *unread)
     return most;
 }
 
-/* If all chunks are read and the rank is full, outputs must equal dense attention. */
 TEST(whole_budget_and_rank_are_the_model)
 {
     size_t unread;
@@ -173,7 +172,6 @@ TEST(whole_budget_and_rank_are_the_model)
     assert_true(difference("shadowkv,budget=96,outliers=0,local=0", &unread) < 2e-5);
     assert_true(difference("shadowkv,budget=96,rank=6,outliers=0,local=0", &unread) > 1e-2);
     assert_int_equal(unread, 0);
-    /* A budget of 96 stores all chunks exactly, so the rank does not matter. */
     assert_true(difference("shadowkv,budget=96,rank=1", &unread) < 2e-6);
 }
 

@@ -54,8 +54,8 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
 }
 
 /*
- * A windowed layer stores only tokens that the next query sees. Eviction acts only if the window
- * holds the whole sequence.
+ * A windowed layer stores only visible tokens. Eviction acts only if the window holds the whole
+ * sequence.
  */
 TEST(a_window_is_all_that_is_held)
 {
@@ -108,7 +108,6 @@ TEST(dropping_what_is_old_is_a_window)
     const kvd_plan plan = {.type = KVD_F32, .tokens = &method, .tokens_self = &keep};
     run(&plan, p, got, &a);
     assert_true(worst(got, want) < 2e-6);
-    /* Without the newest token, each of the two sequences has keep - 1 tokens. */
     assert_int_equal(a.dropped, (TOKENS - 2 * (keep - 1)) * KV_HEADS);
     assert_true(a.payload < a.dense);
 
@@ -136,7 +135,6 @@ TEST(widths_are_those_of_the_cache)
     const size_t sizes[] = {D * 10, D * 10, D * 7, 7 * D};
     for (size_t i = 0; i < 4; i++)
         for (size_t j = 0; j < sizes[i]; j++)
-            /* about as large as the elements of an orthogonal matrix */
             matrices[i][j] *= 0.25f;
     kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a_q, .a_k = a_k, .a_v = a_v, .b_v = b_v},
                                      {D, 7, .a_v = a_v, .b_v = b_v}};
@@ -156,8 +154,8 @@ TEST(widths_are_those_of_the_cache)
 }
 
 /*
- * Returns the largest difference between outputs in blocks and token by token. *share: stored bits
- * relative to the dense cache.
+ * Returns the largest difference of outputs in blocks and token by token. *share: relative stored
+ * bits.
  */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
@@ -193,7 +191,6 @@ static void shrink(kvd_rng *r, float *x, size_t n)
         x[i] *= 0.25f;
 }
 
-/* K and V are computed from latents of one KV head, or from latents that both KV heads share. */
 TEST(latents_in_blocks_are_those_of_rows)
 {
     enum { WIDE = KV_HEADS * D };
@@ -256,7 +253,6 @@ TEST(prompts_in_blocks_are_those_of_rows)
                                .prompt = prompts[i / 4 % 5]};
         double share;
         assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
-        /* All dimensions are kept from i = 20 on. */
         if (i >= 20 && plan.type == KVD_F32) {
             dense(p, windows[i % 2], got);
             assert_memory_equal(got, want, sizeof got);
@@ -275,7 +271,6 @@ static int lower_half(const void *self, void *state, const kvd_step_attention *a
     return 0;
 }
 
-/* K and V of tokens at KVD_LEVEL_LOW must lose the dimensions that this level drops. */
 TEST(lowered_entries_are_cut)
 {
     const problem *p = make(0);
@@ -315,7 +310,6 @@ TEST(lowered_entries_are_cut)
                                   want[(offset[s] + t) * HEADS * D + i]) < 2e-6f);
 }
 
-/* A number beyond float16's range must be an error that names its position. */
 TEST(infinite_numbers)
 {
     kvd_err err = {""};

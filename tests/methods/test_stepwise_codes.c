@@ -40,7 +40,6 @@ static int check_rows(const void *self, const kvd_bits_block *b, float *decoded,
     const problem *const p = self;
     (void)err;
     assert_true(b->d == KV_HEADS * D && b->kv_head == 0);
-    /* Each vector must be K or V of this position in one of the two sequences. */
     for (size_t i = 0; i < b->n; i++) {
         const float *const rows = b->side == KVD_KEYS ? p->k : p->v, *const x = b->x + i * b->d;
         assert_true(!memcmp(x, rows + b->position[i] * b->d, b->d * sizeof *x) ||
@@ -63,10 +62,6 @@ TEST(codes_of_all_heads)
             .type = KVD_F32, .prompt = prompt, .bits = &method, .bits_self = (void *)(uintptr_t)p};
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
-        /*
-         * The method counts one bit of payload per 32-bit number and two bits of side information
-         * per vector.
-         */
         assert_true(fabs(a.payload - a.dense / 32) < 1e-9 * a.dense);
         assert_true(fabs(a.side - a.dense / 32 * 2 / (KV_HEADS * D)) < 1e-9 * a.dense);
     }
@@ -94,10 +89,6 @@ static int check_blocks(const void *self, const kvd_bits_block *b, float *decode
     return 0;
 }
 
-/*
- * In a windowed layer, blocks begin at multiples of their length and stay until their last token
- * leaves.
- */
 TEST(blocks_of_codes_in_a_window)
 {
     enum { WINDOW = 13 };
@@ -132,7 +123,6 @@ static int low_prompt(const void *self, void *state, const kvd_prompt_attention 
     return 0;
 }
 
-/* If channels are balanced, one with large keys and small queries must not spoil the others. */
 TEST(balanced_channels)
 {
     const kvd_tokens_method method = {
@@ -245,7 +235,6 @@ TEST(pruned_channels)
     assert_true(a.payload == payload && a.side == (double)a.rows * D);
     assert_int_equal(a.pruned, 2 * KV_HEADS * (PROMPT - WINDOW));
 
-    /* Remaining channels take 8 bits instead of 32, and each vector 32 bits for scales. */
     const kvd_method_setup setup = {.config = &p->config};
     kvd_err err = {""};
     plan.bits = &kvd_bits_hetero;

@@ -57,7 +57,6 @@ TEST(pages_that_are_read)
             fail_msg("KV head %zu, step %zu, token %zu: %d", i / (STEPS * N), i / N % STEPS, i % N,
                      kept[i]);
         if (i / N % STEPS)
-            /* K and V of kept tokens in float32 */
             read += kept[i] * 2.0 * D * 32;
     }
     for (size_t t = PROMPT; t < N; t++)
@@ -79,7 +78,6 @@ TEST(all_pages_are_the_model)
         assert_true(fabsf(out[i] - want[i]) < 2e-6f);
 }
 
-/* If nothing is merged (high threshold), d2o must keep h2o's tokens. */
 TEST(merged_tokens)
 {
     static uint8_t h2o[sizeof kept];
@@ -95,7 +93,6 @@ TEST(merged_tokens)
     const kvd_stepwise_account b = run("h2o,heavy=10,recent=6", 0, PROMPT);
     assert_true(a.payload >= b.payload && a.payload <= b.payload);
     assert_int_equal(a.dropped, b.dropped);
-    /* Merging must not change which prompt tokens are kept. */
     for (size_t g = 0; g < KV; g++)
         assert_memory_equal(kept + g * STEPS * N, h2o + g * STEPS * N, N);
     double most = 0;
@@ -115,7 +112,6 @@ TEST(merges_refused)
         refused(text[i][0], text[i][1]);
 }
 
-/* cake and kvzip divide a token budget among layers after the attention of all layers. */
 TEST(budgets_from_all_layers)
 {
     same_first_pass("cake,budget=12,window=8", "cake", PROMPT, 1);
@@ -124,7 +120,6 @@ TEST(budgets_from_all_layers)
     same_first_pass("kvzip,budget=12", "kvzip_sink", N / 2, 2);
 }
 
-/* In adakv, heads share a budget. With alpha = 1, each head keeps snapkv's tokens. */
 TEST(one_budget_for_all_heads)
 {
     static uint8_t snapkv[sizeof kept];
@@ -135,12 +130,10 @@ TEST(one_budget_for_all_heads)
     const kvd_stepwise_account a = run("adakv,budget=12,window=8,kernel=5,alpha=0", 0, PROMPT);
     assert_int_equal(stored(0, 0) + stored(1, 0), KV * (12 + 8));
     assert_int_not_equal(stored(0, 0), stored(1, 0));
-    /* Stored bits must not depend on how heads divide the budget. */
     assert_true(fabs(a.payload - bits) < 1e-9 * bits);
     assert_int_equal(a.dropped, KV * (PROMPT - 20));
 }
 
-/* pyramidkv's budgets fall from layer to layer and have the requested mean. */
 TEST(budgets_fall_over_layers)
 {
     size_t sum = 0, before = PROMPT;
@@ -154,8 +147,7 @@ TEST(budgets_fall_over_layers)
     }
     assert_int_equal(sum, LAYERS * 20);
     /*
-     * Older tokens have the mean budget 35. Layer 0 keeps all 56, so the last layer keeps 2 * 35 -
-     * 56 = 14.
+     * Older tokens have the mean budget 35: layer 0 keeps all 56, the last layer 2 * 35 - 56 = 14.
      */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
@@ -163,7 +155,6 @@ TEST(budgets_fall_over_layers)
     assert_int_equal(stored(0, 0), 14 + 8);
 }
 
-/* In tova, all KV heads drop the same token. */
 TEST(layers_drop_the_same_token)
 {
     for (size_t prompt = 1; prompt <= PROMPT; prompt += PROMPT - 1) {
@@ -194,7 +185,6 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The CUDA engine's budget must be the number of tokens that the CPU keeps. */
 static void same_budget(const char *text, int layer)
 {
     const kvd_evict_request r = {PROMPT, N, layer, LAYERS};
@@ -240,8 +230,8 @@ TEST(budgets_of_the_cuda_engine)
 }
 
 /*
- * Checks the CUDA engine's budgets of all layers, whose queries are multiplied by 2^(l - 1).
- * shorter: tokens that windowkv's last window may lack.
+ * Checks the CUDA engine's budgets. Queries of layer l are multiplied by 2^(l - 1). shorter: tokens
+ * that may lack.
  */
 static void same_budgets(const char *text, size_t shorter)
 {

@@ -16,7 +16,6 @@ static void same_outputs(const char *text, const char *name)
                      (double)out[PROMPT * HEADS * D + i], (double)want[i]);
 }
 
-/* kvmerger merges runs of tokens with similar keys. */
 TEST(runs_of_similar_keys)
 {
     same_prompt("kvmerger,threshold=0.1,heavy=6,recent=8", 0, set("kvmerger", KV * PROMPT));
@@ -35,11 +34,9 @@ TEST(runs_of_similar_keys)
         before = n;
     }
     run("kvmerger,threshold=-1,heavy=0,recent=10", 0, PROMPT);
-    /* All tokens but the 10 newest become one, so 11 remain. */
     assert_int_equal(stored(0, 0), 11);
 }
 
-/* Quantising and pruning must act on merged K and V. */
 TEST(merges_before_other_axes)
 {
     const double bits = run("kvmerger,threshold=0.1,recent=8", 0, PROMPT).payload;
@@ -50,9 +47,6 @@ TEST(merges_before_other_axes)
     assert_true(a.merged > 0 && a.pruned > 0 && a.payload < bits);
 }
 
-/*
- * In prefixkv, a layer with larger queries needs fewer tokens for the same fraction of attention.
- */
 TEST(prefixes_of_layers)
 {
     same_first_pass("prefixkv,budget=20", "prefixkv", PROMPT, 1);
@@ -70,7 +64,6 @@ TEST(prefixes_of_layers)
     assert_int_equal(sum, LAYERS * 20);
 }
 
-/* In windowkv, all layers of a group keep the same windows of tokens. */
 TEST(windows_of_groups)
 {
     const char *const name[] = {"windowkv", "windowkv_largest"};
@@ -91,7 +84,6 @@ TEST(windows_of_groups)
     refused("windowkv,layers=8,beta=7", "beta = 7 is below layers = 8");
 }
 
-/* kvcrush keeps snapkv's tokens and representatives of the dropped ones. */
 TEST(representatives_of_tokens)
 {
     same_prompt("kvcrush,budget=24,window=8,kernel=5,crush=0.5", 0, set("kvcrush", KV * PROMPT));
@@ -117,7 +109,6 @@ TEST(representatives_of_tokens)
     assert_int_equal(stored(0, 0), 24 + 8);
 }
 
-/* ems merges evicted tokens into similar kept ones and drops the rest. */
 TEST(evicted_then_merged)
 {
     same_prompt("ems,budget=10,window=8,kernel=5,threshold=0.3", 0, set("ems", KV * PROMPT));
@@ -130,7 +121,6 @@ TEST(evicted_then_merged)
                      KV * (PROMPT - 18));
 }
 
-/* elasticcache merges evicted tokens into the nearest kept one, alike in all heads. */
 TEST(merged_into_the_nearest)
 {
     const char *const text = "elasticcache,budget=0.375,sink=2,distance=5";
@@ -142,19 +132,16 @@ TEST(merged_into_the_nearest)
                      kept[i]);
     const kvd_stepwise_account a = run(text, 0, PROMPT);
     assert_true(a.merged == KV * (PROMPT - 24) && a.dropped > a.merged);
-    /* Every dropped prompt token must be merged. */
     for (int sink = 0; sink < 20; sink++) {
         char few[64];
         snprintf(few, sizeof few, "elasticcache,budget=24,sink=%d", sink);
         assert_int_equal(run(few, 0, PROMPT).merged, KV * (PROMPT - 24));
     }
-    /* The number of kept tokens must not grow from step to step. */
     run("elasticcache,budget=24,distance=5", 0, PROMPT);
     for (size_t i = 0; i < STEPS; i++)
         assert_int_equal(stored(0, i), 24);
 }
 
-/* taskkv keeps all tokens of heads whose outputs are farthest from the mean. */
 TEST(heads_that_differ)
 {
     static float k[N * HEADS * D];
@@ -189,16 +176,11 @@ TEST(heads_that_differ)
     }
     run("taskkv,budget=20,window=8,heads=0", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == 20);
-    /* With heads=0.5, the last of two KV heads keeps all tokens. */
     run("taskkv,budget=20,window=8,heads=0.5", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == PROMPT);
     assert_int_equal(run("taskkv,budget=20,window=8,heads=1", 0, PROMPT).dropped, 0);
 }
 
-/*
- * mpcache evicts tokens after the prompt and then reads clusters. With threshold 0, no token is
- * dropped.
- */
 TEST(clusters_in_two_levels)
 {
     const uint16_t *const want = set("mpcache", KV * STEPS * N);
@@ -218,16 +200,13 @@ TEST(clusters_in_two_levels)
     assert_true(fabs(a.entries - bounds) < 1);
     assert_true(fabs(a.read - bounds - (double)read * 2 * D * 32) < 1);
     assert_int_equal(run("mpcache,threshold=0", 0, PROMPT).dropped, 0);
-    /* With rows=0, no query decides, so only the newest token stays. */
     run("mpcache,rows=0,threshold=0.01", 0, PROMPT);
     assert_int_equal(stored(0, 0), 1);
-    /* With rows=0.015, only the prompt's last query decides. */
     run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT);
     assert_true(stored(0, 0) > 1);
     refused("mpcache,large=24", "large = 24 is not a multiple of small = 16");
 }
 
-/* With history=5, alisa reads K and V of `budget` tokens, and 5 probabilities of every token. */
 TEST(attention_of_recent_rows)
 {
     const char *const text = "alisa,budget=20,local=0.4,history=5";

@@ -217,7 +217,6 @@ TEST(snapkv)
             recent[j * PROMPT + i] = (double)row[PROMPT - 1][j][i];
     start(&s, &kvd_tokens_snapkv, &v, PROMPT);
     assert_int_equal(s.n, 9 + 8);
-    /* No dropped token may have a larger smoothed attention sum than a kept token. */
     double smooth[PROMPT - 8], least = INFINITY, most = -INFINITY;
     for (int t = 0; t < PROMPT - 8; t++) {
         smooth[t] = 0;
@@ -310,7 +309,6 @@ TEST(leankv)
             for (size_t t = PROMPT; t < ALL; t++) {
                 const size_t before = s.n, low = count(&s, KVD_LEVEL_LOW);
                 go(&s, t, PROMPT);
-                /* A step appends one token and may drop up to two. */
                 assert_true(s.n + 1 >= before && s.n <= before + 1);
                 assert_true(count(&s, KVD_LEVEL_LOW) <= low + 1);
                 for (size_t i = 0; i < 10; i++)
@@ -320,7 +318,6 @@ TEST(leankv)
         }
 }
 
-/* In leankv, attention by a token's own query does not count as significance. */
 TEST(leankv_own_query)
 {
     const kvd_parameter_values v = {.value = {0.5, 0.1, 10}};
@@ -420,7 +417,6 @@ TEST(importance)
     kvd_rng_seed(&r, 6, 1);
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = 300 * kvd_rng_normal(&r); /* exponentials overflow */
-    /* With overlap = 1, each layer uses its own set: 10, 12, 14, 16 or 18 of 40 tokens. */
     const kvd_parameter_values apart = {.value = {0.25, 0.2, 1, 0}};
     rank_layers(&apart, d, level);
     for (size_t l = 0; l < DEPTH; l++)
@@ -431,15 +427,10 @@ TEST(importance)
             assert_int_equal(level[l * PROMPT + t],
                              larger < 10 + 2 * l ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW);
         }
-    /* With overlap = 0, all layers use the set of layer 0. */
     const kvd_parameter_values one = {.value = {0.25, 0.2, 0, 0}};
     rank_layers(&one, d, level);
     for (size_t l = 1; l < DEPTH; l++)
         assert_int_equal(common(level, level + l * PROMPT), PROMPT);
-    /*
-     * A layer compares its own set with the preceding layer's own set, but takes over the set in
-     * use: layer 2 uses that of layer 0.
-     */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;
         d[PROMPT + t] = t == 19 ? 20.5 : t == 20 ? 0.5 : (double)t;
@@ -457,7 +448,6 @@ TEST(importance)
     rank_layers(&strict, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT - 2);
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 2);
-    /* With layers = 2, layers 1 and 3 use the sets of layers 0 and 2. Layer 4 has its own. */
     const kvd_parameter_values pairs = {.value = {0.5, 0, 1, 0, 2}};
     rank_layers(&pairs, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT);

@@ -16,7 +16,6 @@ static int set_up(void **state)
     kvd_rng r;
     (void)state;
     kvd_rng_seed(&r, 3, 1);
-    /* Draws vectors of different norms, with channels of different variances. */
     for (size_t i = 0; i < (size_t)N * D; i++)
         x[i] = (float)(kvd_rng_normal(&r) * pow(0.9, (double)(i % D)) * (1 + (double)(i / D)));
     return 0;
@@ -30,9 +29,7 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
     code_rows(text, &setup, (kvd_bits_block){.side = side, .n = n, .d = d, .x = x}, y, count);
 }
 
-/*
- * For any x, the mean of |x - x^|^2 / |x|^2 must be the error of optimal levels for normal numbers.
- */
+/* For any x, the mean |x - x^|^2 / |x|^2 must be that of optimal levels for normal numbers. */
 TEST(distortions_of_the_paper)
 {
     /* Errors of optimal levels (Max 1960). The paper prints 0.36, 0.117, 0.03, 0.009. */
@@ -87,10 +84,8 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
 }
 
 /*
- * Theorem 2: the mean square error with b bits is at most pi / (2 d) times the squared error with b
- * - 1 bits.
- * The paper prints 1.57, 0.56, 0.18, 0.047 (divided by d); the unrounded error 0.0345 gives 0.054.
- * Without qjl, products shrink.
+ * Theorem 2: mean square error with b bits <= pi / (2 d) times the squared error with b - 1 bits.
+ * Paper, times d: 1.57, 0.56, 0.18, 0.047. The unrounded error 0.0345 gives 0.054.
  */
 TEST(inner_products)
 {
@@ -115,7 +110,6 @@ TEST(inner_products)
     assert_true(fabs(slope - 2 / acos(-1)) < 0.02);
 }
 
-/* With qjl, keys store a second norm. */
 TEST(widths_and_bytes)
 {
     for (size_t d = 1; d <= 40; d += 13) {
@@ -135,7 +129,6 @@ TEST(widths_and_bytes)
     }
 }
 
-/* Codes must depend on the seed alone. */
 TEST(zeros_and_seeds)
 {
     static float kept[D], first[D];
@@ -162,7 +155,6 @@ static double square_of(size_t j, size_t n)
     return sum;
 }
 
-/* Quantises vectors of the m channels in `channel`. */
 static float *code_columns(const char *text, size_t n, const size_t *channel, size_t m,
                            kvd_bits_count *count)
 {
@@ -180,8 +172,8 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
 }
 
 /*
- * With 2.25 bits and 128 channels, the 32 largest have 3 bits, others 2. Each group is quantised as
- * if alone.
+ * 2.25 bits, 128 channels: the 32 largest have 3 bits, others 2. Groups are quantised
+ * independently.
  */
 TEST(outliers_are_a_code_of_their_own)
 {
@@ -221,10 +213,7 @@ TEST(outliers_are_a_code_of_their_own)
     memcpy(x, kept, sizeof kept);
 }
 
-/*
- * Fractional bits are quantised in blocks of 32 tokens. 3.001 bits equal 3: 0.001 of the channels
- * is less than one channel.
- */
+/* Fractional bits are quantised in blocks of 32 tokens. 3.001 bits equal 3 bits. */
 TEST(fractions_lie_between)
 {
     static const char *const text[] = {"turboquant,bits=2,qjl=0", "turboquant,bits=2.5,qjl=0",

@@ -49,8 +49,7 @@ static int set_up(void **state)
 }
 
 /*
- * Quantises K or V of layer 1, `each` tokens at a time. Returns the mean of e F e^T: e is a token's
- * error, F the second moment of gradients plus a ridge.
+ * Returns the mean of e F e^T: e is a token's error, F the second moment of gradients plus a ridge.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
@@ -117,7 +116,6 @@ TEST(the_step_predicts_the_loss)
     }
 }
 
-/* Coding token by token must give the bytes of one block. */
 TEST(streams_continue)
 {
     const char *const text[] = {"waterfill,step=0.1,sink=0", "waterfill,step=0.5,sink=3",
@@ -138,10 +136,6 @@ TEST(streams_continue)
         }
 }
 
-/*
- * Blocks must not depend on how many tokens are coded at a time. Components always 0 in calibration
- * decode to 0.
- */
 TEST(blocks_grow)
 {
     const size_t blocks[] = {1, 10, 64, 1000};
@@ -154,10 +148,6 @@ TEST(blocks_grow)
             (void)snprintf(text, sizeof text, "waterfill,step=0.1,sink=3,block=%zu", blocks[i]);
             const double whole_loss = code(text, (kvd_side)side, N, y, &whole),
                          rows_loss = code(text, (kvd_side)side, 1, again, &rows);
-            /*
-             * n is the number of blocks with coded tokens. The first 3 tokens (`sink`) are not
-             * coded.
-             */
             const size_t n = (N - 1) / blocks[i] - 3 / blocks[i] + 1;
             assert_true(fabs(whole.side - (double)(n * KVD_STREAM_HEADER_BITS)) < 0.5);
             assert_true(fabs(rows.side - whole.side) < 0.5);
@@ -171,8 +161,7 @@ TEST(blocks_grow)
 }
 
 /*
- * With tiny gradients, the step exceeds all numbers. Tokens after the two sinks decode as the mean,
- * for almost no bits.
+ * Tiny gradients: the step exceeds all numbers, so tokens after the two sinks decode as the mean.
  */
 TEST(sinks_and_no_rate)
 {

@@ -26,10 +26,7 @@ static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
     return w;
 }
 
-/*
- * Checks that |y - x| is at most half a step plus 11-bit rounding, and y has at most 2^bits
- * distinct values.
- */
+/* Checks |y - x| <= half a step plus 11-bit rounding, and at most 2^bits distinct values. */
 static void check_group(const float *x, const float *y, size_t n, int bits)
 {
     const double top = ldexp(1, bits) - 1;
@@ -113,7 +110,6 @@ TEST(test_groups)
     }
 }
 
-/* Every group takes 32 bits of scales, even if incomplete. */
 TEST(test_bytes)
 {
     kvd_checkpoint *const c = open_fixture("llama-biases");

@@ -22,7 +22,6 @@ TEST(test_keep_by_hand)
     assert_int_equal(kvd_keep(s, 4, 0.31, false), 2);
     assert_int_equal(kvd_keep(s, 4, 0.61, false), 1);
     assert_int_equal(kvd_keep(s, 4, nextafter(1, 0), false), 1);
-    /* Dimensions are removed if their tail is at most r, also if equal. */
     assert_int_equal(kvd_keep(s, 4, 1.0 / 10, false), 3);
     assert_int_equal(kvd_keep(s, 4, nextafter(1.0 / 10, 0), false), 4);
     /* With `energy`, tails of squares are 1, 14/30, 5/30 and 1/30. */
@@ -40,10 +39,7 @@ TEST(test_keep_at_the_limits)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/*
- * ZACK, Eq. 6: removes the smallest singular values while their sum is at most r times the sum of
- * all.
- */
+/* ZACK, Eq. 6: removes the smallest singular values while their sum is at most r * sum of all. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;
@@ -97,7 +93,6 @@ static void make_spectrum(kvd_spectrum *s)
                     sigma[i] = sigma[i - 1] * (0.5 + 0.5 * uniform());
             }
     }
-    /* One head has rank 3, the singular values of another are all 0. */
     memset(kvd_spectrum_sigma(s, KVD_PAIR_QK, 1, 1) + 3, 0, (D - 3) * sizeof(double));
     memset(kvd_spectrum_sigma(s, KVD_PAIR_VW, 2, 0), 0, D * sizeof(double));
 }
@@ -118,10 +113,7 @@ TEST(test_table_is_exact)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            /*
-             * r[i] is the smallest rate that removes the fraction p[i], so just below r[i] the
-             * fraction is p[i - 1].
-             */
+            /* Just below the rate r[i], the fraction p[i - 1] is removed. */
             if (i > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err),
                                  0);
@@ -136,7 +128,6 @@ TEST(test_table_is_exact)
                 assert_true(back == r[i]);
             }
         }
-        /* r = 0 removes only singular values of 0: 13 in one head, 15 in another. */
         assert_true(fabs(p[0] - 28.0 / (2 * L * H * D)) < 1e-15);
         assert_true(fabs(p[n - 1] - (1 - 1.0 / D)) < 1e-15);
         free(r);
@@ -156,7 +147,6 @@ TEST(test_wanted_p)
         double r;
         assert_int_equal(kvd_widths_for_p(&s, pairs, want, false, &r, &w, &err), 0);
         assert_true(kvd_widths_p(&w, 0) >= want - 1e-12 && r >= last_r);
-        /* r is the smallest rate, so the next smaller number must remove less. */
         if (r > 0) {
             assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
             assert_true(kvd_widths_p(&below, 0) < want);
@@ -227,7 +217,6 @@ TEST(test_widths_need_kv_heads)
     kvd_spectrum_release(&s);
 }
 
-/* No other choice with the same sum of dimensions may have a smaller loss. */
 TEST(test_by_loss_is_optimal)
 {
     enum { SMALL = 4, HEADS = 4, ALL = SMALL * SMALL * SMALL * SMALL };
@@ -265,7 +254,6 @@ TEST(test_by_loss_is_optimal)
                     kvd_widths_p(&w, 0) == (double)gone / (HEADS * SMALL));
         kvd_widths_release(&w);
     }
-    /* If only one side (Q-K or V) is cut, its smallest singular values go first. */
     for (int side = 0; side < 2; side++)
         for (int gone = 0; gone <= HEADS / 2 * (SMALL - 1); gone++) {
             kvd_widths one;
@@ -327,8 +315,8 @@ TEST(test_by_error_is_optimal_on_convex_curves)
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
     /*
-     * Errors with 1 to 5 dimensions of Q and K, then of V. Both curves are convex, so greedy
-     * removal is optimal.
+     * Errors with 1 to 5 dimensions of Q-K, then of V. Both are convex, so greedy removal is
+     * optimal.
      */
     double error[10] = {10, 6, 3, 1, 0, 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
@@ -364,10 +352,7 @@ TEST(test_by_error_walks_the_hull)
     kvd_err err;
     kvd_widths w;
     int32_t width[3] = {4, 8, 16};
-    /*
-     * Errors with 4, 8 and 16 dimensions of Q and K, then of V.
-     * Q-K at 8 is above the line from 4 to 16, whose slope is 0.1 per dimension. V improves at 8.
-     */
+    /* Errors with 4, 8 and 16 dimensions of Q-K, then of V. The line from 4 to 16 has slope 0.1. */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
                          .n_kv_heads = 1,
@@ -380,7 +365,6 @@ TEST(test_by_error_walks_the_hull)
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
-    /* V is cut to 8, and Q and K, which costs 0.1 nats per dimension. */
     assert_int_equal(w.kept[0][0], 8);
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);

@@ -90,10 +90,7 @@ static void quantise(double *x, size_t n, size_t next, int bits)
             step * fmin(fmax(nearbyint((x[i * next] - zero) / step), 0), pow(2, bits) - 1) + zero;
 }
 
-/*
- * Returns |y - (x W^T + b)|^2 relative to |x W^T|^2, where y is the restored K or V of inputs x
- * [N][d].
- */
+/* Returns |y - (x W^T + b)|^2 / |x W^T|^2, where y is the restored K or V of x [N][d]. */
 static double error_of(const model *m, int side, const double *x)
 {
     double off = 0, all = 0;
@@ -140,7 +137,6 @@ TEST(many_bits_are_the_model)
     }
 }
 
-/* With latent=0, K and V are computed from one quantised input, whose bits count once. */
 TEST(an_input_is_quantised_once)
 {
     static double x[N * MOST];
@@ -162,10 +158,7 @@ TEST(an_input_is_quantised_once)
     close_model(m);
 }
 
-/*
- * With latent=1, keys are Q(X U) U^T W_K^T, where W_K^T = U S B^T and Q quantises each channel.
- * Signs of U only affect rounding.
- */
+/* With latent=1, keys are Q(X U) U^T W_K^T, where W_K^T = U S B^T and Q quantises each channel. */
 TEST(keys_are_read_from_a_latent)
 {
     static double a[MOST * MOST], u[MOST * MOST], sigma[MOST], vt[MOST * MOST], superb[MOST],

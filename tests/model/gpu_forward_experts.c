@@ -47,7 +47,6 @@ static int near(float a, float b, double scale)
                                 : fabs((double)a - (double)b) <= 1e-6 * scale;
 }
 
-/* Returns 1 if the device's list of each expert's tokens is complete and ascending. */
 static int lists_agree(const kvd_gpu_routes *r, const uint32_t *expert, const float *factor,
                        const uint32_t *count, const uint32_t *row, const float *weight)
 {
@@ -135,7 +134,6 @@ static void test_grouped_choice(void)
         test_groups(&list[i]);
 }
 
-/* Sizes of a layer with routed experts. */
 typedef struct {
     const char *name;
     size_t n, d, ffn, experts, chosen;
@@ -318,7 +316,6 @@ static void test_few(const few_case *c)
     release_weights(c, &w);
 }
 
-/* The norm before the experts and the product with the router must equal float64. */
 static void test_norm_route(size_t n, size_t d, size_t experts, bool adds)
 {
     kvd_rng rng;
@@ -418,10 +415,6 @@ static kvd_batch batch_of(const kvd_config *c, size_t n, size_t offset[4])
         .n_sequences = 3, .offset = offset, .id = some_ids(n, (size_t)c->vocab_size, 3)};
 }
 
-/*
- * Streamed experts must give the bits of resident experts, also when buffers hold other layers'
- * experts.
- */
 static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type, int n_gpus)
 {
     enum { N = 101 };

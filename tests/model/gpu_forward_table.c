@@ -1,7 +1,6 @@
 /*
- * Compares the table of model families in docs/checkpoints.md with what the code accepts, without a
- * GPU.
- * Cells are "yes", "no: WHY" or "yes, but WHY", where WHY is part of the error message.
+ * Compares the table of model families in docs/checkpoints.md with what the code accepts.
+ * Cells: "yes", "no: WHY" or "yes, but WHY"; WHY is part of the error message.
  */
 #include <math.h>
 #include <stdbool.h>

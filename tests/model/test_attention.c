@@ -97,7 +97,6 @@ TEST(test_head_against_reference)
             }
             assert_true(out[d_v] == before);
 
-            /* Attention for 50 queries at a time must equal attention for all queries. */
             for (size_t first = 0; first < n; first += 50)
                 kvd_attend_rows(first, n - first < 50 ? n - first : 50, window, d_qk, d_v,
                                 q + first * ldq, ldq, k, ldk, v, ldv, (kvd_scores){.scale = 0.25f},
@@ -199,7 +198,6 @@ static int check_probabilities(void *ctx, const kvd_attention_in *in, size_t seq
     assert_int_equal((int)sequence * heads + head, w->calls);
     assert_int_equal(n, lengths[sequence]);
     assert_true(fabs((double)prob[0] - 1) < 1e-6);
-    /* The recorded probabilities times V must equal the output. */
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads;
     const size_t g = (size_t)(head / (heads / in->config->n_kv_heads)), at = in->offset[sequence],
                  last = n - 1;
@@ -275,7 +273,6 @@ TEST(test_capture_records_then_computes)
     a.hook.wants_pre = 1;
     kvd_capture_init(&t, &a.hook);
     assert_int_equal(t.hook.wants_pre, 1);
-    /* Attention must work without the callbacks `record` and `output`. */
     assert_int_equal(t.hook.run(&t.hook, &b.in, b.out, &err), 0);
     check_batch(&b);
     memset(b.out, 0, b.in.n_tokens * 32 * sizeof *b.out);

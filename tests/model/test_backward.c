@@ -339,9 +339,7 @@ static void test_longer_sequence(void **state)
     compare_with_differences("gqa bf16", path, 150);
 }
 
-/*
- * The last token predicts nothing and no later query reads it, so gradients of its K and V are 0.
- */
+/* The last token predicts nothing and no query reads it, so gradients of its K and V are 0. */
 static void test_last_row_has_none(void **state)
 {
     kvd_err err = {""};

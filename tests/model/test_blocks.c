@@ -115,7 +115,6 @@ TEST(test_rms_norm)
     }
 }
 
-/* Rows whose squares overflow float32 must still be normalised. */
 TEST(test_rms_norm_of_large_values)
 {
     float x[4] = {3e30f, -3e30f, 3e30f, 3e30f}, gain[4] = {1, 1, 1, 2}, y[4];
@@ -159,7 +158,6 @@ TEST(test_linear)
     }
 }
 
-/* The norm must not depend on the number of threads, on computing in place, or on the mean of x. */
 TEST(test_layer_norm)
 {
     const size_t shapes[][2] = {{1, 1}, {1, 2}, {3, 17}, {7, 64}, {300, 80}};
@@ -329,7 +327,6 @@ TEST(test_rope_frequencies)
             fabs(kvd_rope_frequency(&c, false, 1, i) * 8 / kvd_rope_frequency(&plain, false, 1, i) -
                  1) < 1e-14);
     }
-    /* Llama 3's RoPE scaling keeps high frequencies and divides low ones by the factor. */
     c.rope_scaling = KVD_ROPE_LLAMA3;
     assert_true(kvd_rope_frequency(&c, false, 1, 0) == kvd_rope_frequency(&plain, false, 1, 0));
     assert_true(kvd_rope_frequency(&c, false, 1, 31) ==
@@ -457,7 +454,6 @@ TEST(test_softmax)
     }
 }
 
-/* The softmax of elements from .. to-1 must not depend on other elements. */
 TEST(test_softmax_of_a_window)
 {
     for (size_t from = 0; from < 20; from++)
@@ -534,7 +530,6 @@ TEST(test_first_nonfinite)
     assert_int_equal(kvd_first_nonfinite_f32(x, 0), 0);
     const float bad[3] = {NAN, INFINITY, -INFINITY};
     const size_t at[] = {0, 1, 8191, 8192, 33333, 50000};
-    /* Bad values are written from last to first, so that each new one is the first. */
     for (size_t i = 6; i-- > 0;) {
         x[at[i]] = bad[i % 3];
         assert_int_equal(kvd_first_nonfinite_f32(x, n), at[i]);

@@ -52,7 +52,6 @@ static void put_config(json_t *config)
     json_decref(config);
 }
 
-/* Returns a chat template made of the texts by which a format is recognised. */
 static char *template_of(const json_t *form)
 {
     char *text = strdup("");
@@ -101,7 +100,6 @@ TEST(forms_as_published_templates)
         assert_string_equal(c->name, text_of(form, "form"));
         char *const one = render(c, form, 1), *const three = render(c, form, 3);
         assert_string_equal(one, text_of(form, "one"));
-        /* A template for one turn removes text from earlier answers, so the texts differ. */
         if (c->one_turn)
             assert_string_not_equal(three, text_of(form, "three"));
         else
@@ -136,7 +134,6 @@ static void expect(const char *form, const char *file)
     free(path);
 }
 
-/* Reading the template `text` must fail with a message that contains `other`. */
 static void refused(const char *text, const char *other)
 {
     kvd_err err = {""};
@@ -178,7 +175,6 @@ TEST(recognised_in_files)
     }
 }
 
-/* A template with additional text or without a part must not be recognised. */
 TEST(similar_templates_are_unknown)
 {
     size_t i, k;
@@ -201,7 +197,6 @@ TEST(similar_templates_are_unknown)
         }
         const kvd_chat *const c = named(name);
         for (k = 0; k < KVD_CHAT_MARKS && c->lacks[k]; k++) {
-            /* make_chat.py checked that no published template of this format contains c->lacks. */
             assert_string_equal(
                 c->lacks[k], json_string_value(json_array_get(json_object_get(form, "absent"), k)));
             assert_true(asprintf(&more, "%s%s", c->lacks[k], text) > 0);

@@ -165,7 +165,6 @@ static const char *shared_models(void)
     return path;
 }
 
-/* Tests real checkpoints if this machine has any. */
 TEST(test_real_models)
 {
     static const struct {
@@ -252,10 +251,6 @@ static void compare(void *ctx, const kvd_tensor *t)
     free(y);
 }
 
-/*
- * A file, three shards and llama2.c's format must give equal tensors, 16-bit formats up to
- * rounding.
- */
 TEST(test_formats_agree)
 {
     kvd_err err = {""};
@@ -313,7 +308,6 @@ TEST(test_tied_head)
     const char *file = "tied/model.safetensors";
     assert_int_equal(mkdir(in("tied"), 0777), 0);
     write_config(in("tied/config.json"), 1);
-    /* The tied tensor is stored under one of two names and must be found under both. */
     for (int i = 0; i < 2; i++) {
         write_tensors(in(file), both + i, 1, 5);
         kvd_checkpoint *c = must_open(in("tied"));
@@ -339,7 +333,6 @@ TEST(test_tied_head)
     must_refuse(in("tied"), "tensor 'model.embed_tokens.weight' is missing");
 }
 
-/* A file with tensors that the forward pass would ignore must be refused. */
 TEST(test_foreign_tensors)
 {
     static const char *const foreign[] = {"model.layers.0.self_attn.q_proj.bias",
@@ -433,7 +426,6 @@ static void expect_tokenizer(const char *path, const char *name, const char *mes
     kvd_checkpoint_close(c);
 }
 
-/* Configuration and tokenizer must be found in the checkpoint file's folder. */
 TEST(test_beside)
 {
     static const char *const embed[] = {"model.embed_tokens.weight"};
@@ -445,7 +437,6 @@ TEST(test_beside)
     write_config(in("beside/config.json"), 1);
     expect_tokenizer(in("beside/m.safetensors"), NULL,
                      "NAME.tokenizer.json or tokenizer.json is missing");
-    /* The file NAME.config.json is used instead of config.json. */
     write_text(in("beside/m.config.json"), "{}");
     must_refuse(in("beside/m.safetensors"),
                 "m.config.json': neither 'architectures' nor 'model_type'");
@@ -490,7 +481,6 @@ TEST(test_beside)
     must_refuse(in("beside/x.bin"), "cannot open '");
 }
 
-/* If the path has no folder, the tokenizer is in the current folder. */
 TEST(test_relative_path)
 {
     kvd_err err = {""};
@@ -541,8 +531,8 @@ static void *read_pages(void *at)
 }
 
 /*
- * Reads a mapped file after its truncation. If `foreign`, the file is mapped by mmap, not
- * kvd_filemap_load. Does not return.
+ * Reads a mapped file after truncation. foreign: mapped by mmap, not kvd_filemap_load. Does not
+ * return.
  */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {
@@ -569,7 +559,6 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     _exit(8);
 }
 
-/* The program must end with a one-line message, whichever thread reads the truncated file. */
 TEST(test_shrunk_file)
 {
     static char page[1 << 16];

@@ -16,7 +16,6 @@ static const char eps[] = "\"rms_norm_eps\":1e-5";
 static int parse(const char *text, kvd_config *c, kvd_err *err)
 {
     err->msg[0] = '\0';
-    /* A buffer of exactly this size lets a sanitizer detect reads beyond the end. */
     const size_t len = strlen(text);
     char *exact = malloc(len ? len : 1);
     assert_non_null(exact);

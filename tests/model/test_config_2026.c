@@ -219,7 +219,6 @@ TEST(test_starcoder2)
     refuse_config(starcoder2, "\"norm_epsilon\":1e-05,", "", "'norm_epsilon' is missing");
 }
 
-/* Qwen2.5 with the YaRN scaling of its model card. */
 TEST(test_yarn)
 {
     static const char qwen[] =
@@ -235,7 +234,6 @@ TEST(test_yarn)
                   "'short_factor' is not known for rope type 'yarn'");
     /* NousResearch/Yarn-Llama-2-7b-64k has the note "finetuned". */
     (void)accept(edit_config(qwen, "\"factor\":4.0", "\"factor\":4.0,\"finetuned\":true"));
-    /* Below max_position_embeddings, dynamic NTK does not change frequencies. */
     const kvd_config plain =
         accept(edit_config(qwen, "\"original_max_position_embeddings\":32768,\"type\":\"yarn\"",
                            "\"type\":\"dynamic\""));
@@ -386,7 +384,6 @@ TEST(test_mistral3)
     assert_string_equal(c.family, "mistral3");
     assert_true(c.d_head == 128 && c.tied_head && c.bos_id == 1 && c.eos_id == 2);
     assert_true(c.rope_scaling == KVD_ROPE_YARN && c.rope_attention_factor == 1);
-    /* Beyond the original context, queries have another factor. */
     assert_int_equal(c.max_positions, 16384);
     refuse_config(mistral3, "\"ministral3\"", "\"mistral\"",
                   "'llama_4_scaling_beta' is not known for rope type 'yarn'");

@@ -84,7 +84,6 @@ TEST(test_random)
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
     kvd_corpus_close(b);
-    /* If the ids are cut into sequences of another length, the hash must change. */
     spec.seed = 7, spec.seq_len = 99;
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
@@ -109,7 +108,6 @@ TEST(test_windows_of_ids)
     kvd_corpus_close(c);
 }
 
-/* The corpus must have exactly max_tokens tokens if sequences of at least 2 tokens allow. */
 TEST(test_max_tokens)
 {
     const char *path = put("ids.csv", "1,2,3,4,5,6,7,8,9\n10,11\n12,13,14,15,16\n");
@@ -133,7 +131,6 @@ TEST(test_max_tokens)
         }
 }
 
-/* Each text file may have its own JSON field. */
 TEST(test_by_text)
 {
     const char *paths[3] = {
@@ -225,7 +222,6 @@ TEST(test_kinds_of_text)
             assert_string_equal(kvd_corpus_hash(c), hash);
         kvd_corpus_close(c);
     }
-    /* Plain text files must have the hash of JSON and CSV files with equal documents. */
     const char *paths[2] = {put("1.txt", "first one\nhere"), put("2.txt", "second \xc3\xa4, here")};
     kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
     kvd_corpus *c = opened(&spec);
@@ -334,7 +330,6 @@ TEST(test_refused_ids)
     refused(&spec, "sequences of 1 tokens: at least 2 are needed");
 }
 
-/* Text after the last needed token is malformed and must not be read. */
 TEST(test_stops_early)
 {
     kvd_corpus_spec spec = {
@@ -350,7 +345,6 @@ TEST(test_stops_early)
     kvd_corpus_close(c);
 }
 
-/* With max_tokens, only the start of a plain text is tokenized, with the same ids. */
 TEST(test_start_of_a_long_text)
 {
     enum { COPIES = 4000 };

@@ -93,7 +93,6 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
     return fine;
 }
 
-/* A NaN in an expert's weights must reach the result only if the expert is chosen. */
 static void test_only_the_chosen(void **state)
 {
     const char *name = *state;
@@ -129,7 +128,6 @@ static void test_only_the_chosen(void **state)
     json_decref(f.header);
 }
 
-/* Equal router logits choose experts with the lowest indices and give equal factors. */
 static void test_equal_logits(void **state)
 {
     (void)state;
@@ -147,7 +145,6 @@ static void test_equal_logits(void **state)
     json_decref(f.header);
 }
 
-/* The batch has more tokens than an expert processes at once. */
 static void test_large_batch(void **state)
 {
     enum { SEQUENCES = 12, LENGTH = 100 };
@@ -395,7 +392,6 @@ static void test_stored_together(void **state)
     assert_string_equal(of, "x.experts.0.y.bias");
     assert_false(kvd_stacked_name("x.expert.y", of, sizeof of));
     assert_false(kvd_stacked_name("x.experts.y", of, 10));
-    /* A failing call closes the file that the previous call opened. */
     (void)find_stored(good, 0, name, &t, &err);
 }
 
@@ -502,7 +498,6 @@ static void test_refused_by_name(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* Only the matrices of chosen experts count. */
 static void test_flop_counts(void **state)
 {
     (void)state;

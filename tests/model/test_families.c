@@ -107,7 +107,6 @@ static void test_two_parts(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Weights of single heads must be read from tensors that store several matrices. */
 static void test_slices_of_shared_tensors(void **state)
 {
     (void)state;
@@ -143,7 +142,6 @@ static void test_slices_of_shared_tensors(void **state)
     }
 }
 
-/* A tensor that the configuration does not require must be refused. */
 static void test_configuration_decides(void **state)
 {
     (void)state;
@@ -223,7 +221,6 @@ static void test_names_without_base(void **state)
     }
 }
 
-/* Tests feed-forward blocks without gate, and a sliding window. */
 static void test_flop_counts(void **state)
 {
     (void)state;
@@ -239,9 +236,7 @@ static void test_flop_counts(void **state)
                     .window_layers = {1}};
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
     assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
-    /*
-     * 5 tokens: queries of layer 0 (window 3) see 12 / 5 keys on average, those of layer 1 see 3.
-     */
+    /* 5 tokens: layer 0 (window 3) sees 12 / 5 keys on average, layer 1 sees 3. */
     assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) <
                 1e-6);
     c.d_embed = 32;

@@ -7,7 +7,6 @@
 #include "model/checkpoint/weights.h"
 #include "unit.h"
 
-/* Returns a configuration with three KV heads of two query heads each. */
 static kvd_config sizes(const char *family)
 {
     kvd_config c = {.n_layers = 12,
@@ -104,7 +103,6 @@ TEST(test_grouped_rows)
     assert_place(&c, KVD_PART_V, false, name, 48, 12, 20, 12, 4, 16);
     assert_place(&c, KVD_PART_V, true, "transformer.h.11.self_attention.query_key_value.bias", 48,
                  12, 0, 12, 4, 16);
-    /* Falcon's variants have different names for the norm before the feed-forward block. */
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.ln_mlp.bias", 20, 20, 0, 0, 20, 20);
     c.order = KVD_ORDER_BEFORE;
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.post_attention_layernorm.bias", 20,
@@ -118,7 +116,6 @@ TEST(test_grouped_rows)
                  20, 0, 0, 20, 20);
 }
 
-/* Every row of a tensor of several matrices must belong to exactly one. */
 TEST(test_parts_cover_their_tensor)
 {
     static const char *const families[] = {"phi3", "falcon"};

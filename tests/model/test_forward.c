@@ -83,7 +83,6 @@ TEST(test_demo_model_matches_reference)
     compare_with_reference("kvdim-6m", "data/models/kvdim-6m", 6);
 }
 
-/* The output head is so large that it is converted in several parts. */
 TEST(test_head_in_slabs)
 {
     kvd_err err;
@@ -233,7 +232,6 @@ TEST(test_last_layer)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* kvd_forward_residual and kvd_forward_run_from together must give the bits of kvd_forward_run. */
 TEST(test_run_in_two_parts)
 {
     kvd_err err = {""};
@@ -325,7 +323,6 @@ TEST(test_bad_batches)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* The message must name the first layer and token whose numbers are not finite. */
 TEST(test_nonfinite_weights)
 {
     const struct {

@@ -42,7 +42,6 @@ static void test_transformers_loader(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* Weights must have the bits and the order of the Hugging Face checkpoint. */
 static void test_same_weights(void **state)
 {
     (void)state;
@@ -133,7 +132,6 @@ static void test_blocks(void **state)
     assert_string_equal(kvd_tensor_type_name(&t), "q4_0");
 }
 
-/* Dequantised blocks must have the bits of package gguf. */
 static void test_blocks_of_ggml(void **state)
 {
     (void)state;
@@ -280,7 +278,6 @@ static void put_tensor(bytes *f, const char *name, size_t rows, size_t cols, uin
 static void expect(const bytes *f, size_t n, const char *message)
 {
     kvd_err err = {""};
-    /* A copy of exactly this size lets a sanitizer detect reads beyond the end. */
     unsigned char *copy = malloc(n ? n : 1);
     assert_non_null(copy);
     memcpy(copy, f->b, n);
@@ -418,7 +415,6 @@ static void test_refused_tensors(void **state)
     expect(&f, f.n, "tensor 't': has 5 dimensions");
 }
 
-/* Truncated files must be refused; no changed byte may cause a crash. */
 static void test_damaged(void **state)
 {
     (void)state;
@@ -505,7 +501,6 @@ static void test_refused_models(void **state)
 
 enum { T_U32 = 4, T_F32 = 6, T_TEXT = 8 };
 
-/* Values that change the model in a way that kvdim does not support must be refused. */
 static void test_refused_values(void **state)
 {
     (void)state;
@@ -616,7 +611,6 @@ static void test_refused_tokenizers(void **state)
     }
 }
 
-/* The tokenizer of the GGUF file is preferred to tokenizer.json. */
 static void test_where_the_tokenizer_is(void **state)
 {
     (void)state;

@@ -39,7 +39,6 @@ TEST(test_routing)
             double wide[256], wide_bias[256], p[256];
             size_t expert[256];
             for (int e = 0; e < c.n_experts; e++) {
-                /* Every third run has rounded logits, so that some are equal. */
                 logit[e] = run % 3 ? normal(&rng) : roundf(normal(&rng));
                 bias[e] = run % 2 ? normal(&rng) : 0;
                 wide[e] = (double)logit[e];
@@ -87,10 +86,7 @@ TEST(test_routing_by_hand)
     assert_true(isnan(factor[0]) && isnan(factor[1]));
 }
 
-/*
- * The matrices w_o of all heads must give the output projection. w_v x must be a multiple of the
- * layer's V.
- */
+/* All w_o together give the output projection. w_v x must be a multiple of the layer's V. */
 TEST(test_matrices)
 {
     static const char *const names[] = {"deepseek-v2", "deepseek-v3-plain"};
@@ -211,7 +207,6 @@ TEST(test_configurations)
     assert_true(c.route_sigmoid && c.chosen_add_up && c.extra_layers == 1);
     assert_true(!kvd_config_routed(&c, 2) && kvd_config_routed(&c, 3));
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
-    /* Tensors for multi-token prediction are accepted, but not read. */
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
     /* If num_nextn_predict_layers is 0, tensors for multi-token prediction are refused. */

@@ -40,7 +40,6 @@ static void check(const void *bytes, const kvd_config *c, const char *name, size
         fail_msg("%s: begins at %g, ends at %g, wanted %zu", name, (double)first, (double)last, at);
 }
 
-/* Checks the offsets of all tensors, in llama2.c's order. */
 static void check_all(int tied)
 {
     static const struct {
@@ -109,7 +108,6 @@ static void check_all(int tied)
         assert_int_equal(kvd_llama2c_find("m.bin", bytes, &c, none[i], &t), 1);
     }
 
-    /* changes of the file size in bytes */
     const long off[] = {-4, 4, -1, 1};
     unsigned char *longer = calloc(1, len + 4);
     assert_non_null(longer);
@@ -191,7 +189,6 @@ TEST(test_refused)
     }
 }
 
-/* The message must say that the announced output head is missing. */
 TEST(test_missing_head)
 {
     const int32_t header[7] = {D, F, L, H, KV, -V, S};

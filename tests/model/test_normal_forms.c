@@ -96,7 +96,6 @@ TEST(test_every_character)
     json_decref(all);
 }
 
-/* Sorting many combining marks in falling order must not take quadratic time. */
 TEST(test_many_marks)
 {
     enum { N = 100000 };

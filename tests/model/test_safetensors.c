@@ -100,7 +100,6 @@ TEST(test_reference_file)
     kvd_safetensors_close(s);
 }
 
-/* Valid files may have entries in any order, padding after the header, and no tensor. */
 TEST(test_accepted)
 {
     static const struct {
@@ -241,7 +240,6 @@ TEST(test_header_length)
     }
 }
 
-/* A deeply nested JSON header must not overflow the stack. */
 TEST(test_deep_nesting)
 {
     enum { DEPTH = 100000 };

@@ -36,9 +36,6 @@ static unsigned char *made_bytes(size_t i, size_t n)
     return b;
 }
 
-/*
- * Tests all ranks, empty tensors, dtypes that the reader lacks, and a name that JSON must escape.
- */
 TEST(test_round_trip)
 {
     kvd_tensor_spec spec[] = {{"b", "BF16", 2, {3, 5}},      {"f", "F32", 4, {2, 1, 3, 2}},

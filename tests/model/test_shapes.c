@@ -136,7 +136,6 @@ TEST(test_any_piece)
         assert_true(whole[i] == 1);
 }
 
-/* Moments and correlations of random weights must be those of independent numbers. */
 TEST(test_moments)
 {
     enum { N = 1 << 20 };
@@ -225,7 +224,6 @@ static kvd_checkpoint *open_shape(const kvd_shape *s, uint64_t seed)
     return c;
 }
 
-/* Weight matrices must equal the rows of their tensor that kvd_place describes. */
 TEST(test_parts)
 {
     for (size_t i = 0; i < N_DEEP; i++) {
@@ -288,7 +286,6 @@ TEST(test_names)
     assert_string_equal(err.msg,
                         "no tokenizer for 'shape:llama': random weights go with token ids");
 
-    /* The tied tensor must be found under the embedding's name and the output head's. */
     assert_int_equal(kvd_checkpoint_tensor(tied, "model.embed_tokens.weight", 500, 128, &t, &err),
                      0);
     assert_int_equal(kvd_checkpoint_tensor(tied, "lm_head.weight", 500, 128, &u, &err), 0);
@@ -297,7 +294,6 @@ TEST(test_names)
     kvd_checkpoint_close(tied);
 }
 
-/* The hash depends on the seed and every byte of the configuration. */
 TEST(test_identity)
 {
     kvd_err err = {""};
@@ -343,7 +339,6 @@ static int watch(void *ctx, const kvd_attention_in *in, kvd_err *err)
     return 0;
 }
 
-/* Activations must neither grow towards the largest bf16 number nor vanish. */
 TEST(test_depth)
 {
     enum { N = 64 };

@@ -67,8 +67,8 @@ TEST(test_fixtures)
 }
 
 /*
- * Encodes `cut` bytes as the start of a longer text. The ids must begin the ids of the document.
- * Returns their number.
+ * Encodes `cut` bytes as the start of a longer text. The ids must begin `whole`. Returns their
+ * number.
  */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
@@ -131,7 +131,6 @@ static double expect_starts(const char *what, const kvd_tokenizer *t, const char
     return (double)found / (double)all;
 }
 
-/* The ids of a document's start must be the document's first ids, whatever follows. */
 TEST(test_starts)
 {
     static const char *const parts[] = {" ",
@@ -165,9 +164,6 @@ TEST(test_starts)
             variant(json_string_value(json_object_get(v, "base")), json_object_get(v, "patch"));
         const double share = expect_starts(name, t, parts, sizeof parts / sizeof *parts,
                                            json_object_get(cases, "texts"));
-        /*
-         * Only the last words of a start are uncertain, so at least half of the ids must be found.
-         */
         if (share < 0.5)
             fail_msg("%s: starts have %.3f of their ids", name, share);
         kvd_tokenizer_free(t);
@@ -250,7 +246,6 @@ static char *read_start(const char *path, size_t len)
     return s;
 }
 
-/* Tests real tokenizers and texts if this machine has any. */
 TEST(test_shared_inputs)
 {
     const char *shared = getenv("KVDIM_SHARED");
@@ -289,7 +284,6 @@ TEST(test_shared_inputs)
         compared += ids.n;
         for (size_t cut = 1000; cut < len; cut = 3 * cut + 1) {
             const size_t n = expect_start(path, t, text, cut, &ids);
-            /* At least half of the ids before the last 500 characters must be found. */
             assert_true((double)n > 0.5 * (double)(cut - 500) / (double)len * (double)ids.n);
         }
         free(text);
@@ -320,7 +314,6 @@ TEST(test_lowercase)
     kvd_ids_release(&lower);
 }
 
-/* Megabytes without a word boundary must be tokenized in O(n log n) time. */
 TEST(test_long_documents)
 {
     static const char *const files[] = {"gpt2", "llama3", "llama2"};
@@ -350,7 +343,6 @@ TEST(test_long_documents)
             assert_int_equal(n, len);
             assert_memory_equal(back, s, len);
             free(back);
-            /* A quadratic tokenizer would need an hour. */
             assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 20);
         }
         kvd_ids_release(&ids);
@@ -405,7 +397,6 @@ TEST(test_round_trip)
     kvd_tokenizer_free(t);
 }
 
-/* If the ids end within a character, each ill-formed sequence becomes one U+FFFD. */
 TEST(test_decode_cut_character)
 {
     kvd_err err;

@@ -117,7 +117,6 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
         assert_int_equal(ids.n, n);
         for (int i = 0; i < n; i++)
             assert_int_equal(ids.id[i], want[i]);
-        /* The ids of every start of the text must be the first ids of the whole text. */
         for (size_t cut = 0; cut < len; cut++) {
             ids.n = 0;
             assert_int_equal(kvd_tokenizer_encode_start(t, s, cut, bos, &ids, &err), 0);
@@ -130,7 +129,6 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
     free(want);
 }
 
-/* Small alphabets and few scores give many equal scores, and merges of merged pieces. */
 TEST(test_random_vocabularies)
 {
     static vocabulary v;
@@ -198,7 +196,6 @@ static char *read_file(const char *folder, const char *name, size_t *len)
     return s;
 }
 
-/* Tests real tokenizers and texts if this machine has any. */
 TEST(test_shared_inputs)
 {
     const char *shared = getenv("KVDIM_SHARED");
@@ -243,7 +240,6 @@ TEST(test_shared_inputs)
                 size_t n;
                 char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
                 assert_non_null(back);
-                /* After BOS, decoding removes the space that the encoder put before the text. */
                 if (real[r].lossless) {
                     static const char bos[] = "\n<s>\n";
                     assert_memory_equal(back, bos, strlen(bos));
@@ -327,7 +323,6 @@ TEST(test_hostile_files)
     assert_non_null(strstr(err.msg, "piece 0 has no number as its score"));
 }
 
-/* Scanning all neighbours at every merge would take too long here. */
 TEST(test_long_document)
 {
     static vocabulary v;

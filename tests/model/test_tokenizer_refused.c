@@ -172,7 +172,6 @@ TEST(test_refused_bytes)
         "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}";
     expect_refused(same, strlen(same), "duplicate object key");
 
-    /* JSON or sequence steps that are nested too deeply must be refused. */
     const size_t deep = 100000;
     char *text = malloc(60 * deep);
     assert_non_null(text);
@@ -203,7 +202,6 @@ TEST(test_refused_bytes)
     assert_string_equal(err.msg, "cannot open '/nonexistent': No such file or directory");
 }
 
-/* Large gaps between token ids must not cost memory. */
 TEST(test_sparse_ids)
 {
     static const char text[] = "{\"model\":{\"vocab\":{\"a\":2147483647,\"b\":5,\"ab\":1000000000},"
@@ -319,7 +317,6 @@ static kvd_tokenizer *splits_at(const char *base, const char *regex)
     return t;
 }
 
-/* A pattern that reads far ahead at every position must fail within seconds. */
 TEST(test_slow_patterns)
 {
     const size_t len = 2000000;
@@ -337,7 +334,6 @@ TEST(test_slow_patterns)
         assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 10);
         kvd_tokenizer_free(t);
     }
-    /* A pattern that takes linear time must be accepted for any length of text. */
     kvd_tokenizer *t = splits_at("unknown", "[bx]a{0,60000}");
     kvd_err err;
     kvd_ids ids = {0};
@@ -394,7 +390,6 @@ static timer_t stop_after(long ms)
     return timer;
 }
 
-/* SIGTERM must end a tokenization that takes seconds. */
 TEST(test_interrupted)
 {
     static const struct {
@@ -422,7 +417,6 @@ TEST(test_interrupted)
             fail_msg("%.1f s", kvd_clock_s() - start);
         assert_int_equal(timer_delete(timer), 0);
         kvd_run_release(&run);
-        /* kvd_run_start clears the request to stop that SIGTERM made. */
         assert_int_equal(kvd_run_start(&run, name, 1, arguments, &options, &err), 0);
         kvd_run_release(&run);
         kvd_tokenizer_free(t);

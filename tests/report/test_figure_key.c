@@ -28,7 +28,6 @@ static void fill(kvd_table *t, int n, const char *tail)
     assert_int_equal(kvd_table_check(t, &err), 0);
 }
 
-/* Fails if the legend text of a series exceeds the page. A letter is about 6 units wide. */
 static void assert_inside(const char *svg, int number, const char *tail, int width, int height)
 {
     char text[160];

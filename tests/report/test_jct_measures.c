@@ -83,7 +83,6 @@ TEST(test_measures)
     add(rows, "strawman", 1, 64, 4, 1, 1);
     /* This row was measured on a CPU, so it must not be compared with the papers. */
     add(rows, "strawman", 0, 1000, 20, 9, 9);
-    /* With online rotations, zdc counts as a method of its own. */
     add(rows, "zdc", 1, 1000, 20, 1, 0);
     add(rows, "zdc", 1, 1000, 20, 16, 0);
     kvd_rows_text(rows, "method", "zdc,online=1,g=0.1");
@@ -105,7 +104,6 @@ TEST(test_measures)
     is(&r, "jct-growth-strawman-decode_restore", "1000x256+64x256", 1, (const double[]){10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+1000x256", 1, (const double[]){-10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+999x256", 0, NULL);
-    /* Rows are compared only if they differ in nothing but size or nothing but method. */
     add(rows, "strawman", 1, 2000, 20, 2, 3);
     kvd_rows_text(rows, "parallel", "sequence");
     is(&r, "jct-growth-strawman-decode_restore", "64x256+2000x256", 0, NULL);
@@ -174,7 +172,6 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /* Perplexities must not be compared if prompt lengths differ. */
     add_score(ppl, "h2o", "h2o.heavy=0.1,h2o.recent=0.1", NAN, 50);
     kvd_rows_int(ppl, "prompt", 12);
     is(&r, "jct-perplexity-h2o-over-zack", "1000x256", 1,
@@ -205,7 +202,6 @@ TEST(test_shared_prompts)
     add_shared(rows, "zack,p=0.7", "zack", 2, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "tensor", 8);
-    /* The uncompressed cache has no measurement on 4 GPUs with 64 prompt tokens. */
     add_shared(rows, "zack,p=0.3", "zack", 4, 64, "sequence", 1);
     char name[] = "a";
     kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};

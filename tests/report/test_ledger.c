@@ -35,10 +35,7 @@ static void put_file(const char *name, const char *a, const char *b)
     assert_int_equal(fclose(f), 0);
 }
 
-/*
- * Singular values of two heads. The largest, 6 and 10, have mean 8 and sample standard deviation 2
- * sqrt 2.
- */
+/* Singular values of two heads. The largest have mean 8 and sample standard deviation 2 sqrt 2. */
 static double sigma_k[] = {6, 2, 1, 0.5, 10, 2, 1, 0.5};
 
 static kvd_result spectrum(char *name)
@@ -60,8 +57,8 @@ static double expected_cv(void)
 }
 
 /*
- * Writes a ledger of one claim, or of none for "". Without newline, `row` has the fields
- * published_table to null.
+ * Writes a ledger of one claim ("": none). Without newline, `row` has the fields published_table to
+ * null.
  */
 static void put_claim(const char *row)
 {
@@ -97,7 +94,6 @@ static void expect_error(const char *row, const kvd_results *r, const char *text
         fail_msg("'%s' does not say '%s'", err.msg, text);
 }
 
-/* Evaluates a measure, which must have n values. */
 static void measure(const kvd_results *r, const char *name, size_t n, kvd_measured *v)
 {
     kvd_err err = {""};
@@ -183,8 +179,8 @@ TEST(test_verdicts)
     expect_verdict(",,35,,%,cv:k,,,cv:k,at-most,99,,", &r, KVD_TREND_HOLDS);
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
     /*
-     * The measured share is 13 %. Without the claimed effect, 0 to 50 % is possible, so the verdict
-     * cannot be "holds".
+     * Measured: 13 %. Without the claimed effect, 0 to 50 % is possible, so the verdict cannot be
+     * "holds".
      */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
     expect_verdict(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, KVD_HOLDS);
@@ -196,7 +192,6 @@ TEST(test_verdicts)
     expect_verdict(",,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,", &r, KVD_NOT_MEASURED);
 }
 
-/* One measured value that violates the rule decides, whatever the mean. */
 TEST(test_all_values_count)
 {
     char a[] = "a", b[] = "b";
@@ -227,10 +222,7 @@ static kvd_result similar(char **label, size_t *n_tokens, size_t n, kvd_similari
 
 TEST(test_similarity)
 {
-    /*
-     * Three calibrations: text a, text b, random ids. Element (i, j) has the rotation of i and the
-     * data of j.
-     */
+    /* Calibrations: text a, text b, random ids. Element (i, j): rotation of i, data of j. */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
     double delta[] = {0, 1.3, 1.4, 1.2, 0, 1.41, 1.4, 1.41, 0},
@@ -246,20 +238,17 @@ TEST(test_similarity)
                                 .overlap = overlap,
                                 .energy = energy,
                                 .random = {random, random, random, random}};
-    /* A file of one text at two numbers of tokens must not count as different texts. */
     static char *counts[] = {"a", "t", "t"};
     static double far[9] = {5, 5, 5, 5, 5, 5, 5, 5, 5};
     static size_t few[] = {1000, 1000, 2000};
     kvd_similarity_pair far_pair = pair;
     far_pair.delta_ratio = far_pair.aligned_ratio = far_pair.energy = far;
-    /* Labels with equal hashes are one text and no pair. */
     static char *twice[] = {"a", "copy of a"}, same[] = "xxh3:1", *hashes[] = {same, same};
     static double equal[4] = {0};
     kvd_similarity_pair equal_pair = pair;
     equal_pair.delta_ratio = equal_pair.aligned_ratio = equal_pair.energy = equal;
     kvd_result item[] = {similar(labels, tokens, 3, &pair), similar(counts, few, 3, &far_pair),
                          similar(twice, tokens, 2, &equal_pair), similar(labels, tokens, 3, &pair)};
-    /* The last file repeats the first, so none of its values counts. */
     static char *contents[] = {"xxh3:2", "xxh3:3", "xxh3:4"};
     item[0].similarity.hash = item[3].similarity.hash = contents;
     item[2].similarity.hash = hashes;
@@ -298,8 +287,8 @@ TEST(test_similarity)
 TEST(test_tokens)
 {
     /*
-     * delta is the mean |A - B| of two rotations, epsilon the mean |A|. For text t, delta / epsilon
-     * is 1.2, 0.6, 0.3 at 1000, 2000, 4000 tokens.
+     * delta: mean |A - B|, epsilon: mean |A|. Text t: ratio 1.2, 0.6, 0.3 at 1000, 2000, 4000
+     * tokens.
      */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
@@ -321,7 +310,6 @@ TEST(test_tokens)
     size_t n, means = 0;
     kvd_err err = {""};
     assert_int_equal(kvd_token_points(&r, &p, &n, &err), 0);
-    /* Three numbers of tokens have three points: two reference rotations and their mean. */
     assert_int_equal(n, 9);
     for (size_t i = 0; i < n; i++) {
         if (i % 3)
@@ -347,8 +335,8 @@ TEST(test_tokens)
 }
 
 /*
- * Makes a calibration without the fraction `prune` of vectors, with k centroids. Singular values
- * are `sigma` times those of spectrum().
+ * Makes a calibration with k centroids, without the fraction `prune` of vectors. sigma: factor of
+ * singular values.
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
@@ -428,7 +416,6 @@ TEST(test_fewer_rows)
     kvd_rows_free(rows);
 }
 
-/* The effect of pruning is compared with two halves of one text, labelled NAME-a and NAME-b. */
 TEST(test_halves)
 {
     static char label[6][8] = {"all", "half", "t-a", "t-b", "u-b", "text"};
@@ -445,20 +432,17 @@ TEST(test_halves)
     assert_near(v.value[0].null_lo, 25);
     assert_near(v.value[0].null_hi, 25);
     kvd_values_release(&v);
-    /* If only one half was measured, there is no range to compare with. */
     measure(&without, "prune-spectrum:k", 1, &v);
     assert_true(isnan(v.value[0].null_lo) && isnan(v.value[0].null_hi));
     kvd_values_release(&v);
     expect_verdict(",,,,%,prune-spectrum:k,below-null,,,,,,halves", &with, KVD_HOLDS);
     expect_verdict(",,,,%,prune-spectrum:k,below-null,,,,,,halves", &without, KVD_CANNOT_TELL);
-    /* u-b has no other half, so the texts are "u" and "text". */
     measure(&with, "cv:k", 2, &v);
     kvd_values_release(&v);
     for (int i = 0; i < 6; i++)
         free(item[i].spectrum.pair[KVD_PAIR_K].sigma);
 }
 
-/* h2o's KL divergence is interpolated at sparsity's cache size. */
 TEST(test_pruning)
 {
     static const kvd_column columns[] = {
@@ -498,9 +482,6 @@ TEST(test_pruning)
     kvd_measured v;
     if (kvd_measure(&r, "h2o-over-sparsity-kl:all", &v, &err))
         fail_msg("%s", err.msg);
-    /*
-     * Results with unequal thresholds th and tl, or with caches above all of h2o's, do not count.
-     */
     assert_int_equal(v.n, 1);
     assert_near(v.value[0].value, 0.03 / 0.02);
     assert_near(v.value[0].lo, sqrt(0.08 * 0.008) / 0.025);
@@ -550,7 +531,6 @@ TEST(test_hostile_ledgers)
     assert_non_null(strstr(err.msg, "column 1 is called 'di', wanted 'id'"));
 }
 
-/* Every measure, test and published table in data/paper/ledger.csv must exist. */
 TEST(test_shipped_ledger)
 {
     const kvd_results nothing = {NULL, 0};
@@ -588,7 +568,6 @@ TEST(test_shipped_ledger)
     kvd_ledger_release(&l);
 }
 
-/* Measures of accuracy must also read files of kvdim-tasks. */
 TEST(test_rates_at_99)
 {
     char label[] = "IMDb_sample", other[] = "wiki";
@@ -636,7 +615,6 @@ TEST(test_rates_at_99)
             assert_string_equal(v.value[0].metric, "rouge1");
         kvd_values_release(&v);
     }
-    /* If a measure has several values, the interval of each must be shown. */
     kvd_ledger l = {0};
     target[0].saving = 0.7;
     target[0].saving_hi = 0.8;

@@ -7,7 +7,6 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-/* Writes tables.csv with the rows `text` and a last row that states their number. */
 static void put_tables(const char *text)
 {
     char path[160];
@@ -36,8 +35,8 @@ static kvd_published_table table(const char *rows)
 }
 
 /*
- * Triangle inequality: |epsilon_a - epsilon_b| <= delta_a + delta_b. epsilon: mean |A|; delta: mean
- * |A - reference|. Rounding: 0.00005 each.
+ * |epsilon_a - epsilon_b| <= delta_a + delta_b, with epsilon = mean |A|, delta = mean |A -
+ * reference|.
  */
 TEST(test_triangle)
 {
@@ -79,8 +78,8 @@ TEST(test_one_epsilon)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * Three random deltas are in the order of epsilons with probability 1/6. Of two models, at
-     * least one is with 1 - (5/6)^2.
+     * Three random deltas are in order with probability 1/6; at least one of two models with 1 -
+     * (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
@@ -104,7 +103,6 @@ TEST(test_twins)
     assert_string_equal(twin[0].column[0], "p");
     assert_string_equal(twin[0].column[1], "r");
     assert_int_equal(twin[0].shared, 4); /* models a, b, c and d are in both tables */
-    /* Numbers are compared as text, so 0.80 differs from 0.8. */
     assert_int_equal(twin[0].equal, 3);
     free(twin);
     assert_int_equal(kvd_published_doubles(temp_folder(), &same, &n, &err), 0);
@@ -136,7 +134,6 @@ TEST(test_papers)
                     const kvd_published_triangle x = kvd_published_triangle_of(&t.model[i], a, b);
                     pairs += x.pairs;
                     violated += x.violated;
-                    /* Every violated inequality involves the text PG-19. */
                     assert_true(!x.violated || !strcmp(t.model[i].dataset[a], "PG-19") ||
                                 !strcmp(t.model[i].dataset[b], "PG-19"));
                 }

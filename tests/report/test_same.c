@@ -53,7 +53,6 @@ static kvd_rows *table(const kvd_column *columns, int n)
     return rows;
 }
 
-/* Adds a row with the usual values, except in column `odd` (-1: none). */
 static void put(kvd_rows *rows, const kvd_column *columns, int n, int odd)
 {
     kvd_err err = {""};
@@ -111,7 +110,6 @@ TEST(test_groups)
     put(rows, accuracy, N_ACCURACY, -1);
     put(rows, accuracy, N_ACCURACY, 10);
     put(rows, accuracy, N_ACCURACY, 14);
-    /* Row 1 has another calibration than row 0, row 2 has none. */
     put(rows, accuracy, N_ACCURACY, 1);
     put(rows, accuracy, N_ACCURACY, -1);
     kvd_rows_text(rows, "calibration", "");
@@ -153,7 +151,6 @@ TEST(test_absent_columns)
     kvd_rows_free(c);
 }
 
-/* Rows without the column `admission` count as "whole". */
 TEST(test_absent_admission)
 {
     static const kvd_column old[] = {{"kind", KVD_COL_TEXT, "1", "k"}},
@@ -176,7 +173,6 @@ TEST(test_absent_admission)
     kvd_rows_free(b);
 }
 
-/* Engine descriptions that differ only in a method's kernels are equal. */
 TEST(test_engines)
 {
     static const kvd_column columns[] = {{"engine", KVD_COL_TEXT, "1", "e"}};
@@ -194,7 +190,6 @@ TEST(test_engines)
     kvd_rows_free(rows);
 }
 
-/* No ratio of degradations may be computed if prompt lengths differ. */
 TEST(test_degradation)
 {
     kvd_rows *const rows = table(accuracy, N_ACCURACY);

@@ -101,8 +101,7 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * Latencies: uncompressed 0.010, 0.012, 0.020 s at rates 1, 2, 2.4; zack 0.010 and 0.012 s at 2 and
- * 2.4.
+ * Latencies: uncompressed 0.010, 0.012, 0.020 s at rates 1, 2, 2.4; zack 0.010, 0.012 s at 2, 2.4.
  */
 TEST(test_loads)
 {
@@ -189,7 +188,6 @@ TEST(test_queue_of_few_percent)
     }
 }
 
-/* The name of a measure selects method parameters. "!search" excludes results with `search`. */
 TEST(test_keys)
 {
     kvd_err err = {""};
@@ -257,10 +255,6 @@ static kvd_verdict judged(const kvd_verdict_rule *rule, const kvd_measured *valu
     return verdict;
 }
 
-/*
- * The measure is the fraction of loads with values within limits. Loads with a growing queue never
- * count.
- */
 TEST(test_share_of_loads)
 {
     static const struct {
@@ -288,13 +282,11 @@ TEST(test_share_of_loads)
     assert_int_equal(judged(&rule, &all, &all), KVD_TREND_HOLDS);
     rule.limit = "0";
     assert_int_equal(judged(&rule, &all, &all), KVD_REPRODUCED);
-    /* A value with a growing queue is no evidence. */
     v[3].grows = true;
     assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
     rule.limit = rule.trend_limit = "-10";
     assert_int_equal(judged(&rule, &all, &all), KVD_NOT_REPRODUCED);
     rule.limit = rule.trend_limit = "0";
-    /* If the queue grows at any load, the verdict is "cannot tell". */
     v[2].load = 0.995;
     assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
     v[2].load = 0.7;
@@ -310,7 +302,6 @@ TEST(test_share_of_loads)
     assert_int_equal(judged(&rule, &late, &late), KVD_CANNOT_TELL);
 }
 
-/* If the limit is inside the confidence interval, the verdict is "cannot tell". */
 TEST(test_intervals)
 {
     static const struct {

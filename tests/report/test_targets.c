@@ -94,7 +94,6 @@ TEST(line)
                                  {"m.heavy=0.1,m.recent=0.1,m.seed=1", 0.1, 0.8, 0.995, 0, 0}};
     const kvd_target_result x = read_off("m.heavy", with, 4);
     assert_true(!x.grid && !x.monotone && x.n_points == 4);
-    /* Results after the first miss of 99 % do not count. */
     assert_true(fabs(x.saving - 0.4) < 1e-9 && fabs(x.value - 0.3) < 1e-9);
     assert_true(fabs(x.saving_lo - 0.2) < 1e-9 && fabs(x.saving_misses - 0.6) < 1e-9);
 }
@@ -107,20 +106,17 @@ TEST(grid)
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
                                 {"m.a=2,m.b=2,m.c=5", 0.4, 0.7, 0.98, 0, 0},
                                 {"m.a=3,m.b=2,m.c=5", 0.5, 0.9, 0.5, 0, 0}};
-    /* Two results with p = 0.5 differ in `heads`, so p is not the only parameter. */
     static const point same[] = {{"m.heads=1", 0.5, 0.5, 1.00, 0, 0},
                                  {"m.heads=4", 0.5, 0.55, 0.9, 0, 0},
                                  {"m.heads=1", 0.6, 0.6, 1.00, 0, 0}};
     kvd_target_result x = read_off("p", two, 5);
     assert_true(x.grid && x.n_points == 5 && isnan(x.value));
     assert_true(fabs(x.saving - 0.6) < 1e-9 && fabs(x.saving_lo - 0.5) < 1e-9);
-    /* The result that saves 0.7 has accuracy 0.96 to 1.00, so the true accuracy may be 0.99. */
     assert_true(fabs(x.saving_hi - 0.9) < 1e-9);
     x = read_off("p", same, 3);
     assert_true(x.grid && fabs(x.saving - 0.6) < 1e-9);
 }
 
-/* Results evaluated on different tokens must not form one series. */
 TEST(scored_apart)
 {
     static const point a[] = {{"", 0.1, 0.1, 1, 0, 0}, {"", 0.2, 0.2, 1, 0, 0}},
@@ -168,7 +164,6 @@ static void make_up(made_up *m)
     kvd_rng r;
     kvd_rng_seed(&r, 7, 0);
     for (size_t s = 0; s < SEQUENCES; s++) {
-        /* difficulty of the sequence, common to both methods */
         const double hard = exp(kvd_rng_normal(&r));
         m->predictions[s] = (double)(100 + kvd_rng_below(&r, 300));
         for (int c = 0; c < 2; c++)
@@ -249,7 +244,6 @@ TEST(equal_kl)
     assert_true(got.ratio.lo < got.ratio.value && got.ratio.value < got.ratio.hi);
 }
 
-/* A method with half the bytes at equal KL divergence has ratio 1/2 in every resample. */
 TEST(draws_are_paired)
 {
     made_up m;
@@ -273,7 +267,6 @@ TEST(not_reached)
     kvd_paired_bytes got;
     kvd_err err = {""};
     make_up(&m);
-    /* below and above the KL divergences of all settings */
     const double beyond[] = {1e-5, 10};
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions, SEQUENCES,
@@ -282,10 +275,6 @@ TEST(not_reached)
         assert_true(isnan(got.a.value) && isnan(got.b.value) && isnan(got.ratio.value));
         assert_int_equal(got.n_reached, 0);
     }
-    /*
-     * The wanted KL divergence is just above the best setting's mean, which some bootstrap samples
-     * exceed.
-     */
     double sum = 0, n = 0;
     for (size_t s = 0; s < SEQUENCES; s++) {
         sum += m.kl[0][1][s];
@@ -298,7 +287,6 @@ TEST(not_reached)
     assert_true(got.ratio.value > 0);
     assert_true(isnan(got.ratio.lo) && isnan(got.ratio.hi));
     assert_true(got.n_reached > 0 && got.n_reached < KVD_PAIRED_DRAWS);
-    /* With too few sequences, there is no confidence interval. */
     assert_int_equal(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions,
                                          KVD_BOOTSTRAP_CLUSTERS - 1, 0.01, &got, &err),
                      0);

@@ -39,7 +39,6 @@ static size_t pages_with(const watcher *w, size_t i, size_t tokens)
                                                    : pages_of(&w->requests->request[i]);
 }
 
-/* Returns the first waiting request, or `arrived` if none waits. */
 static size_t first_waiting(const watcher *w, size_t arrived)
 {
     size_t i = 0;
@@ -48,10 +47,7 @@ static size_t first_waiting(const watcher *w, size_t arrived)
     return i;
 }
 
-/*
- * Only the running request that arrived last may be preempted, and only if pages for the next steps
- * are short.
- */
+/* Only the running request that arrived last may be preempted, and only for lack of pages. */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
     size_t n;
@@ -80,11 +76,9 @@ static void check_slice(watcher *w, const kvd_slice *s, bool step)
 {
     const kvd_request *q = &w->requests->request[s->request];
     if (w->slot[s->request] == -1) {
-        /* Requests must enter in order of arrival. */
         assert_int_equal(s->request, first_waiting(w, w->requests->n));
         w->slot[s->request] = (int)s->slot;
     }
-    /* A request keeps its slot until its last token or preemption. */
     assert_int_equal(w->slot[s->request], s->slot);
     assert_true(s->slot < w->limits.max_batch);
     assert_int_equal(s->before, w->done[s->request]);
@@ -152,7 +146,6 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_true(load.tokens >= tokens);
 }
 
-/* The first waiting request must enter as soon as there is room. */
 static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iteration *it,
                         size_t arrived)
 {
@@ -171,7 +164,6 @@ static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iterat
         assert_true(it->n_tokens + prompt_of(w, i) > w->limits.max_tokens);
 }
 
-/* Runs random requests and returns the number of preemptions. */
 static size_t run_random(uint64_t seed, kvd_admission admission)
 {
     kvd_rng rng;
@@ -209,7 +201,6 @@ static size_t run_random(uint64_t seed, kvd_admission admission)
             if (it.slice[i].last)
                 w.slot[it.slice[i].request] = -2;
         if (!it.n_slices) {
-            /* The batcher may be idle only if no request waits. */
             assert_int_equal(first_waiting(&w, arrived), arrived);
             if (arrived == r.n)
                 break;
@@ -241,8 +232,8 @@ TEST(test_properties)
 }
 
 /*
- * Returns the next iteration as text such as "S0:10+1 P2:0+7!". S: step, P: prompt,
- * request:before+n; '.': emits a token, '!': the last token.
+ * Returns the next iteration as text. S: step, P: prompt, request:before+n, '.': emits a token,
+ * '!': the last.
  */
 static const char *told(kvd_batcher *b)
 {
@@ -313,7 +304,6 @@ TEST(test_memory)
     kvd_batcher_free(b);
 }
 
-/* The second page of request 0 preempts request 2, the third page request 1. */
 TEST(test_preemption)
 {
     kvd_request q[] = {{0, 62, 70}, {0, 63, 4}, {0, 10, 2}};
@@ -329,13 +319,11 @@ TEST(test_preemption)
     assert_int_equal(kvd_batcher_ask(b).pages_used, 2);
     assert_int_equal(kvd_batcher_arrive(b, 2, &err), 0);
     assert_string_equal(told(b), "P2:0+10.");
-    /* Request 1 needs a second page and preempts request 2, the last arrival. */
     assert_string_equal(told(b), "S0:63+1. S1:64+1.");
     const kvd_preempted *p = kvd_batcher_preempted(b, &n);
     assert_int_equal(n, 1);
     assert_true(p->request == 2 && p->tokens == 10);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 3);
-    /* Request 0 needs a second page and preempts request 1, now the last arrival. */
     assert_string_equal(told(b), "S0:64+1.");
     p = kvd_batcher_preempted(b, &n);
     assert_int_equal(n, 1);
@@ -366,11 +354,9 @@ TEST(test_windows)
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
-    /* Request 1 needs 3 pages in windowed layers, but only 2 are free. */
     kvd_iteration it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 10);
-    /* Request 2 needs 3 pages in windowed layers, but only 2 are free. */
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(it.slice[0].request, 1);
@@ -387,7 +373,6 @@ TEST(test_windows)
     size_t n = 0;
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 2);
-    /* The fifth step needs two pages, but one is free, so a request must be preempted. */
     for (int i = 0; i < 5; i++)
         it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);

@@ -32,8 +32,8 @@ static int teardown(void **state)
 }
 
 /*
- * A made-up prompt takes 1 ms + 10 us per token + 1 ns per query-key pair; a step 1 ms + 20 us per
- * request + 5 ns per cached token.
+ * Prompt: 1 ms + 10 us per token + 1 ns per query-key pair. Step: 1 ms + 20 us per request + 5 ns
+ * per cached token.
  */
 static double attention_cost(double n, double before)
 {
@@ -58,7 +58,6 @@ static void add_grid(jct_fixture *x, double factor)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++) {
             const double s = factor * step_cost((double)batches[i], contexts[k]);
-            /* Lines of the file are unsorted; the reader must sort them. */
             assert_int_equal(jct_fixture_piece(x, pieces[(i + 1) % 3], befores[k],
                                                factor * prompt_cost((double)pieces[(i + 1) % 3],
                                                                     (double)befores[k]),
@@ -117,7 +116,6 @@ TEST(test_tables)
     assert_string_equal(kvd_costs_engine(c), "a test");
 
     int beyond = 1;
-    /* Made-up times without attention are bilinear, so interpolation must be exact. */
     for (uint32_t piece = 64; piece <= 4096; piece += 61)
         for (uint32_t before = 0; before <= 8000; before += 800) {
             const kvd_slice s = {.before = before, .n = piece};
@@ -133,14 +131,12 @@ TEST(test_tables)
              step_cost((double)batch, 100 + 75 * ((double)batch - 1)));
         assert_int_equal(beyond, 0);
     }
-    /* An iteration with parts of four prompts reads the weights once. */
     const kvd_slice four[] = {
         {.before = 500, .n = 1}, {.before = 700, .n = 1}, {.n = 100}, {.before = 64, .n = 200}};
     near(cost_of(c, 2, 4, four, &beyond),
          step_cost(2, 600) + prompt_cost(100, 0) + prompt_cost(200, 64) - 2e-3);
     near(cost_of(c, 0, 2, four + 2, &beyond), prompt_cost(100, 0) + prompt_cost(200, 64) - 1e-3);
     assert_int_equal(beyond, 0);
-    /* Times beyond the measured range are extrapolated and set `beyond`. */
     const kvd_slice out[] = {{.n = 8192}, {.n = 3}, {.n = 64, .before = 9000}};
     const double want[] = {prompt_cost(8192, 0), prompt_cost(3, 0), prompt_cost(64, 9000)};
     for (int i = 0; i < 3; i++) {
@@ -217,7 +213,6 @@ TEST(test_prompts_together)
     near(cost_of(m, 0, 8, s + 2, &beyond),
          bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0));
     assert_int_equal(beyond, 0);
-    /* The iteration of 1026 tokens reads the weights once. */
     near(cost_of(c, 2, 3, s, &beyond), bound_cost(1026) + attention_cost(1024, 0));
     /*
      * Without measured parts of prompts, the time of attention is the second difference of the two
@@ -232,16 +227,11 @@ TEST(test_prompts_together)
     assert_null(kvd_costs_load(path, "twice", -1, &err));
 }
 
-/*
- * Long contexts were measured at small batches only. `beyond` must not be set for a context
- * measured at the batch size.
- */
 TEST(test_ragged)
 {
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     assert_int_equal(jct_fixture_piece(&x, 100, 0, 2e-3, &err), 0);
-    /* As noise may cause, a longer prompt takes less time. */
     assert_int_equal(jct_fixture_piece(&x, 300, 0, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_step(&x, 1, 100, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_step(&x, 1, 900, 2e-3, &err), 0);
@@ -255,13 +245,11 @@ TEST(test_ragged)
     assert_int_equal(beyond, 0);
     for (int i = 0; i < 9; i++)
         s[i] = (kvd_slice){.before = 500, .n = 1};
-    /* If one context length was measured, its time holds for all lengths. */
     near(cost_of(c, 9, 9, s, &beyond), 5e-3);
     assert_int_equal(beyond, 1);
     near(cost_of(c, 5, 5, s, &beyond), (1.5e-3 + 5e-3) / 2);
     assert_int_equal(beyond, 1);
     const kvd_slice far = {.n = 5000};
-    /* Extrapolated times are at least the 2 ms of an empty iteration. */
     near(cost_of(c, 0, 1, &far, &beyond), 2e-3);
     const kvd_slice behind = {.n = 100, .before = 7};
     near(cost_of(c, 0, 1, &behind, &beyond), 2e-3);

@@ -87,7 +87,6 @@ TEST(test_merged)
     kvd_costs_files_free(NULL);
 }
 
-/* If two files have times of one method, loading fails only if the method is requested. */
 TEST(test_a_method_twice)
 {
     char whole[400];
@@ -131,7 +130,6 @@ TEST(test_conflicts)
     kvd_costs_files *f = kvd_costs_files_open(both, 2, -1, &err);
     assert_non_null(f);
     kvd_costs_files_free(f);
-    /* Files measured without a GPU must agree in the number of CPU threads. */
     write_file(first, "none", 0, true, "none", NULL);
     const int threads = run.threads;
     run.threads = threads + 3;
@@ -171,7 +169,6 @@ TEST(test_no_iterations)
     assert_string_equal(err.msg, whole);
 }
 
-/* If files differ in attention kernels, methods with stock kernels are named "METHOD@stock". */
 TEST(test_attention)
 {
     size_t n;

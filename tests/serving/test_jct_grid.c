@@ -58,7 +58,6 @@ TEST(test_steps)
     release();
 }
 
-/* One measured iteration must have the largest allowed number of the longest prompts. */
 TEST(test_prompts_together)
 {
     kvd_batching_limits l = {.max_batch = 64, .max_tokens = 8192, .pages = 100000};

@@ -96,9 +96,7 @@ TEST(test_statistics)
     kvd_rng_seed(&rng, 4, 0);
     size_t n = 0;
     for (size_t i = 0; i < N; i++) {
-        /* Blocks of consecutive requests have unequal sizes; three of 32 are empty. */
         block[i] = (uint8_t)(i * i / (N * N / 29));
-        /* Rounding makes some values equal. */
         x[i] = i % 7 == 3 ? NAN : floor(8 * exp(kvd_rng_normal(&rng))) / 8;
         if (!isnan(x[i]))
             there[n++] = x[i];
@@ -127,8 +125,8 @@ TEST(test_statistics)
 }
 
 /*
- * Waits in a queue are correlated. The interval must be as wide as the variation of the mean
- * between runs.
+ * Waits in a queue are correlated: the interval must be as wide as the mean's variation between
+ * runs.
  */
 TEST(test_intervals_of_a_queue)
 {
@@ -176,7 +174,6 @@ TEST(test_point)
     assert_true(p.utilisation > 0 && p.utilisation <= 1 && p.kv_share > 0 && p.kv_share <= 1);
     assert_true(p.drain > 0 && p.wait > 0 && p.wait < p.ttft.statistic[0].value);
     assert_true(fabs(p.served_rate - 8) < 1);
-    /* The token rate is output tokens / time until the last request ends. */
     double tokens = 0, end = p.simulated.end - q.request[0].arrival;
     for (size_t i = 0; i < q.n; i++)
         tokens += q.request[i].output;
@@ -189,7 +186,6 @@ TEST(test_point)
     s.slo_tbt = 1e-9;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
     assert_true(strict.goodput <= 0);
-    /* 8 pages refuse some requests, one page refuses all. */
     s = setting();
     s.limits.pages = 8;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
@@ -249,8 +245,7 @@ TEST(test_pages)
     const double gib = 1 << 30;
     size_t pages;
     /*
-     * The model has 16e9 bytes of weights and 1000 bytes of cache per token; 64e6 bytes are 1000
-     * pages of 64 tokens.
+     * 16e9 bytes of weights, 1000 bytes of cache per token: 64e6 bytes are 1000 pages of 64 tokens.
      */
     assert_int_equal(kvd_serve_pages(costs, NAN, NAN, &pages, &err), 0);
     assert_int_equal(pages, 1000);

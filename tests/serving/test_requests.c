@@ -31,10 +31,7 @@ TEST(test_azure)
     assert_int_equal(r.request[0].output, 44);
     assert_true(fabs(r.request[1].arrival - 4.314579) < 1e-9);
     assert_true(fabs(r.request[2].arrival - 20653.31941) < 1e-9);
-    /*
-     * 17 November 2023 to 1 March 2024 are 105 days. The first request arrived 5 h 44 min before 17
-     * November.
-     */
+    /* 17 November 2023 to 1 March 2024 are 105 days. The first arrival is 5 h 44 min before. */
     assert_true(fabs(r.request[3].arrival - (105 * 86400 + 20653.31941)) < 1e-7);
     assert_int_equal(r.request[3].input, 2147483648u);
     assert_true(fabs(kvd_requests_rate(&r) - 3 / r.request[3].arrival) < 1e-15);
@@ -49,7 +46,6 @@ TEST(test_azure)
     assert_int_equal(r.n_skipped, 3);
     assert_true(kvd_requests_rate(&r) == 0);
     kvd_requests_release(&r);
-    /* The newer Azure trace has time zones and another order of columns. */
     parse(&r, "Id,GeneratedTokens,ContextTokens,TIMESTAMP\n"
               "a,1,2,2024-05-10 00:00:00.25+00:00\n"
               "b,3,4,2024-05-10T02:00:01+02:00\n"
@@ -82,7 +78,6 @@ TEST(test_own)
     kvd_requests r;
     parse(&r, "arrival_s,input_tokens,output_tokens\n0.1,10,20\n0.1,1,1\n1e1,3,4\n");
     assert_int_equal(r.n, 3);
-    /* Traces that kvdim wrote start at 0, so arrivals are read unchanged. */
     assert_true(r.request[0].arrival == 0.1);
     assert_true(r.request[2].arrival == 10);
     kvd_requests_release(&r);
@@ -200,7 +195,6 @@ TEST(test_poisson)
     assert_non_null(strstr(err.msg, "'nosuch'"));
 }
 
-/* Lengths must have the published mean, minimum and maximum of each dataset. */
 TEST(test_tables)
 {
     static const struct {
@@ -265,7 +259,6 @@ TEST(test_lengths_of_a_file)
     for (size_t i = 0; i < n; i++) {
         const uint32_t in = r.request[i].input, out = r.request[i].output;
         const int which = in == 3772 && out == 54 ? 0 : in == 2015 && out == 156 ? 1 : 2;
-        /* The input and output length of a row must stay together. */
         assert_true(which < 2 || (in == 10 && out == 20));
         count[which]++;
     }

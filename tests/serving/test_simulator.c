@@ -128,7 +128,6 @@ static bool may_enter(const plain *p, const job *j)
     return running < p->limits.max_batch && pages + spare <= p->limits.pages;
 }
 
-/* The request that arrived last is preempted. */
 static void plain_preempt(plain *p, int replica)
 {
     job *last = NULL;
@@ -168,7 +167,6 @@ static void plain_begin(plain *p, int r, double now)
     kvd_iteration it = {.slice = slice};
     size_t budget = p->limits.chunk;
     bool blocked = false, preempted = false;
-    /* Without chunks, an iteration takes whole prompts before any decode step. */
     size_t prompt_tokens = 0;
     for (size_t i = 0; i < p->q->n && !p->limits.chunk && !blocked; i++) {
         job *j = &p->job[i];
@@ -308,7 +306,6 @@ static bool same(double a, double b)
     return (a <= b && a >= b) || (isnan(a) && isnan(b));
 }
 
-/* Compares both simulators on a random trace. Returns the number of preemptions. */
 static size_t compare(uint64_t seed, kvd_admission admission)
 {
     static plain p;
@@ -320,7 +317,6 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     const double pause = 0.05 * kvd_rng_uniform(&rng);
     double now = 0;
     for (size_t i = 0; i < q.n; i++) {
-        /* A third of the requests arrive together with the previous one. */
         now += kvd_rng_below(&rng, 3) ? pause * kvd_rng_uniform(&rng) : 0;
         request[i] = (kvd_request){now, 1 + (uint32_t)kvd_rng_below(&rng, 900),
                                    1 + (uint32_t)kvd_rng_below(&rng, seed % 4 ? 60 : 2)};
@@ -331,7 +327,6 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     p.limits.max_batch = 1 + kvd_rng_below(&rng, 24);
     p.limits.max_tokens = 1 + kvd_rng_below(&rng, 2000);
     p.limits.chunk = seed % 2 ? p.limits.max_batch + kvd_rng_below(&rng, 300) : 0;
-    /* The cache has at least 8 pages of 64 tokens and often refuses requests. */
     p.limits.pages = 8 + kvd_rng_below(&rng, 100);
     p.replicas = 1 + (int)kvd_rng_below(&rng, 4);
     p.route = (kvd_route)kvd_rng_below(&rng, 3);
@@ -463,8 +458,7 @@ TEST(test_again)
 }
 
 /*
- * An M/D/1 queue with load rho and service time s has the mean wait rho s / (2 (1 - rho))
- * (Pollaczek and Khinchine).
+ * M/D/1 queue, load rho, service s: mean wait rho s / (2 (1 - rho)) (Pollaczek and Khinchine).
  * Waits are correlated, so the standard error comes from 100 parts of the run.
  */
 TEST(test_md1)

@@ -55,7 +55,6 @@ TEST(test_dealing)
         }
     for (int i = 0; i < 3; i++)
         assert_int_equal(times[i], 2);
-    /* All heads must have the same orthogonal rotation. */
     const double *const R = kvd_spectrum_R(&b, KVD_PAIR_QK, 0, 0);
     assert_memory_equal(R, kvd_spectrum_R(&b, KVD_PAIR_QK, 1, 2), 16 * sizeof *R);
     for (int i = 0; i < 4; i++)

@@ -44,10 +44,7 @@ static void text_of(hid_t object, const char *name, char text[ROOM])
     H5Aclose(a);
 }
 
-/*
- * Writes the names of a dataset's axes, such as "[layer][dim]", "[]" for a scalar, "" if an axis
- * has no name.
- */
+/* Writes the names of a dataset's axes, such as "[layer][dim]"; "" if a name is missing. */
 static void axes_of(hid_t dataset, char text[ROOM])
 {
     char *label[KVD_MAX_RANK] = {NULL};

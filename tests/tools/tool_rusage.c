@@ -1,6 +1,6 @@
 /*
- * Runs a command. Last line of stderr: "wall_s peak_MiB" or, with -c, "wall_s peak_MiB cpu_s
- * major_faults". Returns the command's exit status.
+ * Runs a command and prints "wall_s peak_MiB" or, with -c, "wall_s peak_MiB cpu_s major_faults" to
+ * stderr.
  */
 #include <stdio.h>
 #include <string.h>
