@@ -6,6 +6,9 @@
 # kvdim-jct --iterations --step-batch times single steps, three samples each. The longest request has 16 + 8181 tokens: 8192 before the first step, three samples,
 # and two more. Budgets are fractions of the longest request. The cache of tokens, dims, bits and coded holds random numbers, so no prompt of 8192 tokens runs;
 # that of blocks, computed and layers depends on the keys of a prompt, or on every token before, and the prompts run.
+#
+# The part answers times whole answers by build/tests/bench_gpu_generate instead: ITEMS (default 64) prompts of 4096 random tokens, 64 new tokens each,
+# into OUT_DIR/answers.log; METHODS (default: all) are its methods.
 set -u
 OUT=${1:?usage: time_methods_steps.sh OUT_DIR [PART...]}
 shift
@@ -27,6 +30,11 @@ run() {
 steps="--batch 1 --max-batch 64 --iterations --step-batch 1,16,64 --repeats 3"
 random="--input-len 16 --output-len 8181 --steps 1 $steps" prompts="--input-len 8181 --output-len 16 --steps 8 $steps"
 
+every="none zack,p=0.5 fdc,p=0.5 uniform,p=0.5 balanced,p=0.5 matryoshka,p=0.5 palu,p=0.5 think,p=0.5 strawman,p=0.5 minicache xkv h2o keyformer
+  scissorhands snapkv received streaming tova pyramidkv adakv expectedattention knorm keydiff quest d2o cake kvzip kvmerger prefixkv windowkv kvcrush ems
+  elasticcache taskkv mpcache alisa shadowkv kivi,bits=4 hetero zipcache gear kvquant,bits=4 rotatekv allot fp8 mxfp4 nvfp4 turboquant,bits=4 cachegen kvtc
+  comet vidkv xquant,bits=4 waterfill leankv zdc+uniform,p=0.5 snapkv+kivi,bits=4 h2o+uniform,p=0.5 zack+kivi,p=0.5,bits=4"
+
 [ $# -gt 0 ] || set -- tokens dims bits coded blocks computed layers
 for part; do
   # shellcheck disable=SC2086
@@ -39,8 +47,9 @@ for part; do
   coded) run coded $random none waterfill,block=64 kvtc,bits=2,window=0,lanes=1 cachegen,group=8,groups=8,lanes=1 ;;
   computed) run computed $prompts none d2o ems elasticcache kvmerger mpcache a2ats shadowkv gear ;;
   layers) run layers $prompts none minicache xkv ;;
+  answers) build/tests/bench_gpu_generate llama-3.1-8b "${ITEMS:-64}" 4096 64 ${METHODS:-$every} >"$OUT/answers.log" 2>&1 ;;
   *)
-    echo "time_methods_steps.sh: no part '$part'; parts are tokens dims bits coded blocks computed layers" >&2
+    echo "time_methods_steps.sh: no part '$part'; parts are tokens dims bits coded blocks computed layers answers" >&2
     exit 2
     ;;
   esac
