@@ -1,7 +1,6 @@
 /*
  * Method a2ats: a step reads only tokens whose quantised keys have the largest products with the
- * query (He et al. 2025, "A2ATS: Retrieval-Based KV Cache Reduction via Windowed Rotary Position
- * Embedding and Query-Aware Vector Quantization", arXiv 2502.12665, section 4, and its code).
+ * query (A2ATS, He et al. 2025, arXiv 2502.12665, section 4, and its code).
  *
  * Centroids c minimise the sum of (k - c) H (k - c)^T over calibration keys k before RoPE, with H =
  * L L^T the second moment of queries: k-means on rows k L. Queries are rotated as if `relative`
@@ -51,7 +50,7 @@ static void close(void *self)
     free(x);
 }
 
-/* Applies RoPE to x [d] for a shift of `positions`, perhaps negative. Scratch: table [d]. */
+/* Applies RoPE to x [d] by `positions`, perhaps negative. Scratch: table [d]. */
 static void turn(const kvd_config *c, int layer, double positions, float *table, float *x)
 {
     const size_t half = (size_t)c->d_head / 2;
@@ -110,7 +109,7 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
                 1.0f, k, (blasint)x->d, factor, (blasint)x->d, 0.0f, y, (blasint)x->d);
 }
 
-/* Runs k-means on y [n][d], the keys k [n][d] times the Cholesky factor L. */
+/* Runs k-means on y [n][d] = k L, with keys k [n][d]. */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)
 {

@@ -1,7 +1,6 @@
 /*
- * Method alisa: a step reads the newest tokens and those that recent steps attended to (Zhao et al.
- * 2024, "ALISA: Accelerating Large Language Model Inference via Sparsity-Aware KV Caching", arXiv
- * 2403.17312, section IV and Algorithm 1). Tokens that a step did not read have probability 0.
+ * Method alisa: a step reads the newest tokens and those that recent steps attended to (ALISA, Zhao
+ * et al. 2024, arXiv 2403.17312, section IV and Algorithm 1). Unread tokens have probability 0.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +22,7 @@ static size_t history_of(const kvd_tokens_shaped *a)
     return (size_t)a->v->value[HISTORY];
 }
 
-/*
- * State: attention probabilities [n][history]; the query at position t writes column t % history.
- */
+/* State: probabilities [n][history]; the query at position t writes column t % history. */
 static size_t state_bytes(const void *self, size_t n)
 {
     return n * history_of(self) * sizeof(double);

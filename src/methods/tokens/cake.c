@@ -1,8 +1,7 @@
 /*
- * Method cake: larger token budgets for layers whose attention is more spread and more variable
- * (Qin et al. 2025, "CAKE: Cascading and Adaptive KV Cache Eviction with Layer Preferences", arXiv
- * 2503.12491, section 4, and its code). A [window][n]: attention probabilities from the prompt's
- * last `window` tokens to older tokens. Per layer:
+ * Method cake: larger token budgets for layers with more spread and more variable attention (CAKE,
+ * Qin et al. 2025, arXiv 2503.12491, section 4, and its code). A [window][n]: probabilities from
+ * the prompt's last `window` tokens. Per layer:
  *
  *     H = - sum of A log A,   V = sum over tokens of the variance of A over rows,
  *     budget of a layer ~ H^(1/tau1) V^(1/tau2),   score of a token = mean + gamma variance of A.
@@ -39,10 +38,7 @@ static size_t old_of(const kvd_tokens_shaped *c, size_t n)
     return n > rows ? n - rows : 0;
 }
 
-/*
- * Number of doubles per layer: preference H^(1/tau1) V^(1/tau2), then token scores
- * [n_kv_heads][old].
- */
+/* Per layer: preference H^(1/tau1) V^(1/tau2), then token scores [n_kv_heads][old]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const c = self;
@@ -50,8 +46,8 @@ static size_t observed(const void *self, size_t n)
 }
 
 /*
- * Adds one query head's attention entropy to *h, variance to *v and token scores to score [old].
- * product, a, mean, square: scratch.
+ * Adds a query head's attention entropy to *h, variance to *v and token scores to score [old];
+ * other arrays are scratch.
  */
 static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
@@ -101,7 +97,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/* Adds `total` tokens (negative: removes) in equal parts to the budgets of n layers. */
+/* Divides `total` tokens (negative: removes) equally among n budgets. */
 static void spread(long *budget, int n, long total, long most)
 {
     const long amount = labs(total), sign = total > 0 ? 1 : -1;

@@ -1,8 +1,7 @@
 /*
- * Method d2o: h2o's choice, with dropped tokens merged into similar kept ones (Wan et al. 2024,
- * "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of Large Language
- * Models", arXiv 2406.13035, section 3.3). u: a dropped token's largest key cosine with a kept key;
- * merged only if u is above a running mean, with weights exp(1) (kept) and exp(u) (merged).
+ * Method d2o: h2o's choice; dropped tokens are merged into similar kept ones (D2O, Wan et al. 2024,
+ * arXiv 2406.13035, section 3.3). u: largest cosine with a kept key; merged above a running mean of
+ * u, with weights exp(1) (kept) and exp(u).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +22,7 @@ static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1}
 /* State of one KV head; sum: attention sums of h2o. */
 typedef struct {
     double threshold;
-    /* 1 after the first drop, where the running mean begins; else 0 */
+    /* 1 after the first drop, which begins the running mean */
     double begun;
     double sum[];
 } state_of_head;

@@ -1,7 +1,7 @@
 /*
  * Method elasticcache: merges dropped prompt tokens into the nearest kept ones; over budget, a step
- * drops the token at a fixed index (Liu et al. 2024, "Efficient Inference of Vision
- * Instruction-Following Models with Elastic Cache", arXiv 2407.18121, section 3, and its code).
+ * drops the token at a fixed index (Elastic Cache, Liu et al. 2024, arXiv 2407.18121, section 3,
+ * and its code).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
-    size_t at; /* index that a step drops if the cache is over budget */
+    size_t at; /* index that an over-budget step drops */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)
@@ -31,7 +31,7 @@ static size_t state_bytes(const void *self, size_t n)
 }
 
 typedef struct {
-    /* First tokens kept; tokens kept between those and the last one. */
+    /* First tokens kept; then tokens kept before the last. */
     size_t sink, wanted;
     size_t at; /* index that a decode step drops */
 } choice;

@@ -1,9 +1,7 @@
 /*
- * Method ems: evicts the least important tokens and merges the next ones into kept tokens (Li et
- * al. 2024, "EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression Based on
- * Global-Local Importance", arXiv 2412.08521). Importance: the larger of local score (mean
- * probability from the last `window` tokens) and global score (from all tokens that see it), each
- * relative to its mean.
+ * Method ems: evicts the least important tokens and merges the next ones into kept tokens (EMS, Li
+ * et al. 2024, arXiv 2412.08521). Importance: larger of mean probability from the last `window`
+ * tokens and from all that see the token, each relative to its mean.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,7 +23,7 @@ static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 typedef struct {
     size_t old; /* prompt tokens before the last `window` */
-    /* [old] Importance before the last `window` tokens; 0: never merged. */
+    /* [old] 0: never merged. */
     double importance[];
 } state_of_head;
 

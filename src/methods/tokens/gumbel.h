@@ -1,6 +1,6 @@
 /*
  * Noise of method keyformer: a standard Gumbel number per token and query head, from seed and
- * indices alone. For C and CUDA.
+ * indices; for C and CUDA.
  */
 #ifndef KVD_METHODS_TOKENS_GUMBEL_H
 #define KVD_METHODS_TOKENS_GUMBEL_H

@@ -1,12 +1,12 @@
 /*
- * Methods importance and received (ZDC section 5). importance: a layer's important tokens have the
- * largest sums of softmax denominators over query heads, in logarithms (reading D-10); others are
- * stored at widths dims_low. `mean` divides a denominator by the keys that the token sees (D-11).
- * Similar sets are found in every prompt; the paper does so offline. Tokens after the prompt are
- * important (D-12). D-10 to D-12: docs/readings.md.
+ * Methods importance and received (ZDC section 5). importance: important tokens of a layer have the
+ * largest sums of softmax denominators over query heads, in logarithms (reading D-10); others have
+ * widths dims_low. `mean` divides by the keys that a token sees (D-11). Sets of similar layers are
+ * found per prompt; the paper does so offline. Later tokens are important (D-12). See
+ * docs/readings.md.
  *
- * received (ablation ZDC/LT): important tokens received the most attention, summed over rows and
- * query heads; layers share no sets.
+ * received (ablation ZDC/LT): by received attention, summed over rows and query heads, without
+ * shared sets.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -93,7 +93,7 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
     mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
-/* Returns the tokens at `level` in both layers, divided by the larger set's size. */
+/* Returns the tokens at `level` in both layers / the larger set. */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
     size_t both = 0, in_a = 0, in_b = 0;
@@ -116,10 +116,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
         classify(v, p, l, order, level + (size_t)l * p->n);
     free(order);
     const int together = kvd_tokens_layers(v);
-    /*
-     * From the last layer down, so that compared layers still have their own sets. Layers l .. end
-     * - 1 use layer l's.
-     */
+    /* Backwards: compared layers still have own sets. Layers l .. end - 1 use layer l's. */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
         const uint8_t *const before = l > 0 ? own - p->n : NULL;
@@ -135,7 +132,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* entry_bits: 1 bit per cached token marks important ones. */
+/* entry_bits: 1 bit marks important tokens. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info =
         {
@@ -161,7 +158,7 @@ static int open_received(const kvd_parameter_values *v, const kvd_method_setup *
     return check_share(v, err) || kvd_tokens_open_shaped(v, s, self, err) ? -1 : 0;
 }
 
-/* Number of doubles per layer: attention that each token received. */
+/* Per layer: attention that each token received. */
 static size_t observed(const void *self, size_t n)
 {
     (void)self;

@@ -1,6 +1,5 @@
 /*
- * Method keydiff: keeps prompt tokens whose keys differ most from the others (Park et al. 2025,
- * "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference", arXiv
+ * Method keydiff: keeps prompt tokens whose keys differ most (KeyDiff, Park et al. 2025, arXiv
  * 2504.15364, section 3): the `budget` smallest cosines with the anchor, the mean of normalised
  * keys.
  */

@@ -1,6 +1,6 @@
 /*
- * Method knorm: keeps prompt tokens whose keys have a small L2 norm (Devoto et al. 2024, "A Simple
- * and Effective L2 Norm-Based Strategy for KV Cache Compression", arXiv 2406.11430, section 3).
+ * Method knorm: keeps prompt tokens whose keys have a small L2 norm (Devoto et al. 2024, arXiv
+ * 2406.11430, section 3).
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,9 +1,8 @@
 /*
- * Method kvcrush: part of the budget keeps tokens that represent dropped ones (Jha et al. 2025,
- * "KVCrush: Key Value Cache Size-Reduction Using Similarity in Head-Behaviour", arXiv 2503.00022,
- * and its code in OpenVINO GenAI). A token has one bit per query head: 1 if among the head's
+ * Method kvcrush: part of the budget represents dropped tokens (KVCrush, Jha et al. 2025, arXiv
+ * 2503.00022, and its code in OpenVINO GenAI). A token has one bit per query head: among its
  * `budget` most probable. Tokens that snapkv would drop are ordered by Hamming distance from a
- * reference pattern (anchor); evenly spaced ones stay.
+ * reference (anchor); evenly spaced ones stay.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +22,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 static const kvd_idle_key idle[] = {{"anchor", "crush", 0, 0}, {NULL, NULL, 0, 0}};
 
-/* Writes the Hamming distance of each token's bits from the anchor's. */
+/* Hamming distances of the tokens' bits from the anchor's. */
 static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *p, size_t n_heads,
                      size_t old, size_t budget, uint8_t *bit, size_t *distance, kvd_err *err)
 {
@@ -43,7 +42,7 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/* Keeps n dropped tokens, evenly spaced in the order of `distance` <= most. */
+/* Keeps n dropped tokens, evenly spaced by `distance` <= most. */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

@@ -1,8 +1,6 @@
 /*
- * Method kvmerger: merges runs of prompt tokens with similar keys (Wang et al. 2024, "Model Tells
- * You Where to Merge: Adaptive KV Cache Merging for LLMs on Long-Context Tasks", arXiv 2407.08454,
- * section 4). A run becomes one entry at its most attended token p, with K and V averaged by
- * weights
+ * Method kvmerger: merges runs of prompt tokens with similar keys (KVMerger, Wang et al. 2024,
+ * arXiv 2407.08454, section 4) into the most attended token p, averaging K and V by weights
  *
  *     exp(-|k_p - k_i|^2 / (2 sigma^2)),   sigma = (mean of |k_p - k_i| over the run) / sqrt(2).
  */
@@ -30,7 +28,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* State: for each token, the index of the pivot into which it is merged. */
+/* State: for each token, the index of its run's pivot. */
 static size_t state_bytes(const void *self, size_t n)
 {
     (void)self;

@@ -1,8 +1,7 @@
 /*
- * Method kvzip: keeps the entries that the model needs to repeat the prompt (Kim et al. 2025,
- * "KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction", arXiv 2505.23416,
- * section 3). A first pass runs the prompt and a copy; a token's score per KV head is its largest
- * probability from the copy. The largest scores over all layers and KV heads stay.
+ * Method kvzip: keeps the entries that the model needs to repeat the prompt (KVzip, Kim et al.
+ * 2025, arXiv 2505.23416, section 3). Score: largest probability from a copy of the prompt, per KV
+ * head. The largest over all layers and KV heads stay.
  */
 #include <cblas.h>
 #include <math.h>
@@ -20,7 +19,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Number of doubles per layer: token scores [n_kv_heads][n]. */
+/* Per layer: token scores [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const z = self;
@@ -81,7 +80,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     if (!score)
         return kvd_no_memory(err, "scores of all layers", heads * n * sizeof *score);
     for (size_t i = 0; i < heads * n; i++) {
-        /* Score 2 exceeds every probability, so the first `sink` tokens stay. */
+        /* Above every probability: the first `sink` tokens stay. */
         score[i] = i % n < sink ? 2 : p->observed[i];
         level[i] = KVD_LEVEL_HIGH;
     }

@@ -3,11 +3,10 @@
  * significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1; readings L-1 to
  * L-6 in docs/readings.md).
  *
- * Significance: mean probability from later tokens (L-4) over query heads (L-6), normalised to sum
- * 1 outside a window of newest tokens (L-3). After the prompt, in rising order, tokens with
- * cumulative significance below `tl` are dropped, below `th` lowered (L-2). A step judges only the
- * token that leaves the window, against the prompt's borders relative to the mean (L-1). Running
- * means continue (L-5).
+ * Significance: mean probability from later tokens (L-4) over query heads (L-6), with sum 1 outside
+ * a window of newest tokens (L-3). After the prompt, tokens of cumulative significance below `tl`
+ * are dropped, below `th` lowered (L-2). A step judges the token that leaves the window by the
+ * prompt's borders, relative to the mean (L-1). Means continue (L-5).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,10 +24,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
 typedef struct {
-    /*
-     * Limits relative to the mean significance: below cut_low dropped, below cut_high low
-     * precision.
-     */
+    /* Limits relative to the mean: below cut_low dropped, below cut_high lowered. */
     double cut_low, cut_high;
     size_t room;
     /* [room] sums of received probabilities, then [room] counts. */
@@ -124,7 +120,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    /* The new token's elements still hold the sums of a dropped token. */
+    /* The new token's elements hold a dropped token's sums. */
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)
@@ -162,7 +158,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     }
 }
 
-/* entry_bits: significance and position of a cached token (section 5 of the paper). */
+/* entry_bits: significance and position (section 5 of the paper). */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info =
         {

@@ -1,9 +1,8 @@
 /*
- * Method mpcache: drops prompt tokens that its last tokens do not attend to, then reads only some
- * clusters (Zeng et al. 2025, "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM
- * Inference", arXiv 2501.06807, section 4, and its code). Similarity of query q and a cluster: sum
- * over channels of alpha * q * max + (1 - alpha) * q * min of its keys. A step reads the most
- * similar small clusters of the most similar large ones.
+ * Method mpcache: drops prompt tokens unattended by its last ones, then reads only some clusters
+ * (MPCache, Zeng et al. 2025, arXiv 2501.06807, section 4, and its code). Similarity of q and a
+ * cluster: sum over channels of alpha * q * max + (1 - alpha) * q * min of its keys. A step reads
+ * the most similar small clusters of the most similar large ones.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -62,7 +61,7 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/* Counts extremes of keys in small clusters; those of large clusters are computed, not stored. */
+/* Large clusters' extremes are computed, not stored. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -73,10 +72,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return 2 * (double)((n + small - 1) / small * d * number_bits);
 }
 
-/*
- * Similarity of queries and clusters of `size` tokens: sum of alpha * q * max + (1 - alpha) * q *
- * min. Returns the number of clusters.
- */
+/* Similarity of queries and clusters of `size` tokens. Returns the clusters. */
 static size_t compare(const kvd_tokens_shaped *m, const kvd_read_choice *c, size_t size,
                       double *likeness)
 {

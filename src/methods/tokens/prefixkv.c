@@ -1,7 +1,6 @@
 /*
- * Method prefixkv: token budgets such that every layer keeps an equal fraction of its attention
- * (Wang et al. 2024, "PrefixKV: Adaptive Prefix KV Cache is What Vision Instruction-Following
- * Models Need for Efficient Generation", arXiv 2412.03409, section 3, and its code).
+ * Method prefixkv: token budgets such that layers keep equal fractions of attention (PrefixKV, Wang
+ * et al. 2024, arXiv 2412.03409, section 3, and its code).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -69,12 +68,10 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
     return k < n ? k : n;
 }
 
-/*
- * Returns the largest fraction of importance that all layers can keep with layers * budget tokens.
- */
+/* Returns the largest fraction that all layers can keep with layers * budget tokens. */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /* A layer's importances add up to 1: threshold 2 keeps all tokens. */
+    /* Importances of a layer add up to 1: 2 keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;
@@ -95,7 +92,7 @@ static size_t sinks_of(const kvd_parameter_values *v, size_t n)
     return asked + 1 < n ? asked : n - 1;
 }
 
-/* Writes the tokens that each layer keeps, with sinks and last token. x [layers][n]: importance. */
+/* Writes each layer's tokens, with sinks and the last. x [layers][n]: importance. */
 static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
                       size_t *kept, kvd_err *err)
 {

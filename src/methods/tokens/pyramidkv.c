@@ -1,8 +1,7 @@
 /*
- * Method pyramidkv: snapkv with token budgets that fall linearly over the layers (Cai et al. 2024,
- * "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv
- * 2406.02069, section 3.2 and its code): before the last `window` tokens, from 2 * budget - budget
- * / beta (first layer) to budget / beta (last).
+ * Method pyramidkv: snapkv with budgets that fall linearly (PyramidKV, Cai et al. 2024, arXiv
+ * 2406.02069, section 3.2 and its code), before the last `window` tokens from 2 * budget - budget /
+ * beta (first layer) to budget / beta (last).
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
- * Method quest: a step reads cache pages whose keys may have large scores (Tang et al. 2024,
- * "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference", arXiv 2406.10774, section
- * 3). Bound of q k in a page: sum over channels of max(q min, q max) of its keys.
+ * Method quest: a step reads cache pages whose keys may have large scores (Quest, Tang et al. 2024,
+ * arXiv 2406.10774, section 3). Bound of q k: sum over channels of max(q min, q max) of a page's
+ * keys.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
-/* Counts pages with a cached token; other methods may have dropped all of a page. */
+/* Counts pages with a cached token. */
 static size_t count_pages(const kvd_parameter_values *v, const uint32_t *position, size_t n)
 {
     const uint32_t page = (uint32_t)v->value[PAGE];
@@ -82,7 +82,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
         bound_keys(c, c->k + i * c->d, end - i, low, high, high + c->d);
         score[at] = bound(c, low, high);
     }
-    /* The last page, with the newest token, is always read and not ranked. */
+    /* The last page has the newest token and is always read. */
     status =
         status || kvd_tokens_keep_top(score, pages - 1, wanted > 1 ? wanted - 1 : 0, level, err);
     for (size_t i = 0, at = 0; !status && i < c->n; i++) {

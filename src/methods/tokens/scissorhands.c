@@ -55,9 +55,8 @@ static int count_bits(uint64_t x)
 }
 
 /*
- * Returns the last `history` queries that gave less than the mean, summed over `group` query heads
- * and times `history`. A prompt only partly in the history counts by its share. Whole numbers keep
- * equal counts equal.
+ * Returns how many of the last `history` queries gave less than the mean, over `group` query heads,
+ * times `history`; a prompt partly in the history counts by its share. Whole numbers keep ties.
  */
 static double unimportant(const entry *e, size_t history, int group)
 {

@@ -1,11 +1,11 @@
 /*
- * Method shadowkv: low-rank prompt keys and values in slower memory; steps read the chunks whose
- * mean key has the largest scores (Sun et al. 2024, "ShadowKV: KV Cache in Shadows for
- * High-Throughput Long-Context LLM Inference", arXiv 2410.21465, section 4, and its code).
+ * Method shadowkv: low-rank prompt keys, values in slower memory; steps read the chunks whose mean
+ * key has the largest scores (ShadowKV, Sun et al. 2024, arXiv 2410.21465, section 4, and its
+ * code).
  *
- * Keys X [n][n_kv_heads * d_head] before RoPE are stored as X V_r and V_r, the leading `rank` right
- * singular vectors. Landmark: mean key of a chunk. Outliers: chunks with the smallest cosine
- * between landmark and a key; their keys stay exact and are always read.
+ * Keys X [n][n_kv_heads * d_head] before RoPE are stored as X V_r and V_r, `rank` right singular
+ * vectors. Landmark: mean key of a chunk. Outliers: chunks with the smallest cosine of landmark and
+ * key, always read with exact keys.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -88,9 +88,7 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
     return least;
 }
 
-/*
- * Writes landmarks and outlier flags to the state. exact [n]: 1 for tokens whose keys stay exact.
- */
+/* Writes landmarks and outlier flags. exact [n]: 1 if a key stays exact. */
 static int find_landmarks(const shadowkv *q, shadow *s, const kvd_prompt_keys *p, uint8_t *exact,
                           kvd_err *err)
 {
@@ -124,7 +122,7 @@ static void round_to(kvd_dtype type, float *x, size_t n, void *rounded)
     kvd_to_f32(type, rounded, x, n);
 }
 
-/* Writes k [n][d] = X V_r V_r^T of one KV head, with X V_r and V_r rounded to the cache's type. */
+/* k [n][d] = X V_r V_r^T of one KV head; X V_r and V_r rounded to the cache's type. */
 static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *err)
 {
     const size_t wide = p->n_kv_heads * p->d, at = (size_t)p->kv_head * p->d;

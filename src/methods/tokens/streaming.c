@@ -1,7 +1,6 @@
 /*
- * Method streaming: keeps the first and the newest tokens, at their original RoPE positions (Xiao
- * et al. 2024, "Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453,
- * section 3.2).
+ * Method streaming: keeps the first and the newest tokens, at their RoPE positions (StreamingLLM,
+ * Xiao et al. 2024, arXiv 2309.17453, section 3.2).
  */
 #include "methods/tokens/tokens.h"
 

@@ -1,8 +1,7 @@
 /*
- * Method taskkv: keeps the whole prompt in the KV heads that differ most (He et al. 2025, "Task-KV:
- * Task-aware KV Cache Optimization via Semantic Differentiation of Attention Heads", arXiv
- * 2501.15113): attention outputs, averaged over the last `window` tokens and query heads, farthest
- * from their mean.
+ * Method taskkv: keeps the whole prompt in the KV heads that differ most (Task-KV, He et al. 2025,
+ * arXiv 2501.15113): attention outputs over the last `window` tokens and query heads, farthest from
+ * their mean.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,7 +27,7 @@ static size_t window_rows(const kvd_parameter_values *v)
     return (size_t)v->value[WINDOW];
 }
 
-/* Writes each KV head's semantic vector x [d] and its distance from the heads' mean. */
+/* Writes each KV head's semantic vector x [d] and distance from the mean. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -42,7 +41,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* Two heads are equally far: distances stay 0, so that rounding does not decide. */
+        /* Two heads are equally far: rounding must not decide. */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)
@@ -52,7 +51,6 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
     }
 }
 
-/* Divides a budget into first tokens, tokens chosen by score, and last tokens. */
 static void divide(const kvd_parameter_values *v, size_t budget, size_t *sink, size_t *middle,
                    size_t *last)
 {
@@ -110,7 +108,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->whole_heads = v->value[HEADS];
 }
 
-/* Returns the budget of the KV heads that do not keep all tokens. */
+/* Budget of the KV heads that do not keep all tokens. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     size_t sink, middle, last;

@@ -1,6 +1,6 @@
 /*
- * Methods of the tokens axis: decide after the prompt and every step which cached tokens of a KV
- * head are kept, lowered (fewer bits or dimensions) or dropped.
+ * Methods of the tokens axis: decide after the prompt and every step which cached tokens are kept,
+ * lowered (fewer bits or dimensions) or dropped.
  */
 #ifndef KVD_METHODS_TOKENS_TOKENS_H
 #define KVD_METHODS_TOKENS_TOKENS_H
@@ -13,21 +13,18 @@
 typedef struct {
     int layer, kv_head, group; /* group: query heads of the KV head */
     size_t n;
-    /* Tokens of the whole sequence if known in advance (evaluation of given text); otherwise n. */
+    /* Tokens of the whole sequence if known in advance, otherwise n. */
     size_t n_expected;
-    /* [n] Attention probabilities that a token received, over all rows and query heads. */
+    /* [n] Probabilities that a token received, over rows and query heads. */
     const double *mass;
-    /* [n] Part of `mass` from the token itself as a query. */
+    /* [n] Part of `mass` from the token itself. */
     const double *own;
     /* Rows at the end of the prompt that `recent` covers. */
     size_t window;
     const double *recent; /* [group][n] probabilities from the last `window` rows */
-    /*
-     * [n] Queries of all query heads that gave the token less than the mean, for the tokens of
-     * `recent`.
-     */
+    /* [n] Queries that gave less than the mean, for the tokens of `recent`. */
     const double *below;
-    /* [n] Log softmax denominator of row t, averaged over the query heads. */
+    /* [n] Log softmax denominator of a row, mean over query heads. */
     const double *log_denominator;
     /* [n] `mass` of the scores after `regularise`. */
     const double *score_mass;
@@ -47,8 +44,8 @@ typedef struct {
     int layer;
     size_t n;
     /*
-     * After RoPE: [rows][n_heads][d_head] and [rows][n_kv_heads][d_head]. rows: n, or 2 n with
-     * `repeats` (prompt and copy).
+     * After RoPE: [rows][n_heads][d_head], [rows][n_kv_heads][d_head]. rows: n, or 2 n with
+     * `repeats`.
      */
     const float *q, *k;
     size_t window; /* sliding window, as kvd_attention_in */
@@ -57,13 +54,13 @@ typedef struct {
 typedef struct {
     int n_layers;
     size_t n;
-    /* [n_layers][n] Log of the sum over query heads of token t's softmax denominators. */
+    /* [n_layers][n] Log of the sum over query heads of softmax denominators. */
     const double *log_denominator;
     /* [n_layers][observed] Numbers from `observe`, if given. */
     const double *observed;
 } kvd_prompt_layers;
 
-/* Attention of one decode step to a KV head's n cached tokens, the newest last. */
+/* Attention of a decode step to a KV head's n cached tokens, newest last. */
 typedef struct {
     int layer, kv_head, group;
     size_t n;
@@ -72,13 +69,13 @@ typedef struct {
     const float *prob;
     const float *score; /* [group][n] q.k / sqrt(d_head) */
     size_t now;         /* position of the newest token */
-    /* Tokens of the prompt and of the whole sequence. */
+    /* Tokens of the prompt; of the sequence. */
     size_t prompt, n_expected;
 } kvd_step_attention;
 
 typedef struct {
     size_t n;
-    /* [n] Level of each cached token; KVD_LEVEL_DROPPED may be merged into others. */
+    /* [n] Token levels; KVD_LEVEL_DROPPED may be merged. */
     const uint8_t *level;
     const float *k; /* [n][d_k] as attention reads them */
     const float *v; /* [n][d_v] as stored */
@@ -113,90 +110,79 @@ typedef struct {
 typedef struct kvd_tokens_method kvd_tokens_method;
 struct kvd_tokens_method {
     kvd_method_info info; /* must be the first member */
-    /* lowers: some tokens get KVD_LEVEL_LOW. only_lowers: and none is dropped. */
+    /* lowers: gives KVD_LEVEL_LOW. only_lowers: and drops nothing. */
     bool lowers, only_lowers;
     /* Bits per cached token without K and V. */
     double entry_bits;
     /* Eviction in the CUDA engine; NULL: not supported. */
     const kvd_tokens_eviction *eviction;
-    /* Returns the CUDA engine's rule for the choice of `select`. NULL: not supported. */
+    /* Returns the CUDA engine's rule for `select`. NULL: not supported. */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
     /* Returns the centroids of an open method with KVD_READ_CODES. */
     kvd_read_codes (*read_codes)(const void *self);
-    /* Returns the last prompt rows that kvd_prompt_attention.recent covers. NULL: 0. */
+    /* Returns the rows that kvd_prompt_attention.recent covers. NULL: 0. */
     size_t (*window)(const kvd_parameter_values *v);
     /*
-     * Returns a score with noise and temperature (Keyformer), for kvd_prompt_attention.score_mass.
-     * May be NULL.
+     * Returns a score with noise and temperature, for kvd_prompt_attention.score_mass. May be NULL.
      */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
-    /* Stores private data in *self. On failure it releases all; `close` is not called. */
+    /* Stores private data in *self. A failure frees all, without `close`. */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
-    /*
-     * Returns the state's bytes per KV head for at most n tokens; the cache allocates it zeroed.
-     * NULL: no state.
-     */
+    /* Returns the state's bytes per KV head for n tokens; allocated zeroed. NULL: no state. */
     size_t (*state_bytes)(const void *self, size_t n);
     /*
-     * repeats: a prompt is followed by a copy. observe (thread-safe) computes numbers for `rank`;
-     * NULL: softmax denominators. observed: doubles per layer for a prompt of n tokens.
+     * repeats: prompts are followed by copies. observe (thread-safe): numbers for `rank`; NULL:
+     * softmax denominators. observed: their doubles per layer.
      */
     bool repeats;
     size_t (*observed)(const void *self, size_t n);
     int (*observe)(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err);
     /*
-     * First pass: chooses levels in all layers before compression, [n_layers][n] or, with
-     * `observe`, [n_layers][n_kv_heads][n]; `prompt` reads them in kvd_prompt_attention.ranked.
-     * NULL: no first pass.
+     * First pass: chooses levels [n_layers][n] or, with `observe`, [n_layers][n_kv_heads][n], for
+     * kvd_prompt_attention.ranked. NULL: none.
      */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
-    /* Writes level [n] of one KV head, initially KVD_LEVEL_HIGH, and fills its state. */
+    /* Writes level [n], initially KVD_LEVEL_HIGH, and the state. */
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
     /*
-     * After a decode step: sets level [n] of a KV head's cached tokens; the newest begins at
-     * KVD_LEVEL_HIGH, and levels must not rise. After drops, `forget` reduces the state to the n
-     * remaining tokens, old indices kept [n].
+     * After a decode step: sets level [n], which must not rise; the newest begins at
+     * KVD_LEVEL_HIGH. `forget` reduces the state to n remaining tokens, old indices kept [n].
      */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
     /*
-     * prompt_heads and step_heads serve all n_heads KV heads of a layer; arrays have one element
-     * per head. Without `select`, exactly one of `prompt` and `prompt_heads`; at most one of `step`
-     * and `step_heads`.
+     * For all n_heads KV heads of a layer. Without `select`, exactly one of `prompt` and
+     * `prompt_heads`; at most one of `step` and `step_heads`.
      */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
     /*
-     * Merges dropped tokens after the prompt and, with merges_steps, after steps that drop. To
-     * merge token i, set into[i] (initially n) to a kept token, which becomes the mean weighted by
-     * `weight` (initially 1) at its position. NULL: none.
+     * Merges dropped tokens after prompts and (merges_steps) steps: into[i] (initially n) is the
+     * kept token, which becomes the mean by `weight` (initially 1). NULL: none.
      */
     bool merges_steps;
     int (*merge)(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err);
     /*
-     * After a prompt: writes approximate keys before RoPE to k [n][d] and their bits to *bits;
-     * exact[i] = 1 keeps key i. Fills the state. Requires `select`. May be NULL.
+     * After a prompt: approximate keys before RoPE in k [n][d], bits in *bits, state; exact[i] = 1
+     * keeps key i. Requires `select`. May be NULL.
      */
     int (*rebuild)(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err);
     /*
-     * Chooses the cached tokens that a step reads: read[i] (initially 1) = 0 skips token i.
-     * `prompt` may drop tokens; `prompt` and `step` may fill the state. NULL: all.
+     * Chooses what a step reads: read[i] (initially 1) = 0 skips token i. `prompt` may drop;
+     * `prompt` and `step` may fill the state. NULL: all.
      */
     int (*select)(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err);
-    /*
-     * Returns the stored side information of `select`, which every step reads, in bits, for n
-     * tokens of d numbers of number_bits bits.
-     */
+    /* Returns the bits by which `select` chooses, read by every step; n tokens of d numbers. */
     double (*select_bits)(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits);
 };
@@ -209,15 +195,12 @@ extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_
     kvd_tokens_windowkv, kvd_tokens_kvcrush, kvd_tokens_ems, kvd_tokens_elasticcache,
     kvd_tokens_taskkv, kvd_tokens_a2ats, kvd_tokens_mpcache, kvd_tokens_alisa, kvd_tokens_shadowkv;
 
-/* Returns the fraction of important tokens in a layer, for method importance. */
+/* Returns the fraction of important tokens in a layer. */
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers);
 /* Returns parameter `layers` of method importance. */
 int kvd_tokens_layers(const kvd_parameter_values *v);
 
-/*
- * Returns a budget parameter in tokens: below 1 a fraction of `of`, rounded down; otherwise a
- * number.
- */
+/* Returns a budget in tokens: below 1 a fraction of `of`, rounded down. */
 size_t kvd_tokens_budget(double value, size_t of);
 
 /* Largest value of a budget parameter; other parameters have less. */
@@ -226,14 +209,11 @@ enum { KVD_BUDGET_MOST = 1 << 24 };
 /* Fails if a budget is neither a fraction below 1 nor a whole number. */
 int kvd_tokens_check_budgets(const kvd_parameter_values *v, kvd_err *err);
 
-/*
- * `open` of methods whose first parameter is `budget`: stores `v` in *self. Fails if no token would
- * be kept.
- */
+/* `open` with first parameter `budget`: stores `v` in *self. Fails if no token stays. */
 int kvd_tokens_open_budget(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
 
-/* `budget` of methods that drop once, after the prompt, with `budget` as first parameter. */
+/* `budget` of methods that drop once, by parameter `budget`. */
 kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
 
@@ -241,10 +221,7 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
 } kvd_tokens_shaped;
-/*
- * `open` for private data kvd_tokens_shaped; `close` must be free(). _budget also checks the
- * budget, as kvd_tokens_open_budget.
- */
+/* `open` for private data kvd_tokens_shaped, freed by free(); _budget also checks the budget. */
 int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
 int kvd_tokens_open_shaped_budget(const kvd_parameter_values *v, const kvd_method_setup *s,
@@ -254,13 +231,11 @@ int kvd_tokens_open_shaped_budget(const kvd_parameter_values *v, const kvd_metho
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 
-/* `state_bytes` and `forget` for a state of one double per cached token. */
+/* `state_bytes` and `forget` of a double per cached token. */
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
-/*
- * Indices of the first parameters of snapkv, pyramidkv and adakv; KVD_WINDOW_KEYS: the next index.
- */
+/* First parameters of snapkv, pyramidkv and adakv; KVD_WINDOW_KEYS: the next. */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
 int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
@@ -269,35 +244,25 @@ void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
 /* `budget` of methods that drop once and keep the last `window` tokens. */
 kvd_evict_budget kvd_tokens_window_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
-/* Returns the prompt tokens before the last `window`, which always stay. */
+/* Returns the prompt tokens before the last `window`. */
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_attention *p);
 /*
- * Scores each token before the last `window`: probabilities summed over the last `window` queries,
- * query heads, and `kernel` tokens centred on it.
+ * Scores tokens before the last `window`: probabilities over its queries, query heads and `kernel`
+ * neighbours.
  */
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
 
-/* Returns n, or INT32_MAX if n is larger. */
 int32_t kvd_evict_count(size_t n);
-/*
- * Returns the budget of methods that drop at every step, keeping `recent` newest and `old` older
- * tokens.
- */
+/* Drops at every step, keeping `recent` newest and `old` older tokens. */
 kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r);
-/*
- * Returns the budget of methods that drop after the prompt, keeping `newest` newest and `old` older
- * tokens.
- */
+/* Drops after the prompt, keeping `newest` newest and `old` older tokens. */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
-/* Drops all of the first n tokens but the k largest scores; of equal scores, later tokens stay. */
+/* Drops the first n tokens but the k largest scores; later equal scores stay. */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);
 
-/*
- * Writes the probabilities of prompt token t for tokens 0 .. t in one query head to a [n]. Scratch:
- * product [n].
- */
+/* Writes prompt token t's probabilities for tokens 0 .. t to a [n]. Scratch: product [n]. */
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
 
@@ -309,8 +274,8 @@ double kvd_tokens_length(const float *x, size_t d);
 size_t kvd_tokens_least(const double *score, size_t n);
 
 /*
- * CUDA code, NULL without it. evict: equal drops per KV head; uneven: different drops; selection:
- * steps read a part; zdc: importance; leankv: sparsity; lower: lower.
+ * CUDA code or NULL. evict: equal drops per KV head; uneven: different; selection: partial reads;
+ * zdc: importance.
  */
 extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
     kvd_gpu_selection KVD_IF_LINKED, kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_zdc_received KVD_IF_LINKED,

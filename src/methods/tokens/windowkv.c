@@ -1,9 +1,7 @@
 /*
- * Method windowkv: keeps windows of consecutive tokens, equal in all layers of a group (Zuo et al.
- * 2025, "WindowKV: Task-Adaptive Group-Wise KV Cache Window Selection for Efficient LLM Inference",
- * arXiv 2503.17922, section 3, and its code). A window's score: mean probability from the prompt's
- * last tokens, with `largest` over its better half. Budgets fall from group to group as in
- * pyramidkv.
+ * Method windowkv: keeps windows of consecutive tokens, equal in all layers of a group (WindowKV,
+ * Zuo et al. 2025, arXiv 2503.17922, section 3, and its code). Score: mean probability from the
+ * prompt's last tokens, `largest`: over the better half. Budgets fall by group as in pyramidkv.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +52,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Returns the score of a window from the scores x [n] of its tokens. May sort x. */
+/* May sort the scores x [n] of the window. */
 static double score_of(const kvd_tokens_shaped *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
@@ -75,7 +73,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     const size_t old = old_of(w, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
-        /* Levels are already chosen: only a group's first layer computes scores. */
+        /* Only a group's first layer computes scores. */
         return 0;
     double *const a = malloc(3 * r->n * sizeof *a);
     if (!a)
@@ -110,7 +108,7 @@ static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
     return drop < n ? drop : n;
 }
 
-/* Sets level [old] of the windows with the smallest scores to KVD_LEVEL_DROPPED. */
+/* level [old] of the smallest windows becomes KVD_LEVEL_DROPPED. */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {
@@ -154,7 +152,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* The last window counts as full, so the budget may exceed the tokens that stay. */
+/* The last window counts as full: the budget may exceed what stays. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t rows = (size_t)v->value[WINDOW], review = (size_t)v->value[REVIEW],

@@ -13,13 +13,10 @@ static const char what[] = "eviction";
 
 typedef struct {
     size_t tokens, entries;
-    /* Cached tokens after the latest iteration, even if the request has finished. */
+    /* Cached tokens after the latest iteration. */
     double held;
     int32_t merged; /* kvd_evict_merging.merged before the request */
-    /*
-     * For rule.fixed: ring of the entries that steps may drop, position of the oldest, and number
-     * of entries.
-     */
+    /* For rule.fixed: entries that steps may drop, as a ring; its oldest; its size. */
     int32_t *place;
     size_t oldest, places;
 } evict_slot;
@@ -30,24 +27,24 @@ typedef struct {
     kvd_evict_state state;
     const char *name;
     bool steps;
-    /* True if steps drop by score; scores and positions of tokens are then stored. */
+    /* True if steps drop by score, which needs scores and positions. */
     bool notes;
     size_t n_slots, max_len, n_q8;
     evict_slot *slot;
     kvd_evict_budget *budget;
     kvd_evict_budget *there;
-    /* Data of merging rules; `merged` [n_slots] is merging.merged in pinned host memory. */
+    /* `merged` [n_slots] is merging.merged in pinned memory. */
     kvd_evict_merging merging;
     int32_t *merged;
     float *mass, *score, *lse, *lse_steps, *work;
     float *distance;
     int32_t *kept;
-    /* joined: tensor-parallel GPUs add up scores, because all KV heads keep the same tokens. */
+    /* joined: tensor-parallel GPUs add up scores. */
     bool joined;
     float *sums;
     /* RoPE: [1] of layers with rope_local_theta, [0] of all others. */
     kvd_evict_expected expected[2];
-    /* Bytes per token in layers without a window: K, V, score and position of all heads. */
+    /* Bytes per token without window: K, V, score and position of all heads. */
     double entry_bytes;
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -99,7 +96,7 @@ static int set_budget(evict *e, const kvd_slice *s, size_t prompt, kvd_err *err)
     return 0;
 }
 
-/* Fills the ring of entries that steps may drop, if the rule has fixed indices. */
+/* Fills the ring of entries, if the rule has fixed indices. */
 static void list_places(const evict *e, size_t slot)
 {
     evict_slot *const s = &e->slot[slot];
@@ -110,10 +107,7 @@ static void list_places(const evict *e, size_t slot)
         s->place[i] = (int32_t)(at + i);
 }
 
-/*
- * For rule.fixed: chooses the dropped entry, the oldest after the first `at`; the newest entry
- * takes its place.
- */
+/* For rule.fixed: drops the oldest entry after the first `at`; the newest takes its place. */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
     evict_slot *const slot = &e->slot[s->slot];
@@ -143,7 +137,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             changed = changed || e->rule.fixed;
             continue;
         }
-        /* In timing runs that begin with decode steps, uncomputed tokens count as the prompt. */
+        /* In timing runs, uncomputed tokens count as the prompt. */
         if (i >= it->n_steps && s->before)
             return kvd_fail(err,
                             "method '%s' compresses a prompt in one piece: it goes without chunks",
@@ -183,7 +177,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         slot->held = (double)slot->entries;
         if (s->last)
             slot->tokens = slot->entries = 0;
-        else /* keeps only pages for the entries and the next token */
+        else /* keeps pages for the entries and the next token */
             kvd_pages_keep(m->cache->pages, s->slot, slot->entries + 1);
     }
     return 0;
@@ -311,10 +305,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
         a.expected = expected_of(e, r->layer);
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
-    /*
-     * Scores come from keys of all d_head dimensions; kvd_evict_choose moves the stored, perhaps
-     * projected rows.
-     */
+    /* Scores come from whole keys; kvd_evict_choose moves the stored rows. */
     kvd_evict_prompts_args whole = a;
     if (c->whole) {
         whole.map = c->whole[r->layer].map;
@@ -351,10 +342,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/*
- * Returns the bytes of score, position and history of a cached token, or 0 if steps drop without
- * scores.
- */
+/* Returns the bytes of score, position and history of a token; 0 without scores. */
 static size_t entry_state_bytes(const evict *e)
 {
     return sizeof *e->state.score + sizeof *e->state.position +
@@ -397,7 +385,7 @@ static int make_merging(evict *e, cudaStream_t stream, kvd_err *err)
                : 0;
 }
 
-/* Zeroed scores and positions serve timing runs, which do not compute them. */
+/* Timing runs read zeroed scores and positions. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     evict *const e = of(m);
@@ -434,8 +422,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 }
 
 /*
- * Fills x->future, device [positions][half][2]: mean cosine and sine of each RoPE pair over
- * positions n .. n + future - 1. `local`: layers with rope_local_theta.
+ * x->future, device [positions][half][2]: mean cosine and sine of RoPE over positions n .. n +
+ * future - 1. `local`: layers with rope_local_theta.
  */
 static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
 {
@@ -599,10 +587,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     describe(e, plan);
     if (make_work(e, err))
         return -1;
-    /*
-     * Only some rules read the attention kernel's denominators; with a temperature, eviction
-     * kernels compute their own.
-     */
+    /* With a temperature, eviction kernels compute their own denominators. */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
                        (e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0));

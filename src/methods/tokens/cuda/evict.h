@@ -1,10 +1,8 @@
 /*
- * Eviction on the device: chooses the cached tokens (entries) of each KV head that stay after a
- * prompt or step.
+ * Eviction on the device: chooses the cached tokens (entries) of each KV head that stay.
  *
- * Pages hold entries in any order, with RoPE applied to keys. All KV heads of all layers hold
- * equally many. If scores are equal, the earlier token is dropped, as on the CPU. Launchers follow
- * model/pass/cuda/blocks.h.
+ * Pages hold entries in any order, keys after RoPE; all KV heads hold equally many. If scores are
+ * equal, the earlier token is dropped. Launchers follow model/pass/cuda/blocks.h.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_H
 #define KVD_METHODS_TOKENS_CUDA_EVICT_H
@@ -19,45 +17,42 @@
 extern "C" {
 #endif
 
-/*
- * Device scores and positions of cached tokens, [n_slots][n_layers][kv_head][room]. layer: index of
- * the current launch's layer.
- */
+/* Device scores and positions [n_slots][n_layers][kv_head][room]. layer: of the launch. */
 typedef struct {
     float *score;
     uint32_t *position;
     /*
-     * KVD_EVICT_PIVOTAL: history of each token, newest step in bit 0; 1: less than the mean
-     * probability. `score` then counts prompt queries only.
+     * KVD_EVICT_PIVOTAL: history bits, newest step in bit 0; 1: below the mean probability. `score`
+     * counts the prompt only.
      */
     uint64_t *rows;
     int32_t n_slots, n_layers, room, layer;
 } kvd_evict_state;
 
-/* Device data of rules that merge tokens (kvd_evict_rule.merge). */
+/* Device data of merging rules (kvd_evict_rule.merge). */
 typedef struct {
     /*
-     * Scratch [n_kv_heads][n_q8]. into: index in `kept` of the receiving token, -1: none. weight:
-     * weight in the mean. Both by index in `kept`. length: 1 / |key| of every token.
+     * Scratch [n_kv_heads][n_q8]. into: receiving token (-1: none), weight: in the mean, both by
+     * index in `kept`. length: 1 / |key|.
      */
     int32_t *into;
     float *weight, *length;
     /*
-     * [slot][layer][kv_head] Running mean of cosines between dropped and nearest kept tokens
-     * (KVD_MERGE_LIKE); NaN: none yet.
+     * [slot][layer][kv_head] Running mean of dropped tokens' cosines (KVD_MERGE_LIKE); NaN: none
+     * yet.
      */
     double *threshold;
-    int32_t *merged; /* [slot] number of merged tokens, added up by launches */
+    int32_t *merged; /* [slot] merged tokens, added up */
     /* [slot][n_kv_heads] Tokens that stay (KVD_MERGE_RUNS); NULL: by budget. */
     int32_t *count;
-    /* Scratch [batch][n_kv_heads]: cache index of the dropped token; -1: none. */
+    /* Scratch [batch][n_kv_heads]: index of the dropped token; -1: none. */
     int32_t *victim;
     void *near; /* scratch, kvd_evict_near_bytes bytes */
 } kvd_evict_merging;
 
 /*
- * RoPE of a layer and scratch for KVD_EVICT_EXPECTED; all heads have width d_head. `interleaved`
- * pairs dimensions 2 i and 2 i + 1, otherwise i and i + dims/2.
+ * RoPE and scratch for KVD_EVICT_EXPECTED. `interleaved` pairs 2 i and 2 i + 1, otherwise i and i +
+ * dims/2.
  */
 typedef struct {
     int32_t dims, half; /* dimensions that RoPE rotates; d_head / 2 */
@@ -65,11 +60,11 @@ typedef struct {
     /* Device [positions][half] kvd_rope_tables; NULL without RoPE. */
     const float *cosine, *sine;
     /*
-     * Device [positions][half][2], row n: mean cosine and sine of each pair over positions n .. n +
-     * rule.future - 1.
+     * Device [positions][half][2] Mean cosine and sine over positions n .. n + rule.future - 1, row
+     * n.
      */
     const float *future;
-    /* Square of the factor that kvd_rope_tables puts into cosines and sines. */
+    /* Square of kvd_rope_tables' constant factor. */
     float square;
     float *work; /* device, kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
@@ -78,43 +73,37 @@ typedef struct {
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
-    /* If state.score is NULL, scores and positions are not stored. */
+    /* NULL state.score: scores and positions are not stored. */
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t hopper;
-    /* Model layer; prompts; Q rows; pages per table row; longest prompt in tokens. */
+    /* Model layer, prompts, Q rows, page table row length, longest prompt. */
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
-     * Device [batch]: first row in `q`, tokens, slot of each prompt. KVD_EVICT_REPEATED doubles the
-     * rows in `q` and cache: prompt, then its copy.
+     * Device [batch]: first row in `q`, tokens, slot. KVD_EVICT_REPEATED doubles rows: prompt, then
+     * copy.
      */
     const int32_t *q_start, *q_len, *slot;
     /* Device [batch][max_pages]. */
     const int32_t *page_table;
-    /* Queries on the device, in layout BLOCKED (kernels/layout.h). */
+    /* Device queries, BLOCKED (kernels/layout.h). */
     const void *q;
     void *pool; /* device pages with K and V of the layer */
-    /*
-     * Device [n_heads][n_q8] ln of softmax denominators; overwritten if the rule has a temperature.
-     */
+    /* Device [n_heads][n_q8] ln of softmax denominators; overwritten with a temperature. */
     float *lse;
-    /*
-     * Device scratch [n_heads][n_q8]: token scores per query head, such as sums of received
-     * probabilities. Unused for ranking by keys or position.
-     */
+    /* Device scratch [n_heads][n_q8]: token scores per query head, from received probabilities. */
     float *mass;
-    /* Device scratch [n_q8] for rule.anchor: distance of each token from the anchor. */
+    /* Device scratch [n_q8] for rule.anchor: distance from the anchor. */
     float *distance;
     /*
-     * 1: `mass` and `distance` of kvd_evict_sum_heads are summed over tensor-parallel GPUs with
-     * n_heads query heads. For rule.whole_layer.
+     * 1: `mass` and `distance` are summed over tensor-parallel GPUs with n_heads query heads
+     * (rule.whole_layer).
      */
     int32_t summed, n_heads;
-    /* Device output [n_kv_heads][n_q8]: token scores; not with KVD_EVICT_FIRST. */
+    /* Device output [n_kv_heads][n_q8] token scores, except KVD_EVICT_FIRST. */
     float *score;
     /*
-     * Device output [n_kv_heads][n_q8]: indices of tokens that stay, rising; merging rules append
-     * all others, rising.
+     * Device output [n_kv_heads][n_q8]: tokens that stay, rising; if tokens merge, then all others.
      */
     int32_t *kept;
     kvd_evict_merging merging;
@@ -122,14 +111,13 @@ typedef struct {
 } kvd_evict_prompts_args;
 
 /*
- * Scores prompt tokens, chooses those that stay and moves their K and V to the front of the pages.
- * Prompts must start at position 0.
+ * Scores prompt tokens and moves those that stay to the front of the pages. Prompts must start at
+ * position 0.
  */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Steps of kvd_evict_prompts: _score and _score_sm90 (sm_90 only) write `mass`; _score_keys and
- * _score_expected write `score`; _score_any picks one of the four. Then _choose chooses and moves
- * tokens.
+ * Steps of kvd_evict_prompts. _score and _score_sm90 write `mass`, _score_keys and _score_expected
+ * `score`; _score_any picks one. _choose then moves tokens.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -138,16 +126,15 @@ cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStr
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * With rule.whole_layer on several GPUs: sums `mass` over this GPU's query heads into its first
- * row, and fills `distance`. The caller must add both [n_q8] over the GPUs before kvd_evict_choose.
+ * With rule.whole_layer on several GPUs: sums `mass` over query heads into its first row and fills
+ * `distance`. The caller adds both [n_q8] over GPUs before kvd_evict_choose.
  */
 cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Drops equal tokens in all KV heads (mpcache.c).
- * kvd_evict_mark: mass [q_start + t] = 1 if one of the last `rows` (fraction of the prompt) gives
- * token t a mean probability of at least `threshold`; otherwise 0.
- * kvd_evict_marked: drops tokens with mass 0 except the newest, fills `kept`, writes their number
- * to length [batch] and keep_old of args->budget [slot], and moves K and V.
+ * _mark: mass [q_start + t] = 1 if one of the last `rows` (fraction) gives token t mean probability
+ * >= threshold, else 0.
+ * _marked: drops tokens with mass 0 except the newest, fills `kept`, length [batch] and keep_old of
+ * args->budget [slot], moves K and V.
  */
 cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
                            cudaStream_t stream);
@@ -155,67 +142,53 @@ cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length
                              kvd_evict_budget *budget, cudaStream_t stream);
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
 /*
- * Merges dropped prompt tokens into kept ones in the pages. `kept` must list kept tokens, then all
- * others. Called by kvd_evict_choose.
+ * Merges dropped prompt tokens into kept ones, in the pages. `kept` must list kept tokens, then all
+ * others.
  */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/*
- * KVD_MERGE_RUNS: finds runs of adjacent similar tokens from `mass` (overwritten); fills `kept`,
- * merging.count and weights.
- */
+/* KVD_MERGE_RUNS: fills `kept`, merging.count and weights from `mass`, which is overwritten. */
 cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
-/* Arguments of kvd_evict_steps: one decode step per request, in one layer. */
+/* Arguments of kvd_evict_steps: one decode step per request, one layer. */
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t layer, batch, max_pages, splits;
-    /*
-     * Device [batch]: cached tokens, newest included, and slot; slots from n_slots on are padding.
-     */
+    /* Device [batch]: cached tokens, newest included; slot (n_slots and above: padding). */
     const int32_t *kv_len, *slot;
     const uint32_t *at;        /* device [batch]: position of the newest token */
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
-    /*
-     * Device [batch][n_heads] ln of softmax denominators; not with a temperature or
-     * KVD_EVICT_FIRST.
-     */
+    /* Device [batch][n_heads] ln of softmax denominators, unless temperature or KVD_EVICT_FIRST. */
     const float *lse;
     /* Scratch, kvd_evict_steps_bytes bytes, for a temperature or KVD_EVICT_PIVOTAL. */
     float *work;
     /*
-     * Device [batch][room] with rule.whole_layer on several GPUs, else NULL. kvd_evict_steps then
-     * writes score sums over this GPU's KV heads; the caller adds them over GPUs and calls
-     * kvd_evict_steps_drop.
+     * Device [batch][room] with rule.whole_layer on several GPUs, else NULL: receives score sums
+     * over KV heads, which the caller adds over GPUs before kvd_evict_steps_drop.
      */
     float *sums;
     kvd_evict_merging merging;
 } kvd_evict_steps_args;
 
 /*
- * Adds the step's probabilities to the scores (not with KVD_EVICT_FIRST), drops surplus tokens and
- * moves the highest indices to freed ones. splits: CTAs per KV head; 1, 2, 4 or 8 on sm_90, else 1.
+ * Adds probabilities to scores (not with KVD_EVICT_FIRST), drops surplus tokens and moves the
+ * highest indices to freed ones. splits: CTAs per KV head, 1, 2, 4 or 8 on sm_90, else 1.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *args, cudaStream_t stream);
-/* Writes args->sums. Called by kvd_evict_steps. */
 cudaError_t kvd_evict_steps_sum(const kvd_evict_steps_args *args, cudaStream_t stream);
 /* Returns the bytes of kvd_evict_steps_args.work for `room` cached tokens per KV head. */
 size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room);
-/*
- * Merges the token at merging.victim of each KV head and moves the newest token to its place.
- * Called by kvd_evict_steps.
- */
+/* Merges the token at merging.victim and moves the newest token to its place. */
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
- * _work allocates scratch of n elements for prompts; _slots allocates zeroed counts of merged
- * tokens per slot. *host [n_slots]: zeroed pinned memory, to be freed with cudaFreeHost. *m owns
- * device memory.
+ * _work: scratch of n elements for prompts. _slots: zeroed counts of merged tokens; *host [n_slots]
+ * is pinned, to be freed with cudaFreeHost. *m owns device memory.
  */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
@@ -237,26 +210,22 @@ static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
     return newest + (old < (size_t)b->keep_old ? old : (size_t)b->keep_old);
 }
 
-/* Functions for tests, which read the state of methods. */
+/* For tests. */
 
 /*
- * Copies scores and positions of a KV head's cached tokens to host arrays, with room for the
- * longest request, and sets `*n`. Only for methods whose steps drop by score.
+ * Copies scores and positions of a KV head's cached tokens to host arrays, sized for the longest
+ * request. Only for methods whose steps drop by score.
  */
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,
                        uint32_t *position, size_t *n, kvd_err *err);
 
-/*
- * Return the cached tokens, and the pages, of a slot's KV head. Only for methods whose KV heads may
- * hold different numbers of tokens.
- */
+/* Return cached tokens, and pages, of a KV head; only if heads may hold different numbers. */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 
 /*
- * Copies the page indices, rising, that a KV head chose in decode step `step` of the latest
- * iteration (last layer) to the host; *n: pages, *tokens: tokens in them. Only for methods that
- * choose pages at every step.
+ * Copies the pages that a KV head chose in decode step `step` (last layer), rising; *tokens: tokens
+ * in them. Only for methods that choose pages.
  */
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err);

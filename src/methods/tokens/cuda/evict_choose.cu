@@ -1,6 +1,6 @@
 /*
- * Chooses prompt tokens that stay and moves their rows to the front of the pages. move_kernel moves
- * token kept[i] to index i <= kept[i]; each RUN of tokens is read completely before it is written.
+ * Chooses prompt tokens and moves their rows to the front of the pages: token kept[i] to index i <=
+ * kept[i]; each RUN is read before it is written.
  */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -84,10 +84,7 @@ __global__ void __launch_bounds__(CHOOSE)
     sum_heads<CHOOSE>(a, 0, a.map.n_heads, at, a.q_len[b], a.mass + at);
 }
 
-/*
- * KVD_EVICT_IMPORTANT: `score` enters as probabilities summed over the last `window` queries,
- * `mass` over all.
- */
+/* KVD_EVICT_IMPORTANT. Input: `score` sums the last `window` queries, `mass` all. */
 __global__ void __launch_bounds__(CHOOSE)
     importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -120,8 +117,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * A token's bit in a query head is 1 if its probability is among the `keep_old` largest. Its
- * distance counts the heads where the bit differs from the anchor's.
+ * Sets bits of the `keep_old` most probable tokens per query head; distance: heads whose bit
+ * differs from the anchor's.
  */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -143,8 +140,8 @@ __global__ void __launch_bounds__(BITS)
 }
 
 /*
- * Keeps the largest scores and every k-th other token by distance from the anchor, in all KV heads.
- * score[t] of head 0 becomes INFINITY if t stays.
+ * Keeps the largest scores and every k-th other token by distance, in all KV heads: score[t] of
+ * head 0 becomes INFINITY.
  */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -170,7 +167,7 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* For each distance d, threads count the dropped tokens of their parts, then number them. */
+    /* For each distance d, counts the dropped tokens of the thread's part, then numbers them. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)
@@ -266,7 +263,7 @@ void move(const kvd_evict_prompts_args *a, cudaStream_t stream)
                   stream>>>(*a);
 }
 
-/* Sums the scores of all tokens but the newest over the KV heads. */
+/* Sums the scores of all tokens but the newest over KV heads. */
 __global__ void __launch_bounds__(CHOOSE)
     sums_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -316,7 +313,7 @@ extern "C" cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *a, cuda
     return cudaGetLastError();
 }
 
-/* Keeps a layer's tokens with large scores and a selection that represents the others. */
+/* Keeps large scores and representatives of other tokens. */
 static cudaError_t represent(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     if (!a->distance || !a->mass || a->rule.ranking != KVD_EVICT_ATTENTION || a->state.score)
@@ -340,9 +337,7 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    /*
-     * With rule.whole_layer, every CTA reads `mass` of all heads: smoothing must not overwrite it.
-     */
+    /* With rule.whole_layer every CTA reads `mass` of all heads, so it must not be smoothed. */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))
         return cudaErrorInvalidValue;

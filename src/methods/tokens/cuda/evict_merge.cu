@@ -1,10 +1,10 @@
 /*
- * Merges dropped tokens i into kept tokens j of their KV head, K and V in the pages:
+ * Merges dropped tokens i into kept tokens j of their KV head, in the pages:
  *
  *     x_j = (w_j x_j + sum of w_i x_i) / (w_j + sum of w_i)
  *
- * Each kvd_merge_kind's kernel writes j and w; merge_kernel computes the means, over rising i, so
- * equal inputs give equal bits.
+ * Kernels per kvd_merge_kind write j and w; merge_kernel sums over rising i, so equal inputs give
+ * equal bits.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -29,10 +29,10 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* KV head of n tokens; list: the m tokens that stay, then the dropped ones, each in order. */
+/* KV head of n tokens; list: m tokens that stay, then dropped ones, in order. */
 struct entries {
     int n, m;
-    size_t row; /* index of the prompt's first element in [n_kv_heads][n_q8] */
+    size_t row; /* the prompt's first element in [n_kv_heads][n_q8] */
     const int32_t *list, *page;
     uint16_t *keys; /* keys in page 0 of the pool; values follow */
 };
@@ -55,7 +55,6 @@ __device__ __forceinline__ float wide(uint16_t x)
     return __uint_as_float((uint32_t)x << 16);
 }
 
-/* Adds the dot product of 8 bf16 pairs to sum. */
 __device__ __forceinline__ float add_product(uint4 x, uint4 y, float sum)
 {
     const uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
@@ -68,7 +67,6 @@ __device__ __forceinline__ float add_product(uint4 x, uint4 y, float sum)
     return sum;
 }
 
-/* Adds the squared distance of 8 bf16 pairs to sum. */
 __device__ __forceinline__ float add_square(uint4 x, uint4 y, float sum)
 {
     const uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
@@ -98,7 +96,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[e.row + (size_t)t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
-/* Loads the keys of 32 list tokens, from element `from` on, as mma.sync fragments. */
+/* Loads the keys of 32 list tokens as mma.sync fragments. */
 __device__ __forceinline__ void hold(const entries &e, int page_elements, int d, int from, int lane,
                                      uint32_t (&x)[2][STEPS][4])
 {
@@ -132,8 +130,8 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
 }
 
 /*
- * Returns how many tokens at the list's start may receive dropped ones. KVD_MERGE_IMPORTANT
- * excludes the prompt's last `window`.
+ * Returns how many of the list's first tokens may receive others. KVD_MERGE_IMPORTANT excludes the
+ * last `window`.
  */
 __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const entries &e, int b)
 {
@@ -141,8 +139,8 @@ __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const
 }
 
 /*
- * Finds each dropped token's most similar kept token by cosine; writes list index `into` and cosine
- * `weight`. Ties: the first, with KVD_MERGE_IMPORTANT the last.
+ * Finds each dropped token's kept token with the largest cosine: list index `into`, cosine
+ * `weight`. Ties: first; KVD_MERGE_IMPORTANT: last.
  */
 __global__ void __launch_bounds__(THREADS, 4)
     similar_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -222,7 +220,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     }
 }
 
-/* Merges dropped tokens whose cosine is at least the KV head's mean. */
+/* Merges tokens whose cosine is at least the KV head's mean. */
 __global__ void __launch_bounds__(RULE)
     like_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -245,10 +243,7 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/*
- * Merges dropped tokens with the largest scores if their cosines reach rule.cosine. Weights are
- * scores.
- */
+/* Merges the largest scores whose cosines reach rule.cosine; weights are scores. */
 __global__ void __launch_bounds__(RULE)
     important_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -274,8 +269,8 @@ __global__ void __launch_bounds__(RULE)
 }
 
 /*
- * Merges each dropped token into the kept token nearest by position (ties: earlier). The first
- * `sink` tokens and the last receive none.
+ * Merges into the kept token nearest by position (ties: earlier), except the first `sink` and the
+ * last.
  */
 __global__ void __launch_bounds__(THREADS)
     nearest_position_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -293,7 +288,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + (size_t)p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums the heads' probabilities of each token. Sets `into` to 1 for tokens not to be merged. */
+/* Sums probabilities over heads; `into` = 1: not to be merged. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -311,7 +306,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.into[row + (size_t)t] = key_of(score[t], t) >= least;
 }
 
-/* Sets `length` to 1 if a token joins the run of the token before it, else 0. */
+/* length = 1 if a token joins the run before it, else 0. */
 __global__ void __launch_bounds__(THREADS)
     joined_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -339,7 +334,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[row + (size_t)t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
-/* Run j of a KV head: tokens from .. to - 1 become token `pivot`; m tokens remain. */
+/* Tokens from .. to - 1 become token `pivot`; m tokens remain. */
 struct run {
     int from, to, pivot, j, m;
 };
@@ -350,14 +345,14 @@ __device__ __forceinline__ int place_in(const run &r, int t)
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
 }
 
-/* Returns the first tokens of a KV head's runs, stored in `mass`. */
+/* Returns the first tokens of a KV head's runs, kept in `mass`. */
 __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, int g, int b)
 {
     return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 +
                                        (size_t)a.q_start[b]);
 }
 
-/* Finds a KV head's runs and pivots; writes kept tokens and `into`. */
+/* Finds runs and pivots; writes kept tokens and `into`. */
 __global__ void __launch_bounds__(RANK)
     runs_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -398,10 +393,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.count[a.slot[b] * a.map.n_kv_heads + g] = runs + n - old;
 }
 
-/*
- * Weights in runs: exp(-x^2 / y^2), x the key's distance from the pivot's key, y the mean of x over
- * the run.
- */
+/* Weights exp(-x^2 / y^2): x, the distance from the pivot's key; y, its mean over the run. */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -507,7 +499,7 @@ struct candidate {
     int place, unused;
 };
 
-/* Returns a sort key; of equal cosines, earlier positions have larger keys. */
+/* Returns a sort key: larger cosine, then earlier position. */
 __device__ __forceinline__ u64 key_at(float cosine, uint32_t position)
 {
     return (key_of(cosine, 0) & 0xffffffffull << 32) | (u64)(uint32_t)~position;
@@ -526,7 +518,7 @@ __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int sl
            (size_t)g;
 }
 
-/* Finds the CTA's token with the key most similar to the dropped token's. */
+/* Finds the CTA's key most similar to the dropped token's. */
 __global__ void __launch_bounds__(NEAR)
     nearest_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -580,8 +572,8 @@ __global__ void __launch_bounds__(NEAR)
 }
 
 /*
- * Merges the dropped token into the nearest if their cosine reaches the running mean, which then
- * includes it. Moves the newest token to its place.
+ * Merges the dropped token if its cosine reaches the running mean, which then includes it. The
+ * newest token takes its place.
  */
 __global__ void __launch_bounds__(MERGE)
     merge_step_kernel(const __grid_constant__ kvd_evict_steps_args a, int splits)

@@ -3,12 +3,12 @@
  *
  *     mass[k] = sum over rows t >= k of exp(s_tk - lse_t), s = q k / sqrt(d_head)
  *
- * With temperature tau, s becomes (s + noise_k) / tau and lse is computed first. KVD_EVICT_PIVOTAL:
- * mass[k] = -(rows t with exp(s_tk - lse_t) < 1 / (t + 1)). KVD_EVICT_REPEATED: largest probability
- * over rows t of the prompt's copy.
+ * Temperature tau: (s + noise_k) / tau in place of s, lse computed first. KVD_EVICT_PIVOTAL: -(rows
+ * t with exp(s_tk - lse_t) < 1 / (t + 1)). KVD_EVICT_REPEATED: largest probability over rows of the
+ * copy.
  *
- * A CTA keeps 128 tokens of one operand in registers; tiles of 64 (32 above width 128) of the other
- * pass through shared memory and are summed separately, for precision.
+ * 128 tokens of one operand are in registers; tiles of 64 (32 above width 128) of the other are
+ * summed separately, for precision.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/gumbel.h"
@@ -87,10 +87,7 @@ __device__ __forceinline__ float below_mean(float p, int t)
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/*
- * Adds the tile's tokens `other` and `other` + 1 to the lane's four sums. MASKED skips keys after
- * the query.
- */
+/* Adds tokens `other` and `other` + 1 to the lane's sums. MASKED skips keys after the query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,
@@ -136,9 +133,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/*
- * LOGS writes log denominators to `lse`, other kinds write `mass`. WIDTH: largest width of Q and K.
- */
+/* LOGS writes `lse`, other kinds `mass`. WIDTH: largest width of Q and K. */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ params p)
@@ -243,10 +238,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     }
 }
 
-/*
- * A CTA sums probabilities of all query heads for 128 keys. Only the prompt's last `rows` rows
- * count.
- */
+/* Sums all query heads' probabilities for 128 keys, over the prompt's last `rows` rows. */
 __global__ void __launch_bounds__(THREADS, 2)
     mark_kernel(const __grid_constant__ params p, double last, float threshold)
 {

@@ -1,6 +1,6 @@
 /*
- * The sums of evict_score.cu with sm_90's wgmma and bulk copies; two CTAs per SM balance tensor
- * cores and exponentials. KVD_EVICT_REPEATED finds a key's largest exponent before one exponential.
+ * evict_score.cu with sm_90's wgmma and bulk copies. KVD_EVICT_REPEATED needs one exponential per
+ * key: of the largest exponent.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -44,7 +44,7 @@ struct side {
     const int32_t *page;
     int page_elements, d, n;
 
-    /* Returns the bytes to copy for tokens t .. t + 63, up to the group of 8 with token n - 1. */
+    /* Returns the bytes of tokens t .. t + 63, rounded up to the group of 8 with n - 1. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -59,7 +59,7 @@ struct side {
     }
 };
 
-/* Starts copying 128 tokens (for queries, also `lse`) to shared memory. Called by one thread. */
+/* Starts copying 128 tokens (queries: also `lse`), by one thread. */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
 {
@@ -80,8 +80,8 @@ struct totals {
 };
 
 /*
- * Adds a tile's products x = q k to tokens `token` and `token` + 8; other: the thread's first token
- * in the tile. MASKED skips keys after the query.
+ * Adds a tile's x = q k to `token` and `token` + 8. other: first token in the tile. MASKED skips
+ * keys after the query.
  */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
@@ -136,10 +136,7 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
     t.sum[1] += part[1];
 }
 
-/*
- * Multiplies 128 queries (or keys) in shared memory by tiles of the other operand. STEPS is d_qk /
- * 16.
- */
+/* Multiplies 128 shared queries (or keys) by tiles of the other operand. STEPS: d_qk / 16. */
 template <kind KIND, int STEPS>
 __device__ __forceinline__ void pass(const params &p, shared &s, const side &held,
                                      const side &moves, int block, const float *lse, uint64_t head,

@@ -1,7 +1,7 @@
 /*
- * After a decode step's attention: recomputes q k, adds probabilities to the scores of cached
- * tokens (entries) and finds the dropped entry. CTAs of a cluster divide a KV head's entries. Equal
- * inputs give equal bits, but another cluster size rounds softmax denominators differently.
+ * After a decode step: recomputes q k, adds probabilities to the scores of cached tokens (entries)
+ * and finds the entry to drop. A cluster's CTAs divide a KV head. Another cluster size rounds
+ * denominators differently.
  */
 #include <cooperative_groups.h>
 
@@ -21,13 +21,10 @@ enum {
     LAYER_WARPS = 32,
     DROP = 512
 };
-/*
- * SUMS adds probabilities to scores, TEMPERED those of a noisy softmax, COUNTS appends history
- * bits.
- */
+/* SUMS: adds probabilities; TEMPERED: of a noisy softmax; COUNTS: appends history bits. */
 enum kind { SUMS, TEMPERED, COUNTS };
 
-/* Waits for all CTAs of a KV head and makes their shared memory visible. */
+/* Waits for all CTAs of a KV head; their shared memory is then visible. */
 __device__ __forceinline__ void head_barrier()
 {
 #if __CUDA_ARCH__ >= 900
@@ -93,7 +90,7 @@ __device__ __forceinline__ step_queries<HALVES, BLOCKS> queries_of(const kvd_evi
             a.map.q_offset + w.g * a.map.group, a.map.group, a.map.d_qk[w.g]};
 }
 
-/* Multiplies the queries by the keys of tokens e .. e + 15, as step_products. */
+/* Multiplies queries by keys e .. e + 15, as step_products. */
 template <int HALVES, int BLOCKS>
 __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
                                          const step_queries<HALVES, BLOCKS> &q, int e,
@@ -182,7 +179,7 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/* Adds p to the score of token i; `least` becomes token i if it may be dropped and scores less. */
+/* Adds p to a score; `least` becomes token i if smaller and droppable. */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
@@ -194,10 +191,7 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
         take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position, i});
 }
 
-/*
- * Adds the step's probabilities from scores w.x (rules with a temperature). Returns this thread's
- * eviction candidate.
- */
+/* Adds probabilities from w.x (with a temperature). Returns the thread's eviction candidate. */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
@@ -227,7 +221,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
     return least;
 }
 
-/* Appends a bit to the history of token i; new token n - 1 begins with it. */
+/* Appends a history bit; new token n - 1 begins with it. */
 __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 {
     const bool old = i < w.n - 1;
@@ -239,8 +233,8 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 }
 
 /*
- * Adds the step's probabilities to the scores (rules without a temperature). COUNTS appends 1 if
- * most query heads gave less than the mean. Returns this thread's eviction candidate.
+ * Adds probabilities (no temperature); COUNTS appends 1 if most query heads are below the mean.
+ * Returns the thread's eviction candidate.
  */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
@@ -290,7 +284,7 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/* Returns the smallest candidate over all CTAs of the KV head, in every thread. */
+/* Returns the KV head's smallest candidate, in every thread. */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -379,7 +373,7 @@ __global__ void __launch_bounds__(THREADS)
     head_barrier(); /* no CTA may exit while others read its shared memory */
 }
 
-/* Drops the token with the smallest score sum over KV heads, in all KV heads. */
+/* Drops the token with the smallest score sum in all KV heads. */
 __global__ void __launch_bounds__(32 * LAYER_WARPS)
     layer_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -428,9 +422,8 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
 }
 
 /*
- * Sort key for KVD_EVICT_PIVOTAL: larger if fewer of the last rule.window rows gave less than the
- * mean. Counts of prompt rows are scaled to their share of the window and rounded, as in
- * scissorhands.c. The `recent` newest tokens have the largest keys.
+ * KVD_EVICT_PIVOTAL: larger if fewer of the last rule.window rows were below the mean; prompt
+ * counts are scaled and rounded as in scissorhands.c. The `recent` newest tokens are largest.
  */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
@@ -445,10 +438,7 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
     return (unsigned long long)(0xfffffffeu - count) << 32 | position;
 }
 
-/*
- * Drops the smallest keys beyond `limit`. If m stay, tokens from index m on move to freed indices
- * below m.
- */
+/* Drops the smallest keys beyond `limit`; tokens from the new end on move to freed indices. */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -484,10 +474,7 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /*
-     * Uncomputed positions of timing runs may be equal, so more tokens may stay than `stay`; limits
-     * the moves.
-     */
+    /* Equal positions in timing runs may keep more tokens than `stay`. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
     const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
@@ -510,14 +497,13 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* In a full cache, the last `recent` indices are a ring; turns: tokens overwritten so far. */
+    /* In a full cache, the last `recent` indices are a ring; turns: overwritten tokens. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
         move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, n - 1, place, c);
 }
 
-/* Moves the newest token to kvd_evict_budget.place, chosen on the host. */
 __global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, slot = a.slot[b];
@@ -560,7 +546,7 @@ extern "C" size_t kvd_evict_steps_bytes(const kvd_attn_map *m, size_t batch, siz
     return batch * (size_t)m->n_kv_heads * room * (size_t)width_of(m) * sizeof(float);
 }
 
-/* Returns the CTAs per KV head; each handles at least 64 cached tokens. */
+/* Each CTA handles at least 64 cached tokens. */
 extern "C" int32_t kvd_evict_splits(const kvd_attn_map *m, size_t batch, size_t room, int n_sms)
 {
     const size_t heads = batch * (size_t)m->n_kv_heads;

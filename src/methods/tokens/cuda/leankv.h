@@ -1,11 +1,9 @@
 /*
- * LeanKV's cache on the GPU: unified pages (section 5 of the paper), their memory manager and
- * kernels.
+ * LeanKV's cache on the GPU: unified pages (section 5 of the paper), memory manager and kernels.
  *
- * A KV head's cached tokens (entries) have a high- and a low-precision section. High pages fill the
- * page table from the left, low ones from the right. A departing entry's index is refilled, so
- * sections have no holes; order has no meaning. All lists, counts and page tables are on the
- * device. Functions that return cudaError_t queue kernels without waiting.
+ * High-precision pages fill a KV head's page table from the left, low-precision ones from the
+ * right. Cached tokens (entries) have no order and leave no holes. Lists, counts and page tables
+ * are on the device. Functions that return cudaError_t only queue kernels.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_LEANKV_H
 #define KVD_METHODS_TOKENS_CUDA_LEANKV_H
@@ -28,9 +26,9 @@ enum {
 };
 
 /*
- * Byte offsets in a page: keys (0), scales and zero points of keys, values, those of values,
- * scores, positions. Code q means float16 scale q + zero. Score: float32 sum of probabilities
- * received from later tokens, averaged over query heads.
+ * Byte offsets in a page: keys (0), their scales and zero points, values, theirs, scores,
+ * positions. Code q is float16 scale q + zero. Score: float32 sum of probabilities from later
+ * tokens, mean over query heads.
  */
 typedef struct {
     int32_t k_bits, v_bits; /* bits of a code of K (8, 4) and of V (8, 4, 2) */
@@ -46,19 +44,18 @@ typedef struct {
 
 size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
 /*
- * Computes page layouts for d = 32, 64 or 128. k_bits, v_bits: per precision (high, low); low must
- * not take more bytes than high. Returns -1 for invalid arguments.
+ * d: 32, 64 or 128. k_bits, v_bits: high, low precision; low must not take more bytes. Returns -1
+ * for invalid arguments.
  */
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
 /*
- * Word and shift of a code in a tile of 16 tokens, in the order of mma.sync m16n8k16 fragments
- * (rows: tokens for keys, dimensions for values). Each lane owns w words, in chunks of 4, 2 or 1
- * per lane.
+ * Place of a code in a tile of 16 tokens, as mma.sync m16n8k16 fragments (rows: tokens for keys,
+ * dimensions for values); each lane owns w words, in chunks of 4, 2 or 1.
  *
  * Keys: lanes with lane % 4 = c have features 16 s + 4 c .. 16 s + 4 c + 3. Values: tokens 2 c, 2 c
  * + 1, 2 c + 8, 2 c + 9.
- * LeanKV's layouts [F / (K_vec K_group), N, K_group, K_vec] and [F / V_group, N / V_vec, V_group,
+ * LeanKV's layouts [F / (K_vec K_group), N, K_group, K_vec], [F / V_group, N / V_vec, V_group,
  * V_vec] (section 6), K_group 4, V_group 8, V_vec 4.
  */
 typedef struct {
@@ -71,7 +68,7 @@ typedef struct {
 #define KVD_LEANKV_BOTH
 #endif
 
-/* Returns the tile index of word w of lane `lane`; every lane owns `words` words. */
+/* Returns the tile index of a lane's word w of `words`. */
 KVD_LEANKV_BOTH static inline int kvd_leankv_word(int words, int lane, int w)
 {
     const int vec = words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
@@ -107,31 +104,29 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
-     * Limits of significance (received attention), relative to the KV head's mean: below
-     * [KVD_LEANKV_HIGH] not high precision, below [KVD_LEANKV_LOW] dropped.
+     * Limits of significance relative to the mean: below [KVD_LEANKV_HIGH] not high, below
+     * [KVD_LEANKV_LOW] dropped.
      */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
 
-/*
- * State of the page pool. Free pages: list[start .. end - 1], indices modulo the number of pages.
- */
+/* Free pages: list[start .. end - 1], modulo the number of pages. */
 typedef struct {
     uint64_t start, end;
     /* cached tokens of high and low precision */
     int64_t entries[KVD_LEANKV_LEVELS];
-    /* Pages requested and pages free at the first shortage; both 0 if none occurred. */
+    /* Pages requested and free at the first shortage; 0 without one. */
     uint64_t wanted, left;
 } kvd_leankv_state;
 
 /*
- * Pool of pages, passed to kernels by value. KV heads: [n_slots][n_layers][n_kv_heads]. Slots from
- * n_slots on are padding without pages.
+ * Pool of pages, a kernel argument. KV heads: [n_slots][n_layers][n_kv_heads]; slots from n_slots
+ * on: padding.
  */
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
-    /* Length of a KV head's page table: the most tokens, and a partly filled page per precision. */
+    /* Page table length: the most tokens, and a partial page per precision. */
     int32_t table_length;
     /* [n_pages] Ring buffer of free page numbers (kvd_leankv_state). */
     int32_t *list;
@@ -142,8 +137,8 @@ typedef struct {
 } kvd_leankv_pool;
 
 /*
- * Returns a slot's bytes beyond cached tokens: head records, page tables, KVD_LEANKV_SPARE_PAGES
- * partly filled pages per KV head.
+ * Returns a slot's bytes beyond tokens: head records, page tables, KVD_LEANKV_SPARE_PAGES partial
+ * pages per KV head.
  */
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
 enum { KVD_LEANKV_SPARE_PAGES = 2 };
@@ -151,19 +146,18 @@ enum { KVD_LEANKV_SPARE_PAGES = 2 };
 /* Marks all pages as free and all KV heads as empty. */
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
 /*
- * Assigns pages in n_layers layers from first_layer on to n slots (device), for their tokens and
- * `spare` more of each precision. Too few pages: assigns none and sets state->wanted; KV heads then
- * drop tokens that do not fit.
+ * Assigns pages in n_layers layers from first_layer on to n slots (device), with room for `spare`
+ * more tokens per precision. Too few pages: sets state->wanted, assigns none and drops tokens.
  */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
-/* Returns all pages of n slots to the pool and empties their KV heads. slot [n]: device memory. */
+/* Returns all pages of the n slots. slot [n]: device. */
 cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, int n,
                                  cudaStream_t stream);
 
 /*
- * Arguments of one decode step in one layer. Row i: a new token at position at[i] of slot[i]; its K
- * and V are row 0 of page page_table[i][0] of `fresh` (layout BLOCKED, kernels/layout.h).
+ * One decode step in one layer. Row i: token at position at[i] of slot[i]; K and V in row 0 of page
+ * page_table[i][0] of `fresh` (BLOCKED).
  */
 typedef struct {
     kvd_leankv_pool pool;
@@ -181,8 +175,8 @@ typedef struct {
     const void *q;     /* device bf16 [n][n_kv_heads * group * d] */
     void *o;           /* output, in the shape of `q` */
     /*
-     * Output [n][n_kv_heads][room][columns]: scores times log2(e), high-precision tokens from the
-     * front, low-precision from the end backwards. columns: `group` rounded up to even.
+     * Output [n][n_kv_heads][room][columns]: scores times log2(e), high precision from the front,
+     * low from the end. columns: `group` rounded up to even.
      */
     float *score;
     /* Output [n][n_kv_heads][8]: log2 of the softmax denominators. */
@@ -193,22 +187,17 @@ typedef struct {
     int32_t window; /* newest tokens that always stay at high precision */
 } kvd_leankv_steps;
 
-/*
- * Attention of a decode step over high-precision pages, low-precision pages and the new bf16 token.
- */
+/* Attention over high-precision and low-precision pages and the new bf16 token. */
 cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream);
 /* Returns the CTAs per KV head for `rows` requests on n_sms multiprocessors. */
 int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
 /*
- * Adds the step's probabilities to scores and stores the new token by Algorithm 1, which may lower
- * or drop others. Must follow kvd_leankv_attend. Pages need room for one token of each precision.
+ * Adds probabilities to scores and stores the new token (Algorithm 1). Must follow
+ * kvd_leankv_attend; pages need room for one token per precision.
  */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/*
- * Arguments for a batch's whole prompts, in one layer. Token t of prompt i is row q_start[i] + t of
- * `q`.
- */
+/* Whole prompts of a batch, in one layer. Token t of prompt i: row q_start[i] + t of `q`. */
 typedef struct {
     kvd_leankv_pool pool;
     /* n: prompts; n_q8: rows of `q`; longest: tokens of the longest prompt. */
@@ -216,8 +205,8 @@ typedef struct {
     int32_t window;
     float scale;
     /*
-     * Fractions of a KV head's total significance. Tokens whose cumulative significance, in rising
-     * order, is below `th` lose high precision; below `tl` they are dropped.
+     * Fractions of total significance, cumulative in rising order: below `th` not high precision,
+     * below `tl` dropped.
      */
     double th, tl;
     /* Device [n]: slot, first row in `q` and tokens of each prompt. */
@@ -230,16 +219,13 @@ typedef struct {
     const float *lse;
     /* Output [n_heads][n_q8]: probabilities received from later tokens. */
     float *mass;
-    /*
-     * Scratch [n_kv_heads][n_q8]: indices of high-precision tokens from the front, low-precision
-     * from the end.
-     */
+    /* Scratch [n_kv_heads][n_q8]: high-precision tokens from the front, low from the end. */
     int32_t *source;
 } kvd_leankv_prompts;
 
 /*
- * kvd_leankv_masses computes `mass`, each token's significance. Then kvd_leankv_compress must
- * choose precisions, assign pages and write codes.
+ * kvd_leankv_masses computes `mass`; kvd_leankv_compress then chooses precisions, assigns pages and
+ * writes codes.
  */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);

@@ -1,14 +1,14 @@
 /*
- * Attention of decode steps over LeanKV's pages, with own token counts per KV head and precision.
+ * Attention of decode steps over LeanKV's pages, with token counts per KV head and precision.
  *
  *     O[h] = sum_j p_j (c_j s_j + z_j),   p = softmax over j of q . (c'_j s'_j + z'_j) / sqrt(d)
  *
- * c, c': value and key codes; s: scales; z: zero points. Tensor cores multiply codes, exact
- * integers up to 255. Conversion writes a code into the low bits of 1024 (float16) or 128 (bf16);
- * the offset is subtracted with the zero points.
+ * c, c': value and key codes; s: scales; z: zero points. Tensor cores multiply codes, exact up to
+ * 255: a code is written into the low bits of 1024 (float16) or 128 (bf16), an offset that zero
+ * points remove.
  *
- * Bound by reading codes and scales. Warps of all CTAs take tiles of 16 tokens in turn (section 6
- * of the paper); results are merged in a fixed order.
+ * Bound by reading codes. Warps of all CTAs take tiles of 16 tokens in turn (section 6); results
+ * merge in a fixed order.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -41,10 +41,7 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
 /* Offset of a value code converted to bf16: 128, or 0 for 8-bit codes. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/*
- * Returns two of a lane's four key codes of dimensions 16 s .. 16 s + 15 as float16 plus 1024; b
- * selects which.
- */
+/* Returns two of four key codes of dimensions 16 s .. 16 s + 15, as float16 plus 1024. */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
@@ -52,7 +49,7 @@ template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t 
     return (row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u;
 }
 
-/* Returns two of the four 8-bit codes of w as bf16; b selects which. */
+/* Returns two of the four 8-bit codes of w, as bf16. */
 __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 {
     const float x = __uint_as_float(__byte_perm(w, 0x4b000000u, b ? 0x7442 : 0x7440)) - 8388608.0f;
@@ -60,10 +57,7 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
     return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632);
 }
 
-/*
- * Returns two of a lane's four value codes of a dimension from 16 * m + 8 * u on as bf16; b selects
- * the tokens.
- */
+/* Returns two of four value codes of a dimension from 16 * m + 8 * u on, as bf16. */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
 {
@@ -110,7 +104,7 @@ __device__ __forceinline__ float most_of_column(float x)
     return x;
 }
 
-/* Replaces scores s by 2^(s - running maximum). Rows after the last token must be -INFINITY. */
+/* Replaces s by 2^(s - running maximum); missing rows must be -INFINITY. */
 template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float (&s)[4])
 {
     const bool high = s[0] > a.most[0] + LAZY || s[2] > a.most[0] + LAZY ||
@@ -136,8 +130,8 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 }
 
 /*
- * Adds a tile's first `rows` tokens to the running softmax and writes scores, `step` floats apart;
- * NULL in lanes without a query head.
+ * Adds a tile's first `rows` tokens and writes their scores, `step` floats apart; NULL: lane
+ * without query head.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
@@ -195,7 +189,7 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/* Tiles of a warp: first, first + stride, ... at high precision, then the same at low. */
+/* A warp's tiles: first, first + stride, ... at high, then at low precision. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
@@ -210,8 +204,8 @@ struct tiles {
 };
 
 /*
- * Returns the page offset of a part of tile `in`. k: 0 key codes, 1 value codes, 2 key scales and
- * zeros, 3 value ones.
+ * Returns a part's offset in a page. k: 0 key codes, 1 value codes, 2 key scales and zeros, 3 value
+ * ones.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -290,7 +284,6 @@ __device__ __forceinline__ void wait_tile(uint32_t, uint32_t)
 }
 #endif
 
-/* Starts the copy of the warp's `at`-th tile; does nothing after the last. */
 __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 {
     if (at < x.high + x.low) {
@@ -310,10 +303,7 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 #endif
 }
 
-/*
- * Processes n tiles of one precision, from the warp's tile `at` on. score: of the precision's first
- * token.
- */
+/* Processes n tiles of one precision from tile `at` on. score: of its first token. */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
                                              float *score, int step, int lane, state<F> &a)
@@ -354,8 +344,8 @@ struct part {
 };
 
 /*
- * Writes a query to x as float32 and to q as float16, divided by a power of 2 for an exact
- * conversion. *factor: `scale` times that power.
+ * x: float32 query; q: float16, divided by a power of 2 to be exact. *factor: `scale` times that
+ * power.
  */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
@@ -449,7 +439,7 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
             all.most + log2f(all.sum);
 }
 
-/* Writes this CTA's partial output. Returns true in the CTA that finishes last. */
+/* Returns true in the CTA that finishes last. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])
@@ -507,10 +497,7 @@ template <int F>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
-    /*
-     * Ring buffers of tiles, finally overwritten by outputs [WARPS][HEADS][F]; page numbers from
-     * byte table_at on.
-     */
+    /* Ring buffers, then outputs [WARPS][HEADS][F]; page numbers from byte table_at on. */
     extern __shared__ __align__(16) float dynamic[];
     __shared__ __align__(16) __half q[HEADS][F];
     __shared__ float factor[HEADS], q_sum[HEADS];
@@ -566,7 +553,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /* Rounded up: multiplying by the reciprocal is exact for fewer than 2^16 tiles. */
+    /* Rounded-up reciprocals divide exactly below 2^16 tiles. */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];

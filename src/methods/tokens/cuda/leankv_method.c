@@ -1,7 +1,6 @@
 /*
- * Method leankv (sparsity with hetero) in the CUDA engine. The bf16 pages hold only the current
- * layer: prompts, and new tokens of decode steps, which kvd_leankv_update quantises after
- * attention.
+ * Method leankv (sparsity with hetero) in the CUDA engine. bf16 pages hold prompts and new tokens
+ * of the current layer; kvd_leankv_update quantises new tokens.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -113,9 +112,7 @@ static double held(const kvd_gpu_method *m)
     return bytes;
 }
 
-/*
- * Reads a slot's tokens from the device, summed over KV heads and layers. Returns false on failure.
- */
+/* Sums a slot's tokens over KV heads and layers. Returns false on failure. */
 static bool count(const leankv *k, size_t slot, double n[KVD_LEANKV_LEVELS])
 {
     const size_t heads = (size_t)k->pool.n_layers * (size_t)k->pool.n_kv_heads;
@@ -320,7 +317,6 @@ static int make_scratch(leankv *k, kvd_err *err)
     return kvd_device_zero(k->arrived, slices * kv * sizeof *k->arrived, what, err);
 }
 
-/* Sets the bits of keys [0] and values [1], at each precision. */
 static void bits_of(const kvd_plan *plan, int of[2][KVD_LEANKV_LEVELS])
 {
     static const char *const key[2][KVD_LEANKV_LEVELS] = {{"k", "lk"}, {"v", "lv"}};
@@ -375,7 +371,7 @@ static int set_up(leankv *k, kvd_err *err)
     return make_scratch(k, err);
 }
 
-/* The kernels use the codes of bits method hetero. */
+/* Kernels use hetero's codes. */
 static bool runs(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_hetero;

@@ -1,6 +1,6 @@
 /*
- * LeanKV after a prompt (section 4.2 of the paper): sums received attention (mass), drops or codes
- * each token. Memory manager: one CTA assigns pages by a prefix sum over KV heads, without locks.
+ * LeanKV after a prompt (section 4.2): sums received attention (mass), drops or codes tokens. One
+ * CTA assigns pages by a prefix sum, without locks.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     const __nv_bfloat16 *const keys = fresh_page(p, prompt, head / p.group, first / PAGE);
     uint32_t k[4][F / 8];
 #pragma unroll
-    /* Rows after the prompt's end may hold any numbers; their sums are discarded. */
+    /* Rows after the prompt's end hold any numbers; their sums are discarded. */
     for (int i = 0; i < 4; i++)
         load_rows<F>(reinterpret_cast<const uint32_t *>(keys + (first % PAGE + 8 * i) * F), lane,
                      k[i]);
@@ -96,15 +96,15 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/* Significances below `value`, and the first `ties` tokens equal to it, are below the border. */
+/* Below the border: significances below `value`, and the first `ties` equal ones. */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;
 };
 
 /*
- * Finds thresholds out[k] such that the significances below sum to less than target[k]. Bisects
- * float bits, which order non-negative floats. All threads get the result.
+ * Finds out[k] whose lower significances sum to less than target[k], by bisecting float bits. All
+ * threads get the result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
@@ -139,10 +139,7 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
-    /*
-     * Largest significance of dropped tokens [KVD_LEANKV_LOW], and of all not at high precision
-     * [KVD_LEANKV_HIGH].
-     */
+    /* Largest significance of dropped tokens [LOW], and of all below high precision [HIGH]. */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];
@@ -315,7 +312,7 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns the pool index of KV head i of a list of slots and layers; -1: no request. */
+/* Returns the pool index of KV head i of listed slots and layers; -1: no request. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {
@@ -334,7 +331,7 @@ __device__ int pages_wanted(const kvd_leankv_pool &p, const kvd_leankv_head &h, 
     return max(wanted - h.pages[level], 0);
 }
 
-/* Reduces h->n to the tokens that fit into the KV head's pages. */
+/* Reduces h->n to tokens that fit into the KV head's pages. */
 __device__ void cut(const kvd_leankv_pool &p, kvd_leankv_head *h)
 {
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {

@@ -1,6 +1,6 @@
 /*
- * LeanKV after a decode step's attention (Algorithm 1), one CTA per KV head and request. At most
- * one token is lowered and one dropped; the new token takes the freed or next index.
+ * LeanKV after a decode step (Algorithm 1), one CTA per KV head and request. At most one token is
+ * lowered and one dropped.
  */
 #include "methods/tokens/cuda/leankv.cuh"
 
@@ -9,9 +9,7 @@ namespace
 
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
-/*
- * Least significant token of one precision outside the window of newest tokens; ties: the oldest.
- */
+/* Least significant token of a precision outside the window; ties: the oldest. */
 struct least {
     /* significance (float bits) in the upper 32 bits, position in the lower */
     unsigned long long key;
@@ -20,14 +18,14 @@ struct least {
 
 struct found {
     least level[KVD_LEANKV_LEVELS];
-    /* High-precision index of the token that leaves the window; -1: none. */
+    /* High-precision index of the token leaving the window; -1: none. */
     int leaving;
     float leaving_significance;
 };
 
-/* Indices of moving tokens, separate for high and low precision; -1: no token. */
+/* Indices of moving tokens, per precision; -1: none. */
 struct decision {
-    /* Old high-precision and new low-precision index of the lowered token. */
+    /* The lowered token's old high and new low index. */
     int lowered, low_to;
     /* High-precision index of the new token. */
     int fresh_to;
@@ -62,10 +60,7 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/*
- * Sums *sum over the CTA and finds the least significant token of each precision. Only thread 0
- * gets results.
- */
+/* Only thread 0 gets the sum and the least significant tokens. */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -96,10 +91,7 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/*
- * Decides which tokens to lower or drop. sum: significances of the `body` tokens outside the
- * window.
- */
+/* sum: significances of the `body` tokens outside the window. */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
@@ -143,7 +135,7 @@ __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int
         i - k * tokens};
 }
 
-/* Decodes a key or value and rounds it to bf16, as a bf16 cache holds it. */
+/* Decodes a key or value, rounded to bf16. */
 template <int F>
 __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                             const leankv::entry &e, bool keys, int lane, float (&x)[F / 32])
@@ -191,8 +183,8 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
 }
 
 /*
- * Warps 0 and 1 write key and value of token d.lowered at low precision; then warps 2 and 3 write
- * the new token, perhaps at its index.
+ * Warps 0 and 1 write token d.lowered at low precision, then warps 2 and 3 the new token, perhaps
+ * at its index.
  */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
@@ -250,10 +242,7 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/*
- * Adds this step's probabilities to the scores. Thread 0 gets the sum and least significant tokens
- * outside the window.
- */
+/* Adds probabilities to scores. Thread 0 gets sum and least tokens outside the window. */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)
@@ -302,7 +291,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
               row = (int)blockIdx.y, now = (int)s.at[row];
     const int head = leankv::head_of(s.pool, s.slot[row], s.layer, g);
 #if __CUDA_ARCH__ >= 900
-    /* From here on, the next kernel may start and prefetch its weight matrix. */
+    /* The next kernel may start and prefetch weights. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
     if (head < 0)

@@ -1,6 +1,6 @@
 /*
- * Method lower with hetero (for example mikv) in the CUDA engine. Prompts attend to bf16 pages that
- * all layers use in turn, and are coded afterwards. Decode steps restore one layer at a time.
+ * Method lower with hetero (such as mikv) in the CUDA engine. All layers use the bf16 pages in
+ * turn; prompts are coded after attention, and steps restore one layer at a time.
  */
 #include "methods/tokens/cuda/lower.h"
 
@@ -118,7 +118,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                           err);
 }
 
-/* In timing runs that begin with a decode step, a request has uncomputed tokens. */
+/* In timing runs, requests have uncomputed tokens. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     lower *const k = of(m);
@@ -138,7 +138,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                    : 0;
 }
 
-/* Returns a slot's low-precision tokens in one KV head; all KV heads have equally many. */
+/* Returns a slot's low-precision tokens per KV head. */
 static size_t low_of(const lower *k, size_t slot)
 {
     const kvd_lower_budget *const b = &k->host_budget[slot];
@@ -146,9 +146,7 @@ static size_t low_of(const lower *k, size_t slot)
     return k->tokens[slot] > high ? k->tokens[slot] - high : 0;
 }
 
-/*
- * Counts K and V of a token: codes, and 32 bits of scale and zero point per vector below 16 bits.
- */
+/* Counts codes and, below 16 bits, 32 bits of scale and zero point per vector. */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
     const double d = k->layer[0].d_head;
@@ -177,7 +175,6 @@ static double held(const kvd_gpu_method *m)
     return of(m)->held;
 }
 
-/* Held bytes include levels and scores of tokens. */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     lower *const k = of(m);
@@ -195,7 +192,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* The initial bytes are valid low-precision codes, so that decode steps can be timed. */
+/* Initial bytes are valid low-precision codes, for timing. */
 static int make_layers(lower *k, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t layers = (size_t)k->method.cache->config->n_layers,
@@ -272,7 +269,7 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /* False for 16-bit codes: random bits need not be valid float16 numbers. */
+    /* Random bits need not be valid float16 numbers. */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)
         k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;

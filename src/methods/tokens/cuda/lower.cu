@@ -1,6 +1,6 @@
 /*
- * Kernels of lower.h, which quantise and round as kvd_quantise_group. In groups of 8 tokens, lane l
- * handles token l % 8, runs l / 8, l / 8 + 4, ... of 8 numbers.
+ * Kernels of lower.h, rounding as kvd_quantise_group. Lane l handles token l % 8, runs
+ * l / 8, l / 8 + 4, ... of 8 numbers.
  */
 #include "methods/tokens/cuda/lower.h"
 
@@ -21,7 +21,7 @@ __device__ __forceinline__ size_t page_of(const kvd_lower_args &a, int b, int t)
         __ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + t / KVD_PAGE_TOKENS));
 }
 
-/* Returns the index in `level` and `score` of token t of request b in KV head g. */
+/* Returns the index in `level` and `score` of token t of request b. */
 __device__ __forceinline__ size_t place_of(const kvd_lower_args &a, int b, int g, int t)
 {
     return (page_of(a, b, t) * a.map.n_kv_heads + g) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
@@ -37,7 +37,7 @@ struct vector_of {
     int b, g, side, t;
 };
 
-/* Returns the address of K or V of the token's page in the bf16 pages `rows`. */
+/* Returns the address of K or V of the token's page in `rows`. */
 __device__ __forceinline__ uint16_t *rows_of(const kvd_lower_args &a, const vector_of &v)
 {
     return a.rows + page_of(a, v.b, v.t) * a.map.page_elements + a.map.kv_offset[v.g] +
@@ -124,7 +124,7 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
     }
 }
 
-/* Decodes elements i .. i + 7; i is a multiple of 8. */
+/* Decodes elements i .. i + 7, i a multiple of 8. */
 __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int level, int i)
 {
     const int bits = a.bits[v.side][level];
@@ -145,7 +145,7 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
                           : __fadd_rn(__fmul_rn(half_of(scale), static_cast<float>(code[e])),
                                       half_of(scale >> 16));
     }
-    /* The fast division's error, up to 2 ulp of float32, vanishes in bf16. */
+    /* The fast division is off by up to 2 ulp, lost in bf16. */
     if (factor) {
         const uint4 f = *reinterpret_cast<const uint4 *>(factor + i);
         const uint32_t w[4] = {f.x, f.y, f.z, f.w};
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(THREADS) code_prompts(const __grid_constant__ 
         code_vector(a, {b, g, side, t}, a.level[place_of(a, b, g, t)]);
 }
 
-/* Sets scores and levels of a prompt's tokens in a KV head. */
+/* Sets scores and levels of prompt tokens. */
 __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_lower_args a,
                                                  const __grid_constant__ kvd_lower_prompts_args p)
 {
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
             t >= old || (k > 0 && key(t) >= least) ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
 
-/* Raises most[e], e = 0 .. 7, to the magnitude of number e of `from`. */
+/* most[e] = max(most[e], |number e of `from`|), e = 0 .. 7. */
 __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
 {
     const uint4 x = *reinterpret_cast<const uint4 *>(from);
@@ -222,7 +222,7 @@ __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
     }
 }
 
-/* Factors of a KV head: sqrt(max |q| / max |k|) of every channel over the prompt. */
+/* Channel factors sqrt(max |q| / max |k|) over the prompt. */
 __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_lower_args a,
                                                    const __grid_constant__ kvd_lower_prompts_args p)
 {
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_l
     }
 }
 
-/* Adds a decode step's probabilities to the scores; the newest token begins at 0. */
+/* Adds probabilities to scores; the newest token begins at 0. */
 __global__ void __launch_bounds__(THREADS)
     observe(const __grid_constant__ kvd_lower_args a, const uint16_t *q, const float *lse)
 {
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
         a.level[place_of(a, b, g, t)] = KVD_LOWER_LOW;
 }
 
-/* Returns the CTAs per request; the grid has `others` other units (request, KV head, side). */
+/* others: grid units per token part (request, KV head, side). */
 unsigned ctas(const kvd_lower_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -1,7 +1,6 @@
 /*
- * Kernels of method lower with hetero in the CUDA engine: each token of a KV head is stored as
- * codes of many (high) or few (low) bits, with a step and zero point per vector (K or V). Launchers
- * return cudaError_t and never synchronise, allocate or print.
+ * Kernels of method lower with hetero: tokens are codes of many (high) or few (low) bits, with step
+ * and zero point per vector. Launchers return cudaError_t and never synchronise, allocate or print.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_LOWER_H
 #define KVD_METHODS_TOKENS_CUDA_LOWER_H
@@ -25,17 +24,12 @@ extern "C" {
 
 enum { KVD_LOWER_HIGH, KVD_LOWER_LOW, KVD_LOWER_LEVELS };
 
-/*
- * High-precision tokens: the `recent` newest, and the `heavy` older ones with the largest scores.
- */
+/* High-precision tokens: the newest, and older ones with the largest scores. */
 typedef struct {
     int32_t heavy, recent;
 } kvd_lower_budget;
 
-/*
- * One layer, its memory and a batch's requests, in device memory. KV heads have d_head numbers of K
- * and of V.
- */
+/* One layer and a batch's requests, in device memory; d_head numbers of K and of V per head. */
 typedef struct {
     kvd_attn_map map;
     int32_t d_head;
@@ -47,9 +41,8 @@ typedef struct {
     /* bf16 pages of the layer; in decode steps with the newest token. */
     uint16_t *rows;
     /*
-     * Vector records [pages][n_kv_heads][2][KVD_PAGE_TOKENS] of kvd_lower_words words. Per 32
-     * numbers, word j has bit j of the codes; last word: float16 step (low half), zero point.
-     * 16-bit codes have no last word.
+     * Records [pages][n_kv_heads][2][KVD_PAGE_TOKENS] of kvd_lower_words words: per 32 numbers,
+     * word j has bit j; last word (unless 16 bits): float16 step, zero point.
      */
     uint32_t *codes;
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
@@ -59,7 +52,7 @@ typedef struct {
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
 
-/* Returns the words of a vector's record with `bits` bits per code. */
+/* Returns the words of a record with `bits` bits per code. */
 KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], int32_t d)
 {
     const int32_t high = (d + 31) / 32 * bits[0] + (bits[0] < 16),
@@ -76,18 +69,15 @@ typedef struct {
     const void *q; /* bf16 queries, BLOCKED */
 } kvd_lower_prompts_args;
 
-/* Chooses each prompt token's level per KV head, computes channel factors and codes the tokens. */
+/* Chooses levels, computes channel factors and codes prompt tokens. */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
-/*
- * Restores all tokens of decode steps but the newest to `rows`. Sets rows after the newest to 0, up
- * to a multiple of 8.
- */
+/* Restores decode steps' tokens but the newest. Later rows become 0, up to a multiple of 8. */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
- * Adds decode steps' probabilities to scores and codes the newest token. If more than `heavy` older
- * high-precision tokens result, lowers the one with the smallest score. q: bf16 [n][q_pitch]; lse
- * [n][n_heads]: ln of softmax denominators. Must follow kvd_lower_restore and the steps' attention.
+ * Adds probabilities to scores, codes the newest token and lowers the smallest score if more than
+ * `heavy` high ones precede the `recent`. q: bf16 [n][q_pitch]; lse [n][n_heads]: ln of
+ * denominators. Must follow kvd_lower_restore and attention.
  */
 cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float *lse,
                             cudaStream_t stream);

@@ -1,6 +1,6 @@
 /*
- * Finds the k largest of n 64-bit keys with one CTA, by radix select of 8 bits per pass. Upper half
- * of a key: value; lower half: unique number.
+ * Finds the k largest of n 64-bit keys with one CTA, 8 bits per pass. Upper half: value; lower
+ * half: unique number.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 #define KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
@@ -19,8 +19,8 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 }
 
 /*
- * Finds the digit where the counts `bin`, summed from the largest digit, reach *k; reduces *k by
- * the keys above. *all: all keys with the digit are wanted. Called by the first warp.
+ * Finds the digit where `bin`, summed from the top, reaches *k; reduces *k by higher keys. *all:
+ * all keys of the digit. Called by the first warp.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -50,9 +50,8 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 }
 
 /*
- * Returns a threshold such that exactly k of n keys are equal or larger; 0 < k < n. key(t): key of
- * token t, lower 32 bits below `bound`. bin: shared scratch [KVD_SELECT_BINS]. All threads of the
- * CTA must call it.
+ * Returns the threshold that exactly k of n keys reach; 0 < k < n. key(t): lower 32 bits below
+ * `bound`. bin: shared [KVD_SELECT_BINS]. All threads must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin,
@@ -66,7 +65,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (bound - 1) >> shift == 0 && shift > 0)
-            /* Key bits from `shift` up are 0, since every lower half is below `bound`. */
+            /* Lower halves are below `bound`: bits from `shift` up are 0. */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
@@ -87,10 +86,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     return found;
 }
 
-/*
- * Returns a threshold such that exactly k of n keys are equal or larger. Lower 32 bits must be
- * below n.
- */
+/* As above with bound n. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
 {

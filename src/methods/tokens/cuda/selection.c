@@ -41,12 +41,12 @@ static bool varies(const selection *e)
     return kvd_selection_varies(&e->rule);
 }
 
-/* Returns the bytes per page and layer by which steps choose tokens. */
+/* Returns the bytes per page and layer by which steps choose. */
 static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    /* mean keys and one byte per selection page, padded to 16 bytes */
+    /* mean keys and a byte per selection page, padded to 16 */
     if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
@@ -94,8 +94,8 @@ static void drop(kvd_gpu_method *m, size_t slot)
 }
 
 /*
- * Returns the bits of side information for n tokens of a layer: as stored on the device (`stored`),
- * or as the method needs.
+ * Returns the bits of side information of n tokens: on the device (`stored`) or as the method
+ * needs.
  */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
@@ -150,7 +150,7 @@ static kvd_selection selection_of(const selection *e, int layer)
                            .recent = recalls(e) ? (float *)(void *)side : NULL};
 }
 
-/* Describes rows from .. from + n-1 of the batch for the kernels of selection.h. */
+/* Describes rows from .. from + n-1 for the kernels of selection.h. */
 kvd_selection kvd_selection_of_rows(const selection *e, int layer, size_t from, size_t n)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -181,9 +181,7 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     return x;
 }
 
-/*
- * Computes bounds or codes of the last q_len[b] keys of each request. longest: the largest q_len.
- */
+/* Computes bounds or codes of each request's last q_len[b] keys; longest: largest q_len. */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
 {
@@ -279,8 +277,8 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
 }
 
 /*
- * Chooses the tokens of steps. If their number varies, also plans attention and, after the last
- * layer, copies the numbers to the host.
+ * If the number of read tokens varies, also plans attention and, after the last layer, copies it to
+ * the host.
  */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
@@ -348,7 +346,6 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     return e->sides ? kvd_cuda_check(cudaMemsetAsync(e->sides, 0, bytes, stream), what, err) : -1;
 }
 
-/* Allocates the pages `rows` for chosen tokens and their constant page table. */
 static int make_rows(selection *e, kvd_err *err)
 {
     const size_t n = e->rows * e->row_pages,
@@ -365,7 +362,6 @@ static int make_rows(selection *e, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Allocates the log-sum-exps of steps and prompts. */
 static int make_sums(selection *e, kvd_err *err)
 {
     const kvd_step_batch *const b = e->method.cache->batch;
@@ -495,10 +491,7 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /*
-     * Timing runs may skip the prompt unless the number of read tokens varies: all codes would be
-     * equal.
-     */
+    /* Without a prompt, all codes would be equal. */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

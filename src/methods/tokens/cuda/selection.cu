@@ -1,6 +1,6 @@
 /*
- * Selects the cached tokens that a decode step reads, by selection pages: d_qk / 8 threads compute
- * a page's bounds, a warp its score, a CTA a KV head's choice. Sums are float32.
+ * Selects the tokens that a step reads by selection pages: d_qk / 8 threads per page for bounds, a
+ * warp for a score, a CTA for a KV head. Sums are float32.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -33,7 +33,7 @@ __device__ __forceinline__ pages pages_of(const kvd_selection &s, int n)
     return {(int)p.all, (int)p.newest, (int)p.chosen};
 }
 
-/* Returns true if a step needs scores: it reads some but not all older selection pages. */
+/* Returns true if a step reads some but not all older selection pages. */
 __device__ __forceinline__ bool scores(const pages &p)
 {
     return p.chosen > 0 && p.chosen < p.all - p.newest;
@@ -49,13 +49,13 @@ __device__ __forceinline__ int tokens_of(const kvd_selection &s, int n)
     return (int)kvd_selection_tokens(&s.rule, (size_t)n);
 }
 
-/* Returns the row length of `score` and `chosen`: most selection pages of a row. */
+/* Returns the row length of `score` and `chosen`. */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (size_t)(KVD_PAGE_TOKENS / page_of(s));
 }
 
-/* Returns the index of the first bound of selection page i of KV head g. */
+/* Returns the first bound of selection page i. */
 __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
@@ -65,7 +65,7 @@ __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g
            (size_t)(2 * s.map.d_qk[0]);
 }
 
-/* Returns the entry of selection page i in kvd_selected.table. */
+/* Returns selection page i's entry in kvd_selected.table. */
 __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
@@ -73,7 +73,7 @@ __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g
     return (page * s.map.n_kv_heads + g) * each + i % each;
 }
 
-/* Returns the first element of K of KV head g in the page of token t. */
+/* Returns the first element of K in token t's page. */
 __device__ __forceinline__ size_t keys_at(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)] *
@@ -140,8 +140,7 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
 }
 
 /*
- * Factors of a selection page's score: sum over channels of rise * largest key + fall * smallest
- * key. All SCORE threads must call it.
+ * Score of a page: sum of rise * largest key + fall * smallest key. All SCORE threads must call it.
  */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
@@ -165,8 +164,8 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
 }
 
 /*
- * Scores selection pages first .. first + WARP_PAGES - 1 below `end`, by one warp. A lane has every
- * 32nd piece of 8 bounds, CHUNKS in all.
+ * Scores selection pages first .. first + WARP_PAGES - 1 below `end`, by one warp; a lane has
+ * CHUNKS pieces of 8 bounds.
  */
 template <int CHUNKS>
 __device__ __forceinline__ void score_pages(const kvd_selection &s, const float *rise,
@@ -209,8 +208,8 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
 }
 
 /*
- * KVD_READ_BOUNDS: max(q low, q high), summed over query heads, is rise * high + fall * low; rise
- * and fall sum positive and negative q.
+ * KVD_READ_BOUNDS: sum over heads of max(q low, q high) = rise * high + fall * low; rise, fall:
+ * sums of positive, negative q.
  */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
@@ -235,7 +234,7 @@ __global__ void __launch_bounds__(SCORE)
         score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
-/* Scores large clusters; their bounds are the extremes of their small clusters' bounds. */
+/* Scores large clusters by their small clusters' extremes. */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -353,7 +352,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Copies K and V of chosen selection pages, 64 tokens, to one page of one KV head. */
+/* Copies 64 tokens of chosen selection pages to a page of one KV head. */
 __global__ void __launch_bounds__(COPY)
     gather_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -377,7 +376,7 @@ __global__ void __launch_bounds__(COPY)
         [&](int t) { return pool + keys_at(s, b, g, t); });
 }
 
-/* Returns the address of row 0's probability for token t; row r is 64 * r elements further. */
+/* Returns the address of row 0's probability for token t; rows are 64 elements apart. */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page =
@@ -411,8 +410,8 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
 }
 
 /*
- * Computes the probabilities from the last rows, one key per thread. Queries are numbered by row,
- * then query head. Element r of `recent` belongs to the newest position t with t % history = r.
+ * Probabilities from the last rows, a key per thread; queries by row, then head. Element r of
+ * `recent`: newest position t with t % history = r.
  */
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
@@ -461,7 +460,7 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /* Queries before this chunk have already written probabilities for tokens before it. */
+            /* Earlier queries have already written probabilities for earlier tokens. */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;
@@ -482,7 +481,7 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
         to[r * KVD_PAGE_TOKENS] = 0;
 }
 
-/* A warp has 16 of the tokens that the step read. */
+/* A warp has 16 of the read tokens. */
 template <int HALVES>
 __global__ void __launch_bounds__(RECALL)
     recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,

@@ -1,21 +1,17 @@
 /*
- * Selection at read time: all tokens stay in the cache, and steps read some, in selection pages of
- * `page` consecutive tokens: the newest ones and those with the largest scores.
+ * Selection at read time: all tokens stay cached; steps read the newest selection pages (`page`
+ * tokens each) and those with the largest scores.
  *
  * KVD_READ_BOUNDS: channel extremes of a page's keys bound q k (quest.c).
- * KVD_READ_RECENT: tokens, by probabilities of the last `history` rows; unread counts as 0
- * (alisa.c).
- * KVD_READ_CODES: tokens, by q times the nearest centroid, per query head; their union is read
- * (a2ats.c).
- * KVD_READ_CLUSTERS: two levels of clusters, by bounds; layers drop different prompt tokens
+ * KVD_READ_RECENT: tokens, by probabilities of the last `history` rows; unread: 0 (alisa.c).
+ * KVD_READ_CODES: tokens, by q times the nearest centroid, united over query heads (a2ats.c).
+ * KVD_READ_CLUSTERS: clusters of two levels, by bounds; layers drop different prompt tokens
  * (mpcache.c).
- * KVD_READ_LANDMARKS: prompt pages, by the largest softmax share of their mean key over query
- * heads. Outlier pages, the prompt's last pages and later tokens are always read with exact keys;
- * other keys are rebuilt from latents into `rows` (shadowkv.c).
+ * KVD_READ_LANDMARKS: prompt pages, by mean keys' largest softmax share. Outlier, last and later
+ * tokens are always read with exact keys; others are rebuilt from latents in `rows` (shadowkv.c).
  *
- * With CODES and CLUSTERS the number of read tokens depends on the choice, so each layer has its
- * own attention plan; otherwise all share one. Attention treats a KV head as a request whose
- * page_table lists chosen pages or pieces, read in place (kvd_decode_args.piece_tokens).
+ * With CODES and CLUSTERS, read lengths vary and each layer has its own attention plan. Attention
+ * treats KV heads as requests whose page_table lists chosen pages (kvd_decode_args.piece_tokens).
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_H
@@ -30,32 +26,28 @@ extern "C" {
 #endif
 
 typedef struct {
-    /* Layout of the layer. All KV heads must have one d_qk and one d_v. */
+    /* All KV heads must have one d_qk and one d_v. */
     kvd_attn_map map;
     /* rule.page divides KVD_PAGE_TOKENS and is 1 with KVD_READ_RECENT. */
     kvd_read_rule rule;
     int32_t batch, max_pages;
-    /*
-     * Device [batch]: cached tokens, newest included, and slot. Slots from n_slots on are padding.
-     */
+    /* Device [batch]: cached tokens, newest included; slot (n_slots and above: padding). */
     const int32_t *kv_len, *slot;
     int32_t n_slots;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *pool;          /* device pages of the layer */
-    /*
-     * Device bf16 [page of the pool][n_kv_heads][64 / page][2][d_qk]: smallest, then largest keys.
-     */
+    /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: smallest, largest keys. */
     void *bounds;
     /*
-     * Device [page of the pool][n_kv_heads][history][64] probabilities (KVD_READ_RECENT), summed
-     * over query heads. Position t writes element t % history.
+     * Device [pool page][n_kv_heads][history][64] probabilities (KVD_READ_RECENT), summed over
+     * query heads, position t in element t % history.
      */
     float *recent;
 } kvd_selection;
 
 /*
- * Computes the bounds of selection pages with any of the last q_len[b] tokens. q_len: device
- * [batch]; longest: its maximum.
+ * Bounds of selection pages with any of the last q_len[b] tokens. q_len: device [batch]; longest:
+ * its maximum.
  */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
@@ -69,125 +61,113 @@ typedef struct {
     int32_t longest;
 } kvd_selection_rows;
 
-/* Fills `recent` from each prompt's last `history` rows. Must follow each chunk's attention. */
+/* Fills `recent` from the last `history` rows. Must follow each chunk's attention. */
 cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_rows *rows,
                                  cudaStream_t stream);
 
 /*
- * len [batch * n_kv_heads]: tokens that each KV head reads. heads[0]: KV heads of the first live[0]
- * requests. Device arrays. Ignores pool, bounds and page_table.
+ * len [batch * n_kv_heads]: tokens to read. heads[0]: KV heads of the first live[0] requests.
+ * Device arrays; pool, bounds, page_table unused.
  */
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
 
-/* Device outputs of kvd_selection_choose. Row b * n_kv_heads + g is KV head g of request b. */
+/* Device outputs of kvd_selection_choose; row b * n_kv_heads + g is KV head g of request b. */
 typedef struct {
     const void *q; /* device [batch][q_pitch] queries */
     /*
-     * Scratch [batch * n_kv_heads][max_pages * 64 / page] scores; with KVD_READ_CODES [batch *
+     * Scratch [batch * n_kv_heads][max_pages * 64 / page]; KVD_READ_CODES: [batch *
      * n_kv_heads][group][max_pages * 64].
      */
     float *score;
     /* [batch * n_kv_heads][max_pages * 64 / page] Chosen selection pages, rising. */
     int32_t *chosen;
     /*
-     * [batch * n_kv_heads][max_pages * 64 / page] Pages or pieces for attention, numbered by KV
-     * head: a pool page counts n_kv_heads times. Not with KVD_READ_LANDMARKS.
+     * [batch * n_kv_heads][max_pages * 64 / page] Pages or pieces to read; a pool page counts
+     * n_kv_heads times. Not with KVD_READ_LANDMARKS.
      */
     int32_t *table;
     /*
-     * bf16 pages of one KV head with the rows of chosen selection pages (KVD_READ_LANDMARKS). Row i
-     * has row_pages pages from i * row_pages on.
+     * bf16 pages for chosen rows (KVD_READ_LANDMARKS); row i has row_pages pages from i * row_pages
+     * on.
      */
     void *rows;
     int32_t row_pages; /* most pages of tokens that a KV head reads */
-    /* Device [batch * n_kv_heads] Tokens read: output if kvd_selection_varies, otherwise input. */
+    /* Device [batch * n_kv_heads] Tokens read; output if kvd_selection_varies, else input. */
     int32_t *len;
-    /* Device [batch] If kvd_selection_varies: tokens read, summed over KV heads and calls. */
+    /* Device [batch] Tokens read, summed over calls, if kvd_selection_varies. */
     unsigned long long *read;
 } kvd_selected;
 
 cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
 /*
- * Writes a step's probabilities to `recent`. to: result of kvd_selection_choose; lse [batch *
- * n_kv_heads][group]: ln of softmax denominators.
+ * Writes a step's probabilities to `recent`. to: chosen tokens; lse [batch * n_kv_heads][group]: ln
+ * of denominators.
  */
 cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to, const float *lse,
                                  cudaStream_t stream);
 
 /* Device centroids and codes of a layer (KVD_READ_CODES). */
 typedef struct {
-    /* Centroids, and relative RoPE position of queries (kvd_read_codes). */
+    /* Number of centroids; relative RoPE position of queries. */
     int32_t size, relative;
-    /*
-     * Dimensions that RoPE rotates; `interleaved` pairs 2 i and 2 i + 1, otherwise i and i +
-     * dims/2.
-     */
+    /* Rotated dimensions; `interleaved` pairs 2 i and 2 i + 1, otherwise i and i + dims/2. */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
-    /*
-     * Device copies of kvd_read_codes: Cholesky factors [n_kv_heads][d][d]; centroids times
-     * factors, and centroids, [n_kv_heads][size][d].
-     */
+    /* Device copies of kvd_read_codes: [n_kv_heads][d][d]; [n_kv_heads][size][d] twice. */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] nearest centroid */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
 } kvd_selection_codes;
 
-/* Writes the codes of each request's last q_len[b] tokens. longest: the largest q_len. */
+/* Codes each request's last q_len[b] tokens; longest: largest q_len. */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/*
- * kvd_selection_choose for KVD_READ_CLUSTERS. A cluster's tokens are adjacent cached tokens of a KV
- * head. `score` needs twice as many elements.
- */
+/* kvd_selection_choose for KVD_READ_CLUSTERS; `score` needs twice the elements. */
 cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
                                    cudaStream_t stream);
 /* kvd_selection_choose for KVD_READ_CODES. */
 cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const kvd_selected *to, cudaStream_t stream);
 /*
- * Device state of a layer with KVD_READ_LANDMARKS. kvd_selection.bounds has `side` bytes per pool
- * page: bf16 mean keys [n_kv_heads][64 / page][d_qk], then flag bytes [n_kv_heads][64 / page]: 0,
- * or 1 plus the number among the KV head's exact pages. `pool` holds prompts of the running layer
- * and a step's new token.
+ * Device state of a layer with KVD_READ_LANDMARKS. Per pool page, kvd_selection.bounds has bf16
+ * mean keys [n_kv_heads][64 / page][d_qk] and flags [n_kv_heads][64 / page]: 0, or 1 plus the
+ * number among exact pages. `pool` holds the running layer.
  */
 typedef struct {
     int32_t *prompt; /* [n_slots] tokens of the prompt */
     size_t side;
-    /* Elements of a latent; device [page of the pool][64 * rank] (latents.h). */
+    /* Elements of a latent; device [pool page][64 * rank]. */
     int32_t rank;
     const uint16_t *latents;
     /*
-     * Outputs per row of kvd_selected: latents of read tokens in row_pages pages, positions
-     * [row_pages * 64]; -1: exact key.
+     * Outputs per row: latents of read tokens in row_pages pages; positions [row_pages * 64], -1:
+     * exact key.
      */
     uint16_t *gathered;
     int32_t *position;
     /*
-     * values: [page of the pool][n_kv_heads][64 * d_v], all tokens.
-     * keys: exact, of tokens after the mean-key pages, [page][n_kv_heads][64 * d_qk] in pages table
+     * values [pool page][n_kv_heads][64 * d_v].
+     * keys [page][n_kv_heads][64 * d_qk]: exact, after the mean-key pages; page numbers table
      * [batch][max_pages].
-     * outliers: exact, [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk].
+     * outliers [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk]: exact.
      */
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
-    /*
-     * Output of kvd_selection_landmark_lengths: each row's slot * n_layers * n_kv_heads + KV head.
-     */
+    /* Each row's slot * n_layers * n_kv_heads + KV head, from kvd_selection_landmark_lengths. */
     int32_t *matrix;
     int32_t n_layers;
 } kvd_selection_shadow;
 
 /*
- * Computes mean keys of whole prompts in the pool and chooses the exact pages. score: scratch as
- * kvd_selected.score; longest: the largest kv_len.
+ * Computes mean keys of prompts and chooses exact pages. score: scratch as kvd_selected.score;
+ * longest: largest kv_len.
  */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
 /*
- * Copies values and exact keys of the last q_len[b] <= longest tokens from the pool. Must follow
+ * Copies values and exact keys of the last q_len[b] <= longest tokens. Must follow
  * kvd_selection_landmarks.
  */
 cudaError_t kvd_selection_shadow_store(const kvd_selection *s, const kvd_selection_shadow *x,
@@ -197,13 +177,12 @@ cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_sel
                                            const int32_t *live, int32_t *len, int32_t *heads,
                                            cudaStream_t stream);
 /*
- * kvd_selection_choose for KVD_READ_LANDMARKS; gathers latents of chosen tokens. Keys in `rows`
- * with a position in x->position are 0, for the caller to rebuild. `score` has a row per query
- * head.
+ * kvd_selection_choose for KVD_READ_LANDMARKS: gathers latents; keys with a position in x->position
+ * are 0, for the caller to rebuild. `score` has a row per query head.
  */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);
-/* Copies the tokens in `chosen` to `rows`. Called by kvd_selection_choose_landmarks. */
+/* Copies the tokens in `chosen` to `rows`. */
 cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
 
@@ -234,10 +213,7 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
     return p;
 }
 
-/*
- * Selection pages of a prompt with KVD_READ_LANDMARKS: with a mean key, of those with exact keys,
- * and other pages that a step reads.
- */
+/* A prompt's pages with KVD_READ_LANDMARKS: with mean keys, exact, read by a step. */
 typedef struct {
     size_t all, outliers, chosen;
 } kvd_selection_marks;
@@ -255,7 +231,7 @@ KVD_ON_BOTH static inline kvd_selection_marks kvd_selection_marks_of(const kvd_r
     return m;
 }
 
-/* Returns how many of n cached tokens a step reads with KVD_READ_LANDMARKS. */
+/* Returns how many tokens a step reads with KVD_READ_LANDMARKS. */
 KVD_ON_BOTH static inline size_t kvd_selection_marked(const kvd_read_rule *r, size_t prompt,
                                                       size_t n)
 {
@@ -275,7 +251,7 @@ KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
     return r->ranking != KVD_READ_LANDMARKS && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
-/* Returns how many of n small clusters are chosen, not counting the first and last. */
+/* Returns how many of n small clusters are chosen, without the first and last. */
 KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, size_t n)
 {
     const size_t budget = (size_t)r->budget;

@@ -1,6 +1,6 @@
 /*
- * Selection by codes of keys (a2ats.c): a CTA codes 32 tokens of a KV head, its warps dividing the
- * centroids. RoPE angles are double, products float32.
+ * Selection by codes of keys (a2ats.c): a CTA codes 32 tokens, its warps dividing the centroids.
+ * RoPE angles are double.
  */
 #include <cuda_bf16.h>
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double
     *b = v * cf + u * sf;
 }
 
-/* Returns (pool page with token t of request b) * n_kv_heads + g. */
+/* Returns (pool page of token t) * n_kv_heads + g. */
 __device__ __forceinline__ size_t head_page(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)] *
@@ -69,7 +69,7 @@ __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, i
         turn(c, p, -(double)t, x);
 }
 
-/* Computes y = x L, L being the Cholesky factor, for all tokens of the CTA. */
+/* Computes y = x L for all tokens of the CTA, L the Cholesky factor. */
 __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE], float (*y)[WIDE])
 {
     enum { EACH = 8 };
@@ -88,7 +88,7 @@ __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE],
     }
 }
 
-/* Finds the nearest of this warp's centroids to the lane's token. */
+/* Finds this warp's centroid nearest to the lane's token. */
 __device__ void nearest(const float *moved, int size, int d, const float *y, float *least,
                         int *best)
 {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(ENCODE)
         (uint16_t)best[found][lane];
 }
 
-/* Multiplies centroids by the group's queries, one warp per centroid. */
+/* Multiplies centroids by queries, one warp per centroid. */
 __global__ void __launch_bounds__(PRODUCT)
     product_kernel(const __grid_constant__ kvd_selection s,
                    const __grid_constant__ kvd_selection_codes c, const uint16_t *queries)

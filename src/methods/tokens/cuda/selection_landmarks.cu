@@ -1,6 +1,6 @@
 /*
- * Selection by mean keys (shadowkv.c): a warp computes a selection page's mean key or its products.
- * Cache pages hold one layer; values and exact keys of all layers are copied from them.
+ * Selection by mean keys (shadowkv.c), a warp per selection page. Cache pages hold one layer;
+ * values and exact keys are copied from them.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -22,20 +22,20 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Returns the row length of the scores: most selection pages of a row. */
+/* Returns the row length of the scores. */
 __device__ __forceinline__ size_t room_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * ((size_t)KVD_PAGE_TOKENS / s.rule.page);
 }
 
-/* Returns the pool page that contains selection page i of request b. */
+/* Returns the pool page of selection page i. */
 __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i)
 {
     const int each = KVD_PAGE_TOKENS / (int)s.rule.page;
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i / each)];
 }
 
-/* Returns the index within the pool page of selection page i, KV head g. */
+/* Returns selection page i's index within its pool page. */
 __device__ __forceinline__ size_t in_page(const kvd_selection &s, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / (int)s.rule.page;
@@ -50,7 +50,7 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/* Returns the byte of selection page i: 0, or 1 plus its number among the KV head's exact pages. */
+/* Returns the flag of selection page i: 0, or 1 plus its number among exact pages. */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
@@ -60,7 +60,7 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
            in_page(s, g, i);
 }
 
-/* Computes mean keys. score: minus the smallest cosine between a key and the page's mean key. */
+/* score: minus the smallest cosine between a key and the mean key. */
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,
                 const __grid_constant__ kvd_selection_shadow x, float *score)
@@ -162,7 +162,7 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/* Scaled products of a group's queries with mean keys; pages with exact keys get -INFINITY. */
+/* Scaled products of queries with mean keys; exact pages get -INFINITY. */
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
                           const __grid_constant__ kvd_selection_shadow x,
@@ -213,10 +213,7 @@ __device__ float largest_of(float x)
     return x;
 }
 
-/*
- * Computes each page's log softmax share per query head; the largest replaces the first head's
- * score.
- */
+/* Replaces the first head's scores by the largest log softmax share of each page. */
 __device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
 {
     for (int h = 0; h < group; h++) {
@@ -304,8 +301,8 @@ __global__ void __launch_bounds__(SCORE)
 }
 
 /*
- * Returns the place of numbers 8 c .. 8 c + 7 of token t's exact key, or NULL. The first `marked`
- * tokens are in pages with a mean key.
+ * Returns the place of numbers 8 c .. 8 c + 7 of token t's exact key, or NULL. marked: tokens in
+ * mean-key pages.
  */
 __device__ __forceinline__ uint4 *exact_key(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int t, int c, int marked)
@@ -335,7 +332,7 @@ __device__ __forceinline__ uint4 *value_of(const kvd_selection &s, const kvd_sel
         piece(t, c, d));
 }
 
-/* Returns the place, in a page of one KV head, of numbers 8 c .. 8 c + 7 of token t (K, then V). */
+/* Returns the place of numbers 8 c .. 8 c + 7 of token t (K, then V) in a page. */
 __device__ __forceinline__ size_t in_head(const kvd_selection &s, int t, int c)
 {
     const int d = s.map.d_qk[0], k = d / 8;
@@ -349,7 +346,7 @@ __device__ __forceinline__ uint4 *stored(const kvd_selection &s, const kvd_selec
     return c < k ? exact_key(s, x, b, g, t, c, marked) : value_of(s, x, b, g, t, c - k);
 }
 
-/* Stores values and exact keys of new tokens of one page, 8 tokens at a time. */
+/* Stores new tokens' values and exact keys, 8 tokens at a time. */
 __global__ void __launch_bounds__(STORE)
     store_kernel(const __grid_constant__ kvd_selection s,
                  const __grid_constant__ kvd_selection_shadow x, const int32_t *q_len)
@@ -375,8 +372,8 @@ __global__ void __launch_bounds__(STORE)
 }
 
 /*
- * Copies values and exact keys of 64 chosen tokens to a page of one KV head. Inexact keys and rows
- * after the last token become 0, up to a multiple of 8.
+ * Copies values and exact keys of 64 chosen tokens to a page. Inexact keys and later rows become 0,
+ * up to a multiple of 8.
  */
 __global__ void __launch_bounds__(STORE) read_kernel(const __grid_constant__ kvd_selection s,
                                                      const __grid_constant__ kvd_selection_shadow x,

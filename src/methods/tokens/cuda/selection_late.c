@@ -1,11 +1,9 @@
 /*
- * Methods mpcache and shadowkv in the CUDA engine: compressed prompts, and steps that read part of
- * the cache.
+ * Methods mpcache and shadowkv in the CUDA engine.
  *
- * mpcache drops equal prompt tokens in all KV heads of a layer; a request's pages have room for its
- * largest layer.
- * shadowkv decomposes prompt keys and rebuilds chosen ones from latents (phases compress, restore).
- * Cache pages hold one layer; values and exact keys have own memory.
+ * mpcache drops prompt tokens per layer; pages have room for the largest layer.
+ * shadowkv decomposes prompt keys and rebuilds chosen ones from latents (phases compress, restore);
+ * values and exact keys have own memory.
  */
 #include <stdlib.h>
 
@@ -38,7 +36,7 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
     return n && kvd_selection_is_late(e) ? e->late.entries[slot * e->layers + layer] : n;
 }
 
-/* Returns the cached tokens of the largest layer; new tokens follow after as many in all layers. */
+/* Returns the tokens of the largest layer, after which new tokens follow in all layers. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     const selection *const e = of_const(m);
@@ -59,7 +57,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
     return (double)sum / (double)e->layers;
 }
 
-/* Fails for chunked prompts and for decode steps after uncomputed tokens. */
+/* Fails for chunks and for steps after uncomputed tokens. */
 static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_err *err)
 {
     const char *const name = e->method.plan->tokens->info.name;
@@ -74,7 +72,6 @@ static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_er
     return 0;
 }
 
-/* Sets the cached tokens of every request and layer, including new ones. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     selection *const e = of(m);
@@ -102,7 +99,6 @@ void kvd_selection_late_ended(selection *e, const kvd_slice *s, size_t i)
         kvd_pages_keep(e->method.cache->pages, s->slot, entries(&e->method, s->slot, 1) + 1);
 }
 
-/* Stores K and V of decode steps after the cached tokens of the layer. */
 static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = m->cache;
@@ -191,7 +187,6 @@ void kvd_selection_late_describe(selection *e)
     e->method.attended = drop_tokens;
 }
 
-/* Returns the elements of a page of K or V, over all KV heads. */
 static size_t side_page(const selection *e)
 {
     return KVD_PAGE_TOKENS * e->shadow.wide;
@@ -249,7 +244,7 @@ void kvd_selection_shadow_drop(selection *e, size_t slot)
     kvd_pages_give_back(&e->shadow.tail, slot);
 }
 
-/* Returns the basis of a request in a layer, [wide][rank]. */
+/* Returns a request's basis in a layer, [wide][rank]. */
 static uint16_t *basis_of(const selection *e, size_t slot, int layer)
 {
     return e->shadow.basis +
@@ -304,7 +299,7 @@ static int multiply(const selection *e, bool turns, size_t m, size_t n, size_t k
                             what, err);
 }
 
-/* Computes the basis of prompt i, and latents of its keys before RoPE in e->shadow.rows. */
+/* Computes prompt i's basis, and latents of keys before RoPE in e->shadow.rows. */
 static int decompose(selection *e, const kvd_paged_rows *r, size_t i, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -427,7 +422,7 @@ static size_t unread_of(const selection *e, size_t slot)
     return n ? n - kvd_selection_marked(&e->rule, e->shadow.prompt[slot], n) : 0;
 }
 
-/* Counts as the CPU: values, exact keys, low-rank keys, and bases. */
+/* Counts as the CPU: values, exact and low-rank keys, bases. */
 static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = of_const(m);
@@ -439,10 +434,7 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/*
- * Returns a negative correction of unread bits: an unread low-rank key has fewer than counted
- * elsewhere.
- */
+/* Negative: unread low-rank keys have fewer bits than counted elsewhere. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = of_const(m);
@@ -459,7 +451,7 @@ static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, dou
     *unread = (double)unread_of(e, slot);
 }
 
-/* Returns the device bytes: values, exact keys, latents and mean keys of prompts, bases. */
+/* Counts values, exact keys, latents, mean keys and bases. */
 static double shadow_held(const kvd_gpu_method *m)
 {
     const selection *const e = of_const(m);

@@ -1,7 +1,6 @@
 /*
- * State of methods whose steps read part of the cache (selection.c). selection_late.c also
- * compresses prompts: KVD_READ_CLUSTERS drops tokens per layer, KVD_READ_LANDMARKS stores low-rank
- * keys.
+ * State of methods whose steps read part of the cache (selection.c), some with compressed prompts
+ * (selection_late.c).
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
@@ -14,54 +13,47 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_attn_map one;      /* one KV head with its query heads */
     kvd_read_rule rule;
-    /*
-     * Layers without a sliding window (the method's layers), KV heads, and most tokens of a
-     * request.
-     */
+    /* Layers without a sliding window, KV heads, most tokens of a request. */
     size_t layers, kv, max_len;
     size_t n_slots, pool_pages;
     /* [n_slots] Tokens of each slot's request, between iterations. */
     size_t *tokens;
-    /* [n_slots] Tokens after the latest iteration, even of finished requests. */
+    /* [n_slots] Tokens after the latest iteration. */
     size_t *held;
     size_t rows, row_pages, max_pages;
-    /*
-     * Device [layers][pool_pages], `side` bytes each: bounds or recent probabilities by which steps
-     * choose (kvd_selection).
-     */
+    /* Device [layers][pool_pages] of `side` bytes by which steps choose. */
     char *sides;
     size_t side;
     float *lse; /* device [rows][group], decode steps */
     /*
-     * Pinned [max_slices], if the number varies: tokens that each step of the latest iteration
-     * read, summed over layers and KV heads.
+     * Pinned [max_slices] Tokens read by each step, over layers and KV heads, if the number varies.
      */
     unsigned long long *read;
-    /* [n_slots] cached tokens that the latest step skipped, averaged over KV heads and layers */
+    /* [n_slots] tokens that the latest step skipped, mean over KV heads and layers */
     double *unread;
-    /* Codes (centroid indices of keys) of all layers, for KVD_READ_CODES. */
+    /* Codes of all layers, for KVD_READ_CODES. */
     struct {
         /* Kernel arguments for layer 0. */
         kvd_selection_codes of;
         double *frequency[2]; /* device angular frequencies of both RoPE bases */
     } codes;
-    /* Data of KVD_READ_CLUSTERS, whose layers hold different numbers of tokens. */
+    /* For KVD_READ_CLUSTERS, with different numbers of tokens per layer. */
     struct {
-        /* Cached tokens, including the new one: pinned, and device [layers][max_slices]. */
+        /* Cached tokens, new one included: pinned; device [layers][max_slices]. */
         int32_t *length, *lengths;
         size_t *entries; /* [n_slots][layers] cached tokens */
         kvd_evict_budget *budget;
         float *mass;
         int32_t *kept;
     } late;
-    /* Data of KVD_READ_LANDMARKS, on the device. */
+    /* For KVD_READ_LANDMARKS, on the device. */
     struct {
-        /* Kernel arguments for layer 0, from which other layers follow. */
+        /* Kernel arguments for layer 0. */
         kvd_selection_shadow of;
-        /* n_kv_heads * d_head; rank of stored keys without padding */
+        /* n_kv_heads * d_head; rank without padding */
         size_t wide, kept;
         size_t *prompt; /* host [n_slots] tokens of the prompt */
-        /* [n_slots][layers][wide][rank] Leading right singular vectors of prompt keys. */
+        /* [n_slots][layers][wide][rank] Right singular vectors of prompt keys. */
         uint16_t *basis;
         uint16_t *latents; /* [layers][pool_pages][64 * rank] */
         /* [layers][...] as kvd_selection_shadow; `tail` assigns pages of `keys`. */
@@ -69,7 +61,7 @@ typedef struct {
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
         float *gram;    /* [wide][wide] */
-        /* Tables that the kernels of latents.h read. */
+        /* Tables for the kernels of latents.h. */
         kvd_latent_basis *leading;
         kvd_latent_head *head;
         int32_t *run;
@@ -93,18 +85,18 @@ static inline bool kvd_selection_is_late(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_CLUSTERS;
 }
-/* Returns the tokens that a layer has cached for a request of n tokens. */
+/* Returns a layer's cached tokens for a request of n tokens. */
 size_t kvd_selection_cached(const kvd_selection_method *e, size_t slot, size_t layer, size_t n);
 
-/* Returns the device array of a layer's cached tokens, one per batch row. */
+/* Returns a layer's cached tokens, one per batch row, on the device. */
 int32_t *kvd_selection_lengths_of(const kvd_selection_method *e, int layer);
 
-/* Sets the callbacks of e->method for methods that drop tokens of prompts. */
+/* Sets e->method's callbacks for methods that drop prompt tokens. */
 void kvd_selection_late_describe(kvd_selection_method *e);
 /* Allocates the arrays of e->late. e->n_slots and e->layers must be set. */
 int kvd_selection_late_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_late_free(kvd_selection_method *e);
-/* Stores the cached tokens of request i in its slot after an iteration. */
+/* Stores request i's cached tokens in its slot. */
 void kvd_selection_late_ended(kvd_selection_method *e, const kvd_slice *s, size_t i);
 
 /* Returns true if keys of prompts are stored in low rank. */
@@ -112,18 +104,16 @@ static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_LANDMARKS;
 }
-/* Sets the callbacks of e->method. Fails for unsupported models or parameters. */
+/* Sets e->method's callbacks. Fails for unsupported models or parameters. */
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
 /*
- * _make allocates the arrays of e->shadow that depend on slots and pages; _work allocates the
- * others, after e->rows and e->row_pages.
+ * _make: arrays of e->shadow per slot and page. _work: all others, after e->rows and e->row_pages.
  */
 int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);
 int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_shadow_free(kvd_selection_method *e);
 /* Stores the lengths of prompts. Fails if a decomposition failed. */
 int kvd_selection_shadow_ended(kvd_selection_method *e, const kvd_iteration *it, kvd_err *err);
-/* Stores the new tokens of steps. */
 int kvd_selection_shadow_append(const kvd_selection_method *e, const kvd_paged_rows *r,
                                 kvd_err *err);
 void kvd_selection_shadow_drop(kvd_selection_method *e, size_t slot);

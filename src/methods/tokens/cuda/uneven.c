@@ -11,7 +11,7 @@ static const char what[] = "eviction with budgets of heads";
 
 typedef struct {
     size_t tokens;
-    /* Cached tokens after the latest iteration, summed over KV heads and layers. */
+    /* Cached tokens, summed over KV heads and layers. */
     double held;
     int32_t merged; /* kvd_evict_merging.merged before the request */
 } uneven_slot;
@@ -21,20 +21,17 @@ typedef struct {
     kvd_gpu_heads heads;
     kvd_evict_rule rule;
     const char *name;
-    /* Layers without a sliding window (the method's layers) and KV heads, as in all arrays. */
+    /* Layers without a sliding window, and KV heads. */
     size_t layers, kv;
     size_t n_slots, max_len;
     uneven_slot *slot;
     size_t *entries; /* [n_slots][layers][kv] cached tokens */
-    /* Page lists: number (s * layers + l) * kv + g for KV head g, layer l, slot s. */
+    /* List (s * layers + l) * kv + g: KV head g, layer l, slot s. */
     kvd_pages pages;
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
-    /*
-     * Pinned [layers][heads.rows] cached tokens of KV heads, new one included; then one element:
-     * decode steps times kv.
-     */
+    /* Pinned [layers][heads.rows] cached tokens, new one included; last: decode steps times kv. */
     int32_t *length;
     int32_t *lengths;
     /* Device [layers][n_slots][kv] Tokens kept of the latest prompt. */
@@ -45,18 +42,18 @@ typedef struct {
     unsigned long long *least;
     kvd_evict_merging merging;
     int32_t *merged; /* pinned [n_slots] copy of merging.merged */
-    /* [heads.rows / kv] Tokens of each prompt without its copy: pinned, device. NULL: no copies. */
+    /* [heads.rows / kv] Prompt tokens without copies: pinned, device. NULL: no copies. */
     int32_t *prompt, *prompts;
     size_t whole; /* KV heads of a layer that keep all tokens (taskkv) */
     float *vector;
     int32_t *is_whole;
     /* Data of methods whose budgets depend on all layers. */
     struct {
-        /* on: the method has kvd_tokens_eviction.divide, or `shared` */
+        /* on: kvd_tokens_eviction.divide exists, or `shared` */
         bool on, shared; /* shared: KV heads of all layers share one budget */
         /* True: budgets by entropy and variance; false: by token scores. */
         bool spreads;
-        /* scores of a token in a layer: kv, or 1 if KV heads keep equal tokens */
+        /* scores of a token in a layer: kv, or 1 for equal tokens */
         size_t ranks;
         float *rank;   /* device [layers][ranks][n_q8] ranking scores */
         float *spread; /* device scratch of kvd_uneven_rank */
@@ -82,7 +79,6 @@ static const uneven *of_const(const kvd_gpu_method *m)
     return (const uneven *)(const void *)m;
 }
 
-/* Returns a layer's index among the layers without a window. */
 static size_t index_of(const uneven *e, int layer)
 {
     return (size_t)e->method.cache->kind_index[layer];
@@ -116,10 +112,7 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/*
- * Assigns pages to the KV heads of slice i: for the whole prompt if budgets come after the last
- * layer, a head may keep all tokens, or keys decide how many stay.
- */
+/* Whole prompts need pages if budgets come late, a head may keep all tokens, or keys decide. */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -138,7 +131,7 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
     return 0;
 }
 
-/* For timing runs without prompts: sets the cached tokens that the prompt would have left. */
+/* For timing runs: sets the tokens that a prompt would have left. */
 static void assume(uneven *e, const kvd_slice *s)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -220,7 +213,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* Keeps room for the next decode step's token. */
+                /* Keeps room for the next token. */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -346,7 +339,7 @@ static kvd_evict_layers statistics_of(const uneven *e, size_t i)
     return (kvd_evict_layers){.n = n, .n_layers = (int)e->layers, .x = e->late.x, .each = each};
 }
 
-/* Computes budgets on the host, as a host function of the stream, which must not call CUDA. */
+/* Host function of the stream: must not call CUDA. */
 static void CUDART_CB divide(void *of_method)
 {
     uneven *const e = of_method;
@@ -361,7 +354,6 @@ static void CUDART_CB divide(void *of_method)
     }
 }
 
-/* Queues the computation of all budgets on the host. */
 static int divide_budgets(uneven *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const size_t pairs = e->layers * e->n_slots * 2,
@@ -397,7 +389,7 @@ static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* In a group's first layer, chooses the token windows that the group keeps. */
+/* In a group's first layer, chooses the group's token windows. */
 static cudaError_t choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream)
 {
     const int layer = a->prompt.layer, left = (int)e->layers - layer;
@@ -453,10 +445,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/*
- * Random numbers serve timing runs. Before the first iteration, every KV head has one token, in
- * page 0.
- */
+/* Random numbers, for timing; every KV head begins with one token, in page 0. */
 static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -624,7 +613,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err))
         return -1;
-    /* If keys decide how many tokens stay, timing runs need prompts. */
+    /* If keys decide what stays, timing needs prompts. */
     e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;
@@ -636,10 +625,7 @@ static bool generates(const kvd_plan *plan)
     return !kvd_gpu_method_beside_tokens(plan);
 }
 
-/*
- * prefixkv, cake and windowkv have no scores of layers with a window and need heads of at most
- * KVD_WIDTH_NARROW.
- */
+/* prefixkv, cake, windowkv: no windowed layers, heads of at most KVD_WIDTH_NARROW. */
 static unsigned computes(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;

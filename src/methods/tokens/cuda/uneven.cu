@@ -1,11 +1,9 @@
 /*
- * Chooses prompt tokens if layers or KV heads keep different numbers, and copies rows to pages of
- * single KV heads. Under a shared budget, equal scores rank by later KV head, then later token
- * (adakv.c).
+ * Chooses prompt tokens if layers or KV heads keep different numbers; copies rows to pages of one
+ * KV head. Shared budgets rank equal scores by later KV head, then token (adakv.c).
  *
- * Also scores for budgets over all layers (prefixkv, cake, kvzip) and shared windows (windowkv).
- * spread_kernel recomputes the last `window` rows, one key per thread, with Welford's mean and
- * variance.
+ * Also scores for budgets over all layers (prefixkv, cake, kvzip) and windows (windowkv).
+ * spread_kernel: Welford's mean and variance, a key per thread.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -37,7 +35,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
-    /* Smoothed scores are in the mass row of the KV head's first query head. */
+    /* Smoothed scores are in `mass` of the first query head. */
     h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 + h.at
                                : a.score + (size_t)g * (size_t)a.n_q8 + h.at;
     if (u.rank)
@@ -45,7 +43,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     return h;
 }
 
-/* Returns the sort key of token t in its KV head; the first h.sink tokens have the largest. */
+/* Returns a sort key; the first h.sink tokens have the largest. */
 __device__ __forceinline__ u64 key_in(const head &h, int t)
 {
     return t < h.sink ? 0xffffffffull << 32 | (unsigned)t : key_of(h.rank[t], t);
@@ -56,10 +54,7 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/*
- * Returns the sort key of token t among KV heads with a shared budget. own: key within the KV head;
- * g: its index.
- */
+/* Returns a sort key among KV heads of a shared budget. own: key within the head; g: its index. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -67,7 +62,7 @@ __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g
            (unsigned)(g * h.old + t);
 }
 
-/* Sums the values of all tokens, weighted by attention from the group's query heads. */
+/* Sums values weighted by the group's attention. */
 __global__ void __launch_bounds__(VECTOR)
     vector_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -109,8 +104,8 @@ __global__ void __launch_bounds__(VECTOR)
 }
 
 /*
- * Finds the KV heads that keep all tokens (taskkv): semantic vectors farthest from the mean. If two
- * heads are equally far, takes the later.
+ * Finds KV heads that keep all tokens (taskkv): semantic vectors farthest from the mean; ties: the
+ * later.
  */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
@@ -299,7 +294,7 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
     return n - min(n, r.window);
 }
 
-/* Returns the index in `spread` of prompt b's partial sums, two per page, in query head h. */
+/* Returns the index in `spread` of a query head's partial sums, two per page. */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);
@@ -406,10 +401,7 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + row);
 }
 
-/*
- * Writes each token's largest score over the query heads; the first rule.sink tokens get 2, above
- * every probability.
- */
+/* Largest score over query heads; the first rule.sink tokens get 2, above every probability. */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

@@ -1,15 +1,13 @@
 /*
- * Eviction after a prompt if layers or KV heads keep different numbers of tokens. Kept rows are
- * copied to pages of one KV head: 64 tokens in layout BLOCKED, K [64][d_qk], V [64][d_v]; equal
- * widths.
+ * Eviction after a prompt if layers or KV heads keep different numbers. Rows go to pages of one KV
+ * head: 64 tokens, BLOCKED, K [64][d_qk], V [64][d_v].
  *
- * Calls per method:
- * prefixkv, cake: per layer kvd_uneven_rank, kvd_uneven_store; after the last, kvd_uneven_choose
- * per layer, with stored = 1.
- * kvzip: the same with kvd_uneven_threshold once before kvd_uneven_choose, and decided = 1.
- * windowkv: kvd_uneven_windows in a group's first layer, kvd_uneven_copy in each.
- * taskkv, pyramidkv, adakv: per layer kvd_uneven_prompts.
- * kvmerger: per layer kvd_uneven_runs.
+ * Calls per layer:
+ * prefixkv, cake: kvd_uneven_rank, kvd_uneven_store; after the last layer kvd_uneven_choose, stored
+ * = 1.
+ * kvzip: likewise, kvd_uneven_threshold once before kvd_uneven_choose, decided = 1.
+ * windowkv: kvd_uneven_windows (a group's first layer), kvd_uneven_copy.
+ * taskkv, pyramidkv, adakv: kvd_uneven_prompts. kvmerger: kvd_uneven_runs.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_UNEVEN_H
 #define KVD_METHODS_TOKENS_CUDA_UNEVEN_H
@@ -22,10 +20,7 @@ extern "C" {
 
 /* Arguments for the whole prompts of a batch, in one layer. */
 typedef struct {
-    /*
-     * prompt.budget [slot]: this layer's; prompt.pool and prompt.page_table: prompts before
-     * eviction; prompt.state: unused.
-     */
+    /* prompt.budget [slot]: of this layer; prompt.pool, prompt.page_table: before eviction. */
     kvd_evict_prompts_args prompt;
     /* Device scratch [batch][n_kv_heads + 1]: thresholds of sort keys. */
     unsigned long long *least;
@@ -35,69 +30,51 @@ typedef struct {
     /* Device pages, each of one KV head. */
     void *heads;
     /*
-     * Device [n_kv_heads][n_q8] token scores ([1][n_q8] with rule.whole_layer). NULL:
-     * kvd_uneven_choose sums and smooths prompt.mass.
+     * Device [n_kv_heads][n_q8] token scores (rule.whole_layer: [1][n_q8]). NULL: sums and smooths
+     * prompt.mass.
      */
     float *rank;
-    /*
-     * Output of kvd_uneven_rank, KVD_EVICT_SPREAD only: device [slot][2] attention entropy,
-     * variance.
-     */
+    /* Device output [slot][2] of KVD_EVICT_SPREAD: attention entropy, variance. */
     double *statistic;
     /* Scratch for `statistic`, device [n_heads][n_q8 / 64 + batch][2]. */
     float *spread;
-    /* KV heads that keep all tokens; above 0, `vector` and `is_whole` are device scratch. */
+    /* KV heads that keep all tokens; `vector`, `is_whole`: device scratch. */
     int32_t whole;
     /* [batch][n_kv_heads][d_v] semantic vectors, up to a common factor */
     float *vector;
     int32_t *is_whole; /* [batch][n_kv_heads] 1: keeps all tokens */
-    /* 1 if the pages in `heads` already hold all tokens of the prompts. */
+    /* 1 if `heads` already holds all prompt tokens. */
     int32_t stored;
     /* 1 if kvd_uneven_threshold has filled `least`, for all layers. */
     int32_t decided;
     /* KV heads in all earlier layers if `decided`; otherwise 0. */
     int32_t first_head;
-    /* Consecutive layers from this one on that keep the tokens of kvd_uneven_windows. */
+    /* Consecutive layers that keep this one's windows. */
     int32_t layers;
     /* Elements in `count` between adjacent layers. */
     size_t layer_counts;
 } kvd_uneven_prompts_args;
 
-/* Scores all prompt tokens, then does kvd_uneven_choose. */
+/* kvd_uneven_choose after scoring all prompt tokens. */
 cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * Chooses tokens by `rank` (or `mass`), fills `kept` and `count`, and copies K and V of the tokens
- * that stay.
- */
+/* Chooses tokens by `rank` (or `mass`), fills `kept` and `count` and copies rows. */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * Merges runs of similar keys (kvmerger) and copies tokens that stay. prompt.merging.count must be
- * `count`.
- */
+/* kvmerger: merges runs and copies rows. prompt.merging.count must be `count`. */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes `rank` and, with KVD_EVICT_SPREAD, `statistic`. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
- * Fills `least` from the KV heads of n_layers layers, args being the first; rank:
- * [n_layers][n_kv_heads][n_q8]; budget.keep_old: mean tokens per KV head. Equal scores rank higher
- * by later layer, KV head, token (kvzip.c).
+ * Fills `least` from n_layers layers from args on; rank: [n_layers][n_kv_heads][n_q8];
+ * budget.keep_old: mean tokens per KV head. Ties: later layer, KV head, token (kvzip.c).
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
-/*
- * Chooses the windows (rule.review adjacent tokens) with the largest scores. Fills `kept` of this
- * layer and `count` of `layers` layers.
- */
+/* Chooses windows of rule.review tokens; fills `kept` of this layer, `count` of `layers` layers. */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * Copy K and V of prompts to `heads`: kvd_uneven_store all tokens, kvd_uneven_copy those in `kept`.
- */
+/* Copy K and V to `heads`: all tokens, or those in `kept`. */
 cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * Moves the tokens in `kept` to the front of their KV head's pages, which must hold all tokens.
- * Called by kvd_uneven_choose if `stored`.
- */
+/* Moves the tokens in `kept` to the front of their KV head's pages. */
 cudaError_t kvd_uneven_compact(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 
 /* Arguments for one decode step per request, in one layer. */
@@ -116,7 +93,7 @@ typedef struct {
     void *heads;          /* device pages, each of one KV head */
 } kvd_uneven_step_args;
 
-/* Copies each request's new K and V to the end of the pages of each KV head. */
+/* Copies new K and V to the end of each KV head's pages. */
 cudaError_t kvd_uneven_step(const kvd_uneven_step_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

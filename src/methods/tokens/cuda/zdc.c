@@ -1,6 +1,6 @@
 /*
- * Methods zdc and think in the CUDA engine (zdc.h). think prunes keys of all but the newest tokens:
- * these "less important" tokens keep fewer key columns and all value columns.
+ * Methods zdc and think in the CUDA engine (zdc.h). For think, all but the newest tokens are "less
+ * important": fewer key columns, all value columns.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -34,15 +34,15 @@ static int together(const kvd_zdc *z)
 }
 
 /*
- * Returns the layer whose important tokens `layer` uses, by parameter `layers`; `overlap` is
- * resolved on the device.
+ * Returns the layer whose important tokens `layer` uses, by `layers`; the device resolves
+ * `overlap`.
  */
 static int first_of(const kvd_zdc *z, int layer)
 {
     return together(z) ? layer - layer % together(z) : layer;
 }
 
-/* For timing runs without prompts: sets the less important tokens as if `overlap` had no effect. */
+/* For timing runs: less important tokens without `overlap`. */
 static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
 {
     const int layers = (int)kvd_zdc_layers(z);
@@ -67,7 +67,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 "one piece",
                 s->request, s->n, s->before, m->plan->tokens->info.name);
         const size_t known = z->slot[s->slot].tokens;
-        /* In timing runs, tokens between `known` and `before` were skipped; they are not prompt. */
+        /* In timing runs, skipped tokens are no prompt. */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;
         suppose(z, s->slot, s->before);
@@ -140,7 +140,7 @@ static const kvd_zdc_head *heads_of(const kvd_zdc *z, int layer)
     return z->head + (size_t)layer * (size_t)z->method.cache->share->n_kv_heads;
 }
 
-/* Sums received probabilities in a second pass over queries and keys. */
+/* Sums received probabilities in a second pass. */
 static int sum_attention(const kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -191,7 +191,7 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err 
         return -1;
     if (!z->parts.n)
         return kvd_zdc_choose_by_all(c, &a, z->sum, r->stream, err);
-    /* GPUs that divide a prompt's tokens sum importance over own heads, then over GPUs. */
+    /* GPUs sum importance over own heads, then over GPUs. */
     if (kvd_cuda_check(
             kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
             what, err) ||
@@ -223,10 +223,7 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
     return a;
 }
 
-/*
- * If an earlier layer chose the tokens (`layers`), zeroes prompt columns that the cache will not
- * keep, before prompts attend.
- */
+/* With sets of an earlier layer, zeroes columns that will not be kept, before prompts attend. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = of(m);
@@ -276,10 +273,7 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
                              .workspace = z->layer[layer].workspace};
 }
 
-/*
- * Creates the work lists for n decode steps, once. The first call for an n must not be during graph
- * capture.
- */
+/* Creates the work lists for n decode steps, once and outside graph capture. */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t each = kvd_decode_plan_layer_bytes();
@@ -395,7 +389,6 @@ static int open_zdc(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
-/* Creates the method with the callbacks of zdc. On failure returns NULL. */
 static kvd_zdc *create(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
 {
     kvd_zdc *const z = 2 * c->share->n_heads > KVD_HEADS_MAX ? NULL : calloc(1, sizeof *z);
@@ -450,9 +443,7 @@ static size_t low_of(const kvd_zdc *z, size_t prompt)
     return prompt > z->window ? prompt - z->window : 0;
 }
 
-/*
- * Only a prompt's last tokens are important, in every layer. Sets skipped prompts of timing runs.
- */
+/* Only a prompt's last tokens are important. */
 static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_zdc *const z = of(m);
@@ -526,7 +517,7 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
                : 0;
 }
 
-/* Counts as methods/entries.c: K and V, and one bit per channel of KV heads with pruned keys. */
+/* Counts K and V, and one bit per channel of KV heads with pruned keys. */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = of_const(m);
@@ -556,7 +547,7 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     int16_t *const order = malloc(bytes);
     if (!order)
         return kvd_no_memory(err, what, bytes);
-    /* Uncomputed prompts (timing runs) keep the original order of channels. */
+    /* Uncomputed prompts keep the original order of channels. */
     for (size_t i = 0; i < n; i++)
         order[i] = (int16_t)(i % d);
     const int status = !(z->order = kvd_device_new(&z->memory, bytes, what, err)) ||
@@ -571,7 +562,7 @@ static void release_think(kvd_gpu_method *m)
     release(m);
 }
 
-/* Sets the stored columns of tokens with pruned keys: kept channels only. */
+/* Tokens with pruned keys store kept channels only. */
 static int set_widths(kvd_zdc *z, kvd_err *err)
 {
     const kvd_config *const c = z->method.cache->config;
@@ -591,7 +582,7 @@ static int set_widths(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
-/* Returns the name of a member of the plan other than think, or NULL if there is none. */
+/* Returns the plan's member other than think, or NULL. */
 static const char *think_beside(const kvd_plan *plan)
 {
     return plan->layers   ? plan->layers->info.name

@@ -1,15 +1,12 @@
 /*
- * Important prompt tokens (KVD_ZDC_HIGH) keep the widths of `dims`, less important ones
- * (KVD_ZDC_LOW) only the first columns, at widths `dims_low` (method importance; ZDC section 5).
- * Launchers follow model/pass/cuda/blocks.h.
+ * Important prompt tokens (KVD_ZDC_HIGH) keep widths `dims`; others (KVD_ZDC_LOW) the first
+ * columns, widths `dims_low` (ZDC section 5). Launchers follow model/pass/cuda/blocks.h.
  *
- * A slot's page list: its own page, then its page table row. Per layer, the first pages (at least
- * one) hold less important tokens, the others important ones and tokens after the prompt, each in
- * order.
+ * Page list of a slot: own page, then its page table row. Per layer, less important tokens fill the
+ * first pages (at least one), then important and later tokens.
  *
- * Decode attention is one launch with twice the heads (kernels/cuda/decode.h, second_len): the
- * second half reads less important tokens with the queries' first columns. kvd_zdc_merge averages
- * both outputs by softmax denominators.
+ * One attention launch has twice the heads (kernels/cuda/decode.h, second_len), the second half for
+ * less important tokens. kvd_zdc_merge averages by denominators.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_H
@@ -25,30 +22,27 @@ extern "C" {
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
 /*
- * Bits of `level`: this layer ranks the token as important; the layer treats it so, perhaps by an
- * earlier layer's sets.
+ * Bits of `level`: the layer ranks the token as important; it treats it so, perhaps by an earlier
+ * layer's sets.
  */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
-/* Layout of a KV head in pages of important and other tokens; last index: 0 K (Q), 1 V (O). */
+/* A KV head in pages of important and other tokens; last index: 0 K (Q), 1 V (O). */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns per token, multiples of 16 */
-    /* Leading columns of a less important token with data; others are 0. */
+    /* Leading columns with data of a less important token. */
     int16_t kept[2];
-    /* Index in a page of the head's first element of K or V. */
+    /* Element of a page at which K or V begins. */
     int32_t in_page[KVD_ZDC_STORES][2];
-    /*
-     * First column of the KV head in an output row: outputs over important tokens, then over
-     * others.
-     */
+    /* First column in an output row: over important, then other tokens. */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
 typedef struct {
     const int32_t *slot; /* device [batch] */
-    /* Device [batch][pitch]: each request's page numbers, without the slot's own page. */
+    /* Device [batch][pitch]: page numbers without the slot's own. */
     const int32_t *table;
-    /* Slot s's list begins with pool page own + s; `pitch`: row length of `table`. */
+    /* A slot's list begins with pool page own + slot; row length of `table`. */
     int32_t pitch, own;
     /* Device [slots][n_layers]: less important tokens. */
     int32_t *n_low;
@@ -63,42 +57,33 @@ typedef struct {
     const int32_t *q_start, *q_len;
     /* Device [n_heads][n_q8] ln of softmax denominators. */
     const float *lse;
-    /* 1: `lse` holds each token's received attention per query head, to be added over heads. */
+    /* 1: `lse` is the received attention per query head. */
     int32_t sums;
-    /* 1: denominators are divided by the number of keys that a token sees */
+    /* 1: denominators are divided by the keys that a token sees */
     int32_t mean;
     double share; /* fraction of important tokens */
-    /* Consecutive layers, from this one on, that use this layer's sets. */
+    /* Consecutive layers, with this one, that use its sets. */
     int32_t span;
-    /*
-     * Reuses the preceding layer's sets if its important and its other tokens each overlap by at
-     * least this fraction; above 1: never.
-     */
+    /* Uses the preceding layer's sets if both overlap by this fraction; above 1: never. */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
-    /*
-     * Device output [n_q8]: bits of every token. `level` and `place` must not change between an
-     * iteration's layers.
-     */
+    /* Device output [n_q8]: bits of every token. Unchanged between an iteration's layers. */
     uint8_t *level;
     /* Device output [n_q8]: index among important or other tokens. */
     int32_t *place;
 } kvd_zdc_choose_args;
 
 /*
- * Chooses fraction `share` of each prompt's tokens by importance, the log of the sum over query
- * heads of exp(lse); ties: the earlier. An earlier layer's sets make `share` void.
+ * Chooses fraction `share` of each prompt by importance: log of the sum over query heads of
+ * exp(lse); ties: earlier. Reused sets ignore `share`.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
-/*
- * Writes importance over this GPU's query heads to to [n_q8]. Several GPUs: their arrays become
- * kvd_zdc_choose's `lse`.
- */
+/* Writes importance over this GPU's query heads to [n_q8], for kvd_zdc_choose's `lse`. */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
 /*
- * Arguments of kvd_zdc_channels, for method think: whole prompts of a batch, in one layer. Key
- * channels are stored by falling importance, so pruned ones are the last columns.
+ * Arguments of kvd_zdc_channels (think): whole prompts, one layer. Key channels are stored by
+ * falling importance.
  */
 typedef struct {
     kvd_zdc_pages pages;
@@ -108,12 +93,9 @@ typedef struct {
     const int32_t *q_start, *q_len;
     const void *q;    /* device queries, blocked layout */
     const void *from; /* device pages with the prompts */
-    /*
-     * Device output [slots][n_layers][n_kv_heads][d_qk]: channel in each column of K; ties in
-     * rising order.
-     */
+    /* Device output [slots][n_layers][n_kv_heads][d_qk]: channel per column of K; ties rising. */
     int16_t *order;
-    /* Outputs as of kvd_zdc_choose; a prompt's last `window` tokens are important. */
+    /* As kvd_zdc_choose writes; the last `window` tokens are important. */
     uint8_t *level;
     int32_t *place;
 } kvd_zdc_channels_args;
@@ -131,7 +113,7 @@ typedef struct {
     void *q;              /* device [batch][q_pitch] */
     void *store;          /* device pages of the layer */
 } kvd_zdc_reorder_args;
-/* Sorts channels of queries and of the newest key by `order`, as the request's keys are stored. */
+/* Sorts channels of queries and the newest key by `order`. */
 cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *args, cudaStream_t stream);
 
 /* Arguments of kvd_zdc_move: the whole prompts of a batch, in one layer. */
@@ -144,22 +126,22 @@ typedef struct {
     const int32_t *place;
     const int16_t *order;     /* of kvd_zdc_channels; NULL: columns keep their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
-    /* Device pages with the prompts, all tokens as wide as important ones. */
+    /* Device pages with prompts, all tokens of important width. */
     const void *from;
-    /* Device pages of the layer to which kvd_zdc_move copies the rows. */
+    /* Device pages to which rows are copied. */
     void *store;
     size_t page; /* elements of a page */
 } kvd_zdc_move_args;
 
 /*
- * Copies prompts to the pages of important and of other tokens. Rows after the last of each become
- * 0, up to a multiple of 8.
+ * Copies prompts to pages of important and other tokens; rows after each last one become 0, up to a
+ * multiple of 8.
  */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
-/* Zeroes the columns that less important tokens do not store. `pages` must equal args->from. */
+/* Zeroes columns that less important tokens do not store. `pages` must equal args->from. */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
 
-/* Tokens first .. first + n - 1 of a prompt, sent to or received from another GPU. */
+/* Tokens first .. first + n - 1 of a prompt, for exchange with another GPU. */
 typedef struct {
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t n_kv_heads, first, n;
@@ -167,50 +149,45 @@ typedef struct {
     int32_t before[KVD_ZDC_STORES];
     /* Important and other tokens among first .. first + n - 1. */
     int32_t count[KVD_ZDC_STORES];
-    /* Elements of an important and of another token in `rows`. */
+    /* Elements per important and other token in `rows`. */
     int32_t entry[KVD_ZDC_STORES];
-    /* Device outputs of kvd_zdc_choose for the whole prompt. */
+    /* Device outputs of kvd_zdc_choose. */
     const uint8_t *level;
     const int32_t *place;
     /*
-     * Device: important tokens [count[HIGH]][entry[HIGH]], then others [count[LOW]][entry[LOW]]. A
-     * token has head after head, K before V.
+     * Device: important tokens [count[HIGH]][entry[HIGH]], then others [count[LOW]][entry[LOW]];
+     * head after head, K before V.
      */
     void *rows;
-    /*
-     * Device pages of 64 tokens, all as wide as important ones. Page table[0] has tokens 0 .. 63.
-     */
+    /* Device pages of 64 tokens of important width; page table[0] has tokens 0 .. 63. */
     void *pages;
     const int32_t *table; /* device: the prompt's page numbers */
     size_t page;          /* elements of a page */
 } kvd_zdc_rows_args;
 
 /*
- * kvd_zdc_pack copies `pages` to `rows`, kvd_zdc_unpack `rows` to `pages`, zeroing missing columns
- * and the rest of the last group of 8 tokens.
+ * _pack copies `pages` to `rows`, _unpack back, zeroing missing columns and the rest of the last 8
+ * tokens.
  */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
 typedef struct {
-    /* kvd_zdc_lists serves all layers and ignores `layer`. */
+    /* kvd_zdc_lists ignores `layer`. */
     kvd_zdc_pages pages;
-    /* rows: first dimension of `end`, `low_len` and `table`, >= batch */
+    /* rows: first dimension of the outputs, >= batch */
     int32_t batch, rows;
     /* Device [batch]: tokens of each request, newest included. */
     const int32_t *kv_len;
     /*
-     * Device outputs [n_layers][rows] for kvd_decode. low_len: less important tokens (second_len).
-     * end: rows from the page list's start to the newest token (kv_len).
+     * Device outputs [n_layers][rows] for kvd_decode: end (kv_len), rows up to the newest token;
+     * low_len (second_len).
      */
     int32_t *end, *low_len;
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
 
-/*
- * Fills `end`, `low_len` and `table`. `end` includes the newest token: the append kernel uses it as
- * kv_len.
- */
+/* `end` includes the newest token, for the append kernel. */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
 /* Arguments of kvd_zdc_merge: outputs of one decode step in one layer. */
@@ -228,10 +205,7 @@ typedef struct {
     void *out;
 } kvd_zdc_merge_args;
 
-/*
- * Averages outputs over important and other tokens by softmax denominators; without other tokens,
- * their weight is 0.
- */
+/* Averages outputs over important and other tokens by softmax denominators. */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus
@@ -263,13 +237,13 @@ static __device__ __forceinline__ int zdc_low(const kvd_zdc_pages &p, int b)
     return p.n_low[(size_t)p.slot[b] * (size_t)p.n_layers + p.layer];
 }
 
-/* Returns the index of columns 8 block .. 8 block + 7 of token t in K or V of a page. */
+/* Returns the index in a page of columns 8 block .. 8 block + 7 of token t. */
 static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
 {
     return t / 8 * 8 * width + block * 64 + t % 8 * 8;
 }
 
-/* Returns the index in `order` of the first of d channels of KV head g of request b. */
+/* Returns the index in `order` of KV head g's d channels. */
 static __device__ __forceinline__ size_t zdc_order_at(const kvd_zdc_pages &p, int b, int n_kv_heads,
                                                       int g, int d)
 {

@@ -1,6 +1,4 @@
-/*
- * Page layouts of important (high) and other (low) tokens of method zdc, and memory of their pages.
- */
+/* Page layouts and memory of important (high) and other (low) tokens of method zdc. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,10 +52,7 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
                : 0;
 }
 
-/*
- * Layout with twice the heads: the second half reads the first columns of the same queries; its
- * outputs follow.
- */
+/* Twice the heads: the second half reads the first columns of equal queries. */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
     *both = *high;
@@ -75,14 +70,13 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
-/* Returns this GPU's projections for less important tokens. */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 {
     const kvd_dims *const dims = z->dims_low;
     return &dims->head[layer * dims->n_kv_heads + z->method.cache->share->first_kv_head];
 }
 
-/* If heads of important tokens are padded to the widest, heads of other tokens are too. */
+/* If important tokens' heads are padded to the widest, others' are too. */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;
@@ -122,7 +116,7 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /* `both` has every head twice, at the width of important and of other tokens. */
+        /* `both` has every head at both widths. */
         to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
 }

@@ -1,6 +1,6 @@
 /*
- * Method zdc in the CUDA engine: important tokens keep more dimensions. While a prompt attends, all
- * its tokens have those of important ones.
+ * Method zdc in the CUDA engine: important tokens keep more dimensions. A prompt attends with those
+ * of important ones.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
@@ -8,12 +8,9 @@
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/*
- * GPUs that share a layer's heads write importance over own heads to `sum`; `exchange` adds the
- * others' parts.
- */
+/* GPUs that share heads write importance to `sum`; `exchange` adds the others' parts. */
 typedef struct {
-    int n, own; /* number of GPUs (0: this GPU has all heads), own index */
+    int n, own; /* GPUs (0: not shared), own index */
     /* Device [n][rows]: importance over the heads of each GPU. */
     float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
@@ -21,12 +18,9 @@ typedef struct {
 } kvd_zdc_parts;
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
-/* Returns parameter `layers`, the consecutive layers that share the first one's sets; 0: unused. */
+/* Returns parameter `layers`: consecutive layers with equal sets; 0: unused. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
-/*
- * Return layouts: of this GPU's KV heads, device [n_kv_heads]; of the pages of less important
- * tokens.
- */
+/* Return device layouts [n_kv_heads], and the layout of less important pages. */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
 /* Device arrays of kvd_zdc_choose_args for the latest layer. */
@@ -36,15 +30,15 @@ typedef struct {
 } kvd_zdc_sets;
 kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 
-/* For tests: returns the number of less important tokens of a slot in a layer. */
+/* For tests: returns a slot's less important tokens in a layer. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
-/* From here on for the files of method zdc only. */
+/* For the files of method zdc only. */
 
 typedef struct {
     /* Layout of the pages of less important tokens. */
     kvd_attn_map low;
-    /* Layout of decode attention: all heads at important widths, then all at other widths. */
+    /* Decode attention: all heads at important, then at other widths. */
     kvd_attn_map both;
     /* Bytes of an important and of another token in this layer. */
     double entry[KVD_ZDC_STORES];
@@ -55,9 +49,9 @@ typedef struct {
 
 typedef struct {
     size_t tokens;
-    /* Value of `tokens` after the latest iteration, even of a finished request. */
+    /* `tokens` after the latest iteration. */
     size_t counted;
-    /* Cache bytes after the latest iteration, even of a finished request. */
+    /* Cache bytes after the latest iteration. */
     double held;
 } kvd_zdc_slot;
 
@@ -68,12 +62,12 @@ typedef struct {
     kvd_zdc_layer *layer;
     kvd_zdc_slot *slot;
     size_t n_slots;
-    /* Widths of less important tokens: the plan's, or own_low for think. */
+    /* Widths of less important tokens: the plan's or own_low. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
     /*
-     * For think. order: device [slots][n_layers][n_kv_heads][d_head] channel order. window: newest
-     * prompt tokens, all important. kept: channels of less important keys.
+     * For think. order: device [slots][n_layers][n_kv_heads][d_head]. window: newest prompt tokens,
+     * all important. kept: channels of other keys.
      */
     int16_t *order;
     size_t window, kept;
@@ -85,19 +79,19 @@ typedef struct {
     int32_t *n_low, *host_low;
     /* Device arrays for choosing important tokens (kvd_zdc_choose_args). */
     float *lse, *value;
-    /* [n_heads][rows] Received attention; NULL unless the tokens method is `received`. */
+    /* [n_heads][rows] Received attention; NULL except for method `received`. */
     float *mass;
     uint8_t *level;
     int32_t *place;
-    /* parts.n is 0 unless GPUs divide the tokens of a prompt. */
+    /* parts.n is 0 unless GPUs divide prompts. */
     kvd_zdc_parts parts;
     float *sum; /* as in kvd_zdc_choose_by_all */
     /* Device: ln of the softmax denominators of decode steps. */
     float *lse_steps;
-    /* Device: outputs of decode steps over important tokens, then over others. */
+    /* Device: outputs over important, then over other tokens. */
     void *o;
     int32_t *end, *low_len, *table;
-    /* Device [max_slices + 1]: works[n] lists the work of n decode steps. */
+    /* Device [max_slices + 1]: work of n decode steps. */
     void **works;
     void *host_works;
 } kvd_zdc;
@@ -108,8 +102,8 @@ static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 }
 
 /*
- * As kvd_zdc_choose; tensor-parallel GPUs first sum importance, all calling this, with scratch
- * `sum` of kvd_zdc_sum_bytes. Otherwise `sum` is NULL.
+ * As kvd_zdc_choose; tensor-parallel GPUs, all calling, first sum importance in scratch `sum` of
+ * kvd_zdc_sum_bytes; else NULL.
  */
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args, float *sum,
                           cudaStream_t stream, kvd_err *err);

@@ -1,6 +1,6 @@
 /*
- * Prompts of method zdc: importance, choice of important tokens (high), copies to their pages and
- * those of other tokens (low).
+ * Prompts of method zdc: chooses important tokens (high) and copies high and low tokens to their
+ * pages.
  */
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/zdc.h"
@@ -54,7 +54,7 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/* Returns `both` common members divided by the larger of set sizes a and b. */
+/* Returns common members / larger set. */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the index of dimensions 8 * block .. + 7 of token i of a group, whose first page has list
+ * Returns the index of dimensions 8 * block .. + 7 of token i of a group whose first page has list
  * index `first`.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
@@ -115,7 +115,7 @@ __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int f
            (size_t)(at + zdc_in_page(i % KVD_PAGE_TOKENS, width, block));
 }
 
-/* Returns x with all but the first `kept` of its 8 columns set to 0. */
+/* Zeroes all but the first `kept` of 8 columns. */
 __device__ __forceinline__ uint4 cut(uint4 x, int kept)
 {
     unsigned *const pair = reinterpret_cast<unsigned *>(&x);
@@ -139,7 +139,7 @@ __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, i
     }
 }
 
-/* Returns columns 8 block .. 8 block + 7 of K of token i, with channels sorted by `order`. */
+/* Returns columns 8 block .. 8 block + 7 of K of token i, sorted by `order`. */
 __device__ uint4 reordered(const uint16_t *keys, const int16_t *order, int i, int wide, int block)
 {
     uint32_t two[4];

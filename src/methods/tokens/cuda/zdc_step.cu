@@ -1,6 +1,6 @@
 /*
- * Decode steps of zdc and think, and think's channel order. merge_kernel: a warp per query head and
- * request, 8 columns per lane. channels_kernel, reorder_kernel: a CTA per KV head and request.
+ * Decode steps of zdc and think, and think's channel order. merge_kernel: a warp per query head;
+ * other kernels: a CTA per KV head.
  */
 #include <cuda_bf16.h>
 
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.low_len[row] = max(n_low[l], 1);
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
-    /* Important tokens share no page with others, so a list may have one page more. */
+    /* Important tokens share no page with others: perhaps one page more. */
     int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
         table[i] = zdc_page(a.pages, b, i);
@@ -85,7 +85,6 @@ __device__ __forceinline__ float wide(uint16_t x)
     return __uint_as_float((uint32_t)x << 16);
 }
 
-/* Adds the squares of the 8 channels of `row` to sum [8]. */
 __device__ __forceinline__ void add_squares(const uint16_t *row, float (&sum)[8])
 {
     const uint4 four = *reinterpret_cast<const uint4 *>(row);
@@ -98,8 +97,8 @@ __device__ __forceinline__ void add_squares(const uint16_t *row, float (&sum)[8]
 }
 
 /*
- * norm [d]: norm of each channel over rows from .. to - 1. at(t): channel 0 of row t, in groups of
- * 8 rows and 8 channels. All threads must call it.
+ * norm [d] of each channel over rows from .. to - 1. at(t): channel 0 of row t, in groups of 8 x 8.
+ * All threads must call it.
  */
 template <typename AT>
 __device__ void channel_norms(const AT &at, int from, int to, int d, float *norm)
