@@ -23,7 +23,7 @@ struct kvd_checkpoint {
     bool folder;
     kvd_config config;
     char embedding_name[KVD_PART_NAME], head_name[KVD_PART_NAME];
-    /* Prefix of stored tensor names, such as "language_model.model.". */
+    /* Prefix of stored names, such as "language_model.model.". */
     const char *base;
     const char *dtype;
     kvd_filemap llama2c;
@@ -32,12 +32,12 @@ struct kvd_checkpoint {
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;
-    /* Bits of kvd_checkpoint_quantise; 0 if weights are read as stored. */
+    /* Bits of kvd_checkpoint_quantise; 0: read as stored. */
     int weight_bits;
     size_t weight_group;
 };
 
-/* Refuses a folder of Hugging Face's cache, which holds revisions of a model. */
+/* Refuses Hugging Face's cache folder, which holds revisions of a model. */
 static int check_not_cache(const char *folder, const char *config, kvd_err *err)
 {
     struct stat st;
@@ -97,9 +97,7 @@ done:
     return status;
 }
 
-/*
- * Describes a random tensor in *out. Returns 1 if the model lacks it; a tied output head has none.
- */
+/* Returns 1 if the model lacks the tensor; a tied output head has none. */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
 {
     kvd_part part;
@@ -122,9 +120,8 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 }
 
 /*
- * Writes the stored form of a tensor name to `out`, and returns out. With c->base
- * "language_model.model.", "model.x" becomes "language_model.model.x" and "lm_head.weight"
- * "language_model.lm_head.weight"; with "model.language_model.", "lm_head.weight" is unchanged.
+ * Writes a tensor name with prefix c->base: "language_model.model." gives "language_model.model.x"
+ * and "language_model.lm_head.weight"; "model.language_model." keeps "lm_head.weight".
  */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
@@ -169,7 +166,7 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* Error of an unsupported data type, ignored: the tensor counts as stored. */
+    /* The tensor counts, even with an unsupported data type. */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -205,7 +202,7 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
     return len > 0 && (size_t)len < sizeof name && kvd_family_knows(&c->config, name);
 }
 
-/* Sets c->base to the first prefix with which the embedding's name is found in the file. */
+/* Sets c->base to the first prefix with which the embedding is found. */
 static void find_base(kvd_checkpoint *c)
 {
     const kvd_family *const family = kvd_family_of(&c->config);
@@ -266,12 +263,12 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* Plain types count from 0 to KVD_BF16, quantised formats from 1 to KVD_RANDOM. */
+    /* Plain types count from 0, quantised formats from 1. */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* Error of an unsupported data type, which is not counted. */
+    /* Unsupported data types are not counted. */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
@@ -381,7 +378,7 @@ int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err)
 {
     const kvd_config *const m = &c->config;
     char text[256], hash[40];
-    /* The 1 in "untrained 1" is the version of the random generator. */
+    /* "untrained 1": version 1 of the random generator. */
     const int n = snprintf(text, sizeof text, "untrained 1, seed %llu, %s %d %d %d %d %d %d",
                            (unsigned long long)seed, m->family, m->n_layers, m->n_heads,
                            m->n_kv_heads, m->d_head, m->d_model, m->vocab_size);
@@ -490,7 +487,7 @@ int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
     return find_tensor(c, name, &t, &ignored) != 1;
 }
 
-/* Reports that no tokenizer was found; if `model` (SentencePiece) exists, as unsupported. */
+/* Reports a missing tokenizer or, if `model` exists, an unsupported SentencePiece one. */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {
     struct stat st;

@@ -31,10 +31,7 @@ static int refuse_family(const char *key, const char *found, kvd_err *err)
     return kvd_fail(err, "%s is '%s', supported are %s", key, found, list);
 }
 
-/*
- * Finds the family by the key model_type, else by `architectures`, which must contain its language
- * model.
- */
+/* Finds the family by model_type, else by `architectures`, which must name its model. */
 static int find_family(const json_t *root, const kvd_family **family, kvd_err *err)
 {
     const json_t *names = kvd_cfg_member(root, "architectures"),
@@ -70,7 +67,7 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
     return refuse_family("architectures", found, err);
 }
 
-/* Fails for quantised weights, except MXFP4 experts where the family supports these. */
+/* Fails for quantised weights, except supported MXFP4 experts. */
 static int check_quantised(const json_t *root, const kvd_family *family, kvd_err *err)
 {
     const json_t *const how = kvd_cfg_member(root, "quantization_config");

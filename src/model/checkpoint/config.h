@@ -79,14 +79,11 @@ typedef struct {
     /* RMS norms multiply by 1 + stored gain. */
     bool norm_plus_one;
     bool qk_norm; /* each head of Q and K has an RMS norm before RoPE */
-    /* With qk_norm: one norm over all heads of Q, and of K. */
+    /* One norm over all heads of Q, and one of K. */
     bool qk_norm_whole;
     bool bias_qkv, bias_o, bias_ffn;
     double embed_scale; /* factor on the embedding; 0: none */
-    /*
-     * Factors on block outputs and on logits; 0: none. Applied to W_O, W_down and the final norm's
-     * gain when read.
-     */
+    /* Factors on block outputs and on logits, applied when weights are read; 0: none. */
     double residual_scale, logit_scale;
     /* Factor on the attention score q . k; 0: 1/sqrt(d_head). */
     double score_scale;
@@ -98,37 +95,31 @@ typedef struct {
     double rope_theta;
     /* Leading dimensions of a head that RoPE rotates, even; 0: all. */
     int rope_dims;
-    /*
-     * RoPE theta of sliding-window layers, without scaling; 0: as other layers; infinite: layers in
-     * unrotated_layers have no RoPE.
-     */
+    /* RoPE theta of sliding-window layers; 0: as others; infinite: none in unrotated_layers. */
     double rope_local_theta;
     /* Bit l is 1 if layer l has no RoPE. */
     uint64_t unrotated_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
     kvd_rope_layout rope_layout;
     kvd_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-    /* Context in tokens before RoPE scaling; longer sequences use rope_long. */
+    /* Context in tokens before RoPE scaling. */
     int rope_original_positions;
     /* Factor on RoPE's cosines and sines (LongRoPE, YaRN). */
     double rope_attention_factor;
     /*
-     * YaRN: frequencies with more than beta_fast turns in the original context are unchanged, below
-     * beta_slow divided, blended between. rope_truncate rounds the limiting indices.
+     * YaRN: turns in the original context from which frequencies are unchanged, and up to which
+     * divided. rope_truncate rounds the limits.
      */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
-    /* LongRoPE: divisors of d_head / 2 frequencies, short and long sequences. */
+    /* LongRoPE: divisors of d_head / 2 frequencies. */
     double rope_short[KVD_CONFIG_LONGROPE_PAIRS];
     double rope_long[KVD_CONFIG_LONGROPE_PAIRS];
     /* Keys that a query sees, its own included; 0: all up to its position. */
     int window;
     /* Bit l is 1 if layer l uses the sliding window. */
     uint64_t window_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
-    /*
-     * Routed experts (Shazeer et al. 2017): n_chosen of n_experts blocks of hidden size d_expert
-     * per token; 0: none.
-     */
+    /* Routed experts (Shazeer et al. 2017): n_chosen of n_experts, of hidden size d_expert. */
     int n_experts, n_chosen, d_expert;
     /* Hidden size of the shared expert; 0: none. */
     int d_shared;
@@ -140,32 +131,31 @@ typedef struct {
     /* gpt-oss: gate and up matrices are two tensors, not interleaved rows. */
     bool experts_apart;
     /*
-     * gpt-oss, unless limit is 0: min(g, limit) sigmoid(alpha min(g, limit)) (1 + clamp(u, -limit,
-     * limit)), gate g, up u.
+     * gpt-oss: min(g, limit) sigmoid(alpha min(g, limit)) (1 + clamp(u, -limit, limit)); 0: unused.
      */
     double expert_limit, expert_alpha;
-    /* Attention sinks: a learned logit per head in the softmax denominator (gpt-oss). */
+    /* A learned logit per head in the softmax denominator (gpt-oss). */
     bool sinks;
     /* Bit l is 1 if layer l has no routed experts. */
     uint64_t dense_layers[KVD_CONFIG_EXPERT_LAYERS / 64];
     /*
-     * Grouped routing (DeepSeek): experts come from the groups_chosen best of expert_groups equal
-     * groups; 0: no groups. expert_scale multiplies router weights.
+     * DeepSeek: experts come from the groups_chosen best groups; expert_scale multiplies router
+     * weights.
      */
     int expert_groups, groups_chosen;
     double expert_scale;
-    /* Router scores are sigmoids; a learned bias affects only the choice (DeepSeek-V3). */
+    /* Router scores are sigmoids, with a learned bias for choosing. */
     bool route_sigmoid;
     /*
      * Latent attention (DeepSeek-V2, arXiv:2405.04434), absorbed form; latent = 0: none. One KV
      * head caches d_head = rope_dims + latent numbers.
-     * Key: rope_dims rotated dimensions, then the latent. Value: zeros, then the latent.
+     * Key: rope_dims rotated dimensions, latent. Value: zeros, latent.
      * Per query head: matrices d_nope -> latent (query) and latent -> d_value (output).
      */
     int latent, d_nope, d_value;
     /* Rank of a two-matrix query projection; 0: one matrix. */
     int q_rank;
-    /* Unread layers after the last, such as multi-token prediction (DeepSeek-V3). */
+    /* Unread layers after the last, such as multi-token prediction. */
     int extra_layers;
     bool tied_head;
     /* Ids of the tokens that begin and end a text; -1: none. */
@@ -173,31 +163,28 @@ typedef struct {
 } kvd_config;
 
 /*
- * Read config.json into *c; return 0, or -1 with *err. `name` is the file's name in messages.
+ * Read config.json; return 0, or -1 with *err. `name` is for messages.
  *
- * Absent or null keys take the Hugging Face default, unless it is only one published model's value.
+ * Absent or null keys take the Hugging Face default, unless it is one published model's value.
  * Unknown families, quantised weights, unsupported settings and contradictory sizes are errors.
  */
 int kvd_config_read(const char *path, kvd_config *c, kvd_err *err);
 int kvd_config_parse(const char *name, const char *json, size_t len, kvd_config *c, kvd_err *err);
 
 /*
- * Attention score: softcap * tanh(scale * q . k / softcap), or scale * q . k if softcap is 0.
- * exp(*sink), unless NULL, joins the softmax denominator.
+ * Score softcap * tanh(scale * q . k / softcap), or scale * q . k if softcap is 0. exp(*sink),
+ * unless NULL, joins the softmax denominator.
  */
 typedef struct {
     float scale, softcap;
     const float *sink;
 } kvd_scores;
-/* Returns the model's scale and softcap, with `sink` NULL. */
+/* `sink` is NULL. */
 kvd_scores kvd_config_scores(const kvd_config *c);
 
 bool kvd_config_gated(const kvd_config *c);
 
-/*
- * Returns true if outputs of attention and feed-forward blocks are normalised before they join the
- * residual stream.
- */
+/* Returns true if block outputs are normalised before they join the residual stream. */
 bool kvd_config_norms_branches(const kvd_config *c);
 
 bool kvd_config_norms_inputs(const kvd_config *c);
@@ -207,7 +194,6 @@ size_t kvd_config_rope_dims(const kvd_config *c);
 /* Returns true if layer `layer` of a model with RoPE has none. */
 bool kvd_config_unrotated(const kvd_config *c, int layer);
 
-/* Returns the number of query heads per KV head. */
 int kvd_config_group(const kvd_config *c);
 
 int kvd_config_d_embed(const kvd_config *c);

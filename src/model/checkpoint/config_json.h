@@ -1,6 +1,6 @@
 /*
- * Helpers with which model families read config.json. A null value counts as absent. Functions that
- * return int return 0, or -1 with *err.
+ * Helpers to read config.json; null counts as absent. Functions that return int return 0, or -1
+ * with *err.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CONFIG_JSON_H
 #define KVD_MODEL_CHECKPOINT_CONFIG_JSON_H
@@ -13,49 +13,39 @@
 /* Returns the member `key`, or NULL if it is absent or null. */
 const json_t *kvd_cfg_member(const json_t *object, const char *key);
 
-/*
- * Read an integer from 1 to KVD_CONFIG_MAX_SIZE; if the key is absent, kvd_cfg_size fails and
- * kvd_cfg_size_or keeps *out.
- */
+/* Read 1 to KVD_CONFIG_MAX_SIZE; absent: kvd_cfg_size fails, kvd_cfg_size_or keeps *out. */
 int kvd_cfg_size(const json_t *root, const char *key, int *out, kvd_err *err);
 int kvd_cfg_size_or(const json_t *root, const char *key, int *out, kvd_err *err);
 
 /* Reads a positive number, finite and nonzero in float32. */
 int kvd_cfg_positive(const json_t *root, const char *key, double *out, kvd_err *err);
 
-/* Reads a positive finite number; if the key is absent, keeps *out. */
+/* If absent, keeps *out. */
 int kvd_cfg_positive_or(const json_t *root, const char *key, double *out, kvd_err *err);
 
-/* Reads true or false; if the key is absent, keeps *out. */
+/* If absent, keeps *out. */
 int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err);
 
-/*
- * Returns text_config, a multimodal model's language part, or NULL with *err if missing or
- * quantised.
- */
+/* Returns a multimodal model's text_config, or NULL with *err if missing or quantised. */
 const json_t *kvd_cfg_text_config(const json_t *root, kvd_err *err);
 
-/*
- * Reads num_hidden_layers, num_attention_heads, hidden_size, vocab_size and
- * max_position_embeddings, all required.
- */
+/* Reads the sizes that all models must state, such as num_hidden_layers. */
 int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
 
 /*
- * Reads num_key_value_heads and head_dim, after kvd_cfg_sizes. Absent keys take kv_heads and
- * d_head; 0 or null means n_heads and d_model / n_heads. Fails if n_kv_heads does not divide
- * n_heads.
+ * Reads num_key_value_heads and head_dim, by default kv_heads and d_head; 0 or null: n_heads and
+ * d_model / n_heads. Requires kvd_cfg_sizes.
  */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
-/* Sets d_head to d_model / n_heads, and checks heads as kvd_cfg_heads does. */
+/* Sets d_head to d_model / n_heads. */
 int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
 
 /* Reads tie_word_embeddings (`tied` if absent), bos_token_id and eos_token_id, after vocab_size. */
 int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_err *err);
 
 /*
- * Reads an activation, `absent` by default: "silu" if `gated`, else "relu", "gelu" (exact),
- * "gelu_new" or "gelu_pytorch_tanh" (by tanh).
+ * Reads "silu" if `gated`, else "relu", "gelu" (exact), "gelu_new" or "gelu_pytorch_tanh" (tanh);
+ * default `absent`.
  */
 int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const char *absent,
                        kvd_config *c, kvd_err *err);
@@ -68,17 +58,13 @@ int kvd_cfg_refuse_true(const json_t *root, const char *key, const char *what, k
 /* Fails if the key is present, unless its value is null. */
 int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err);
 
-/*
- * Sets a window of `window` tokens in layers first .. n_layers-1, at most KVD_CONFIG_WINDOW_LAYERS.
- */
+/* Sets the window of layers first .. n_layers-1, at most KVD_CONFIG_WINDOW_LAYERS. */
 int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 
-/*
- * Sets a window of `window` tokens except in layers `pattern`, 2 * `pattern`, .., counted from 1.
- */
+/* Sets the window except in layers `pattern`, 2 * `pattern`, .., counted from 1. */
 int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err);
 
-/* Reads layer_types, which sets the windows if `decides`, else must agree with those in *c. */
+/* Reads layer_types, which sets windows if `decides`, else must agree. */
 int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err);
 
 /* Supported RoPE scalings: bits of `types` of kvd_cfg_rope. */
@@ -108,34 +94,26 @@ int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c
 int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err *err);
 
 /*
- * Reads RoPE with a separate base, unscaled, for sliding-window layers:
- * rope_parameters.sliding_attention or rope_local_base_freq. Defaults: `theta` (full), `local`
+ * Reads RoPE with an unscaled base for sliding-window layers. Defaults: `theta` (full), `local`
  * (sliding; 0: as full).
  */
 int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
                           kvd_err *err);
 
-/* Keys of config.json for routed experts, with defaults; default 0: required. */
+/* Keys for routed experts, and defaults; 0: required. */
 typedef struct {
     const char *experts, *chosen, *width;
     int n_experts, n_chosen, d_expert;
 } kvd_routed_keys;
 
-/*
- * Reads the numbers of experts and their hidden size, after kvd_cfg_sizes. Fails beyond
- * KVD_CONFIG_EXPERT_LAYERS layers.
- */
+/* Reads the numbers of experts and their hidden size, after kvd_cfg_sizes. */
 int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *c, kvd_err *err);
 
-/*
- * Reads the layers without experts: mlp_only_layers, and numbers (from 1) not divisible by
- * decoder_sparse_step.
- */
+/* Reads layers without experts: mlp_only_layers, and non-multiples of decoder_sparse_step. */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
 /*
- * Mark layers without RoPE, after kvd_cfg_rope: zeros in the list `key`, every `interval`-th, or
- * those without a window.
+ * Mark layers without RoPE: zeros in the list `key`, every `interval`-th, or those without window.
  */
 int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err);

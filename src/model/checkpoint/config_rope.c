@@ -76,7 +76,7 @@ static int read_type(const json_t *rope, unsigned types, const char **name, kvd_
     return refuse_type(*name, types, err);
 }
 
-/* Reads the rotated fraction of dimensions; their number is rounded down, as in Hugging Face. */
+/* Reads the rotated fraction of dimensions, rounded down as in Hugging Face. */
 static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd_err *err)
 {
     double factor = 1;
@@ -100,7 +100,7 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
     return 0;
 }
 
-/* Fails if the object `rope` has a parameter that its scaling type does not use. */
+/* Fails on a parameter that the scaling type does not use. */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
 {
@@ -192,7 +192,7 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
     return 0;
 }
 
-/* Reads LongRoPE (Ding et al. 2024): a divisor per frequency, and a factor on cosines and sines. */
+/* Reads LongRoPE (Ding et al. 2024): divisors, and a factor on cosines and sines. */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)
 {
@@ -218,7 +218,7 @@ static double mscale_of(double scale, double mscale)
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
 }
 
-/* Reads YaRN (Peng et al. 2023, arXiv:2309.00071), with the defaults of Hugging Face. */
+/* Reads YaRN (Peng et al. 2023, arXiv:2309.00071). */
 static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_config *c,
                      kvd_err *err)
 {
@@ -293,7 +293,7 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
     return c->rope_scaling == KVD_ROPE_LLAMA3 ? read_llama3(root, rope, original, c, err) : 0;
 }
 
-/* Reads RoPE base (default `theta`) and scaling from `parameters`, an object of config.json. */
+/* Reads RoPE base (default `theta`) and scaling from `parameters`. */
 static int read_rope(const json_t *root, const json_t *parameters, double theta, int original,
                      unsigned types, kvd_config *c, kvd_err *err)
 {
@@ -342,7 +342,7 @@ int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err 
     return 0;
 }
 
-/* Reads the RoPE of sliding-window layers, whose type must be "default" (no scaling). */
+/* Reads the unscaled RoPE of sliding-window layers. */
 static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, kvd_err *err)
 {
     const char *type = "default", *first = sliding ? NULL : "";

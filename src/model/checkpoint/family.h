@@ -1,6 +1,6 @@
 /*
- * A model family reads config.json into a kvd_config, and lists the names of stored tensors.
- * docs/adding.md explains how to add one.
+ * A family reads config.json into a kvd_config, and lists stored tensors. docs/adding.md explains
+ * how to add one.
  */
 #ifndef KVD_MODEL_CHECKPOINT_FAMILY_H
 #define KVD_MODEL_CHECKPOINT_FAMILY_H
@@ -18,10 +18,7 @@ typedef enum {
     KVD_PART_Q,
     KVD_PART_K,
     KVD_PART_V,
-    /*
-     * Gain of a norm: [d_head] for all heads; with qk_norm_whole [n_heads * d_head], for K
-     * [n_kv_heads * d_head].
-     */
+    /* [d_head]; with qk_norm_whole [n_heads * d_head], for K [n_kv_heads * d_head]. */
     KVD_PART_NORM_Q,
     KVD_PART_NORM_K,
     KVD_PART_O,
@@ -31,12 +28,12 @@ typedef enum {
     KVD_PART_UP,
     KVD_PART_DOWN,
     KVD_PART_NORM_DOWN, /* norm of the output of the feed-forward block */
-    /* [n_experts][d_model]; excludes KVD_PART_GATE, KVD_PART_UP and KVD_PART_DOWN in the layer. */
+    /* [n_experts][d_model]; the layer then lacks KVD_PART_GATE, _UP and _DOWN. */
     KVD_PART_ROUTER,
     KVD_PART_SHARED_GATE,
     KVD_PART_SHARED_UP,
     KVD_PART_SHARED_DOWN,
-    /* Vector w [1][d_model]: sigmoid(x w) multiplies the shared expert's output. */
+    /* Vector w [1][d_model]: the shared expert's output times sigmoid(x w). */
     KVD_PART_SHARED_SCALE,
     /* Attention sink logits [n_heads]; the tensor name has no ".weight". */
     KVD_PART_SINKS,
@@ -48,7 +45,7 @@ typedef enum {
     /* Layer input to latent and rotated key: [latent + rope_dims][d_model]. */
     KVD_PART_LATENT,
     KVD_PART_NORM_LATENT, /* gain [latent] of the norm of the latent */
-    /* Latent to keys and values of each head: [n_heads * (d_nope + d_value)][latent]. */
+    /* Latent to keys and values: [n_heads * (d_nope + d_value)][latent]. */
     KVD_PART_LATENT_UP,
     KVD_N_LAYER_PARTS,
     KVD_PART_EMBEDDING = KVD_N_LAYER_PARTS,
@@ -80,7 +77,7 @@ typedef enum {
 
 typedef struct {
     kvd_part part;
-    /* Name without layer prefix, ".weight" and ".bias"; '#' is replaced by an expert's index. */
+    /* Name without layer, ".weight" and ".bias"; '#' is an expert's index. */
     const char *name;
     kvd_part_rows rows;
     /* Returns true if the model has the tensor; NULL: all models. */
@@ -97,7 +94,7 @@ typedef struct {
     const char *other_architecture;
     /* Fills the zeroed *c from config.json, except c->family. */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
-    /* Prefix of tensor names, "model."; absent in files saved without the output head. */
+    /* Prefix of names, "model.", unless saved without the output head. */
     const char *base;
     /* Alternatives to `base`, and prefixes of ignored tensors; NULL ends each list. */
     const char *const *other_bases, *const *other_models;
@@ -109,26 +106,21 @@ typedef struct {
     const char *ignored_layer;
     /* Redundant tensor outside the layers, not read, or NULL. */
     const char *ignored;
-    /*
-     * One tensor stores a matrix of all experts (shards.h); MXFP4 with the key quantization_config.
-     */
+    /* One tensor holds all experts (shards.h), maybe in MXFP4. */
     bool experts_together;
 } kvd_family;
 
-/* kvd_family_find returns NULL if no family has this model_type or architecture. */
+/* kvd_family_find returns NULL for an unknown model_type or architecture. */
 size_t kvd_family_count(void);
 const kvd_family *kvd_family_at(size_t i);
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture);
 
-/* Returns the family of the model, which is Llama for a llama2.c file. */
+/* Returns the model's family; Llama for a llama2.c file. */
 const kvd_family *kvd_family_of(const kvd_config *c);
 
 enum { KVD_PART_NAME = 128 };
 
-/*
- * Place of a weight in its tensor: row i is row first + (i / block) * stride + i % block of the
- * tensor.
- */
+/* Row i of a weight is row first + (i / block) * stride + i % block of its tensor. */
 typedef struct {
     char name[KVD_PART_NAME];
     size_t stored_rows;
@@ -137,27 +129,24 @@ typedef struct {
     size_t first, block, stride;
 } kvd_place;
 
-/* Stores the shape of a weight or bias. Without the weight, returns false and sets *rows to 0. */
+/* Returns false with *rows = 0 if the model lacks the weight or bias. */
 bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows, size_t *cols);
 
-/*
- * Finds the tensor and the rows of a weight or bias; false if the model lacks it. `layer` is
- * ignored outside layers.
- */
+/* Finds a weight or bias in its tensor; false if the model lacks it. */
 bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kvd_place *place);
 
-/* Finds a weight or bias of a routed expert; false if the model lacks it. */
+/* False if the model lacks the expert's weight or bias. */
 bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, int expert,
                       kvd_place *place);
 
 /*
- * Finds the first weight or bias in a stored tensor; false if the model lacks the tensor. A stored
- * tied head is found under the head's name.
+ * Finds the first weight in a stored tensor; false if unknown. A stored tied head has the head's
+ * name.
  */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);
 
-/* Returns true if a file of the model may contain the tensor, read or ignored. */
+/* Returns true if a file may contain the tensor, read or ignored. */
 bool kvd_family_knows(const kvd_config *c, const char *tensor);
 
 /* Returns the number of weights, with biases and a tied output head once. */

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 /*
- * Mapped file; never freed, as the SIGBUS handler of any thread reads entries. Other fields change
- * only while len is 0 (unused).
+ * Mapped file, never freed: the SIGBUS handler reads it in any thread. Fields change only while len
+ * is 0.
  */
 typedef struct entry {
     _Atomic uintptr_t begin;
@@ -38,10 +38,7 @@ static size_t append(char *line, size_t size, size_t n, const char *text)
     return n;
 }
 
-/*
- * If the fault is in a mapped file, names the file and ends the program, else restores the earlier
- * handler.
- */
+/* Ends the program if the fault is in a mapped file, else restores the earlier handler. */
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
     static atomic_flag first = ATOMIC_FLAG_INIT;

@@ -1,7 +1,7 @@
 /*
  * Reads one memory-mapped GGUF file, versions 2 and 3, little-endian
- * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Opening checks all counts, lengths,
- * types and names. Tensors must follow one another in list order, with alignment padding only.
+ * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), and checks it. Tensors must follow
+ * one another, with alignment padding only.
  */
 #ifndef KVD_MODEL_CHECKPOINT_GGUF_H
 #define KVD_MODEL_CHECKPOINT_GGUF_H
@@ -25,9 +25,7 @@ void kvd_gguf_close(kvd_gguf *g);
 
 const char *kvd_gguf_path(const kvd_gguf *g);
 
-/*
- * Lookups return 0 if the key is found, 1 without a message if not, -1 with *err for another type.
- */
+/* Lookups return 0, 1 without a message if the key is absent, -1 with *err for another type. */
 
 /* Reads an integer of any integer type. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);
@@ -47,10 +45,7 @@ typedef struct {
 int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
-/*
- * Each stores the list's next item and returns true, at the end false. Items must have the
- * function's type.
- */
+/* Returns false at the end of the list. Items must have the function's type. */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
 bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
@@ -63,44 +58,31 @@ size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
 /* Fills *out with tensor i, [rows][columns]. Returns -1 with *err for unsupported types. */
 int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
-/*
- * A model in a GGUF file: its configuration, and its tensors under Hugging Face names and in
- * Hugging Face row order.
- */
+/* A model in a GGUF file, with Hugging Face's tensor names and row order. */
 
 typedef struct kvd_gguf_model kvd_gguf_model;
 
-/*
- * Opens a model and fills *c. On failure, also for a tensor that the model does not have, returns
- * NULL and fills *err.
- */
+/* On failure, also for an unknown tensor, returns NULL and fills *err. */
 kvd_gguf_model *kvd_gguf_model_open(const char *path, kvd_config *c, kvd_err *err);
-/* Opens a model from bytes, valid until kvd_gguf_model_close. `name` is for messages. */
+/* The bytes must stay valid until kvd_gguf_model_close. `name` is for messages. */
 kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t len, kvd_config *c,
                                      kvd_err *err);
 void kvd_gguf_model_close(kvd_gguf_model *m);
 
-/*
- * Number of weights, and Hugging Face name of the i-th in file order, valid until
- * kvd_gguf_model_close.
- */
+/* Number of weights. Names are Hugging Face's, valid until kvd_gguf_model_close. */
 size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);
 
-/*
- * Finds a tensor by Hugging Face name: 0 and *out, 1 without a message if absent, -1 with *err for
- * unsupported types.
- */
+/* Returns 0 and *out, 1 without a message if absent, -1 with *err for unsupported types. */
 int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *out, kvd_err *err);
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
-/* Returns true if the tensor holds divisors of RoPE frequencies, a part of the configuration. */
+/* Returns true for divisors of RoPE frequencies, a part of the configuration. */
 bool kvd_gguf_is_setting(const char *tensor);
 
 /*
- * Fills *c from a GGUF file; messages use keys of config.json. Returns 0, or -1 with *err. Fails
- * for models in several files and for unsupported features.
+ * Returns 0, or -1 with *err, also for models in several files; messages use keys of config.json.
  */
 int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err);
 

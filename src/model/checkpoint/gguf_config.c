@@ -45,7 +45,7 @@ static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
                : kvd_no_memory(err, "a configuration", KEY);
 }
 
-/* Reads the integer with the key ARCHITECTURE.key, such as "llama.block_count". */
+/* Reads ARCHITECTURE.key, such as "llama.block_count". */
 static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)
 {
     char full[KEY];
@@ -61,7 +61,7 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
     return !status && !isfinite(*out) ? kvd_fail(err, "'%s' is not a finite number", full) : status;
 }
 
-/* Copies the GGUF integer `key`, if present, to the key `to` of config.json. */
+/* Copies the GGUF integer `key`, if present, to `to`. */
 static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
 {
     int64_t v = 0;
@@ -115,7 +115,7 @@ static bool is(const builder *b, const char *arch)
     return strcmp(b->arch, arch) == 0;
 }
 
-/* Fails for unsupported features, except factors and softcaps without effect (0 or 1). */
+/* Fails for unsupported features that have an effect. */
 static int refuse(const builder *b, kvd_err *err)
 {
     int64_t experts = 0;
@@ -193,7 +193,7 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
     return put(rope, key, list, err);
 }
 
-/* Writes RoPE's divisors, which Llama 3.1 files hold in a tensor, as LongRoPE parameters. */
+/* Writes RoPE's divisors, a tensor in Llama 3.1 files, as LongRoPE. */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
     const json_t *positions = json_object_get(b->root, "max_position_embeddings");
@@ -225,7 +225,7 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
                : 0;
 }
 
-/* Writes YaRN parameters; the factor on cosines and sines is computed as in llama.cpp. */
+/* The factor on cosines and sines is computed as in llama.cpp. */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
     double factor = 0, changed = 1;
@@ -319,10 +319,7 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
     return 0;
 }
 
-/*
- * Copies routed experts. As in llama.cpp, probabilities of chosen experts are divided by their sum,
- * except in qwen2moe.
- */
+/* As in llama.cpp, probabilities of chosen experts are normalised, except in qwen2moe. */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
     const bool qwen = strncmp(family, "qwen", 4) == 0;
@@ -342,9 +339,7 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
                : 0;
 }
 
-/*
- * Copies gpt-oss without layer_types, which GGUF lacks; the window is then in every second layer.
- */
+/* GGUF lacks layer_types; the window is then in every second layer. */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
     return put(b->root, "model_type", json_string("gpt_oss"), err) ||
@@ -360,7 +355,7 @@ static int put_gpt_oss(builder *b, kvd_err *err)
 }
 
 /*
- * Copies Gemma. As in llama.cpp, the score factor follows from the number of layers.
+ * As in llama.cpp, the score factor follows from the number of layers.
  *
  * Default windows: every second layer of Gemma 2, all but every sixth of Gemma 3.
  */

@@ -59,10 +59,7 @@ static const struct {
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/*
- * Falcon with two norms: "attn_norm" precedes the feed-forward block, "attn_norm_2" attention.
- * False for other names.
- */
+/* Falcon with two norms: "attn_norm" is of the feed-forward block, "attn_norm_2" of attention. */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
     if (strcmp(c->family, "falcon") != 0 || c->order != KVD_ORDER_PARALLEL || c->shared_norm)
@@ -119,10 +116,7 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
                                                                   : KVD_ROWS_IN_ORDER;
 }
 
-/*
- * Fills e[] with a GGUF tensor's Hugging Face names, one per expert, and returns their number, or
- * 0.
- */
+/* Fills e[] with Hugging Face names, one per expert, and returns their number, or 0. */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
     char text[KVD_GGUF_NAME];
@@ -187,10 +181,7 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads configuration and tensor names into a new model. Takes ownership of `file`, which may be
- * NULL.
- */
+/* Takes ownership of `file`, which may be NULL. */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)

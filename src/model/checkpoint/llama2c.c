@@ -10,7 +10,7 @@ typedef enum { ONCE, PER_LAYER } repeat;
 
 /* One kind of tensor, stored for all layers in turn; sizes are per layer. */
 typedef struct {
-    /* Hugging Face name, without "model.layers.N." if PER_LAYER; "" if not read. */
+    /* Hugging Face name, without layer; "" if not read. */
     const char *name;
     repeat repeat;
     size_t rows, cols;
@@ -18,7 +18,7 @@ typedef struct {
 
 enum { N_PARTS = 14 };
 
-/* Fills p[] in file order; no overflow, since sizes are at most KVD_CONFIG_MAX_SIZE. */
+/* No overflow: sizes are at most KVD_CONFIG_MAX_SIZE. */
 static int list_parts(const kvd_config *c, part *p)
 {
     const size_t d = (size_t)c->d_model, f = (size_t)c->d_ffn, v = (size_t)c->vocab_size;
@@ -80,7 +80,7 @@ static int32_t int_at(const unsigned char *bytes, int i)
     return value;
 }
 
-/* Returns the name of another .bin format that the bytes begin, or NULL. */
+/* Returns the name of another .bin format, or NULL. */
 static const char *other_format(const unsigned char *bytes)
 {
     static const struct {
@@ -173,10 +173,7 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     return 0;
 }
 
-/*
- * Splits "model.layers.12.mlp.up_proj.weight" into *layer = 12 and "mlp.up_proj.weight"; NULL
- * outside the layers.
- */
+/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and "mlp.up_proj.weight"; else NULL. */
 static const char *split_layer(const char *name, size_t *layer)
 {
     static const char prefix[] = "model.layers.";

@@ -12,15 +12,12 @@
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
 
-/*
- * Reads the header into *c; fails unless the file has exactly the implied size. Sets bos_id 1,
- * eos_id 2. Returns 0, or -1 with *err.
- */
+/* Fails unless the file has exactly the size of its header. Sets bos_id 1, eos_id 2. */
 int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_config *c, kvd_err *err);
 
 /*
- * Finds a tensor by Hugging Face name, after kvd_llama2c_parse. Returns 0, or 1 if there is none.
- * out->name and out->file are borrowed from the caller.
+ * Finds a tensor by Hugging Face name. Returns 0, or 1 if absent. out->name and out->file are
+ * borrowed.
  */
 int kvd_llama2c_find(const char *file, const void *bytes, const kvd_config *c, const char *name,
                      kvd_tensor *out);

@@ -1,10 +1,10 @@
 /*
- * Counter-based random weights, for C and CUDA, by Philox4x32-10 (Salmon, Moraes, Dror, Shaw:
- * Parallel random numbers: as easy as 1, 2, 3, SC 2011).
+ * Counter-based random weights by Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random
+ * numbers: as easy as 1, 2, 3, SC 2011).
  *
- * An element is the sum of the four 16-bit halves of two random words, times one float: near
- * normal, with mean 131070, variance (2^32 - 1) / 3, kurtosis 3 - 0.3, at most 3.46 standard
- * deviations. Integer steps make equal bits on every machine.
+ * An element is the sum of four 16-bit halves times one float: near normal, mean 131070, variance
+ * (2^32 - 1) / 3, kurtosis 3 - 0.3, at most 3.46 standard deviations. Integer steps give equal bits
+ * on every machine.
  */
 #ifndef KVD_MODEL_CHECKPOINT_RANDOM_ELEMENT_H
 #define KVD_MODEL_CHECKPOINT_RANDOM_ELEMENT_H
@@ -42,16 +42,13 @@ KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
     }
 }
 
-/*
- * Returns scale / sqrt((2^32 - 1) / 3), the factor on an integer sum for standard deviation
- * `scale`.
- */
+/* Returns scale / sqrt((2^32 - 1) / 3), the factor on an integer sum. */
 KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
 {
     return scale * 2.64289979e-5f;
 }
 
-/* Returns the bf16 bits of an element, rounded to nearest even, from its random words a and b. */
+/* Returns bf16 bits, rounded to nearest even, from random words a and b. */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;

@@ -10,7 +10,7 @@
 
 #include "model/checkpoint/filemap.h"
 
-/* Bytes of the header's length, and the reference reader's limit of the header. */
+/* Bytes of the length field; the reference reader's limit. */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
 /* Data type of a stored tensor, supported or not. */

@@ -1,7 +1,6 @@
 /*
- * Reads one memory-mapped safetensors file: 8-byte little-endian header length, JSON header, data
- * (https://github.com/huggingface/safetensors). Opening checks the header; data must have no
- * overlap or gap, and fit the shapes.
+ * Reads one memory-mapped safetensors file (https://github.com/huggingface/safetensors): 8-byte
+ * little-endian header length, JSON header, data without overlap or gap. Opening checks the header.
  */
 #ifndef KVD_MODEL_CHECKPOINT_SAFETENSORS_H
 #define KVD_MODEL_CHECKPOINT_SAFETENSORS_H
@@ -25,12 +24,9 @@ typedef struct {
 /* Returns the bits of one element, or 0 for an unknown dtype. */
 unsigned kvd_safetensors_bits(const char *dtype);
 
-/*
- * Opens a file; on failure returns NULL and fills *err. Tensors of unsupported dtypes (I64,
- * F8_E4M3, ...) are listed, but kvd_safetensors_find fails.
- */
+/* On failure returns NULL and fills *err. Unsupported dtypes (I64, ...) are listed only. */
 kvd_safetensors *kvd_safetensors_open(const char *path, kvd_err *err);
-/* Opens a file from bytes, valid until kvd_safetensors_close. `name` is for messages. */
+/* The bytes must stay valid until kvd_safetensors_close. `name` is for messages. */
 kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size_t len,
                                        kvd_err *err);
 void kvd_safetensors_close(kvd_safetensors *s);
@@ -38,9 +34,7 @@ void kvd_safetensors_close(kvd_safetensors *s);
 /* Access by index, sorted by name (strcmp); names are valid until kvd_safetensors_close. */
 size_t kvd_safetensors_count(const kvd_safetensors *s);
 const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
-/*
- * Finds a tensor: 0 and *out, 1 without a message if absent, -1 with *err for unsupported dtypes.
- */
+/* Returns 0 and *out, 1 without a message if absent, -1 with *err for unsupported dtypes. */
 int kvd_safetensors_find(const kvd_safetensors *s, const char *name, kvd_tensor *out, kvd_err *err);
 
 /* Describes tensor i of any dtype; *data [*bytes] is valid until kvd_safetensors_close. */
@@ -53,23 +47,17 @@ int kvd_safetensors_stored_of(const kvd_safetensors *s, const char *name, kvd_te
 const char *kvd_safetensors_metadata(const kvd_safetensors *s, size_t i, const char **value);
 
 /*
- * Writes one safetensors file, tensor after tensor, without buffering. As in the reference writer,
- * the header is padded to 8 bytes, and larger elements come first, for alignment.
+ * Writes a safetensors file, tensor after tensor; the header is padded to 8 bytes, and larger
+ * elements come first.
  */
 
 /* Returns the name of a data type: "F32", "F16" or "BF16". */
 const char *kvd_safetensors_dtype(kvd_dtype t);
 
-/*
- * qsort order of tensor specs, or of structs that begin with one: larger elements first, then by
- * name.
- */
+/* qsort order of specs, or structs that begin with one: larger elements first, then by name. */
 int kvd_tensor_spec_order(const void *a, const void *b);
 
-/*
- * Computes a tensor's bytes. Fails for unknown dtypes, overflow, or bits that are not a multiple of
- * 8.
- */
+/* Fails for unknown dtypes, overflow, or bits that are no multiple of 8. */
 int kvd_tensor_spec_bytes(const kvd_tensor_spec *spec, size_t *bytes, kvd_err *err);
 
 /* {key, value} of __metadata__; key NULL ends a list. */
@@ -78,8 +66,7 @@ typedef const char *kvd_safetensors_note[2];
 typedef struct kvd_safetensors_writer kvd_safetensors_writer;
 
 /*
- * Creates `path`, which must not exist, and writes the header. On failure returns NULL and fills
- * *err.
+ * `path` must not exist. On failure returns NULL and fills *err.
  *
  *   spec [n]  in the order of kvd_tensor_spec_order; borrowed until kvd_safetensors_finish
  *   notes     entries of __metadata__, or NULL
@@ -88,13 +75,13 @@ kvd_safetensors_writer *kvd_safetensors_create(const char *path, const kvd_tenso
                                                size_t n, const kvd_safetensors_note *notes,
                                                kvd_err *err);
 
-/* Appends n bytes to the tensor `name`: the incomplete one, else the next of the header. */
+/* Appends to the incomplete tensor, else to the next of the header. */
 int kvd_safetensors_append(kvd_safetensors_writer *w, const char *name, const void *bytes, size_t n,
                            kvd_err *err);
 
-/* Flushes the file to disk and frees the writer, also on failure. Fails if data is missing. */
+/* Flushes to disk and frees the writer, also on failure, as for missing data. */
 int kvd_safetensors_finish(kvd_safetensors_writer *w, kvd_err *err);
-/* Frees the writer, which may be NULL, and leaves an incomplete file. */
+/* Frees the writer (or NULL) and leaves an incomplete file. */
 void kvd_safetensors_abandon(kvd_safetensors_writer *w);
 
 #endif

@@ -1,7 +1,4 @@
-/*
- * Published model shapes with random weights, to measure time and memory only. Result files say
- * "shape:NAME" and dtype "random".
- */
+/* Published shapes with random weights, to measure time and memory; "shape:NAME" in results. */
 #ifndef KVD_MODEL_CHECKPOINT_SHAPES_H
 #define KVD_MODEL_CHECKPOINT_SHAPES_H
 
@@ -26,8 +23,8 @@ const kvd_shape *kvd_shape_at(size_t i);
 const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 
 /*
- * Returns a checkpoint of random weights with path "shape:NAME", hashed by s->json and seed; *s may
- * then be freed. On failure returns NULL and fills *err.
+ * Random weights, hashed by s->json and seed; *s may then be freed. On failure returns NULL and
+ * fills *err.
  */
 kvd_checkpoint *kvd_checkpoint_of_shape(const kvd_shape *s, uint64_t seed, kvd_err *err);
 

@@ -330,10 +330,7 @@ bool kvd_stacked_name(const char *stored, char *name, size_t size)
     return n > 0 && (size_t)n < size;
 }
 
-/*
- * Splits "x.experts.7.y.weight" into expert 7 and "x.experts.y", the tensor of all experts;
- * *of_bias for ".bias".
- */
+/* Splits "x.experts.7.y.weight" into 7 and "x.experts.y"; *of_bias for ".bias". */
 static bool split(const char *name, size_t *expert, bool *of_bias, char *stored)
 {
     const char *const at = strstr(name, mark);
@@ -379,7 +376,7 @@ static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kv
     return 0;
 }
 
-/* Finds an expert's MXFP4 matrix. Returns 0, 1 if not in this format, or -1 with *err. */
+/* Returns 0, 1 if the matrix is not MXFP4, or -1 with *err. */
 static int find_mxfp4(const kvd_shards *s, const char *stored, size_t expert, size_t n_experts,
                       kvd_tensor *out, kvd_err *err)
 {

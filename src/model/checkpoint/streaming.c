@@ -36,14 +36,10 @@ void kvd_mapped_drop(const void *data, size_t bytes)
 {
     const pages p = pages_around(data, bytes);
     if (p.bytes > 0)
-        /* On failure the pages just stay in memory. */
         (void)madvise((void *)(uintptr_t)p.first, p.bytes, MADV_DONTNEED);
 }
 
-/*
- * Reads one byte of every page; MADV_WILLNEED reads only 128 KiB ahead, MADV_POPULATE_READ needs a
- * recent kernel.
- */
+/* Reads one byte per page; MADV_WILLNEED stops after 128 KiB, MADV_POPULATE_READ is too new. */
 static void *touch(void *of)
 {
     const kvd_prefetch *p = of;

@@ -1,7 +1,4 @@
-/*
- * Reads checkpoints larger than memory: a thread reads tensors ahead, and the forward pass drops
- * pages after use.
- */
+/* For checkpoints larger than memory: reads tensors ahead, and drops pages after use. */
 #ifndef KVD_MODEL_CHECKPOINT_STREAMING_H
 #define KVD_MODEL_CHECKPOINT_STREAMING_H
 
@@ -11,9 +8,9 @@
 
 #include "model/checkpoint/weights.h"
 
-/* Lets the kernel drop a mapped tensor's pages; the tensor stays readable. */
+/* Lets the kernel drop a mapped tensor's pages. */
 void kvd_tensor_drop(const kvd_tensor *t);
-/* Lets the kernel drop the pages of `data`, which must be in a mapped file. */
+/* Lets the kernel drop pages of mapped `data`. */
 void kvd_mapped_drop(const void *data, size_t bytes);
 
 typedef struct {
@@ -24,11 +21,10 @@ typedef struct {
 } kvd_prefetch;
 
 /*
- * Starts a thread that reads part[0] .. part[n - 1] into memory. *p must be zeroed or waited for;
- * `part` must stay valid until kvd_prefetch_wait. Without a thread, reads nothing.
+ * Reads part[0] .. part[n - 1] ahead in a thread, if one starts. *p must be zeroed or waited for;
+ * `part` must stay valid until kvd_prefetch_wait.
  */
 void kvd_prefetch_start(kvd_prefetch *p, const kvd_weight *part, size_t n);
-/* Waits until all tensors are read, if a thread was started. */
 void kvd_prefetch_wait(kvd_prefetch *p);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "common/half.h"
 
-/* Elements of small (Q8_0) and large (Q4_K) blocks; groups of 16 in a large block. */
+/* Elements of small (Q8_0) and large (Q4_K) blocks, groups of 16. */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
 static const kvd_block_layout layouts[] = {
@@ -37,13 +37,13 @@ static int as_signed(unsigned char byte)
     return byte < 128 ? byte : byte - 256;
 }
 
-/* Returns code i of 32: low 4 bits of q[16] are codes 0 to 15, high bits 16 to 31. */
+/* Codes 0 to 15 are the low bits of q[16], 16 to 31 the high bits. */
 static int nibble(const unsigned char *q, size_t i)
 {
     return i < HALF ? q[i] & 15 : q[i - HALF] >> 4;
 }
 
-/* Returns the top bit of 5-bit code i (Q5_0, Q5_1) as 0 or 16; `high` is little-endian. */
+/* Returns the top bit of 5-bit code i (Q5_0, Q5_1) as 0 or 16. */
 static int fifth(const unsigned char *high, size_t i)
 {
     return (high[i / 8] >> (i % 8) & 1) << 4;
@@ -88,10 +88,7 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
         out[i - first] = d * e2m1[i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15];
 }
 
-/*
- * Q2_K block: 16 bytes of 4-bit scale and minimum per 16 weights; 64 bytes of 2-bit codes; float16
- * factors d (scales) and m (minima).
- */
+/* Q2_K: 16 bytes of 4-bit scale and minimum, 64 of 2-bit codes, float16 d (scales), m (minima). */
 static void read_q2_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 80), m = f16(b + 82);
@@ -102,10 +99,7 @@ static void read_q2_k(const unsigned char *b, float *out)
     }
 }
 
-/*
- * Q3_K block: 32 bytes of top bits of 3-bit codes; 64 bytes of lower bits; 12 bytes of 6-bit
- * scales; float16 factor d.
- */
+/* Q3_K: 32 bytes of top bits, 64 of lower bits, 12 of 6-bit scales, float16 d. */
 static void read_q3_k(const unsigned char *b, float *out)
 {
     const unsigned char *packed = b + 96;
@@ -123,7 +117,7 @@ static void read_q3_k(const unsigned char *b, float *out)
     }
 }
 
-/* Unpacks the 6-bit scale and minimum of group g (32 weights) from 12 bytes at p. */
+/* Unpacks the 6-bit scale and minimum of group g from 12 bytes at p. */
 static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int *minimum)
 {
     if (g < 4) {
@@ -135,10 +129,7 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
     }
 }
 
-/*
- * Q4_K block: float16 factors d and m; 12 bytes of scales; 128 bytes of 4-bit codes. Q5_K: 32 bytes
- * of bit 4 before the codes.
- */
+/* Q4_K: float16 d, m; 12 bytes of scales; 128 of 4-bit codes. Q5_K: 32 of bit 4 before codes. */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
     const unsigned char *high = b + 16, *low = fifth_bit ? b + 48 : b + 16;
@@ -156,10 +147,7 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
     }
 }
 
-/*
- * Q6_K block: 128 bytes of bits 0 to 3, 64 bytes of bits 4 and 5; 16 signed scales; float16 factor
- * d.
- */
+/* Q6_K: 128 bytes of bits 0 to 3, 64 of bits 4 and 5; 16 signed scales; float16 d. */
 static void read_q6_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 208);

@@ -1,4 +1,4 @@
-/* A tensor in a memory-mapped file, or of random weights, with elements read as float32. */
+/* A tensor of a mapped file or of random weights, read as float32. */
 #ifndef KVD_MODEL_CHECKPOINT_TENSOR_H
 #define KVD_MODEL_CHECKPOINT_TENSOR_H
 
@@ -10,14 +10,12 @@
 #include "model/checkpoint/random.h"
 
 /*
- * Quantised blocks are consecutive elements of a row that share scales. Layouts and floating-point
- * order are those of ggml
- * (https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), for equal bits.
+ * Blocks of consecutive elements share scales, as in ggml:
+ * https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c (equal layouts and bits).
  */
 
 /*
- * Element formats, named as in ggml. q: code; d, m, s, s': scales of the block or of a group of 16
- * or 32.
+ * Element formats, named as in ggml. q: code; d, m, s, s': scales of a block or group.
  *
  *   PLAIN               no blocks
  *   RANDOM              no bytes: computed (random.h)
@@ -55,7 +53,7 @@ typedef struct {
     size_t bytes;
 } kvd_block_layout;
 
-/* Returns the block layout of a quantised format, or NULL for KVD_PLAIN and KVD_RANDOM. */
+/* Returns NULL for KVD_PLAIN and KVD_RANDOM. */
 const kvd_block_layout *kvd_block_layout_of(kvd_packing packing);
 
 /* Dequantises elements first .. first+n-1 of a block, which may be unaligned. */
@@ -63,8 +61,8 @@ void kvd_block_read(kvd_packing packing, const unsigned char *block, size_t firs
                     float *out);
 
 /*
- * Writes n E2M1 values times 2^(scale - 127) from code `first`; two codes per byte, the first in
- * the low bits. Scale 255: NaN (OCP Microscaling Formats 1.0).
+ * Writes n E2M1 values times 2^(scale - 127); two codes per byte, low bits first. Scale 255: NaN
+ * (OCP Microscaling 1.0).
  */
 void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t first, size_t n,
                     float *out);
@@ -93,7 +91,7 @@ typedef struct {
     int rank;
     size_t dims[KVD_TENSOR_RANK];
     size_t n;
-    /* Elements in the open file, maybe unaligned; NULL for random weights. */
+    /* Elements in the open file, maybe unaligned, or NULL. */
     const void *data;
     /* KVD_MXFP4_APART: block scales in the mapped file, one byte each. */
     const unsigned char *scales;
@@ -108,10 +106,10 @@ typedef struct {
 /* Returns "f32", "f16", "bf16", "random", or a quantised format such as "q4_k". */
 const char *kvd_tensor_type_name(const kvd_tensor *t);
 
-/* Returns the bytes of n elements in the file, whole blocks if quantised; 0 for random weights. */
+/* Returns the bytes of n elements in the file, 0 for random weights. */
 size_t kvd_tensor_bytes(const kvd_tensor *t, size_t n);
 
-/* Turns *t [n][...] into its slice `at`. Returns -1 with *err for another or a single dimension. */
+/* Turns *t [n][...] into slice `at`; -1 with *err for other dimensions. */
 int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err);
 
 /* Writes elements first .. first+n-1 to out, in Hugging Face's order. */

@@ -1,5 +1,5 @@
 /*
- * Reads weights of a model as float32, from any dtype or arrangement of rows, quantised by
+ * Reads weights as float32 from any dtype or arrangement of rows, quantised by
  * kvd_checkpoint_quantise.
  */
 #ifndef KVD_MODEL_CHECKPOINT_WEIGHTS_H
@@ -25,8 +25,8 @@ typedef struct {
 } kvd_weight;
 
 /*
- * Finds a weight or its bias, valid until the checkpoint is closed; w->n is 0 if the model lacks
- * it. Returns -1 with *err for a wrong shape. `layer` is ignored outside layers.
+ * Finds a weight or bias, valid while the checkpoint is open; w->n is 0 if absent. -1 with *err for
+ * a wrong shape.
  */
 int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, kvd_weight *w,
                     kvd_err *err);
@@ -36,22 +36,16 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
 /* Returns the index of an element in the stored tensor. */
 size_t kvd_weight_at(const kvd_weight *w, size_t row, size_t col);
 
-/*
- * Returns the elements in the mapped file, maybe unaligned, or NULL if not stored as consecutive
- * `type` or quantised.
- */
+/* Returns mapped elements, maybe unaligned, or NULL if not consecutive `type` or quantised. */
 const void *kvd_weight_stored(const kvd_weight *w, kvd_dtype type);
 
-/* Returns the float32 elements in the mapped file, or NULL if not aligned or to be converted. */
+/* Returns mapped float32 elements, or NULL if not aligned or to be converted. */
 const float *kvd_weight_in_place(const kvd_weight *w);
 
 /* Writes elements first .. first+n-1 row by row, with threads if n is large. */
 void kvd_weight_read(const kvd_weight *w, size_t first, size_t n, float *out);
 
-/*
- * Computes the bytes of all weights: quantised with scales and zero points, random 2 each, others
- * as in the file; a tied head once.
- */
+/* Bytes of all weights: quantised with scales, random 2 each, others as in the file. */
 int kvd_weights_bytes(const kvd_checkpoint *c, double *bytes, kvd_err *err);
 
 #endif

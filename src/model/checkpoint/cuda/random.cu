@@ -1,7 +1,4 @@
-/*
- * Generates random weights on the GPU, 8 neighbouring elements per thread with Philox, bound by
- * integer throughput.
- */
+/* Random weights on the GPU, 8 elements per thread by Philox, bound by integer throughput. */
 #include <cuda_bf16.h>
 
 #include "model/checkpoint/cuda/random.h"

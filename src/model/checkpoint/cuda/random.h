@@ -1,6 +1,5 @@
 /*
- * Makes random weights on the device, with the bits of kvd_random_read on the host. `type`: KVD_F32
- * or KVD_BF16, both exact.
+ * Random weights on the device, with the bits of kvd_random_read; `type`: KVD_F32 or KVD_BF16.
  *
  * Other types and sizes beyond the limits return cudaErrorInvalidValue. Functions only launch
  * kernels.
@@ -23,8 +22,8 @@ cudaError_t kvd_gpu_random_fill(kvd_dtype type, const kvd_random_tensor *t, size
                                 void *out, cudaStream_t stream);
 
 /*
- * Fills out [rows][cols], rows out_stride elements apart; row r begins with element first + r *
- * stride. rows * cols < 2^40.
+ * Fills out [rows][cols] with row stride out_stride; row r begins with element first + r * stride.
+ * rows * cols < 2^40.
  */
 cudaError_t kvd_gpu_random_fill_rows(kvd_dtype type, const kvd_random_tensor *t, size_t first,
                                      size_t stride, size_t rows, size_t cols, void *out,

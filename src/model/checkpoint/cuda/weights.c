@@ -13,7 +13,7 @@
 enum {
     ALIGN = 256,
     CHUNK = 65536,
-    /* Bytes of each pinned host buffer through which weights are copied. */
+    /* Bytes of each pinned buffer for copies. */
     BUFFER = 16 * 1024 * 1024,
     BUFFERS = 2,
     SLOTS = 2,
@@ -37,7 +37,7 @@ static const char *no_gradients(const kvd_config *c)
                                                           : NULL;
 }
 
-/* Returns the first feature that the GPU code for `use` does not support, or NULL. */
+/* Returns the first feature that is not supported for `use`, or NULL. */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
     if (use == KVD_GPU_GRADIENTS)
@@ -135,7 +135,7 @@ static int loader_close(loader *l, kvd_err *err)
     return kvd_cuda_check(e, "loading weights", err);
 }
 
-/* Columns first_col .. first_col + cols - 1 of a weight matrix, from row first_row on. */
+/* Columns first_col .. first_col + cols - 1 of a matrix, from row first_row. */
 typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
@@ -144,7 +144,7 @@ typedef struct {
     const char *stored;
 } cut;
 
-/* Converts elements first .. first + n - 1 of the whole matrix; `scratch` holds n floats. */
+/* Converts elements first .. first + n - 1 of the whole matrix. */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type);
@@ -158,10 +158,7 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
     }
 }
 
-/*
- * Converts elements first .. first+n-1 of the rectangle `c`, row by row; n <= CHUNK, `scratch`
- * holds n floats.
- */
+/* Converts elements first .. first+n-1 of the rectangle `c`, row by row; n <= CHUNK. */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), cols = c->weight.cols;
@@ -196,7 +193,7 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/* Copies n elements of `c` to the device address `to`, or generates random ones there. */
+/* Copies n elements of `c` to device `to`, or generates random ones there. */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;
@@ -219,10 +216,7 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
     return 0;
 }
 
-/*
- * Walk over all weights in a fixed order, which places them at `base`; if NULL, only counts bytes
- * in `used`.
- */
+/* Places all weights in a fixed order at `base`, or (NULL) counts bytes in `used`. */
 typedef struct {
     const kvd_config *c;
     const kvd_gpu_share *share;
@@ -241,10 +235,7 @@ typedef struct {
     int first, n;
 } piece;
 
-/*
- * Places n pieces of weights one after another and stores the address in *to, or NULL if the model
- * has none.
- */
+/* Places n pieces of weights one after another; *to is NULL if the model has none. */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
 {
@@ -290,10 +281,7 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
     return place(w, layer, bias, KVD_F32, p, n, to, err);
 }
 
-/*
- * Loads hidden units first .. first + n - 1 of an expert, whose gate, up and down are `part`, part
- * + 1, part + 2.
- */
+/* Loads hidden units first .. first + n - 1 of expert matrices `part` (gate), + 1, + 2. */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
 {
@@ -480,7 +468,7 @@ static void stream_close(kvd_gpu_expert_stream *s)
     free(s);
 }
 
-/* Prepares streaming of experts through two device buffers at `slots`, the end of the arena. */
+/* Prepares streaming of experts through two device buffers at `slots`. */
 static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots, kvd_err *err)
 {
     const size_t bytes = expert_bytes(&w->config, w->type, &w->share);

@@ -1,14 +1,12 @@
 /*
- * Loads the weights of a model, or a section of them, onto one GPU (tensor parallelism,
- * Megatron-LM, Shoeybi et al. 2019). Matrices have the element type of the forward pass; vectors
- * are float32.
+ * Loads a model's weights, or a section, onto one GPU (tensor parallelism, Megatron-LM, Shoeybi et
+ * al. 2019). Matrices have the pass's type; vectors are float32.
  *
- * GPU g of n holds KV heads from g n_kv_heads / n with their query heads, and hidden units from g
- * d_ffn / n. Q, K, V, gate and up are split by rows, O and down by columns; products with O and
- * down are summed over GPUs. Every GPU holds norms, embedding and biases added after a sum; only
- * the first holds the output head.
+ * GPU g of n holds KV heads from g n_kv_heads / n, their query heads, and hidden units from g d_ffn
+ * / n: rows of Q, K, V, gate, up, columns of O and down, whose products are summed over GPUs.
+ * Norms, embedding and biases after a sum are on every GPU, the output head on the first.
  *
- * Routed experts that do not fit are streamed from the checkpoint into two device buffers in turn.
+ * Experts that do not fit are streamed from the checkpoint into two device buffers in turn.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_WEIGHTS_H
 #define KVD_MODEL_CHECKPOINT_CUDA_WEIGHTS_H
@@ -17,10 +15,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/family.h"
 
-/*
- * Purpose of the weights. KVD_GPU_PASS, the forward pass, supports all models; other purposes may
- * fail and name the feature.
- */
+/* Purpose of the weights; KVD_GPU_PASS supports all models, others may fail. */
 typedef enum { KVD_GPU_PASS, KVD_GPU_GRADIENTS, KVD_GPU_SERVING } kvd_gpu_use;
 
 /* Heads and hidden units on one of `count` GPUs. */
@@ -55,21 +50,15 @@ typedef struct {
     /* Projection to the latent and rotated key: [latent + rope_dims][d_model]. */
     void *down;
     float *norm; /* gains of the norm of the latent: [latent] */
-    /* Latent to unrotated keys (d_nope rows) and values: [n_heads][d_nope + d_value][latent]. */
+    /* To unrotated keys (d_nope rows) and values: [n_heads][d_nope + d_value][latent]. */
     void *up;
 } kvd_gpu_latent;
 
-/*
- * Fills *out with the share of GPU `index` of `count`. Fails for unsupported models, or if count
- * does not divide heads or hidden units.
- */
+/* Fails for unsupported models, or if `count` does not divide heads or hidden units. */
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
                      kvd_err *err);
 
-/*
- * Weights of one layer on one GPU, row-major [outputs][inputs], NULL if absent. Shapes count this
- * GPU's heads.
- */
+/* Weights of one layer and this GPU's heads, row-major [outputs][inputs], or NULL. */
 typedef struct {
     /* Projections of Q, K and V: [(n_heads + 2 n_kv_heads) * d_head][d_model]. */
     void *qkv;
@@ -80,34 +69,22 @@ typedef struct {
     void *down; /* [d_model][n_ffn] */
     /* bias_o and bias_down are whole on every GPU. */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
-    /*
-     * Norms of the inputs of attention [0] and feed-forward block [1], with KVD_ORDER_AFTER of the
-     * residual sums.
-     */
+    /* Norms of attention [0] and feed-forward inputs [1], or of sums (KVD_ORDER_AFTER). */
     float *norm[2], *norm_bias[2];
     /* Norms of the outputs of attention [0] and feed-forward block [1]. */
     float *branch[2], *branch_bias[2];
-    /*
-     * Gains [d_head] for all heads; with qk_norm_whole [n_heads * d_head] and [n_kv_heads *
-     * d_head].
-     */
+    /* [d_head]; with qk_norm_whole [n_heads * d_head], [n_kv_heads * d_head]. */
     float *norm_q, *norm_k;
     float *sinks;          /* logits of the attention sinks: [n_heads] */
     kvd_gpu_latent latent; /* replaces qkv */
-    /*
-     * router [n_experts][d_model], bias [n_experts]; bias_choice [n_experts] affects only the
-     * choice of experts.
-     */
+    /* [n_experts][d_model], [n_experts], and bias [n_experts] for the choice only. */
     float *router, *bias_router, *bias_choice;
     /* Host array [n_experts] of device pointers, NULL if experts are streamed. */
     kvd_gpu_expert *expert;
     kvd_gpu_expert shared;
     /* Vector w [d_model]: sigmoid(x w) multiplies the shared expert's output. */
     float *shared_scale;
-    /*
-     * Values of Q, K and V per token; columns of `o`. Truncating V reduces both
-     * (methods/cuda/fold.h).
-     */
+    /* Q, K, V values per token, and columns of `o` (methods/cuda/fold.h). */
     int n_qkv, n_o;
 } kvd_gpu_layer;
 
@@ -138,16 +115,16 @@ size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_
                              bool streamed);
 
 /*
- * Allocates and fills the weights on the current device. Fails with the needed and the free bytes.
- * If `streamed`, experts are not loaded, and the checkpoint must stay open.
+ * Fails with the needed and the free bytes. If `streamed`, experts are not loaded, and the
+ * checkpoint must stay open.
  */
 int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype type,
                          const kvd_gpu_share *share, bool streamed, kvd_err *err);
 void kvd_gpu_weights_release(kvd_gpu_weights *w);
 
 /*
- * Copies an expert into one of two device buffers, for use on `stream`. Before the next fetch the
- * caller must queue that use and call kvd_gpu_expert_used.
+ * Copies an expert into one of two buffers, for use on `stream`; call kvd_gpu_expert_used after
+ * queueing that use.
  */
 int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
                          kvd_gpu_expert *to, kvd_err *err);

@@ -1,14 +1,11 @@
-/*
- * Configurations of DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437), and
- * GLM-4.5.
- */
+/* DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437), and GLM-4.5. */
 #include <math.h>
 #include <string.h>
 
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Fails if the key is present and not the string `only`. */
+/* Fails if the key is present and not `only`. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
 {
     const json_t *const value = kvd_cfg_member(root, key);
@@ -19,10 +16,7 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
                     text ? text : "not a string", only);
 }
 
-/*
- * Reads latent attention: one KV head of latent and rotated key; num_key_value_heads is only
- * checked.
- */
+/* Reads latent attention, with one KV head; num_key_value_heads is only checked. */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int kv_heads = c->n_heads, rope = 64;
@@ -58,7 +52,7 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Sets the score factor: 1 / sqrt(query dimensions), times the square of YaRN's factor. */
+/* 1 / sqrt(query dimensions), times the square of YaRN's factor. */
 static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *rope = kvd_cfg_member(root, "rope_parameters");
@@ -72,8 +66,8 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads grouped routing; n_group and topk_group default to `groups` and `chosen`. Groups have at
- * least `least` experts.
+ * Reads n_group (default `groups`) and topk_group (`chosen`), with at least `least` experts per
+ * group.
  */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
@@ -96,8 +90,8 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
 }
 
 /*
- * Reads experts. Defaults: `shared` of n_shared_experts, `dense` of first_k_dense_replace, `scale`
- * of routed_scaling_factor.
+ * Defaults: `shared` n_shared_experts, `dense` first_k_dense_replace, `scale`
+ * routed_scaling_factor.
  */
 static int read_experts(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                         double scale, kvd_config *c, kvd_err *err)

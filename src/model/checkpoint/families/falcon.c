@@ -1,6 +1,5 @@
 /*
- * Configurations of Falcon. One tensor holds Q, K and V, ordered by KV head. 7B and 11B have one
- * norm per layer, 40B and 180B two.
+ * Falcon: one tensor holds Q, K and V by KV head; 7B and 11B have one norm per layer, others two.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"

@@ -51,19 +51,16 @@ extern const kvd_family kvd_family_glm4_moe_lite;
 extern const kvd_family kvd_family_youtu;
 
 /*
- * Name prefixes in multimodal files: of the language model (before and since Transformers 4.52),
- * and of other models. NULL ends each list.
+ * Name prefixes in multimodal files: language model (before, since Transformers 4.52), other
+ * models.
  */
 extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
 
-/* Tensors in kvd_llama_stored, without and with Qwen3's norms of Q and K, its last two. */
+/* Tensors in kvd_llama_stored, without and with Qwen3's norms. */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
 extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];
 
-/*
- * Initialisers for families with Llama's tensor names: members of kvd_family (KVD_LLAMA_NAMES) and
- * rows of stored tensors.
- */
+/* Initialisers for families with Llama's tensor names. */
 #define KVD_LLAMA_NAMES                                                                            \
     .base = "model.", .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq", \
     .ignored = "model.rotary_emb.inv_freq"

@@ -1,7 +1,4 @@
-/*
- * Configurations of Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118) and Gemma 3
- * (arXiv:2503.19786), multimodal (`gemma3`) without its vision model.
- */
+/* Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118), and Gemma 3 (arXiv:2503.19786). */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +14,7 @@ static int read_windows(const json_t *root, int window, int pattern, kvd_config 
     return kvd_cfg_window_pattern(c, window, pattern, err);
 }
 
-/* Reads the bound c of a softcap c tanh(x / c): `absent` by default, 0 (none) if null. */
+/* Reads c of a softcap c tanh(x / c); null means 0 (none). */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
 {
@@ -25,7 +22,7 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
     return kvd_cfg_positive_or(root, key, out, err);
 }
 
-/* Reads the keys that Gemma 2 and 3 share; softcap: defaults for attention scores and logits. */
+/* softcap: defaults for attention scores and logits. */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
 {
     double scalar = 256;
@@ -46,7 +43,7 @@ static int read_common(const json_t *root, const double softcap[2], kvd_config *
     return 0;
 }
 
-/* Reads the activation; "gelu" in Gemma's first files means gelu_pytorch_tanh. */
+/* In Gemma's first files, "gelu" means gelu_pytorch_tanh. */
 static int read_gemma_activation(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const old = kvd_cfg_member(root, "hidden_act");
@@ -83,7 +80,7 @@ static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err);
 }
 
-/* Reads the sizes of Gemma 3; multimodal files omit those equal to Hugging Face's defaults. */
+/* Multimodal files omit sizes equal to Hugging Face's defaults. */
 static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->n_layers = 26;

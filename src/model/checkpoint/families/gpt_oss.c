@@ -1,11 +1,8 @@
-/*
- * Configurations of gpt-oss (arXiv:2508.10925). One tensor holds a matrix of all experts: MXFP4, or
- * transposed in other types.
- */
+/* gpt-oss (arXiv:2508.10925); one tensor holds all experts: MXFP4, or transposed in other types. */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Reads the sliding window; without layer_types, layers 0, 2, 4, ... have one. */
+/* Without layer_types, layers 0, 2, 4, ... have the window. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 128;

@@ -1,7 +1,4 @@
-/*
- * Configurations of Llama and of models that differ little from it, such as Mistral, Phi-3, Granite
- * and Cohere's Command.
- */
+/* Llama and models that differ little from it, such as Mistral, Phi-3 and Granite. */
 #include <math.h>
 #include <string.h>
 
@@ -48,7 +45,7 @@ const kvd_family kvd_family_llama = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads sliding_window in tokens: `absent` by default; 0 or null: none. */
+/* Default `absent`; 0 or null: no window. */
 static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : absent;
@@ -390,7 +387,7 @@ const kvd_family kvd_family_seed_oss = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads dense models of ERNIE 4.5, whose RoPE rotates dimension 2i with 2i + 1. */
+/* Dense ERNIE 4.5, whose RoPE rotates dimension 2i with 2i + 1. */
 static int read_ernie(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool biases = false;
@@ -412,7 +409,7 @@ const kvd_family kvd_family_ernie4_5 = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads a bool, `key` in published files and `other` in files of Transformers 5. */
+/* Reads `key` of published files, `other` of Transformers 5. */
 static int read_renamed(const json_t *root, const char *key, const char *other, bool *out,
                         kvd_err *err)
 {
@@ -443,9 +440,7 @@ const kvd_family kvd_family_internlm3 = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/*
- * Reads SmolLM3. Zeros in no_rope_layers, or every no_rope_layer_interval-th layer, have no RoPE.
- */
+/* Layers with a 0 in no_rope_layers, or every no_rope_layer_interval-th, lack RoPE. */
 static int read_smollm3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool windows = false;
@@ -476,7 +471,7 @@ const kvd_family kvd_family_smollm3 = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads Granite 3, which scales the embedding, attention scores, branches and logits. */
+/* Granite 3 scales embedding, attention scores, branches and logits. */
 static int read_granite(const json_t *root, kvd_config *c, kvd_err *err)
 {
     double divisor = 1;
@@ -503,10 +498,7 @@ const kvd_family kvd_family_granite = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/*
- * Reads MiniCPM (Hu et al. 2024, arXiv:2404.06395): factors scale_depth / sqrt(layers) on branches,
- * dim_model_base / hidden_size on logits.
- */
+/* MiniCPM (Hu et al. 2024, arXiv:2404.06395): scaled branches and logits. */
 static int read_minicpm(const json_t *root, kvd_config *c, kvd_err *err)
 {
     double depth = 1;
@@ -538,10 +530,7 @@ const kvd_family kvd_family_minicpm = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/*
- * Reads Cohere's models: one layer norm without bias per layer, interleaved RoPE, logits times
- * logit_scale.
- */
+/* One layer norm without bias, interleaved RoPE, logits times logit_scale. */
 static int read_cohere_common(const json_t *root, double theta, kvd_config *c, kvd_err *err)
 {
     c->logit_scale = 0.0625;

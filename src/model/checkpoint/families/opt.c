@@ -1,6 +1,5 @@
 /*
- * Configurations of OPT. Norms come before the blocks, in OPT-350m after them. If
- * word_embed_proj_dim differs from hidden_size, two projections convert.
+ * OPT: norms before the blocks, in OPT-350m after; two projections if word_embed_proj_dim differs.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"

@@ -1,11 +1,8 @@
-/*
- * Configurations of Qwen2 and 2.5 (Llama with biases on Q, K, V) and Qwen3 (Llama with norms of Q
- * and K).
- */
+/* Qwen2 and 2.5 (Llama with biases on Q, K, V), Qwen3 (Llama with norms of Q and K). */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Reads the sliding window; without layer_types, layers from max_window_layers on have one. */
+/* Without layer_types, layers from max_window_layers on have the window. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool used = false;
@@ -27,7 +24,7 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     return window && first < c->n_layers ? kvd_cfg_set_window(c, window, first, err) : 0;
 }
 
-/* Reads the keys that Qwen2 and Qwen3 share; d_head = 0: hidden_size / num_attention_heads. */
+/* d_head = 0: hidden_size / num_attention_heads. */
 static int read_common(const json_t *root, int d_head, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
@@ -73,7 +70,7 @@ const kvd_family kvd_family_qwen3 = {
     .n_stored = KVD_QWEN3_STORED,
 };
 
-/* Qwen's mixture-of-experts models: Qwen2-MoE has a gated shared expert, Qwen3-MoE has none. */
+/* Mixture of experts; Qwen2-MoE has a gated shared expert. */
 
 static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *keys, kvd_config *c,
                     kvd_err *err)
