@@ -6,7 +6,7 @@
 
 #include "common/threads.h"
 
-/* Returns 0 if *total overflows, else 1. */
+/* Adds n * d to *total. Returns 0 on overflow, else 1. */
 static int add_product(size_t *total, size_t n, size_t d)
 {
     size_t x;
@@ -79,7 +79,6 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
     return 0;
 }
 
-/* Eight partial sums keep additions independent. */
 static double dot(const float *x, const float *y, size_t n)
 {
     double s[8] = {0};
@@ -93,8 +92,8 @@ static double dot(const float *x, const float *y, size_t n)
 }
 
 /*
- * Computes out = sum over n keys of softmax(scale q . k) v for one query row. Returns the log of
- * the softmax denominator.
+ * Computes out = sum over n keys of softmax(scale q . k) v. Returns the log of the softmax
+ * denominator.
  */
 static double attend(const float *q, const float *k, const float *v, size_t n, size_t d_qk,
                      size_t d_v, double scale, double sink, double *scores, double *out)
@@ -125,7 +124,6 @@ typedef struct {
     double scale;
 } job;
 
-/* Computes the attention output of query head h for query t; `row` is the query's row of Q. */
 static double row_of(const job *x, int h, size_t row, size_t t, size_t q_len, size_t kv_len,
                      size_t kv_first, double *scores, double *out)
 {
@@ -221,7 +219,7 @@ static void apply_rope(const kvd_rope_table *rope, size_t pos, const float *x, s
     }
 }
 
-/* Computes out [d] = y R with R [d_head][d]. If R is NULL, copies y [0 .. d - 1]. */
+/* Computes out [d] = y R with R [d_head][d]. If R is NULL, copies d elements of y. */
 static void project(const double *y, size_t d_head, const float *r, size_t d, double *out)
 {
     for (size_t j = 0; j < d; j++) {

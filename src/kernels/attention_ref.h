@@ -8,17 +8,14 @@
 #include "common/err.h"
 #include "kernels/layout.h"
 
-/* Sizes of Q, K, V and O in layout PLAIN, and the first element of every head. */
-
 typedef struct {
-    int group;            /* query heads per KV head */
-    size_t n_q, n_kv;     /* sums of q_len and of kv_len over all requests */
-    size_t max_q, max_kv; /* largest q_len and largest kv_len of a request */
-    /* number of elements over all heads and rows */
+    int group;
+    size_t n_q, n_kv; /* sums of q_len and of kv_len over all requests */
+    size_t max_q, max_kv;
     size_t q_elements, k_elements, v_elements, o_elements;
-    /* [n_heads] First element of query head h in Q and in O. */
+    /* [n_heads] first element of each query head in Q and in O */
     size_t q_at[KVD_HEADS_MAX], o_at[KVD_HEADS_MAX];
-    /* [n_kv_heads] First element of KV head g in K and in V. */
+    /* [n_kv_heads] first element of each KV head in K and in V */
     size_t k_at[KVD_HEADS_MAX], v_at[KVD_HEADS_MAX];
 } kvd_attn_plain;
 

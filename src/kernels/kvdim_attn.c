@@ -1,7 +1,4 @@
-/*
- * kvdim-attn: times and checks attention on heads of different widths, and compares with the
- * machine's peak rates.
- */
+/* kvdim-attn: times and checks attention kernels on heads of different widths. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +18,7 @@ static const char program[] = "kvdim-attn";
 typedef struct {
     kvd_attn_options *cfg;
     kvd_run run;
-    bool cuda; /* true if some implementation runs on the GPU */
+    bool cuda;
     char gpu_name[256];
     kvd_rates rates;
     kvd_width_list *widths;
@@ -30,7 +27,7 @@ typedef struct {
     size_t n_lengths, lengths_size;
     kvd_attn_entry entry[KVD_ATTN_ENTRIES];
     int n_entries;
-    kvd_rate_ceilings ceilings[2]; /* [0]: CPU, [1]: GPU */
+    kvd_rate_ceilings ceilings[2]; /* ceilings[0] is for the CPU, ceilings[1] for the GPU. */
     bool measured[2];
     kvd_bench *bench;
     kvd_rows *out;
@@ -266,7 +263,7 @@ static void on_skipped(void *ctx, const char *line)
     if (s->progress.terminal && !s->progress.quiet)
         fputc('\n', stderr);
     fprintf(stderr, "%s: %s\n", program, line);
-    /* Without memory the line is missing in the result file, but it was printed. */
+    /* If memory runs out, the line is missing in the result file. */
     if (strlen(s->skipped ? s->skipped : "") < 16000 &&
         asprintf(&grown, "%s%s%s", s->skipped ? s->skipped : "", s->skipped ? "\n" : "", line) >=
             0) {
@@ -332,7 +329,6 @@ static int run_case(sweep *s, kvd_attn_phase phase, kvd_dtype dtype, const kvd_a
     return status;
 }
 
-/* The result file is complete after every case. */
 static int run_cases(sweep *s, kvd_err *err)
 {
     const kvd_attn_options *const cfg = s->cfg;
@@ -345,7 +341,7 @@ static int run_cases(sweep *s, kvd_err *err)
                         return -1;
                     s->done++;
                     if (write(s, err)) {
-                        /* Writing failed: the case was counted before the write. */
+                        /* The case was counted before writing it failed. */
                         s->done--;
                         return -1;
                     }

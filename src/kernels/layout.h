@@ -44,15 +44,12 @@ extern "C" {
 
 enum {
     KVD_PAGE_TOKENS = 64,
-    KVD_WIDTH_STEP = 16, /* in CUDA, d_qk and d_v are 16, 32, ... 256 */
+    KVD_WIDTH_STEP = 16, /* d_qk and d_v are multiples of this number in CUDA */
     KVD_WIDTH_MAX = 256,
-    /*
-     * Attention kernels are compiled twice: for layers of heads up to this width, and for wider
-     * heads.
-     */
+    /* Kernels are compiled twice: for layers with heads up to this width, and for wider heads. */
     KVD_WIDTH_NARROW = 128,
-    KVD_HEADS_MAX = 128, /* largest number of query heads of one launch */
-    KVD_GROUP_MAX = 16   /* largest number of query heads per KV head in CUDA decode */
+    KVD_HEADS_MAX = 128,
+    KVD_GROUP_MAX = 16 /* largest number of query heads per KV head in CUDA decode */
 };
 
 typedef struct {
@@ -65,7 +62,7 @@ typedef struct {
     int window;
 } kvd_attn_heads;
 
-/* Lengths of the requests of a batch, in host memory. */
+/* lengths of the requests of a batch, in host memory */
 typedef struct {
     int batch;
     const int32_t *q_len;  /* [batch] number of new tokens, >= 1 */
@@ -74,27 +71,26 @@ typedef struct {
 
 /* Location of each head in layout BLOCKED; offsets and pitches in elements. */
 typedef struct {
-    int32_t n_heads, n_kv_heads, group; /* group = n_heads / n_kv_heads */
-    float scale;                        /* factor of scores, 1/sqrt(d_head) */
-    /* Elements per row of Q and of O, over all query heads. */
+    int32_t n_heads, n_kv_heads, group;
+    float scale; /* factor of scores, 1/sqrt(d_head) */
+    /* number of elements per row of Q and of O */
     int32_t q_pitch, o_pitch;
     /* Elements per page: 64 * sum over KV heads of (d_qk + d_v). */
     int32_t page_elements;
     int32_t window;
     int16_t d_qk[KVD_HEADS_MAX], d_v[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions */
-    /* [n_heads] First column of query head h in a row of Q and of O. */
+    /* [n_heads] first column of each query head in a row of Q and of O */
     int32_t q_offset[KVD_HEADS_MAX], o_offset[KVD_HEADS_MAX];
-    /* [n_kv_heads] First element of K of KV head g in a page; V follows K. */
+    /* [n_kv_heads] first element of K in a page; V follows K */
     int32_t kv_offset[KVD_HEADS_MAX];
 } kvd_attn_map;
 
 /*
- * Returns -1 if a number is outside the limits of kvd_attn_heads, `window` is negative, d_head
- * exceeds KVD_WIDTH_MAX, or a width is no multiple of KVD_WIDTH_STEP up to KVD_WIDTH_MAX.
+ * Returns -1 if a number exceeds the limits of kvd_attn_heads, the window is negative, or a width
+ * is not a multiple of KVD_WIDTH_STEP up to KVD_WIDTH_MAX.
  */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
-/* Returns the largest d_qk or d_v of all KV heads. */
 int kvd_attn_widest(const kvd_attn_map *map);
 
 /* Returns the index of token t, dim i in a BLOCKED matrix [tokens][d]. */
@@ -104,14 +100,14 @@ static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
 }
 
 /*
- * Returns the rows of Q, each request rounded up to 8. q_start [batch] (may be NULL) receives first
- * rows.
+ * Returns the number of rows of Q, with each request rounded up to 8. q_start [batch] receives
+ * first rows; may be NULL.
  */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
 /*
- * Convert PLAIN float32 to BLOCKED 16-bit tensors (KVD_F16 or KVD_BF16) on the host. kvd_pack_kv
- * writes only tokens and the zeros that the layout requires.
+ * Convert PLAIN float32 to BLOCKED 16-bit tensors (KVD_F16 or KVD_BF16). kvd_pack_kv writes only
+ * tokens and the zeros that the layout requires.
  */
 void kvd_pack_q(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *q,
                 uint16_t *q_blocked);
@@ -120,8 +116,8 @@ void kvd_pack_q_decode(const kvd_attn_map *map, const kvd_attn_batch *batch, int
 void kvd_pack_kv(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *k,
                  const float *v, const int32_t *page_table, int max_pages, uint16_t *pool);
 /*
- * Converts 16-bit row-major O to PLAIN float32. Query t of request b is row q_start[b] + t
- * (prefill) or b (decode).
+ * Converts 16-bit row-major O to PLAIN float32. In prefill, query t of request b is row q_start[b]
+ * + t.
  */
 void kvd_unpack_o(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, int decode,
                   const uint16_t *o_rows, float *o);

@@ -8,8 +8,7 @@
 #include "kernels/cpu/attention_cpu_task.h"
 
 /*
- * Limits of splitting a KV head's keys: PIECES per thread, blocks per piece. MAX_BLOCKS bounds
- * float32 rounding in decode.
+ * The keys of a KV head are split into PIECES pieces per thread. MAX_BLOCKS limits rounding errors.
  */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
@@ -52,11 +51,11 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
     return &kvd_cpu_kernel_portable;
 }
 
-/* Keys of a task (query rows of one KV head) that one thread computes. */
+/* Part of a task's keys that one thread computes. */
 typedef struct {
     kvd_cpu_task task;
     double cost;
-    /* In a task's first piece, the number of its pieces; otherwise 0. */
+    /* Number of pieces in the task, set in its first piece, otherwise 0. */
     size_t n_pieces;
 } piece;
 
@@ -68,14 +67,13 @@ typedef struct {
     const float *q, *k, *v;
     float *out;
     size_t n_threads;
-    piece *pieces; /* in the order of requests, heads, rows and keys */
+    piece *pieces;
     size_t n_pieces;
     const piece **order; /* [pieces] sorted by decreasing cost */
     float *partials, *scratch;
-    size_t scratch_floats; /* floats of scratch memory per thread */
+    size_t scratch_floats;
 } plan;
 
-/* Returns the task for KV head g of request b from query row `row` on, with all keys. */
 static piece whole_task(const plan *x, int b, int g, size_t row, size_t q_first, size_t kv_first)
 {
     const size_t group = (size_t)x->plain.group, q_len = (size_t)x->batch->q_len[b];
@@ -111,8 +109,8 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
 }
 
 /*
- * Stores the pieces of all tasks in x->pieces and returns their total cost. `wanted`: cost per
- * piece; 0: no splitting.
+ * Stores the pieces of all tasks and returns their total cost. `wanted` is the cost per piece, 0
+ * for no splitting.
  */
 static double walk(plan *x, double wanted)
 {
@@ -205,7 +203,6 @@ static int make_plan(plan *x, kvd_err *err)
     return x->scratch ? 0 : kvd_no_memory(err, "panels of Q and O", bytes);
 }
 
-/* Merges the partial results of n pieces of a task in key order. */
 static void merge(const piece *p, size_t n)
 {
     const kvd_cpu_task *t = &p->task;

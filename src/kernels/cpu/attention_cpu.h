@@ -1,7 +1,4 @@
-/*
- * Attention on the CPU in float32, with AVX2, AVX-512 or portable C and threads; layouts of
- * kernels/attention_ref.h.
- */
+/* Attention on the CPU in float32, with AVX2, AVX-512 or portable C, on all threads. */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_H
 
@@ -11,11 +8,11 @@
 typedef enum { KVD_CPU_AUTO, KVD_CPU_PORTABLE, KVD_CPU_AVX2, KVD_CPU_AVX512 } kvd_cpu_isa;
 
 kvd_cpu_isa kvd_cpu_isa_best(void);
-const char *kvd_cpu_isa_name(kvd_cpu_isa isa); /* Returns "portable", "avx2" or "avx512". */
+const char *kvd_cpu_isa_name(kvd_cpu_isa isa);
 
 /*
- * Computes prefill or decode attention; `out` is PLAIN O, float32. The result depends on the number
- * of threads. On failure (unsupported `isa`, shape, memory) returns -1 and fills *err.
+ * Computes attention; `out` is PLAIN O, float32. The result depends on the number of threads.
+ * Returns -1 and fills *err on failure.
  */
 int kvd_attention_cpu(const kvd_attn_heads *heads, const kvd_attn_batch *batch, kvd_cpu_isa isa,
                       const float *q, const float *k, const float *v, float *out, kvd_err *err);

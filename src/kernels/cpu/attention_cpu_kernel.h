@@ -33,7 +33,6 @@ enum { AHEAD = 4096, LINE = 64 };
 #define INLINE   static inline __attribute__((always_inline))
 #define TILE(nv) ((nv) == 1 ? (size_t)MR_ONE : (size_t)MR)
 
-/* A panel is nv vectors of query rows. Unused lanes of the last vector repeat the last row. */
 typedef struct {
     /* number of vectors, first row within the task, number of rows */
     size_t nv, from, rows;
@@ -111,8 +110,8 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
 }
 
 /*
- * Computes scores of a block of keys, the last `beyond` of them masked. `s` needs room for a whole
- * last tile.
+ * Computes the scores of a block of keys, of which the last `beyond` are masked. `s` must have room
+ * for a whole last tile.
  */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
@@ -136,8 +135,8 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
 }
 
 /*
- * Replaces scores by softmax weights; sets p->max and p->alpha. Rows with only -inf scores get
- * maximum -FLT_MAX and sum 0.
+ * Replaces scores by softmax weights and sets p->max and p->alpha. A row with only -inf scores gets
+ * the sum 0.
  */
 INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, float *s, panel *p)
 {
@@ -199,10 +198,7 @@ INLINE void output_tile(const size_t nv, const float *s, const float *v, size_t 
     }
 }
 
-/*
- * Adds softmax weights times V to the output. The last tile writes repeated columns into the
- * padding after O.
- */
+/* Adds softmax weights times V to the output. */
 INLINE void output(const size_t nv, const float *s, const float *v, size_t d, size_t n_keys,
                    panel *p)
 {
@@ -237,7 +233,7 @@ static int all_finite(const float *x, size_t n)
     return rest == 0;
 }
 
-/* Adds V of masked keys only to rows that attend to them: 0 * NaN would be NaN. */
+/* Adds V of masked keys only to rows that attend to them, because 0 * NaN is NaN. */
 static void output_seen(const float *s, const float *v, size_t d, size_t key, size_t from,
                         size_t n_keys, panel *p)
 {
@@ -295,7 +291,6 @@ INLINE void transpose(four x[4])
     x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-/* Copies a panel's query rows, multiplied by `scale`, to p->q [d_qk][pitch]. */
 static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
 {
     const size_t d = task->d_qk, pitch = p->nv * VL, first = (task->row + p->from) / task->group;
@@ -327,7 +322,7 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/* Stores a panel's outputs. Only a final output is divided by the sum of softmax weights. */
+/* Only a final output is divided by the sum of softmax weights. */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;

@@ -17,20 +17,20 @@ typedef struct {
     const float *k, *v; /* keys [kv_len][d_qk] and values [kv_len][d_v] of the request */
     float *out;         /* used if `partial` is NULL */
     size_t d_qk, d_v, group;
-    size_t position;  /* position of the request's first query: kv_len - q_len */
-    size_t row, rows; /* rows row .. row + rows - 1 */
-    /* Keys key .. key_end - 1. A row ignores keys after its own position. */
+    size_t position; /* position of the request's first query: kv_len - q_len */
+    size_t row, rows;
+    /* A row ignores keys after its own position. */
     size_t key, key_end;
     /*
-     * Partial result or NULL: [rows] maximum score (base-2 log), [rows] sum of weights, [rows][d_v]
-     * sum of weights times V.
+     * [rows] maximum score (base-2 log), [rows] sum of weights, [rows][d_v] sum of weights times V;
+     * or NULL
      */
     float *partial;
 } kvd_cpu_task;
 
 typedef struct {
-    size_t max_rows; /* largest number of rows of a task */
-    /* The time of a task grows with its rows rounded up to a multiple of row_unit. */
+    size_t max_rows;
+    /* The time grows with the rows rounded up to a multiple of row_unit. */
     size_t row_unit;
     /* Keys per block, counted from kvd_cpu_task.key. */
     size_t key_block;

@@ -27,12 +27,9 @@ extern "C" {
 namespace
 {
 
-/*
- * Request b has slots (blocks of 16 rows) from token_start[b] / 16 + 2 b on, two of them spare for
- * partly filled groups.
- */
+/* Request b has the slots from token_start[b] / 16 + 2 b on. A slot is 16 rows. */
 struct place {
-    int b, start, next; /* request, its first slot, first slot of the next request */
+    int b, start, next;
 };
 
 __device__ __forceinline__ int first_slot(const kvd_append_args &a, int b)
@@ -57,7 +54,6 @@ __device__ __forceinline__ void find(const kvd_append_args &a, int slot, place &
     }
 }
 
-/* Finds the addresses from which a lane's two rows are read and to which they are written. */
 __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head, int g, bool is_q,
                                              bool is_v, int slot, const place &at, int r)
 {
@@ -86,7 +82,6 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
                                   ROPE == ROPE_GIVEN ? 1 : PREFILL_CTAS)
     append_prefill(const __grid_constant__ params p)
 {
-    /* RoPE variants that need more registers process one head at a time, others two. */
     constexpr int HEADS = ROPE == ROPE_GIVEN ? 1 : 2;
     constexpr bool WIDE = SLABS > NARROW_SLABS;
     extern __shared__ __align__(128) uint8_t smem[];
@@ -131,7 +126,8 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
             find(a, slot, at);
             const int head = choose_unit(p, u, g, kind, n_q, HEADS, r_smem);
             /*
-             * blockIdx.y chooses the columns of R. CTAs with column 0 also do the work without R.
+             * blockIdx.y chooses the columns of R. The CTA with column 0 also does the work without
+             * R.
              */
             if (first == 0 || (u.applies_rope && first < u.d)) {
                 prefill_rows(p, u, head, g, kind < n_q, kind == n_q + 1, slot, at, r);
@@ -193,7 +189,6 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 min(d_v - first, p.columns),
                 r_smem + (uint32_t)(a.r_qk ? p.r_rows * p.r_pitch : 0));
 #if __CUDA_ARCH__ >= 900
-    /* Loads before this instruction read only rotation matrices, which never change. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -209,7 +204,6 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
         if (mine) {
             const bool is_q = k < group;
             const int head = choose_unit(p, u, g, k, group, 1, r_smem);
-            /* The CTA with column 0 does all work that needs no rotation matrix. */
             mine = first == 0 || (u.applies_rope && first < u.d);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
@@ -228,7 +222,6 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 const int b = (int)blockIdx.y * ROWS + r + 8 * i;
                 if (!u.x[i])
                     continue;
-                /* differs from the position if tokens were evicted */
                 const int place = __ldg(a.kv_len + b) - 1;
                 u.zero[i] = !is_q && place % 8 == 0;
                 if (is_q)
@@ -260,10 +253,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     }
 }
 
-/*
- * Waits for preceding kernels and records the time. Earlier code reads only memory that none of
- * them writes.
- */
+/* Waits for preceding kernels and records the time. */
 __device__ __forceinline__ void few_wait(const kvd_append_args &a)
 {
 #if __CUDA_ARCH__ >= 900
@@ -287,7 +277,6 @@ __global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_consta
     unit u;
     const int head = choose_unit(p, u, g, min(k, units - 1), a.map.group, 1, r_smem);
     u.columns_8 = k < a.map.group ? 8 : 64;
-    /* The warp with column 0 does all work that needs no rotation matrix. */
     const bool mine = k < units && (first == 0 || (u.applies_rope && first < u.d));
     if (mine && u.applies_rope)
         few_fetch_r(a, u, g, k == units - 1, first, lane, r_smem);
@@ -312,10 +301,7 @@ __global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_consta
                                    few_r_offset(32 * s + 8 * (i / 2) + i % 2 + 2 * (lane / 8), j),
                                b[s][j]);
     }
-    /*
-     * Pass 0 reads zeros and writes nothing; it only loads the instructions of pass 1 into the
-     * cache.
-     */
+    /* Pass 0 only loads the instructions of pass 1 into the cache. */
 #pragma unroll 1
     for (int pass = a.lists_ready ? 0 : 1; pass < 2; pass++) {
         if (pass == 1 && a.lists_ready)
@@ -408,7 +394,6 @@ int widest(const kvd_append_args *a)
     return w;
 }
 
-/* Uses programmatic dependent launch: the kernel may start before preceding kernels have ended. */
 cudaError_t launch_early(const params &p, append_kernel kernel, dim3 grid, unsigned threads,
                          size_t bytes, cudaStream_t stream)
 {

@@ -22,7 +22,7 @@ typedef struct {
     int32_t batch, n_tokens;
     /* Device [batch]: first row of request b in x, increasing. */
     const int32_t *token_start;
-    /* Device [batch]: new tokens, and all tokens including the new ones. */
+    /* Device [batch]: number of new tokens, and of all tokens including the new ones. */
     const int32_t *q_len, *kv_len;
     /*
      * Device [batch]: first row of request b in blocked Q (prefill). NULL (decode): Q is
@@ -35,9 +35,9 @@ typedef struct {
     /* Decode only, device [batch]: RoPE position of the new token. NULL: kv_len - 1. */
     const uint32_t *position;
     /*
-     * Decode only. 1: the launch may read token_start, kv_len, position and page_table before
-     * preceding kernels have ended; the caller guarantees a kernel without programmatic launch
-     * between their writer and this launch. 0: it waits.
+     * Decode only. If 1, the launch may read token_start, kv_len, position and page_table before
+     * preceding kernels have ended. The caller guarantees that a kernel without programmatic launch
+     * runs after their writer.
      */
     int32_t lists_ready;
     /* Device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V before RoPE. */
@@ -58,8 +58,8 @@ typedef struct {
     const void *r_v;
     void *q, *pool; /* outputs */
     /*
-     * Decode only, device; may be NULL. Times of %globaltimer in ns: *began after preceding
-     * kernels, *ended after the last CTA. The caller sets *ended to 0 before the launch.
+     * Decode only, device; may be NULL. Start and end of the kernel in ns of %globaltimer. The
+     * caller sets *ended to 0.
      */
     unsigned long long *began, *ended;
 } kvd_append_args;

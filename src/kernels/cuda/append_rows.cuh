@@ -9,14 +9,16 @@ namespace
 {
 
 enum {
-    /* rows that a warp processes at a time */
     ROWS = 16,
-    /* shared memory for 16 rows of two heads of KVD_WIDTH_NARROW dimensions or one wider head */
+    /* bytes of shared memory for 16 rows of two narrow heads or one wide head */
     STAGE_BYTES = 2 * ROWS * KVD_WIDTH_NARROW * 2,
-    /* Number of 32-column slabs of a head of up to KVD_WIDTH_NARROW or KVD_WIDTH_MAX dimensions. */
+    /*
+     * Number of slabs of 32 columns of a head of up to KVD_WIDTH_NARROW or KVD_WIDTH_MAX
+     * dimensions.
+     */
     NARROW_SLABS = KVD_WIDTH_NARROW / 32,
     WIDE_SLABS = KVD_WIDTH_MAX / 32,
-    PREFILL_WARPS = 6, /* largest number of warps per CTA */
+    PREFILL_WARPS = 6,
     PREFILL_CTAS = 2,
     WIDE_WARPS = 8, /* warps per CTA in prefill of wide heads, one CTA per SM */
     DECODE_WARPS = 8
@@ -59,26 +61,23 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
     return unpack<BF>(__ldg(x)).x;
 }
 
-/* A lane's two rows of one head: r and r + 8 of the warp's 16 rows, r = lane / 4. */
+/* Two rows of one head that a lane processes: lane / 4 and lane / 4 + 8. */
 struct unit {
-    /* Address of the head in each row of x; NULL if the row has no token. */
+    /* Address of the head in each row of x; NULL for a row without a token. */
     const uint16_t *x[2];
-    uint16_t *to[2]; /* output address of each row; NULL if nothing is written */
+    uint16_t *to[2];
     int pos[2];
     int d;
-    int columns_8; /* output elements from one block of 8 columns to the next */
-    bool two;      /* true if a second head is processed too */
+    int columns_8; /* distance in elements from one block of 8 columns of the output to the next */
+    bool two;
     size_t second;
     bool rope;
-    bool applies_rope; /* true if rows are multiplied by the rotation matrix */
-    uint32_t r;        /* rotation matrix in shared memory */
-    bool zero[2];      /* decode: the token starts a group of 8, whose other rows become zero */
+    bool applies_rope;
+    uint32_t r;   /* rotation matrix in shared memory */
+    bool zero[2]; /* decode: the token starts a group of 8, whose other rows become zero */
 };
 
-/*
- * 16 rows of one or two heads in a warp's registers. Lane 4 r + c has columns 32 s + 8 c .. 32 s +
- * 8 c + 7 of rows r and r + 8 in slab s.
- */
+/* Lane 4 r + c has columns 32 s + 8 c .. 32 s + 8 c + 7 of rows r and r + 8 in slab s. */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
     __device__ __forceinline__ uint32_t &word(int h, int s, int i, int w)
@@ -87,14 +86,13 @@ template <int HEADS, int SLABS> struct rows {
     }
 };
 
-/* Returns the columns of x to load: all d_head for rotations and ROPE_HALF_128. */
 template <int ROPE> __device__ __forceinline__ int columns_needed(const params &p, const unit &u)
 {
     const int kind = ROPE == ROPE_GIVEN ? (int)p.rope : ROPE;
     return u.applies_rope || (u.rope && kind == ROPE_HALF_128) ? p.a.d_head : u.d;
 }
 
-/* Starts copying a lane's two rows of x to shared memory. Rows without a token become zero. */
+/* Starts copying two rows of x to shared memory. Rows without a token become zero. */
 template <int HEADS, int SLABS, int ROPE>
 __device__ __forceinline__ void prefetch(const params &p, const unit &u, int lane, uint32_t stage)
 {
@@ -155,7 +153,7 @@ __device__ __forceinline__ void load(const params &p, const unit &u, int lane, r
         }
 }
 
-/* Returns x cos - y sin for two pairs; x and y hold two numbers each. */
+/* Returns x cos - y sin. x and y hold two 16-bit numbers each. */
 template <bool BF>
 __device__ __forceinline__ uint32_t turn(uint32_t x, uint32_t y, float c0, float s0, float c1,
                                          float s1)
@@ -173,8 +171,8 @@ __device__ __forceinline__ void read8(const float *from, float (&v)[8])
 }
 
 /*
- * Applies RoPE to slabs s and s + 2 (32 columns each) of row i, pairing columns j and j + 64. co,
- * si [8]: cosines, sines.
+ * Applies RoPE to 64 columns of row i, pairing columns j and j + 64. co [8], si [8]: cosines and
+ * sines.
  */
 template <bool BF, int HEADS>
 __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, const float *co,
@@ -191,10 +189,7 @@ __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, con
         }
 }
 
-/*
- * Applies RoPE to slab s (32 columns) of row i, pairing columns 2j and 2j + 1. co, si [4]: cosines,
- * sines.
- */
+/* Applies RoPE to the 32 columns of slab s of row i, pairing columns 2j and 2j + 1. */
 template <bool BF, int HEADS, int SLABS>
 __device__ __forceinline__ void turn_pairs(rows<HEADS, SLABS> &a, int s, int i, const float *co,
                                            const float *si)
@@ -294,8 +289,8 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
 }
 
 /*
- * Moves the words of two rows into adjacent registers, as mma requires. The xor with params.zero
- * stops the compiler from undoing the move.
+ * Moves two rows' words into adjacent registers, as mma requires. The xor keeps the compiler from
+ * undoing the move.
  */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
@@ -312,8 +307,7 @@ __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> 
 }
 
 /*
- * Computes columns first .. first + n - 1 of `a` times the rotation matrix in shared memory, for
- * COUNT heads. n is a multiple of 16.
+ * Computes columns first .. first + n - 1 of `a` times the rotation matrix. n is a multiple of 16.
  */
 template <bool BF, bool DECODE, int COUNT, int HEADS, int SLABS>
 __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane, int first, int n,
@@ -391,10 +385,7 @@ __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
         }
 }
 
-/*
- * Starts copying columns first .. first + n - 1 of rotation matrix `r` to shared memory, zeros from
- * row d_head on.
- */
+/* Starts copying columns first .. first + n - 1 of the rotation matrix to shared memory. */
 __device__ __forceinline__ void fetch_r(const params &p, const void *r, int columns_before, int d,
                                         int first, int n, uint32_t to)
 {
@@ -417,8 +408,7 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
 }
 
 /*
- * Returns the address of token `pos` in K of KV head g in `page`. v_after: elements from K to V, or
- * 0 for K.
+ * Returns the address of token `pos` in `page`. `v_after` is the distance from K to V, or 0 for K.
  */
 __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page, int pos, int g,
                                              int v_after, int d)
@@ -427,7 +417,6 @@ __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page,
            a.map.kv_offset[g] + v_after + (pos % KVD_PAGE_TOKENS) / 8 * 8 * d + pos % 8 * 8;
 }
 
-/* Returns the address of token `pos` of request b in K or V of KV head g. */
 __device__ __forceinline__ uint16_t *cache_row(const kvd_append_args &a, int b, int pos, int g,
                                                int v_after, int d)
 {
@@ -442,10 +431,7 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
                               : head * a.d_head;
 }
 
-/*
- * Fills `u` except its rows. k < n_q: query head (or `heads` of them); k = n_q: K head; n_q + 1: V
- * head. Returns the head's index in a row of x.
- */
+/* Sets `u` to query head k, to the K head if k is n_q, or to the V head if k is n_q + 1. */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)
 {
@@ -496,19 +482,13 @@ __device__ __forceinline__ uint4 read_words(const void *from)
     return v;
 }
 
-/*
- * Returns the shared-memory offset of 8 elements of a 16-column matrix row. The xor avoids bank
- * conflicts of ldmatrix.
- */
+/* The xor avoids bank conflicts of ldmatrix. */
 __device__ __forceinline__ uint32_t few_r_offset(int row, int piece)
 {
     return (uint32_t)((row * 2 * FEW_COLUMNS + piece * 16) ^ ((row & 8) * 8 + (row & 16)));
 }
 
-/*
- * Starts copying columns first .. first + 15 of the rotation matrix to shared memory, zeros from
- * row d_head on.
- */
+/* Starts copying columns first .. first + 15 of the rotation matrix to shared memory. */
 __device__ __forceinline__ void few_fetch_r(const kvd_append_args &a, const unit &u, int g,
                                             bool is_v, int first, int lane, uint32_t to)
 {
@@ -525,7 +505,6 @@ __device__ __forceinline__ void few_fetch_r(const kvd_append_args &a, const unit
     }
 }
 
-/* Finds the addresses of the unit's row of request b, and its RoPE cosines and sines. */
 template <int ROPE>
 __device__ __forceinline__ void few_find(const params &p, unit &u, int b, int head, int g, int k,
                                          int c, float4 (&cos)[4], float4 (&sin)[4])
@@ -607,10 +586,7 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
     }
 }
 
-/*
- * Computes and writes the unit's rows; with a rotation, only 16 columns from `first` on. If `there`
- * is false, touches no memory.
- */
+/* If `there` is false, reads and writes no memory. */
 template <bool BF, int ROPE>
 __device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,
                                             const float4 (&cos)[4], const float4 (&sin)[4],

@@ -17,7 +17,7 @@ static __device__ __forceinline__ uint32_t mix(uint64_t i)
     return (uint32_t)(i >> 32);
 }
 
-/* Fills memory with random words. bf16 != 0: two random bf16 numbers in (-2, 2) per word. */
+/* Fills memory with random words. If `bf16` is set, each word is two bf16 numbers in (-2, 2). */
 static __global__ void fill_kernel(uint32_t *to, size_t words, int bf16)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;
@@ -105,7 +105,6 @@ static int sms(int *n, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "no device: %s", cudaGetErrorString(e));
 }
 
-/* Times a kernel of `units` units of work; keeps the higher rate in *out. */
 static int measure(launcher launch, void *what, double units, const char *name, kvd_ceiling *out,
                    kvd_err *err)
 {

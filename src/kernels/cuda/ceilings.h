@@ -16,25 +16,30 @@ extern "C" {
 #endif
 
 typedef struct {
-    double rate;         /* median, units per second */
-    double best;         /* fastest launch, units per second */
-    double median_us;    /* time of one launch */
+    double rate; /* median rate in units per second */
+    double best; /* rate of the fastest launch */
+    double median_us;
     double sm_clock_mhz; /* mean over all launches; NaN if not read */
     int launches;
 } kvd_ceiling;
 
-/* Measures bytes read plus written per second. `bytes` per buffer: a multiple of 16; 0: 4 GiB. */
+/*
+ * Measures bytes read plus written per second. `bytes` is the buffer size, a multiple of 16; 0
+ * selects 4 GiB.
+ */
 int kvd_ceiling_copy(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
-/* Measures bytes read per second. `bytes`: a multiple of 16 far above the L2 size; 0: 8 GiB. */
+/*
+ * Measures bytes read per second. `bytes` is a multiple of 16 above the L2 size; 0 selects 8 GiB.
+ */
 int kvd_ceiling_read(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
 /* Measures exponentials (ex2.approx.ftz.f32) per second on all SMs. */
 int kvd_ceiling_ex2(kvd_ceiling *out, kvd_err *err);
 
 /*
- * Measures FLOP per second (2 n^3 per product) of a bf16 GEMM n x n x n with float32 sums in
- * cuBLAS. n 0: 8192.
+ * Measures FLOP per second of a bf16 GEMM n x n x n with float32 sums in cuBLAS. 0 selects n =
+ * 8192.
  */
 int kvd_ceiling_gemm(int n, kvd_ceiling *out, kvd_err *err);
 

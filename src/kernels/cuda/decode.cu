@@ -24,17 +24,14 @@
 
 enum {
     PAGES_IN_FLIGHT = 64, /* largest number of pages in the ring, a power of 2 */
-    /* copies of up to BATCH pages that must fit into the ring */
+    /* number of copies of up to BATCH pages that must fit into the ring */
     BATCHES = 5,
-    BATCH = 8, /* largest number of pages copied together */
+    BATCH = 8,
     SHORT = 4, /* largest number of pages of a KV head that one warp computes alone */
     GROUPS = 4 /* groups of 8 tokens that a warp computes at a time */
 };
 
-/*
- * Number of computing warps. Fewer for wide heads, whose pages of up to 64 KB need the shared
- * memory.
- */
+/* Number of computing warps. Wide heads have fewer, because their pages need more shared memory. */
 template <int HALVES, int WIDTH16>
 static constexpr int n_warps = WIDTH16 > KVD_WIDTH_NARROW / 16 ? 4
                                : HALVES == 2                   ? 7
@@ -45,10 +42,7 @@ typedef struct {
     uint32_t *offset; /* [PAGES_IN_FLIGHT] byte offset of each page in the ring */
 } pipes;
 
-/*
- * First segment of the producer (the warp that copies pages), loaded before the barriers are
- * initialised.
- */
+/* First segment of the warp that copies pages. */
 typedef struct {
     int n_segments, next;
     kvd_decode_segment segment;
@@ -71,7 +65,10 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns entry `lane` of the page table from page `from` of segment s on; 0 after its end. */
+/*
+ * Returns entry `lane` of the page table from page `from` of segment s on, or 0 after the end of
+ * the segment.
+ */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -88,8 +85,8 @@ static __device__ __forceinline__ bool copies_tokens(const params &p)
 }
 
 /*
- * Sets token[i] to the pool index, in tokens, of token 8 i + lane % 8 of the page; -1 after the
- * segment's end.
+ * Sets token[i] to the place in the pool of token 8 i + lane % 8 of the page, or -1 after the end
+ * of the segment.
  */
 static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
                                                    int page, int lane,
@@ -108,7 +105,7 @@ static __device__ __forceinline__ void load_tokens(const params &p, const kvd_de
     }
 }
 
-/* Returns the groups of 8 tokens of a piece that are copied. A page has 1 << shift pieces. */
+/* Returns which groups of 8 tokens of a piece are copied. A page has 1 << shift pieces. */
 static __device__ __forceinline__ piece_groups groups_of(int32_t entry, int piece, int shift,
                                                          int group, int groups)
 {
@@ -140,8 +137,8 @@ static __device__ __forceinline__ first_work load_first(const params &p, int lan
 }
 
 /*
- * Waits until pages first .. first + n - 1 have been read. Every lane polls all of them, for
- * racecheck's sake.
+ * Waits until pages first .. first + n - 1 have been read. Every lane polls all pages, because
+ * racecheck requires it.
  */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
@@ -157,15 +154,14 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
 }
 
 /*
- * Pages copied together: first page of the segment, number, number stored from byte `head` of the
- * ring on (others from byte 0), pages before.
+ * Pages that are copied together. The ring has room for `fit` of them from byte `head` on, for the
+ * rest from byte 0 on.
  */
 typedef struct {
     int first, count, fit, head;
     uint32_t before;
 } page_batch;
 
-/* Copies a batch of pages of segment s; lanes hold the page numbers `pages`. */
 static __device__ __forceinline__ void copy_batch(const params &p, const pipes &pipe,
                                                   const kvd_decode_segment &s, const char *pool,
                                                   int32_t pages, const page_batch &batch,
@@ -181,7 +177,7 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
     const char *from = pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
     if (place < batch.count && piece == 0)
         pipe.offset[mine] = (uint32_t)at;
-    /* Copies whole half pages: masked tokens are multiplied too and must be finite. */
+    /* Half pages are copied whole, because masked tokens must be finite. */
     const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
     const int groups = (tokens + 7) / 8 - group;
     if (shift == 0)
@@ -193,7 +189,6 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
                     policy, lane, 1 << shift, batch.count);
 }
 
-/* Copies all pages of the CTA. Each lane handles one page or piece. */
 static __device__ void produce(const params &p, const pipes &pipe, const first_work &first,
                                int lane)
 {
@@ -203,10 +198,8 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
         return;
     const kvd_decode_segment *list = p.work.list + first.next;
     const uint64_t policy = read_once_policy();
-    /* The lanes hold the numbers of 32 / pieces pages. */
     const int ring = p.ring_bytes, held = 32 >> p.log2_pieces;
     const bool tokens_alone = copies_tokens(p);
-    /* The ring holds pages oldest .. n - 1, from byte `tail` to byte `head`. */
     uint32_t n = 0, oldest = 0;
     int head = 0, tail = 0;
     if (n_segments > 1)
@@ -215,7 +208,6 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
     if (lane == 0 && pages >= 0)
         stamp(p, AT_TABLE);
     for (int k = 0; k < n_segments; k++) {
-        /* Reads the page numbers of the next segment early. */
         const int32_t pages1 = k + 1 < n_segments ? load_pages(p, s1, 0, lane) : 0;
         kvd_decode_segment s2 = s1;
         if (k + 2 < n_segments)
@@ -235,7 +227,6 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
                 load_tokens(p, s, j0, lane, token);
             else if (j0 && (j0 & (held - 1)) == 0)
                 pages = load_pages(p, s, j0, lane);
-            /* Number of pages that fit before the end of the ring buffer. */
             int fit;
             for (;;) {
                 if (oldest == n)
@@ -293,7 +284,7 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
                    q_stride(map, head), map.group, map.d_qk[head], lane);
 }
 
-/* Returns one word of a segment in each of 8 lanes: all words per lane would spill registers. */
+/* Returns one word of a segment per lane, because all words in one lane would spill registers. */
 static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
 {
     return __ldg(reinterpret_cast<const int32_t *>(at) + lane % 8);
@@ -313,10 +304,6 @@ static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
     return s;
 }
 
-/*
- * Computes all tokens of the CTA. `list`: segments left, index of the next. `word`:
- * load_segment_word() of the first.
- */
 template <typename T, int HALVES, bool WINDOW, int WIDTH16>
 static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp,
                                int lane, int2 list, int32_t word)
@@ -327,10 +314,9 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     if (!list.x)
         return;
     uint32_t q[WIDTH16][2 * HALVES];
-    /* Number of half pages of this CTA before this segment, and including this segment. */
     uint32_t n0 = 0, n1;
     /*
-     * Bit 0: parity for the barrier area.free. Higher bits: number of KV heads that one warp
+     * Bit 0 is the parity for the barrier area.free. Higher bits count the KV heads that one warp
      * computed.
      */
     uint32_t turn = 1;
@@ -342,15 +328,12 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const int d_qk = p.args.map.d_qk[head], d_v = p.args.map.d_v[head];
         const int skip = __shfl_sync(~0u, word, 7);
         n1 = n0 + UNITS * (uint32_t)pages_of(n_tokens);
-        /* Each warp computes short KV heads alone. */
         const bool is_short = n_tokens <= SHORT * KVD_PAGE_TOKENS &&
                               __shfl_sync(~0u, word, 6) == 1 &&
                               8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
-        /*
-         * Index of this warp's first half page in the segment, and of its result in shared memory.
-         */
+        /* Index of this warp's first half page within the segment. */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES, WIDTH16> st;
         clear(st);
@@ -371,7 +354,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                                                         v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
                                                         skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
-                /* Orders the zeros stored to V before the next bulk copy to the memory. */
+                /* Orders the zeros stored to V before the next bulk copy. */
                 if (tokens < 8 * GROUPS)
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -432,10 +415,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     }
 }
 
-/*
- * Shared memory holds the ring, O of all warps, maxima and sums, barriers, offsets, is_last, start
- * time, parameter sums.
- */
+/* Contents of shared memory: ring buffer, O of all warps, maxima and sums, barriers, offsets. */
 enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
 
 static __host__ __device__ constexpr size_t merge_o_bytes(int warps, int group, int o_pitch)
@@ -464,8 +444,8 @@ static __device__ __forceinline__ void prefetch(const params &p, int warp, int l
 }
 
 /*
- * Loads the parameters into the constant cache, each warp some lines of 64 bytes. The sum keeps the
- * compiler from removing the reads.
+ * Loads the kernel parameters into the constant cache. The sum keeps the compiler from removing the
+ * reads.
  */
 template <int WARPS>
 static __device__ __forceinline__ uint32_t touch_parameters(const params &p, int warp)
@@ -504,13 +484,16 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     pipe.offset = reinterpret_cast<uint32_t *>(area.ml + WARPS * KVD_GROUP_MAX + N_BARRIERS + 1);
     area.is_last = pipe.offset + PAGES_IN_FLIGHT;
 #if __CUDA_ARCH__ >= 900
-    /* The code above runs before preceding kernels end: it may only prefetch their data into L2. */
+    /*
+     * Code above runs before preceding kernels have ended, so it may only prefetch their data into
+     * L2.
+     */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     if (p.args.busy && threadIdx.x == 0)
         started(area) = now_ns();
-    /* Nothing reads this value; storing it keeps the parameter reads of touch_parameters. */
+    /* Nothing reads this value. The store keeps the compiler from removing reads. */
     uint32_t *const unused = area.is_last + 4 + warp;
     if (warp == WARPS) {
         const first_work first = load_first(p, lane);
@@ -523,7 +506,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
         /* These loads take longer than initialising the barriers, so they start first. */
         const int4 count_next = load_now4(cta);
         const int32_t word = load_now((const int32_t *)&cta->first_segment + lane % 8);
-        /* Every warp initialises some barriers: lanes of one warp would do so one after another. */
+        /* Every warp initialises some barriers, because the lanes of one warp would take turns. */
         for (int i = lane * WARPS + warp; i < N_BARRIERS; i += 32 * WARPS)
             pipe_init(barrier + 8 * (uint32_t)i, i < PAGES_IN_FLIGHT       ? full_arrivals
                                                  : i < 2 * PAGES_IN_FLIGHT ? 32 * (8 / GROUPS)
@@ -533,7 +516,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
 #endif
         if (lane == 0)
             *unused = sum;
-        /* Only the producer warp waits at this barrier; the others arrive and meet at their own. */
+        /* Only the warp that copies pages waits at this barrier. */
         asm volatile("bar.arrive 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
         consumers_sync<WARPS>();
         consume<T, HALVES, WINDOW, WIDTH16>(p, pipe, area, warp, lane,
@@ -595,9 +578,7 @@ static cudaError_t launch(params *p, cudaStream_t stream)
         page_bytes = max(page_bytes, 2 * KVD_PAGE_TOKENS * (map->d_qk[g] + map->d_v[g]));
     const int rest = (int)(merge_o_bytes(WARPS, map->group, p->o_pitch) + small_bytes(WARPS));
     p->ring_bytes = (most - rest) / 128 * 128;
-    /*
-     * The ring must hold two pages, or one for wide heads on devices with 99 KB of shared memory.
-     */
+    /* The ring must hold two pages, or one page of wide heads. */
     if (p->ring_bytes < (WIDTH16 > KVD_WIDTH_NARROW / 16 ? 1 : 2) * page_bytes)
         return cudaErrorInvalidConfiguration;
     const int bytes = p->ring_bytes + rest;

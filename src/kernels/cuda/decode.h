@@ -2,9 +2,9 @@
  * Decode attention in CUDA (sm_80 and later) on paged K and V of layout BLOCKED (kernels/layout.h),
  * bf16 or fp16.
  *
- * Keys are divided among CTAs by a plan (kvd_decode_plan) or, on Hopper, in equal parts without a
- * plan. The merge order is fixed: equal inputs and equal plans (or CTAs per KV head) give equal
- * bits. The two ways round differently.
+ * The keys are divided among CTAs by a plan or, on Hopper, in equal parts without a plan. Equal
+ * inputs and equal plans (or CTAs per KV head) give equal bits. Launches with and without a plan
+ * round differently.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_H
 #define KVD_KERNELS_CUDA_DECODE_H
@@ -28,19 +28,19 @@ typedef struct {
     const int32_t *kv_len;     /* device [batch], >= 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
     /*
-     * A power of 2 below 64: page_table is [batch][max_pages * n], entry x is piece x % n of page x
-     * / n of the pool, n = 64 / piece_tokens. 0: page_table lists pages. Requires ctas_per_task 0.
+     * If not 0, page_table is [batch][max_pages * n] with n = 64 / piece_tokens, and entry x is
+     * piece x % n of page x / n. A power of 2 below 64. Requires ctas_per_task 0.
      */
     int32_t piece_tokens;
     /*
-     * Device [batch], >= 1, or NULL. KV heads n_kv_heads / 2 and above have second_len[b] tokens in
-     * the first pages of request b; later pages hold the lower heads. kv_len[b] counts tokens up to
-     * the last one of the lower heads.
+     * Device [batch], or NULL. KV heads n_kv_heads / 2 and above have second_len[b] >= 1 tokens, in
+     * the first pages of request b. kv_len[b] counts the tokens up to the last one of the lower
+     * heads.
      */
     const int32_t *second_len;
     /*
-     * Device [1]: requests to compute, 1 .. batch, from the first on; other rows of o and lse are
-     * not written. NULL: all.
+     * Device [1]: number of requests to compute, from the first on. NULL selects all. Other rows of
+     * o and lse are not written.
      */
     const int32_t *live;
     const void *q;    /* device [batch][q_pitch] */
@@ -51,8 +51,8 @@ typedef struct {
      */
     const float *sinks;
     /*
-     * Length of `sinks` if the batch has one request per KV head of a layer: request b then begins
-     * at b * map.n_heads % n_sinks. 0: all requests share n_heads sinks.
+     * Length of `sinks` if the batch has one request per KV head: the sinks of request b begin at b
+     * * map.n_heads % n_sinks. If 0, all requests have the same n_heads sinks.
      */
     int32_t n_sinks;
     void *o; /* output, device [batch][o_pitch] */
@@ -67,8 +67,8 @@ typedef struct {
     unsigned long long *stamps;
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
     /*
-     * 0: compute by the plan in `workspace`. Otherwise no plan is read, and this is the return
-     * value of kvd_decode_ctas_per_task(), CTAs per KV head of a request.
+     * If 0, the plan in `workspace` is used. Otherwise the number of CTAs per KV head of a request,
+     * from kvd_decode_ctas_per_task().
      */
     int32_t ctas_per_task;
     /*
@@ -81,21 +81,21 @@ typedef struct {
 /* Returns the number of CTAs that the device runs at once, or -1 if the query fails. */
 int kvd_decode_ctas(const kvd_attn_map *map);
 /*
- * Returns the CTAs per KV head and request for a launch without a plan if that is expected to be
- * faster: a power of 2 up to 16, else 0. `shortest`: smallest kv_len, or 0 if unknown. Valid for
- * every kv_len of up to max_pages pages.
+ * Returns the number of CTAs per KV head and request if a launch without a plan is expected to be
+ * faster, else 0. `shortest` is the smallest kv_len, or 0 if unknown. The result is valid for every
+ * kv_len of up to max_pages pages.
  */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* Returns the bytes of args->workspace. `max_kv_len` is at least the largest kv_len. */
 size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv_len, int n_ctas);
 
 /*
- * Assigns the keys of every (request, KV head) to CTAs, from kv_len on the device in one launch.
+ * Assigns the keys of every (request, KV head) to CTAs, in one launch.
  *
- * - NONE: CTA c gets tasks (request, KV head) c, c + n_ctas, ...; no task is split.
- * - PAPERS: tasks by decreasing kv_len * (d_qk + d_v), each to the least loaded SM (ZACK section 5,
- * FDC 4.3).
- * - OURS: all keys, in bytes plus a fixed cost per part, cut at half pages into equal parts.
+ * - NONE: CTA c computes tasks (request, KV head) c, c + n_ctas, ...
+ * - PAPERS: tasks by decreasing kv_len * (d_qk + d_v) go to the least loaded SM (ZACK section 5,
+ *   FDC 4.3).
+ * - OURS: the bytes of all keys are cut at half pages into equal parts.
  *
  * A plan serves all layers with equal dimensions and tokens.
  */
@@ -103,10 +103,10 @@ cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
                             cudaStream_t stream);
 
 /*
- * Create the plans of several layers in one launch, each in its own workspace. Call
- * kvd_decode_plan_describe per layer (`layer`: host, kvd_decode_plan_layer_bytes() bytes), copy the
- * descriptions to the device one after another, then call kvd_decode_plan_layers before every step.
- * batch, n_kv_heads and n_ctas must be equal in all layers.
+ * Create the plans of several layers in one launch. The caller calls kvd_decode_plan_describe per
+ * layer (`layer`: host memory), copies the descriptions to the device one after another, and calls
+ * kvd_decode_plan_layers before every step. batch, n_kv_heads and n_ctas must be equal in all
+ * layers.
  */
 size_t kvd_decode_plan_layer_bytes(void);
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,
@@ -115,9 +115,8 @@ cudaError_t kvd_decode_plan_layers(const kvd_decode_args *args, kvd_schedule sch
                                    const void *layers, int n_layers, cudaStream_t stream);
 
 /*
- * Computes decode attention by the plan in args->workspace, unless ctas_per_task is set. Returns
- * cudaErrorInvalidValue if the kernel without a plan does not support ctas_per_task, batch or
- * dimensions. On Hopper, overlaps the end of the preceding kernel.
+ * Computes decode attention. Returns cudaErrorInvalidValue if ctas_per_task is set but not
+ * supported for the batch and dimensions. On Hopper, overlaps the end of the preceding kernel.
  */
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream);
 

@@ -1,6 +1,6 @@
 /*
- * Merges partial attention results of decode.cu: of the warps of a CTA, and of the CTAs that share
- * a KV head.
+ * Merges partial attention results of decode.cu: those of the warps of a CTA, and those of the CTAs
+ * that share a KV head.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_MERGE_CUH
 #define KVD_KERNELS_CUDA_DECODE_MERGE_CUH
@@ -9,7 +9,7 @@
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
-/* Partial results of a query head that a warp loads at a time (up to 128 dimensions). */
+/* number of partial results of a query head that a warp loads at a time */
 enum { SLOTS_AT_ONCE = 10 };
 
 typedef struct {
@@ -35,7 +35,7 @@ enum {
     AT_LAST_DONE,  /* the first warp has computed its last half page */
     AT_WARPS_MERGED,
     AT_ARRIVED, /* the CTA's partial result is written */
-    /* The KV head's last CTA has read the partial results of the other CTAs. */
+    /* The last CTA of a KV head has read the partial results of the others. */
     AT_SLOTS_READ,
     AT_END,
 };
@@ -56,25 +56,25 @@ static __device__ __forceinline__ void stamp(const params &p, int i)
     stamp(p.args.stamps, i);
 }
 
-/* Shared memory for merging the warps of a CTA; `o` holds O [group][o_pitch] per warp. */
+/* Shared memory for merging the warps of a CTA. `o` holds O [group][o_pitch] of each warp. */
 typedef struct {
     float *o;
     float2 *ml; /* [warps][KVD_GROUP_MAX] maximum and sum */
-    /* Barrier where every warp arrives after reading the previous segment's results */
+    /* barrier where every warp arrives after reading the previous results */
     uint32_t free;
-    /* 1 if this CTA finishes last among the CTAs of a KV head. */
+    /* 1 in the CTA that finishes last among the CTAs of a KV head */
     uint32_t *is_last;
 } merge_area;
 
-/* The CTA's start time is 2 words after area.is_last. */
+/* The start time is 2 words after area.is_last. */
 static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
 {
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
 }
 
 /*
- * Writes a warp's state to shared memory: unnormalised o [group][o_pitch]; maximum and sum per
- * query head, ml [KVD_GROUP_MAX].
+ * Writes a warp's unnormalised output o [group][o_pitch], and maximum and sum ml [KVD_GROUP_MAX],
+ * to shared memory.
  */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &st, float *o,
@@ -106,14 +106,13 @@ static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &s
 }
 
 /*
- * Values after all keys of a row: factor of its unnormalised output, largest raw score, softmax
- * denominator relative to that score (with the sink).
+ * Factor of a row's unnormalised output, its largest raw score, and its softmax denominator
+ * relative to that score.
  */
 typedef struct {
     float factor, max, sum;
 } row_end;
 
-/* Returns the attention sinks of one request (kvd_decode_args), or NULL. */
 static __device__ __forceinline__ const float *sinks_of(const float *sinks, int n_sinks,
                                                         int request, int n_heads)
 {
@@ -133,8 +132,8 @@ static __device__ __forceinline__ row_end end_row(const float *sinks, int head, 
 }
 
 /*
- * Writes dims 2 * pair and 2 * pair + 1 of a query head to the output `row`; for pair 0 also *lse
- * unless NULL.
+ * Writes dims 2 * pair and 2 * pair + 1 of a query head to `row`. If pair is 0, also writes *lse
+ * unless it is NULL.
  */
 template <typename T>
 static __device__ __forceinline__ void put_output(uint16_t *row, float *lse, float scale, int pair,
@@ -165,7 +164,9 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
                  : "memory");
 }
 
-/* Merges the first `places` warps' results. is_whole: writes the output, else a partial result. */
+/*
+ * Merges the results of the first `places` warps. If `is_whole` is false, writes a partial result.
+ */
 template <typename T, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
                                                    const kvd_decode_segment &s, int places,
@@ -207,9 +208,8 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
 }
 
 /*
- * Merges the partial results of a KV head's CTAs into `split` results and returns split. Called by
- * the last CTA to finish. A warp merges results i, i + split, ...; a lane reads 4 of every 128
- * dims.
+ * Merges the partial results of the CTAs of a KV head into fewer results and returns their number.
+ * The last CTA calls it.
  */
 template <int WARPS, int WIDTH16>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
@@ -245,7 +245,7 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
             }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
-                /* A CTA without work has max = -inf and an otherwise undefined partial result. */
+                /* A CTA without work has max = -inf and an undefined partial result. */
                 if (ml[i].x != -INFINITY) {
                     const float top = fmaxf(max, ml[i].x);
                     const float f = exp2_fast((max - top) * p.scale_log2);

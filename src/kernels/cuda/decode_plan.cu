@@ -28,18 +28,17 @@ enum {
     SMEM_KEYS = 16384, /* largest number of sort keys in shared memory */
     CTAS_MAX = 1024,
     /*
-     * Cost of a group of 8 tokens, in 16 bytes. Measured on an H200: heads of 16 dims need this
-     * value.
+     * Cost of a group of 8 tokens in units of 16 bytes, measured on an H200 with heads of 16 dims.
      */
     GROUP_COST = 16,
     /*
-     * Cost of a CTA's work on a KV head, in 16 bytes. Measured on an H200: 2048 beats 512 in
-     * batches of unequal lengths.
+     * Cost of a CTA's work on one KV head in units of 16 bytes, measured on an H200 with unequal
+     * lengths.
      */
     SEGMENT_COST = 2048,
     /* A KV head's tokens are cut at multiples of this number. */
     CUT_TOKENS = KVD_PAGE_TOKENS / 2,
-    /* Cost of a merge, in 16 bytes: what one SM of an H200 reads in about 2 us. */
+    /* Cost of a merge in units of 16 bytes: what one SM of an H200 reads in about 2 us. */
     MERGE_COST = 4096
 };
 
@@ -47,9 +46,9 @@ typedef struct {
     kvd_decode_work work;
     const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
-    /* KV heads below n_first have kv_len tokens, others second_len (kvd_decode_args.second_len). */
+    /* KV heads from n_first on have second_len tokens (kvd_decode_args.second_len). */
     int32_t n_first;
-    int32_t window; /* number of newest tokens that are read, 0 for all */
+    int32_t window;
     /* [n_kv_heads + 1] Element g: sum of d_qk + d_v + GROUP_COST over KV heads 0 .. g - 1. */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
@@ -64,10 +63,7 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/*
- * Returns the number of request b's pages that hold the upper half of the KV heads
- * (kvd_decode_args.second_len).
- */
+/* Returns the number of first pages of request b that hold the upper half of the KV heads. */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -78,7 +74,7 @@ static __device__ int tokens_before(const params &p, int b)
     return p.window ? max(0, p.kv_len[b] - p.window) : 0;
 }
 
-/* Returns the number of tokens read; with a window, from a multiple of CUT_TOKENS on. */
+/* With a window, the first token that is read is at a multiple of CUT_TOKENS. */
 static __device__ int tokens_of(const params &p, int b, int head)
 {
     return head < p.n_first ? p.kv_len[b] - pages_before(p, b) * KVD_PAGE_TOKENS -
@@ -107,7 +103,7 @@ static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segm
     at[1] = make_int4(s.first_cta, s.span, s.live, s.skip);
 }
 
-/* Writes segment k of CTA c: to work.cta[c] if k is 0, else to work.list from next_of_cta on. */
+/* Segment 0 goes to work.cta[c], a later segment to work.list from next_of_cta on. */
 static __device__ void put(const params &p, int c, int k, int next_of_cta,
                            const kvd_decode_segment &s)
 {
@@ -122,7 +118,6 @@ static __device__ void put_count(const params &p, int c, int count, int next)
 static __device__ __forceinline__ void plan_none(const params &p, int batch)
 {
     const int tasks = batch * p.n_kv_heads, n = p.n_ctas;
-    /* CTA c gets tasks / n tasks, plus one if c < tasks % n. */
     for (int c = (int)threadIdx.x; c < n; c += N_THREADS) {
         const int extra = tasks % n < c ? tasks % n : c;
         put_count(p, c, tasks / n + (c < tasks % n), c * (tasks / n) + extra);
@@ -179,7 +174,6 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     sort_falling(key, n_keys);
 
     for (int given = 0; given < tasks;) {
-        /* Ranks each CTA's load by counting smaller loads, 4 threads per CTA. */
         for (int base = 0; base < n; base += N_THREADS / 4) {
             const int c = base + tid / 4;
             int rank = 0;
@@ -246,7 +240,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/* Returns the cost of KV heads first .. end - 1 of request b, all with equal numbers of tokens. */
+/* KV heads first .. end - 1 must have equal numbers of tokens. */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *
@@ -294,8 +288,8 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
 }
 
 /*
- * Returns the start of CTA c's work: x is the KV head over all requests, y the piece of CUT_TOKENS
- * tokens.
+ * Returns where the work of CTA c starts: KV head x, counted over all requests, and piece y of
+ * CUT_TOKENS tokens.
  */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
@@ -345,11 +339,10 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
 }
 
 /*
- * Tries to assign every CTA to one KV head, which saves merges. Returns 0 in all threads on
- * failure.
+ * Tries to assign every CTA to one KV head only, because a KV head with one CTA needs no merge.
+ * Returns 0 in all threads on failure.
  *
- * First try: one CTA per KV head; second: CTAs in proportion to cost. Limit: 17/16 of the mean cost
- * per CTA, plus MERGE_COST for a KV head with one CTA.
+ * A CTA may cost 17/16 of the mean, and MERGE_COST more if it has a KV head alone.
  */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
@@ -394,7 +387,7 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     return 1;
 }
 
-/* Returns the smallest i with start[i] >= (task, page) in lexicographic order, or n. */
+/* Returns the smallest i for which start[i] is at or after (task, page), or n. */
 static __device__ int first_at(const int2 *start, int n, int task, int page)
 {
     int low = 0, high = n;
@@ -432,8 +425,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
                       start[c].x + c);
             p.work.arrived[c] = 0;
             /*
-             * An idle CTA may be numbered between CTAs of a KV head: mark its partial result as
-             * empty.
+             * Marks the partial result of an idle CTA as empty, because it may be numbered between
+             * CTAs of a KV head.
              */
             if (!some)
                 for (int i = 0; i < p.group; i++)
@@ -444,7 +437,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     }
     __syncthreads();
 
-    /* Element e of the work list is for CTA c and KV head e - c, counted over all requests. */
+    /* Element e of the work list is for CTA c and KV head number e - c of all requests. */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
         int c = 0, above = n;
         while (above - c > 1) {
@@ -459,10 +452,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        /*
-         * The first s.skip tokens are older than the window: `half` pieces are not read, the next
-         * begins with `older` of them.
-         */
+        /* The first s.skip tokens are older than the window. `half` pieces are not read. */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
         const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;
@@ -549,10 +539,7 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     return cudaSuccess;
 }
 
-/*
- * Launches the planner for layer p, or for n_layers layers of the device array `layers` unless
- * NULL.
- */
+/* If `layers` is not NULL, plans the n_layers layers of this device array instead of p. */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
 {

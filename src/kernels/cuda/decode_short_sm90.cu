@@ -17,37 +17,37 @@
 
 enum {
     SHORT_WARPS = 8,
-    /* groups of 8 tokens in a unit, a warp's work at a time */
+    /* A unit is the work of a warp at a time: this number of groups of 8 tokens. */
     SHORT_GROUPS = 2,
     UNIT = 8 * SHORT_GROUPS,
     PAGE_UNITS = KVD_PAGE_TOKENS / UNIT,
-    RUN = 4,                            /* consecutive units (16 tokens) per CTA */
-    RESIDENT = 2,                       /* CTAs per SM for which registers suffice */
-    SHORT_HEADS = 32,                   /* largest number of KV heads */
-    SHORT_GROUP_MAX = 8,                /* largest number of query heads per KV head */
-    SHORT_WIDTH_MAX = KVD_WIDTH_NARROW, /* largest width of a head */
-    CLUSTER_MAX = 16,                   /* largest number of CTAs per task */
+    RUN = 4,      /* number of consecutive units of 16 tokens per CTA */
+    RESIDENT = 2, /* number of CTAs per SM for which registers suffice */
+    SHORT_HEADS = 32,
+    SHORT_GROUP_MAX = 8,
+    SHORT_WIDTH_MAX = KVD_WIDTH_NARROW,
+    CLUSTER_MAX = 16,
     /* largest number of units (16 tokens) of a warp in shared memory */
     SLOTS_MAX = 16,
-    /* Pairs of dimensions that a merge processes per query head; unused from d_v / 2 on. */
+    /* Number of pairs of dimensions that a merge processes per query head. */
     ROW_PAIRS = SHORT_WIDTH_MAX / 2,
-    SHARE = 16, /* pairs of dimensions that a CTA merges at a time */
+    SHARE = 16, /* number of pairs of dimensions that a CTA merges at a time */
     PAIRS_MAX = SHORT_GROUP_MAX * ROW_PAIRS
 };
 
-/* Limits in pages per CTA of kvd_decode_ctas_per_task(); measurements in docs/kernels.md. */
+/* Largest numbers of pages per CTA for a launch without a plan (docs/kernels.md). */
 enum {
-    /* Up to this number, SMs may stay idle. */
+    /* Up to this number of pages, SMs may stay idle. */
     FEW_PAGES = 2,
-    SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into an SM's shared memory */
-    MANY_PAGES = 128, /* limit if a task's only CTA has all shared memory of an SM */
-    /* A request of more pages may have CLUSTER_MAX CTAs per KV head, others CLUSTER_MAX / 2. */
+    SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into the shared memory of an SM */
+    MANY_PAGES = 128, /* limit if the CTA has all shared memory of an SM */
+    /* A request of more pages may have CLUSTER_MAX CTAs per KV head, another CLUSTER_MAX / 2. */
     SMALL_REQUEST = 16
 };
 
 typedef struct {
     int32_t kv; /* first element of K in a page */
-    /* column of the first query head in Q, columns to the next head */
+    /* column of the first query head in Q, and number of columns to the next head */
     int32_t q, q_stride;
     int32_t o; /* column of the first query head in O */
     int16_t d_qk, d_v;
@@ -65,17 +65,14 @@ typedef struct {
     const float *sinks;
     int32_t n_sinks;
     int32_t batch, max_pages, n_heads, group, q_pitch, o_pitch, page_elements;
-    /* n_ctas: length of `busy`; log2_ctas: log2 of CTAs per task */
+    /* n_ctas is the length of `busy`; log2_ctas is log2 of the CTAs per task. */
     int32_t n_ctas, log2_ctas;
-    int32_t warp_bytes; /* bytes of shared memory for one warp's units (16 tokens each) */
+    int32_t warp_bytes;
     float scale, scale_log2;
     short_head head[SHORT_HEADS];
 } short_params;
 
-/*
- * Bytes of shared memory after the units: barriers, maxima and sums of the warps, partial results
- * of all CTAs.
- */
+/* Bytes of shared memory after the K and V: barriers, maxima and sums, partial results. */
 enum {
     SHORT_BARRIER_BYTES = SHORT_WARPS * SLOTS_MAX * 2 * 8 + 16,
     SHORT_ML_BYTES = SHORT_WARPS * KVD_GROUP_MAX * 8,
@@ -83,7 +80,7 @@ enum {
     SHORT_REST_BYTES = SHORT_BARRIER_BYTES + SHORT_ML_BYTES + SHORT_PART_BYTES
 };
 
-/* Position of a warp: number in its CTA, and rank of the CTA in the cluster. */
+/* number of a warp in its CTA, and rank of the CTA in the cluster */
 typedef struct {
     int warp, rank, log2_ctas;
 } warp_place;
@@ -95,7 +92,6 @@ static __host__ __device__ __forceinline__ int unit_of(const warp_place &at, int
     return (int)((((mine / RUN) << at.log2_ctas) + (unsigned)at.rank) * RUN + mine % RUN);
 }
 
-/* Returns how many of the request's n_units units belong to this warp. */
 static __host__ __device__ __forceinline__ int count_units(const warp_place &at, int n_units)
 {
     const int last = n_units - 1 - at.warp % RUN;
@@ -106,7 +102,10 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 
 #if __CUDA_ARCH__ >= 900
 
-/* Returns the page number of the warp's unit first + lane; arbitrary after the last page. */
+/*
+ * Returns the page number of unit first + lane of the warp. After the last page the result is
+ * arbitrary.
+ */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
                                                           const int32_t *table, int first, int lane)
@@ -115,7 +114,6 @@ static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
     return load_now(table + min(page, p.max_pages - 1));
 }
 
-/* Starts copying a unit to shared memory, without groups after the last token. */
 static __device__ __forceinline__ void copy_unit(const short_params &p, const short_head &h,
                                                  uint32_t to, uint32_t full, int32_t page, int unit,
                                                  int n_tokens, uint64_t policy)
@@ -133,7 +131,7 @@ static __device__ __forceinline__ void copy_unit(const short_params &p, const sh
 }
 
 /*
- * Initialises a barrier for `bytes` bytes from the CTAs of the cluster. Call in one thread before
+ * Initialises a barrier that waits for `bytes` bytes from the cluster. One thread calls it before
  * cluster_arrive().
  */
 static __device__ __forceinline__ void expect_parts(uint32_t bar, int bytes)
@@ -155,8 +153,8 @@ static __device__ __forceinline__ void cluster_wait()
 }
 
 /*
- * Writes 16 bytes to the shared memory of CTA `rank` of the cluster and counts them at its barrier.
- * `to`, `bar`: addresses of the calling CTA.
+ * Writes 16 bytes to the shared memory of CTA `rank` of the cluster. `to` and `bar` are addresses
+ * of the calling CTA.
  */
 static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int rank, float4 x)
 {
@@ -168,7 +166,7 @@ static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int
                  : "memory");
 }
 
-/* Returns the number of shares (SHARE pairs of dimensions of a query head) per CTA. */
+/* A share is SHARE pairs of dimensions of one query head. */
 static __device__ __forceinline__ int shares_of(int group, int log2_ctas)
 {
     return (group * (ROW_PAIRS / SHARE) + (1 << log2_ctas) - 1) >> log2_ctas;
@@ -180,7 +178,7 @@ static __device__ __forceinline__ float share_of(float part, float max, float sc
     return part == -INFINITY ? 0 : exp2_fast((part - max) * scale_log2);
 }
 
-/* Merges the warps' results for two dimensions of O of row `row`, its maximum and its sum. */
+/* Merges two dimensions of O of row `row`, its maximum and its sum, over the warps. */
 static __device__ __forceinline__ float4 merge_pair(const char *units, const float2 *ml,
                                                     int warp_bytes, int row, int o_pitch, int pair,
                                                     float scale_log2)
@@ -207,8 +205,7 @@ static __device__ __forceinline__ float4 merge_pair(const char *units, const flo
 }
 
 /*
- * Returns pair lane % 16 of a share, merged over all CTAs; `parts` elements are `pitch` apart. Half
- * warps read alternate CTAs.
+ * Returns pair lane % 16 of a share, merged over all CTAs. Elements of `parts` are `pitch` apart.
  */
 static __device__ __forceinline__ float4 merge_ctas(const float4 *parts, int pitch, int n_ctas,
                                                     float scale_log2, int lane)
@@ -250,8 +247,7 @@ static __device__ __forceinline__ void put_short_pair(const short_params &p, con
 }
 
 /*
- * Copies and computes a warp's units. `ring`: its shared memory; `full`, `empty`: its barriers
- * (`empty` uninitialised); `page` of lane i: page of unit i.
+ * Copies and computes a warp's units of 16 tokens. `page` of lane i is the page number of unit i.
  */
 template <typename T>
 static __device__ __forceinline__ void
@@ -268,7 +264,7 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
                   unit_of(at, lane), n_tokens, policy);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_FIRST_COPY);
-    /* Initialises these barriers after the copies have started, because lanes take turns. */
+    /* Barriers are initialised after the copies have started, because lanes take turns. */
     if (mine > slots) {
         if (lane < slots)
             pipe_init(empty + 8 * (uint32_t)lane, 32);
@@ -304,10 +300,7 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
     }
 }
 
-/*
- * Merges the CTA's warps, then the cluster's CTAs, and writes the output. Requires that all CTAs
- * have started. `arrived` counts the bytes of `parts`.
- */
+/* Merges the warps of the CTA, then the CTAs of the cluster. All CTAs must have started. */
 template <typename T>
 static __device__ __forceinline__ void
 merge_task(const short_params &p, const short_head &h, const warp_place &at, const char *units,
@@ -332,7 +325,7 @@ merge_task(const short_params &p, const short_head &h, const warp_place &at, con
         stamp(p.stamps, AT_WARPS_MERGED);
     if (n_ctas == 1)
         return;
-    /* Every warp waits: the CTA may not end before other CTAs' results have arrived. */
+    /* Every warp waits, because a CTA may not end before the results of other CTAs have arrived. */
     pipe_wait(arrived, 0);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_SLOTS_READ);
@@ -365,7 +358,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
     const int32_t *table = p.page_table + (size_t)request * (size_t)p.max_pages;
-    /* These loads start before the barriers are initialised, because they take longer. */
+    /* These loads take longer than initialising the barriers, so they start first. */
     const int32_t page = load_unit_pages(p, at, table, 0, lane);
     const int n_tokens = load_now(p.kv_len + request);
     const int live = p.live ? load_now(p.live) : p.batch;
@@ -397,7 +390,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
                          smem_address(smem + warp * p.warp_bytes), full, empty, lane);
         if (threadIdx.x == 0)
             stamp(p.stamps, AT_LAST_DONE);
-        /* The next call overwrites tokens that other lanes have read */
+        /* The next call overwrites tokens that other lanes have read. */
         __syncwarp();
         put_state(st, reinterpret_cast<float *>(smem + warp * p.warp_bytes),
                   ml + warp * KVD_GROUP_MAX, p.group, h.d_v + 4, h.d_v, lane);
@@ -449,7 +442,6 @@ static cudaError_t divide_memory(int per_sm, short_launch *l)
                : cudaErrorInvalidConfiguration;
 }
 
-/* Prepares a launch of args->batch * n_kv_heads tasks with `ctas` CTAs each. */
 template <typename T>
 static cudaError_t short_prepare(const kvd_decode_args *args, int ctas, short_launch *l,
                                  cudaStream_t stream)
@@ -551,7 +543,7 @@ static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;
     if (each <= FEW_PAGES)
         return true;
-    /* A plan would use all SMs, so this kernel must occupy three quarters of them. */
+    /* A plan uses all SMs, so this kernel must occupy three quarters of them. */
     if (4 * tasks * ctas < 3 * args->n_ctas)
         return false;
     if (!shortest)

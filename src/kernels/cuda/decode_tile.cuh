@@ -1,7 +1,4 @@
-/*
- * Device functions of decode attention: barriers, page copies, the products S = Q K^T and O^T +=
- * V^T P^T, and softmax state.
- */
+/* Device functions of decode attention: barriers, copies of pages, products, and softmax state. */
 #ifndef KVD_KERNELS_CUDA_DECODE_TILE_CUH
 #define KVD_KERNELS_CUDA_DECODE_TILE_CUH
 
@@ -17,7 +14,7 @@ static __device__ __forceinline__ uint32_t smem_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Loads 16 bytes in program order: non-coherent loads may move before griddepcontrol.wait. */
+/* Loads 16 bytes in program order. A non-coherent load may move before griddepcontrol.wait. */
 static __device__ __forceinline__ int4 load_now4(const void *at)
 {
     int4 x;
@@ -28,7 +25,7 @@ static __device__ __forceinline__ int4 load_now4(const void *at)
     return x;
 }
 
-/* Loads 32 bits; the compiler does not move volatile loads. */
+/* The compiler does not move a volatile load. */
 static __device__ __forceinline__ int32_t load_now(const int32_t *at)
 {
     int32_t x;
@@ -47,10 +44,7 @@ static __device__ __forceinline__ void pipe_arrive(uint32_t bar)
                  : "memory");
 }
 
-/*
- * Returns 1 if the barrier has completed the phase with this parity, else 0, on Hopper after a
- * short wait.
- */
+/* Returns 1 if the barrier has completed the phase with this parity, else 0. */
 static __device__ __forceinline__ uint32_t pipe_try(uint32_t bar, uint32_t parity)
 {
     uint32_t done;
@@ -77,19 +71,19 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
 }
 
 /*
- * Groups of 8 tokens to copy from a piece of a page: first group in the page, in the copy, and
+ * Groups of 8 tokens to copy from a piece of a page: first group in the page, first in the copy,
  * number (may be below 1).
  */
 typedef struct {
     int from, to, groups;
 } piece_groups;
 
-/* arrivals at the barrier `full` of a page copied by copy_tokens */
+/* number of arrivals at the barrier `full` of a page that copy_tokens copies */
 enum { TOKENS_ARRIVALS = 33 };
 
 /*
- * Copies a page token by token with all lanes. Lane l passes the pool indices token[i] of tokens 8
- * i + l % 8; -1 copies zeros. `from`: the KV head in page 0.
+ * Copies a page token by token. Lane l passes the places token[i] in the pool of tokens 8 i + l %
+ * 8; -1 copies zeros.
  */
 static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from,
                                                    const int32_t (&token)[KVD_PAGE_TOKENS / 8],
@@ -118,7 +112,7 @@ static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from
         pipe_arrive(full);
 }
 
-/* arrivals at the barrier `full` of a page */
+/* number of arrivals at the barrier `full` of a page */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 
@@ -131,10 +125,7 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
                  : "memory");
 }
 
-/*
- * Lanes 0 .. pieces * now - 1 copy one piece each, `pieces` adjacent lanes one page of `all` groups
- * of 8 tokens.
- */
+/* Lanes 0 .. pieces * now - 1 copy one piece each; `pieces` adjacent lanes copy one page. */
 static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int all,
                                                    uint32_t full, uint64_t policy, int lane,
@@ -154,7 +145,7 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
               v_each * groups, full, policy);
 }
 
-/* Lanes 0 .. now - 1 copy one page each, `groups` groups of 8 tokens from number `group` on. */
+/* Lanes 0 .. now - 1 copy one page each, from group of 8 tokens number `group` on. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)
@@ -176,7 +167,6 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
 #else
 enum { FULL_ARRIVALS = 33 };
 
-/* Copies K and V of `groups` groups of 8 tokens of a page with all lanes. */
 static __device__ __forceinline__ void copy_groups(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int lane)
 {
@@ -191,7 +181,6 @@ static __device__ __forceinline__ void copy_groups(uint32_t to, const char *from
     }
 }
 
-/* Copies one piece after another with all lanes. */
 static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int,
                                                    uint32_t full, uint64_t, int lane, int pieces,
@@ -213,7 +202,6 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
     }
 }
 
-/* Copies one page after another with all lanes. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t, int lane, int now)
@@ -232,7 +220,7 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
 }
 #endif
 
-/* Returns a cache policy for data read once: L2 evicts them first. */
+/* Returns a cache policy by which L2 evicts the data first. */
 static __device__ __forceinline__ uint64_t read_once_policy()
 {
     uint64_t policy = 0;
@@ -316,10 +304,7 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t *r, uint32_t addr
                  : "memory");
 }
 
-/*
- * Computes S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. HALVES 1: rows 8-15 of Q are
- * zero.
- */
+/* Computes S [16 heads][8 GROUPS tokens] = Q K^T for d_qk = 16 STEPS. */
 template <typename T, int HALVES, int GROUPS, int STEPS, int WIDTH16>
 static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
                                               const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
@@ -346,7 +331,7 @@ static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
             s[j][e] = c[j][e];
 }
 
-/* Computes O^T [d_v][8 heads] += V^T P^T for HALVES groups of 8 query heads, d_v = 16 TILES. */
+/* Computes O^T [d_v][8 heads] += V^T P^T for d_v = 16 TILES. */
 template <typename T, int HALVES, int GROUPS, int TILES, int WIDTH16>
 static __device__ __forceinline__ void
 values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint32_t v, int lane)
@@ -364,7 +349,7 @@ values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint
         }
 }
 
-/* Calls step(i) for i < width / 16, four per branch, so that loads overlap products. */
+/* Calls step(i) for i < width / 16. Four steps per branch let loads overlap products. */
 template <int WIDTH16, class F>
 static __device__ __forceinline__ void each_step(int width, const F &step)
 {
@@ -383,13 +368,13 @@ static __device__ __forceinline__ void each_step(int width, const F &step)
     }
 }
 
-/* Computes S = Q K^T for a d_qk known at run time; a variant per width would compile too slowly. */
+/* Computes S = Q K^T for a d_qk known only at run time. */
 template <typename T, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES],
                                                   const uint32_t (&q)[WIDTH16][2 * HALVES],
                                                   uint32_t k, int d_qk, int lane)
 {
-    const uint32_t group = 16 * (uint32_t)d_qk; /* bytes of K of 8 tokens */
+    const uint32_t group = 16 * (uint32_t)d_qk;
     const uint32_t at = k + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * group;
     float c[GROUPS][4] = {};
     each_step<WIDTH16>(d_qk, [&](int i) {
@@ -410,13 +395,13 @@ static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES]
             s[j][e] = c[j][e];
 }
 
-/* Computes O^T += V^T P^T for a d_v known at run time. */
+/* Computes O^T += V^T P^T for a d_v known only at run time. */
 template <typename T, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4],
                                                   const uint32_t (&p)[HALVES][GROUPS], uint32_t v,
                                                   int d_v, int lane)
 {
-    const uint32_t group = 16 * (uint32_t)d_v; /* bytes of V of 8 tokens */
+    const uint32_t group = 16 * (uint32_t)d_v;
     const uint32_t at = v + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * group;
     each_step<WIDTH16>(d_v, [&](int i) {
 #pragma unroll
@@ -430,10 +415,7 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
     });
 }
 
-/*
- * Calls CALL with the constant width / 16. A switch would read a table from constant memory, which
- * misses the cache.
- */
+/* Calls CALL with the constant width / 16. A switch would read a table from constant memory. */
 #define EACH_WIDTH(width, CALL)                                                                    \
     if ((width) <= 64) {                                                                           \
         if ((width) <= 32) {                                                                       \
@@ -463,9 +445,8 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
 enum { LAZY = 8 };
 
 /*
- * Softmax state of a warp. Raw `max` and this lane's part of `sum`: query heads lane/4 and, if
- * HALVES is 2, lane/4 + 8. `o`: O^T, dims 16 i + lane/4 and + 8 of query heads 2 (lane % 4) and +
- * 1.
+ * Softmax state of a warp. A lane has the raw maximum and its part of the sum of query heads lane/4
+ * and lane/4 + 8, and dims 16 i + lane/4 (+ 8) of query heads 2 (lane % 4) (+ 1) of O^T.
  */
 template <int HALVES, int WIDTH16> struct state {
     float max[HALVES], sum[HALVES], o[HALVES][WIDTH16][4];
@@ -486,10 +467,7 @@ static __device__ __forceinline__ void clear(state<HALVES, WIDTH16> &st)
     }
 }
 
-/*
- * Returns the elements of Q from one query head to the next; more than d_qk if attention uses only
- * the first dimensions.
- */
+/* Returns the distance in elements between two query heads in Q. */
 static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map, int kv_head)
 {
     const int32_t *offset = map.q_offset + kv_head * map.group;
@@ -497,8 +475,8 @@ static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map,
 }
 
 /*
- * Loads Q of `group` heads as mma A operands: q[i] has dims 16 i .. 16 i + 15 of heads lane/4 and
- * (HALVES 2) lane/4 + 8.
+ * Loads Q as A operands of mma: q[i] has dims 16 i .. 16 i + 15 of query heads lane/4 and lane/4 +
+ * 8.
  */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES],
@@ -519,8 +497,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
 }
 
 /*
- * Adds 8 * GROUPS tokens to `st`, except from n_tokens on and, if WINDOW, the first `older`. `k`,
- * `v`: shared-memory addresses.
+ * Adds 8 * GROUPS tokens to `st`. Ignores tokens from n_tokens on and, if WINDOW, the first `older`
+ * tokens.
  */
 template <typename T, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
@@ -537,9 +515,7 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
 #undef CALL
     }
     if (n_tokens < 8 * GROUPS) {
-        /*
-         * Zeros V after the last group of 8 tokens: arbitrary data may be NaN, and 0 * NaN is NaN.
-         */
+        /* Zeros V after the last group of 8 tokens, because arbitrary data may be NaN. */
         for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
                          : "memory");
@@ -579,10 +555,7 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
             const float shrink = exp2_fast((st.max[h] - m) * scale_log2);
             st.max[h] = m;
             st.sum[h] *= shrink;
-            /*
-             * Lane 4 h holds the factor `shrink` of query head h; a lane holds columns of two
-             * heads.
-             */
+            /* Lane 4 h holds the factor `shrink` of query head h. */
             const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
                         f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
 #pragma unroll

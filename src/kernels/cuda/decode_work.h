@@ -9,25 +9,25 @@ extern "C" {
 #endif
 
 /*
- * Tokens of one KV head of one request that one CTA reads. CTAs first_cta .. first_cta + span - 1
- * share the KV head; `live` of them have tokens.
+ * Tokens of one KV head of one request that one CTA reads. The KV head has CTAs first_cta ..
+ * first_cta + span - 1, of which `live` have tokens.
  */
 typedef struct {
     int32_t request, head;
-    int32_t page; /* first page, counted in the request */
-    /* tokens from the first page's start to the segment's end */
+    int32_t page; /* index of the first page in the request */
+    /* number of tokens from the start of the first page to the end of the segment */
     int32_t n_tokens;
     int32_t first_cta, span, live;
     /*
-     * Tokens of the first page before the segment: a multiple of 32, or masked tokens older than a
-     * sliding window.
+     * Number of tokens of the first page before the segment: a multiple of 32, or masked tokens
+     * older than a window.
      */
     int32_t skip;
 } kvd_decode_segment;
 
 /*
- * Work of one CTA, 48 bytes: `count` segments, first_segment, then kvd_decode_work.list from `next`
- * on.
+ * Work of one CTA: `count` segments, the first one here, others in kvd_decode_work.list from
+ * element `next` on.
  */
 typedef struct {
     int32_t count, next, unused[2];
@@ -35,23 +35,24 @@ typedef struct {
 } kvd_decode_cta;
 
 /*
- * Parts of the workspace. CTA c has partial results 2 c (KV head begun by an earlier CTA) and 2 c +
- * 1 (begun by CTA c).
+ * Parts of the workspace. CTA c has partial result 2 c + 1 for a KV head that begins in CTA c, 2 c
+ * for one that begins earlier.
  */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
     /*
-     * [n_ctas] Finished CTAs of a KV head, indexed by the head's first CTA. All 0 between launches.
+     * [n_ctas] number of finished CTAs of a KV head, at the index of its first CTA; 0 between
+     * launches
      */
     uint32_t *arrived;
-    /* [batch * n_kv_heads + n_ctas] All segments except the first one of each CTA. */
+    /* [batch * n_kv_heads + n_ctas] all segments but the first one of each CTA */
     kvd_decode_segment *list;
     /* [2 n_ctas][group][2] partial results: largest raw score, sum of exponentials */
     float *slot_ml;
     float *slot_o; /* [2 n_ctas][group][d_v_max] partial results: O before the division */
-    /* planner's sort keys or prefix sums */
+    /* sort keys or prefix sums of the planner */
     unsigned long long *scratch;
-    /* [batch * n_kv_heads] Planner: (CTA << 16) | index of the task in that CTA. */
+    /* [batch * n_kv_heads] scratch memory: (CTA << 16) | index of the task in that CTA */
     uint32_t *assigned;
     size_t bytes;
 } kvd_decode_work;

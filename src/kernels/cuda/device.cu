@@ -17,14 +17,14 @@ int kvd_device_count(void)
     return n;
 }
 
-/* Copied from NVML's documentation: the build needs no nvml.h. */
+/* These numbers are copied from NVML's documentation, so that nvml.h is not needed. */
 enum { NVML_SUCCESS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_TEMPERATURE_GPU = 0 };
 
 typedef struct nvmlDevice_st *nvml_device;
 
 struct nvml_lib {
     void *so;
-    const char *why; /* reason why NVML could not be loaded */
+    const char *why;
     int (*init)(void);
     int (*by_bus)(const char *, nvml_device *);
     int (*clock)(nvml_device, int, unsigned *);
@@ -36,7 +36,7 @@ struct nvml_lib {
     int (*driver)(char *, unsigned);
 };
 
-/* Loads NVML on the first call, without a lock. Functions that NVML lacks are NULL. */
+/* Loads NVML on the first call. Functions that NVML lacks are NULL. */
 static const nvml_lib *nvml(void)
 {
     static nvml_lib lib;
@@ -88,7 +88,7 @@ static double reading(int code, unsigned value, double unit, const char *what,
     return NAN;
 }
 
-/* Return code of NVML for a function that the driver lacks. */
+/* return code for a function that the installed NVML lacks */
 enum { NVML_NO_FUNCTION = 13 };
 
 static double read_of(int (*entry)(nvml_device, int, unsigned *), nvml_device handle, int which,

@@ -21,7 +21,7 @@ typedef struct {
     char name[128];
     char pci_bus_id[32]; /* such as "0000:1B:00.0" */
     int n_sms;
-    int cc_major, cc_minor;        /* compute capability */
+    int cc_major, cc_minor;
     size_t l2_bytes, memory_bytes; /* bytes of L2 cache and of GPU memory */
     /* Bytes of shared memory: per SM, and opt-in limit per block. */
     size_t smem_per_sm_bytes, smem_per_block_bytes;
@@ -30,12 +30,11 @@ typedef struct {
     char driver[80];
 } kvd_device_info;
 
-/* Returns 0 if there is no driver. */
 int kvd_device_count(void);
 
 int kvd_device_read(int device, kvd_device_info *info, kvd_err *err);
 
-/* NVML readings of a GPU. A missing number is NaN, with the reason in `missing`. */
+/* NVML readings of a GPU. A number that is not available is NaN; `missing` gives the reason. */
 typedef struct {
     double sm_clock_mhz, sm_clock_max_mhz;
     double mem_clock_mhz, mem_clock_max_mhz;
@@ -47,28 +46,25 @@ typedef struct {
     char missing[256];
 } kvd_device_state;
 
-/* Fails only if `device` is not a CUDA device. */
+/* Returns -1 only if `device` is not a CUDA device. */
 int kvd_device_state_read(int device, kvd_device_state *state, kvd_err *err);
 
-/*
- * Cycle counter and time of every SM. Two stamps more than about 200 us apart give the mean SM
- * clock.
- */
+/* Cycle counter and time of every SM. Two stamps, at least 200 us apart, give the mean SM clock. */
 typedef struct {
     /* Indexed by %smid; `ns` is 0 for an SM without a stamp. */
     uint64_t cycles[KVD_SMS_MAX], ns[KVD_SMS_MAX];
 } kvd_clock_stamp;
 
 /*
- * Queues a kernel that writes *stamp (device memory, zeroed by the caller) on `stream`, a
- * cudaStream_t. Returns a cudaError_t.
+ * Queues a kernel that writes *stamp, zeroed device memory, on `stream`, a cudaStream_t. Returns a
+ * cudaError_t.
  */
 int kvd_clock_stamp_launch(kvd_clock_stamp *stamp, void *stream);
 
 /* Returns the median SM clock in MHz between two stamps in host memory; NaN if no SM has both. */
 double kvd_clock_between(const kvd_clock_stamp *before, const kvd_clock_stamp *after);
 
-/* Measures the SM clock while all SMs compute FMAs for about `ms` milliseconds (1 .. 1000). */
+/* Measures the SM clock while all SMs compute FMAs for `ms` milliseconds (1 .. 1000). */
 int kvd_clock_measure(double ms, double *mhz, kvd_err *err);
 
 #ifdef __cplusplus

@@ -1,8 +1,4 @@
-/*
- * Fills device memory with benchmark data of kernels/timing/values.h.
- *
- * A thread writes 8 adjacent dims of one token; grid x: (token, 8 dims), y: heads, z: requests.
- */
+/* Fills device memory with benchmark data of kernels/timing/values.h. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -22,9 +18,7 @@ __device__ static uint32_t pack2(int dtype, float x, float y)
     return *reinterpret_cast<const uint32_t *>(&v);
 }
 
-/*
- * Returns 8 adjacent dims of a token from dim `first` on; zeros from `width` on or if not `there`.
- */
+/* Returns 8 adjacent dims of a token from dim `first` on. Dims from `width` on are zero. */
 __device__ static uint4 eight(int dtype, uint64_t key, int tensor, int sharp, bool there,
                               uint32_t token, int first, int width)
 {
@@ -168,9 +162,7 @@ extern "C" cudaError_t kvd_fill_strided(const kvd_fill_strided_args *a, void *to
     return cudaGetLastError();
 }
 
-/*
- * Fills PALU's latents (compressed K and V of a head group g): blockIdx.y 2 g for K, 2 g + 1 for V.
- */
+/* blockIdx.y 2 g is for the K latents of head group g, 2 g + 1 for its V latents. */
 __global__ static void fill_latents_kernel(const kvd_fill_args a, const kvd_palu_shape shape,
                                            uint16_t *pool)
 {
@@ -216,7 +208,7 @@ __global__ static void read_all_kernel(const uint4 *from, size_t n, uint32_t *si
         const uint4 x = from[i];
         sum += x.x ^ x.y ^ x.z ^ x.w;
     }
-    /* Never true; keeps the compiler from removing the loads. */
+    /* The condition is never true, but keeps the compiler from removing the loads. */
     if (sum == 0x9e3779b9u)
         *sink = sum;
 }

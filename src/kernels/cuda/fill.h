@@ -1,6 +1,5 @@
 /*
- * Generates benchmark Q, K and V on the device (kernels/timing/values.h), with the bits of
- * kvd_problem_rows on the host.
+ * Generates benchmark Q, K and V on the device, bit for bit as kvd_problem_rows does on the host.
  */
 #ifndef KVD_KERNELS_CUDA_FILL_H
 #define KVD_KERNELS_CUDA_FILL_H
@@ -22,7 +21,7 @@ typedef struct {
     int32_t batch;
     /* Device [batch]: first row of each request in Q (NULL in decode), and lengths. */
     const int32_t *q_start, *q_len, *kv_len;
-    int32_t n_q8; /* rows of blocked Q */
+    int32_t n_q8; /* number of rows of blocked Q */
     /* Largest q_len (kvd_fill_q) or kv_len (kvd_fill_kv) of a request. */
     int32_t longest;
     const int32_t *page_table; /* device [batch][max_pages] */
@@ -33,44 +32,44 @@ typedef struct {
 cudaError_t kvd_fill_q(const kvd_fill_args *args, void *q, cudaStream_t stream);
 /* Fills Q of decode, [batch][q_pitch]. */
 cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t stream);
-/* Fills K and V with the zeros that the layout requires; leaves other elements unchanged. */
+/* Fills K and V and the zeros that the layout requires. Other elements do not change. */
 cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stream);
 
 /*
- * Arguments for strided K and V: request b, element j of `head`, token t, dim i is at b *
- * stride_batch + j * stride_head + t * stride_token + i. Columns width .. padded - 1 are zero.
+ * Arguments for strided K and V: request b, head j, token t, dim i is at b * stride_batch + j *
+ * stride_head + t * stride_token + i. Columns width .. padded - 1 are zero.
  */
 typedef struct {
     int dtype, sharp;
     uint64_t seed;
     int tensor; /* a kvd_operand */
     int32_t batch, n_heads;
-    /* Query heads (Q) or KV heads (K, V) to fill, and their dimensions. */
+    /* [n] query heads (for Q) or KV heads (for K and V) to fill, and their dimensions */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
-    /* Columns that are written, a multiple of 8. */
+    /* number of columns that are written, a multiple of 8 */
     int32_t padded;
     /*
-     * Device [batch]: rows of each request in the tensor, and keys. The last row has the last key's
-     * position.
+     * Device [batch]: number of rows of each request in the tensor, and number of keys of the
+     * request.
      */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 are zero */
-    /* in elements of `to`, multiples of 8 */
+    /* distances in elements of `to`, multiples of 8 */
     int64_t stride_batch, stride_head, stride_token;
 } kvd_fill_strided_args;
 
 cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaStream_t stream);
 
 /*
- * Fills pages with latents of K and V (layout PAGED of kernels/rivals/palu_layout.h). Element i of
- * group j is kvd_value of head j, dim i. Ignores args->map and q_start.
+ * Fills pages with latents of K and V (layout PAGED of kernels/rivals/palu_layout.h). Ignores
+ * args->map and q_start.
  */
 cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool,
                              cudaStream_t stream);
 
 /*
- * Fills the L2 cache by reading `buffer`, several times the size of L2: writes would leave dirty
- * lines.
+ * Fills the L2 cache by reading `buffer`, which must be several times larger. Writing would leave
+ * dirty lines.
  */
 cudaError_t kvd_l2_flush(void *buffer, size_t bytes, cudaStream_t stream);
 

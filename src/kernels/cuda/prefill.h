@@ -16,17 +16,15 @@ extern "C" {
 #endif
 
 enum {
-    KVD_PREFILL_ROWS = 192, /* rows of a tile at most: 3 warpgroups of 64 */
-    /* Limit for layers with a head wider than KVD_WIDTH_NARROW. */
+    KVD_PREFILL_ROWS = 192, /* largest number of rows of a tile: 3 warpgroups of 64 */
+    /* largest number of rows of a tile in layers with a head wider than KVD_WIDTH_NARROW */
     KVD_PREFILL_WIDE_ROWS = 128
 };
 
-/*
- * Query rows of one head of one request that a CTA computes. 16 bytes; arrays are 16-byte aligned.
- */
+/* Query rows of one head of one request that a CTA computes. Arrays must be aligned to 16 bytes. */
 typedef struct {
-    int32_t request, head; /* indices of the request and of the query head */
-    int32_t row, n_rows;   /* first row in the request, a multiple of 64, and number of rows */
+    int32_t request, head;
+    int32_t row, n_rows; /* first row in the request, a multiple of 64, and number of rows */
 } kvd_prefill_tile;
 
 /* Assignment of tiles to CTAs, filled on the device by prefill_plan.h. */
@@ -34,13 +32,13 @@ typedef struct {
     const kvd_prefill_tile *tile; /* device [n_tiles] */
     int32_t n_tiles;
     /*
-     * Device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1. NULL: CTAs take tiles by
-     * incrementing *next.
+     * Device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1. If NULL, CTAs take tiles
+     * by incrementing *next.
      */
     const int32_t *first;
-    /* Device [1]: next tile, 0 at launch; used if `first` is NULL */
+    /* Device [1]: index of the next tile, 0 at launch; used if `first` is NULL. */
     int32_t *next;
-    int32_t n_ctas; /* one per SM */
+    int32_t n_ctas; /* number of CTAs, one per SM */
 } kvd_prefill_work;
 
 typedef struct {
@@ -50,7 +48,7 @@ typedef struct {
     /* Device [batch]: first row of each request in Q, and lengths. */
     const int32_t *q_start, *q_len, *kv_len;
     const int32_t *page_table; /* device [batch][max_pages] */
-    const void *q;             /* blocked, on the device */
+    const void *q;             /* blocked Q on the device */
     const void *pool;          /* pages of K and V on the device */
     /*
      * Device [n_heads]: attention sinks, whose exponentials are added to the softmax denominators.
@@ -67,15 +65,15 @@ typedef struct {
 } kvd_prefill_args;
 
 /*
- * Kernel for sm_90a; elsewhere returns cudaErrorNotSupported. Calls kvd_prefill_mma for KVD_F16
+ * Kernel for sm_90a; other devices get cudaErrorNotSupported. Calls kvd_prefill_mma for KVD_F16
  * with a head wider than KVD_WIDTH_NARROW.
  */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/* Computes layers with a sliding window. Only kvd_prefill_sm90 calls it, after checking `args`. */
+/* Computes layers with a sliding window. Called by kvd_prefill_sm90 after checking `args`. */
 cudaError_t kvd_prefill_window_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/* Computes bf16 layers with a head wider than KVD_WIDTH_NARROW. Only kvd_prefill_sm90 calls it. */
+/* Computes bf16 layers with a head wider than KVD_WIDTH_NARROW. Called by kvd_prefill_sm90. */
 cudaError_t kvd_prefill_wide_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
 /* Kernel for sm_80 and later. */

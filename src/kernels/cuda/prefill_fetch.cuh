@@ -19,28 +19,31 @@ constexpr bool WIDE = false;
 enum {
     WARPGROUPS = WIDE ? KVD_PREFILL_WIDE_ROWS / 64 : KVD_PREFILL_ROWS / 64,
     THREADS = 128 * (WARPGROUPS + 1),
-    /* Registers per computing and per copying thread; together nearly all 65536 of an SM. */
+    /* registers of a thread that computes, and of a thread that copies */
     REGISTERS = WIDE ? 232 : 160,
     PRODUCER_REGISTERS = WIDE ? 40 : 32,
     SLOTS = WIDE ? 4 : 5,
     SLOT_BYTES = WIDE ? 80 * KVD_WIDTH_MAX * 2 : 128 * KVD_WIDTH_NARROW * 2,
     Q_BYTES = 64 * (WIDE ? KVD_WIDTH_MAX : KVD_WIDTH_NARROW) * 2,
-    /* tiles that take_tiles may announce ahead */
+    /* number of tiles that may be announced before they are computed */
     TILES = 3,
     /* first of WARPGROUPS named barriers at which warpgroups wait for their turn */
     BAR_TURN = 1,
     BAR_END = BAR_TURN + WARPGROUPS,
-    /* Named barrier of the warp that fetches K and V; racecheck does not follow __syncwarp. */
+    /* named barrier in place of __syncwarp, which racecheck does not follow */
     BAR_FETCH
 };
 
-/* Largest softmax weight, or sum of weights, for float16. */
+/* largest softmax weight, or sum of weights, in float16 */
 #define SUM_LIMIT 16384.0f
 
 struct tile_info {
     int32_t d_qk, d_v; /* 0 if there are no more tiles */
     int32_t n_blocks;  /* key blocks from key 0 to the position of the tile's last row */
-    /* With a window: first key block of the tile's first row, and first key read in the block. */
+    /*
+     * With a window, first key block that the tile's first row attends to, and first key that is
+     * read.
+     */
     int32_t first_block, first_key;
     int32_t position; /* position of row 0 in its sequence */
     int32_t n_rows, kv_len8;
@@ -57,17 +60,17 @@ struct shared {
     unsigned long long slot_full[SLOTS], slot_empty[SLOTS];
     unsigned long long q_full[WARPGROUPS], q_empty[WARPGROUPS];
     unsigned long long tile_full[TILES], tile_empty[TILES];
-    /* One barrier per computing warp, in place of __syncwarp. */
+    /* one barrier per computing warp, in place of __syncwarp */
     unsigned long long reread[4 * WARPGROUPS];
     unsigned long long begun;
     tile_info tile[TILES];
 };
 
 extern __shared__ __align__(1024) unsigned char memory[];
-/* A macro, not a pointer: a symbol's address takes no register. */
+/* A macro instead of a pointer: the address of a symbol takes no register. */
 #define SH (*(shared *)memory)
 
-/* Returns the keys per block, such that S, P and O fit in a thread's registers. */
+/* S, P and O of a thread must fit in its registers. */
 __host__ __device__ constexpr int block_keys(int d_v)
 {
     return WIDE ? 80 : d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
@@ -85,7 +88,7 @@ template <int N> __device__ __forceinline__ void step(ring &r)
     }
 }
 
-/* All lanes of a warp read the tile and must call tile_done() after their last read. */
+/* All lanes of a warp must call tile_done() after their last read of the tile. */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
     mbar_wait_asleep(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
@@ -95,13 +98,13 @@ __device__ __forceinline__ void tile_done(ring &tiles)
     mbar_arrive(kvd_smem(&SH.tile_empty[tiles.at]));
     step<TILES>(tiles);
 }
-/* Tells the compiler that x is equal in all lanes. */
+/* Tells the compiler that x is equal in all lanes of a warp. */
 __device__ __forceinline__ int uniform(int x)
 {
     return __shfl_sync(~0u, x, 0);
 }
 
-/* Announces up to TILES tiles in shared memory before they are computed. Runs in one thread. */
+/* Announces tiles in shared memory before they are computed. Runs in one thread. */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
     const kvd_prefill_work &w = a.work;
@@ -149,7 +152,7 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
     /*
-     * Bit g: parity for the barrier q_empty of warpgroup g. Starts at 1, with which the first wait
+     * Bit g is the parity for the barrier q_empty of warpgroup g. With parity 1 the first wait
      * passes.
      */
     uint32_t parities = 7;
@@ -177,8 +180,8 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 }
 
 /*
- * Copies K or V of keys first .. end - 1 of a head into a slot of n keys from key `begin` on. Lane
- * i copies page i, number `page` of the pool.
+ * Copies K or V of keys first .. end - 1 of a head into a slot of n keys. Lane i copies the i-th
+ * page.
  */
 template <bool WINDOW>
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
@@ -188,7 +191,7 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - begin < n || (WINDOW && begin < first)) {
-        /* Sets V of keys that are not fetched to 0, because 0 times NaN is NaN. */
+        /* Keys that are not fetched get V = 0, because 0 times NaN is NaN. */
         if (WINDOW) {
             uint4 *zero = (uint4 *)SH.slot[slots.at];
 #pragma unroll 1
@@ -223,7 +226,7 @@ template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int l
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        /* Lane l keeps element held + l of the page table in `ids`; 1 << 30: nothing is held. */
+        /* Lane l keeps element held + l of the page table in `ids`. */
         int held = 1 << 30, ids = 0;
         for (int j = t.n_blocks - 1; j >= (WINDOW ? t.first_block : 0); j--) {
             const int begin = j * n, end = min(begin + n, t.kv_len8),

@@ -24,10 +24,7 @@ enum { WORKER_THREADS = 128, PASS_ROWS = 128, WIDE_PASS_ROWS = 64, KEYS = KVD_PA
 struct params {
     kvd_prefill_args a;
     float scale_log2; /* 1/sqrt(d_head) times log2(e) */
-    /*
-     * Bytes of shared memory for Q and for each of `stages` buffers of K and V of a worker (4
-     * warps).
-     */
+    /* Bytes of shared memory for Q, and for each of `stages` buffers of K and V. */
     int32_t stages, q_bytes, stage_bytes;
     int32_t worker_bytes;
 };
@@ -64,7 +61,7 @@ __device__ __forceinline__ unsigned long long now_ns()
     return t;
 }
 
-/* Reads threadIdx.x from its hardware register: a kept copy would not fit into registers. */
+/* Reads threadIdx.x again, because a kept copy would not fit into the registers. */
 __device__ __forceinline__ int thread_now()
 {
     int t;
@@ -72,21 +69,20 @@ __device__ __forceinline__ int thread_now()
     return t;
 }
 
-/* Tile that 4 warps compute, described in shared memory. */
 struct job {
-    const uint16_t *q;    /* row 0 of the tile in Q */
+    const uint16_t *q;
     const uint16_t *pool; /* K of the KV head in page 0 of the pool */
     const int32_t *pages;
     uint16_t *o; /* output of row 0 of the tile, column 0 of the head */
-    float *lse;  /* lse of row 0 of the tile, or NULL */
+    float *lse;
     int32_t d_qk, d_v, kv_len, n_rows;
-    int32_t pos; /* position of row 0 of the tile in its sequence */
+    int32_t pos;
     int32_t page_elements, o_pitch, stages, stage_bytes;
-    int32_t window; /* sliding window in tokens; set only if WINDOW */
+    int32_t window; /* sliding window in tokens, set only if WINDOW is true */
     uint32_t q_smem, kv_smem;
     float scale, scale_log2;
-    const float *sink;             /* logit of the head's attention sink, or NULL */
-    int32_t live;                  /* 0 if there are no more tiles */
+    const float *sink; /* logit of the head's attention sink, or NULL */
+    int32_t live;
     unsigned long long begin, end; /* start and end of the tiles in ns; 0 if there were none */
 };
 
@@ -111,8 +107,8 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
 }
 
 /*
- * Adds P V of 64 keys and 16 * N16 dims to o. v_at: shared-memory address of this lane's first read
- * of V.
+ * Adds P V of 64 keys and 16 * N16 dims to o. `v_at` is the shared-memory address of V for this
+ * lane.
  */
 template <bool BF, int ROWS16, int N16, int TILES>
 __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
@@ -141,7 +137,7 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
     }
 }
 
-/* Adds P V of 64 keys to o for a d_v known at run time, with one branch per 64 dims. */
+/* Adds P V of 64 keys to o for a d_v known only at run time. */
 template <bool BF, int ROWS16, int TILES>
 __device__ __forceinline__ void
 add_values_any(uint32_t v_at, int d_v, const float (&s)[ROWS16][8][4], float (&o)[ROWS16][TILES][4])
@@ -176,7 +172,6 @@ add_values_any(uint32_t v_at, int d_v, const float (&s)[ROWS16][8][4], float (&o
         }
 }
 
-/* Computes rows row0 .. row0 + 64 * ROWS16 - 1 of the tile. */
 template <bool BF, bool WINDOW, int ROWS16, int D_V>
 __device__ __forceinline__ void pass(const job &w, int row0)
 {
@@ -184,7 +179,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
-    /* FULL: O and S take nearly all registers, so rarely used values are computed again. */
+    /* If FULL, O and S take nearly all registers, so rarely used values are computed again. */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
     const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
     const float kept_scale = w.scale_log2;
@@ -213,8 +208,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
             for (int e = 0; e < 4; e++)
                 o[t][n][e] = 0;
         /*
-         * With a window, a row's first block may be all masked; m stays finite because inf - inf is
-         * NaN.
+         * With a window, all keys of a row's first block may be masked, and -inf minus -inf would
+         * be NaN.
          */
         m[t][0] = m[t][1] = WINDOW ? -1e30f : -INFINITY;
         l[t][0] = l[t][1] = 0;
@@ -284,7 +279,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                             if (behind <= 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
-            /* The subtracted number may be up to 8 (log2) below the row's maximum: P <= 2^8. */
+            /* The subtracted number is at most 8 (in log2) below the row's maximum. */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
             bool grown = false;
@@ -425,7 +420,7 @@ __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
 
 template <bool BF, bool WINDOW> __device__ __forceinline__ void narrow_tile(const job &w)
 {
-    /* Four variants, for d_v up to 32, 64, 96 and 128: more overflow the instruction cache. */
+    /* More than four variants would not fit in the instruction cache. */
     switch ((w.d_v + 16) / 32) {
     case 1:
         tile_of_width<BF, WINDOW, 32>(w);
@@ -480,7 +475,6 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
             tile_of_width<BF, WINDOW, KVD_WIDTH_MAX>(now);
         else
             narrow_tile<BF, WINDOW>(now);
-        /* Waits until all threads have finished with this tile. */
         worker_barrier(thread_now() / WORKER_THREADS);
     }
     if (!p.a.busy)
@@ -515,7 +509,7 @@ bool valid(const kvd_prefill_args *a)
            ((uintptr_t)a->q | (uintptr_t)a->pool | (uintptr_t)a->o) % 16 == 0;
 }
 
-/* On devices with little shared memory, uses fewer workers per CTA or fewer stages per worker. */
+/* On devices with little shared memory, a CTA has fewer warps or fewer buffers of K and V. */
 cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t stream)
 {
     int device = 0, room = 0, qk = 0, both = 0;

@@ -23,18 +23,20 @@
 enum {
     THREADS = 1024,
     WARPS = THREADS / 32,
-    KEYS = 128,           /* keys per block in the model of a tile's cost */
-    LENGTHS_SHARED = 512, /* most requests whose lengths fit into shared memory */
-    /* Most (request, query head) pairs whose prefix sums fit into shared memory. */
+    KEYS = 128,           /* number of keys per block in the cost model */
+    LENGTHS_SHARED = 512, /* largest number of requests whose lengths fit into shared memory */
+    /* largest number of (request, query head) pairs whose prefix sums fit into shared memory */
     UNITS_SHARED = 2048,
-    /* Most CTAs whose loads fit into shared memory. */
+    /* largest number of CTAs whose loads fit into shared memory */
     CTAS_MAX = 1024,
-    BUCKETS = 2048, /* buckets of the counting sort by cost */
-    /* Largest number of bytes of K and V of a section of tiles, which should stay in L2. */
+    BUCKETS = 2048,
+    /*
+     * Tiles are sorted in sections with at most this number of bytes of K and V, which stay in L2.
+     */
     L2_SECTION = 32 << 20
 };
 
-/* SM clocks, fitted to 1 x 16384 tokens at widths 128, 64, 32 on an H200 (docs/kernels.md). */
+/* SM clocks, fitted to 16384 tokens at widths 128, 64 and 32 on an H200 (docs/kernels.md). */
 extern "C" const kvd_prefill_cost kvd_prefill_cost_sm90 = {KVD_PREFILL_ROWS, 1600.f, 8.4f, 3000.f};
 extern "C" const kvd_prefill_cost kvd_prefill_cost_mma = {128, 1700.f, 16.4f, 3000.f};
 
@@ -44,23 +46,26 @@ namespace
 typedef struct {
     kvd_attn_map map;
     kvd_prefill_cost cost;
-    int32_t batch, n_ctas, n_tiles, schedule, widest; /* widest: largest d_qk + d_v of a KV head */
+    /* `widest` is the largest d_qk + d_v of a KV head. */
+    int32_t batch, n_ctas, n_tiles, schedule, widest;
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;
     int32_t *first, *next;
-    int32_t *before; /* [batch + 1] tiles of one head before request b */
-    /* PAPERS, [batch * n_heads + 1]: tasks before each (request, query head). */
+    int32_t *before; /* [batch + 1] number of tiles of one head before request b */
+    /*
+     * [batch * n_heads + 1] number of tasks before each (request, query head), for schedule PAPERS
+     */
     int32_t *prefix;
-    /* PAPERS, [max_pieces]: tiles into which the tasks of the last round are cut. */
+    /* [max_pieces] tiles of the last round of tasks, for schedule PAPERS */
     kvd_prefill_tile *piece;
-    /* PAPERS, [max_pieces]: CTA of each tile in `piece`. */
+    /* [max_pieces] CTA of each tile in `piece` */
     int32_t *owner;
 } plan_args;
 
-/* Lengths of the requests, in shared memory if they fit. */
+/* lengths of the requests, in shared memory if they fit */
 typedef struct {
     const int32_t *q_len, *kv_len;
-    const int32_t *tiles_before; /* tiles of one head before request b */
+    const int32_t *tiles_before; /* number of tiles of one head before request b */
     int longest;
 } lengths;
 
@@ -86,8 +91,7 @@ __device__ int oldest_key(const plan_args &p, int position)
 }
 
 /*
- * Calls visit(tile, index, c) per tile in the order (request, head, row); c: cost of KEYS keys for
- * its rows.
+ * Calls visit(tile, index, c) for every tile. c is the cost of KEYS keys for the rows of the tile.
  */
 template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
@@ -110,7 +114,7 @@ template <class F> __device__ void each_tile(const plan_args &p, const lengths &
     }
 }
 
-/* One store of 16 bytes: four scattered stores of 4 bytes are slower. */
+/* One store of 16 bytes is faster than four scattered stores of 4 bytes. */
 __device__ void put(kvd_prefill_tile *to, const kvd_prefill_tile &x)
 {
     static_assert(sizeof(kvd_prefill_tile) == sizeof(int4), "a tile is one 16-byte store");
@@ -230,7 +234,7 @@ __device__ int papers_rows(const plan_args &p, int head)
     return max(1, (int)(rows + 0.5f)) * p.cost.rows;
 }
 
-/* Returns rows * (d_qk + d_v + 1) * s_kv; s_kv: mean number of keys per row. */
+/* Returns rows * (d_qk + d_v + 1) * s_kv, where s_kv is the mean number of keys per row. */
 __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_prefill_tile &x)
 {
     const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);
@@ -248,7 +252,6 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
 
 __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)
 {
-    /* Tasks of the last round, fewer than there are CTAs. */
     __shared__ kvd_prefill_tile tail[CTAS_MAX];
     __shared__ int32_t count[CTAS_MAX];
     __shared__ float load[CTAS_MAX];
@@ -292,7 +295,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     }
     __syncthreads();
 
-    /* Cuts the last round's tasks into smaller tiles, which one warp assigns to CTAs. */
+    /* Cuts the tasks of the last round into smaller tiles. */
     const int last = n_tasks - full;
     if (t < 32) {
         int made = 0;
@@ -400,7 +403,7 @@ size_t round256(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/* Upper bound on the tiles of the last round's tasks; a tile has at least 64 rows. */
+/* Returns an upper bound on the number of tiles in the last round. A tile has at least 64 rows. */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {
     int lo = 1 << 30, hi = 0;

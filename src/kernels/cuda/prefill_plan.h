@@ -15,14 +15,16 @@ typedef enum {
     /* CTA c computes tiles c, c + n_ctas, ... in the order request, head, row. */
     KVD_SCHEDULE_NONE,
     KVD_SCHEDULE_PAPERS, /* schedule of ZACK (section 5) and FDC (section 4.3) */
-    /* CTAs take tiles when free, by decreasing cost in sections of KV heads that fit in L2. */
+    /*
+     * CTAs take tiles when they are free, by decreasing cost in sections of KV heads that fit in
+     * L2.
+     */
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 
 /*
- * Cost model of a prefill kernel with tiles of `rows` rows (a multiple of 64, at most
- * KVD_PREFILL_ROWS, or KVD_PREFILL_WIDE_ROWS in wide layers). SM clocks per tile: blocks *
- * (per_block + per_dim * (d_qk + d_v)) + per_tile.
+ * Cost model of a prefill kernel with tiles of `rows` rows, a multiple of 64. A tile takes blocks *
+ * (per_block + per_dim * (d_qk + d_v)) + per_tile SM clocks.
  */
 typedef struct {
     int32_t rows;
@@ -33,12 +35,12 @@ extern const kvd_prefill_cost kvd_prefill_cost_sm90, kvd_prefill_cost_mma;
 
 /* Returns the largest number of tiles that any schedule creates for this batch. */
 size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batch);
-/* Returns the bytes of `scratch` of kvd_prefill_plan, per layer. */
+/* Returns the bytes of `scratch` that kvd_prefill_plan needs per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
 /*
- * Fills tile [max_tiles], *next, first [n_ctas + 1] (not for KVD_SCHEDULE_OURS) and args->work,
- * from the map, lengths and n_ctas of *args. `batch` has the device's lengths.
+ * Fills tile [max_tiles], *next, first [n_ctas + 1] (not for KVD_SCHEDULE_OURS) and args->work. The
+ * lengths in `batch` must equal those on the device.
  */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,
@@ -46,10 +48,9 @@ cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch
                              cudaStream_t stream);
 
 /*
- * Assign the tiles of many layers in one launch. Call kvd_prefill_plan_describe per layer (`layer`:
- * host, kvd_prefill_plan_layer_bytes() bytes), copy the descriptions to the device one after
- * another, then call kvd_prefill_plan_layers before every iteration. n_tiles is valid while lengths
- * do not change.
+ * Assign the tiles of many layers in one launch. The caller calls kvd_prefill_plan_describe per
+ * layer (`layer`: host memory), copies the descriptions to the device one after another, and calls
+ * kvd_prefill_plan_layers before every iteration.
  */
 size_t kvd_prefill_plan_layer_bytes(void);
 cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,

@@ -20,8 +20,8 @@
 namespace
 {
 /*
- * State of a warpgroup in one register. Bits 0-3: slot of K and V, 4: its barrier's parity, 5-6:
- * index in SH.tile, 7: that barrier's parity, 8: parity of Q's barrier, 9-10: warpgroup.
+ * State of a warpgroup. Bits 0-3: slot of K and V, 4: parity of its barrier, 5-6: index in SH.tile,
+ * 7: parity of its barrier, 8: parity of Q's barrier, 9-10: number of the warpgroup.
  */
 struct worker {
     uint32_t bits;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void wait_slot(const worker &w)
 {
     mbar_wait(kvd_smem(&SH.slot_full[slot_at(w)]), w.bits >> 4 & 1);
 }
-/* Releases memory that only wgmma has read; reads of the lanes may not have ended. */
+/* Releases memory that only wgmma has read. */
 __device__ __forceinline__ void release(const unsigned long long *bar)
 {
     __syncwarp();
@@ -76,9 +76,8 @@ __device__ __forceinline__ void turn_end(const worker &w)
 }
 
 /*
- * Computes O += P V if PV, then S = Q K^T over DQ dims. Rows of V have d_v columns.
- *
- * A branch between the first wgmma and the wait would serialise the wgmmas.
+ * Computes O += P V if PV, then S = Q K^T over DQ dims. There must be no branch before the wait,
+ * because the compiler would serialise the wgmmas.
  */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
@@ -92,7 +91,7 @@ __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_
         hold(S);
     wgmma_begin();
     if constexpr (PV) {
-        const uint32_t row8 = WIDE ? (uint32_t)d_v * 16 : DV * 16; /* bytes of 8 keys */
+        const uint32_t row8 = WIDE ? (uint32_t)d_v * 16 : DV * 16;
         const uint64_t b = wgmma_desc(v, row8, 128);
 #pragma unroll
         for (int i = 0; i < N2 / 8; i++)
@@ -182,13 +181,13 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
             mma_16816<BF16>(&S[8 * i + 4], x, y[2], y[3]);
         }
     }
-    /* An mbarrier instead of __syncwarp, which racecheck does not follow. */
+    /* An mbarrier takes the place of __syncwarp, which racecheck does not follow. */
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
 /*
- * Replaces scores s of row r by exp2(s c - m[r]); sums[r]: sum of this thread's new values. c:
- * scale times log2(e).
+ * Replaces scores s of row r by exp2(s c - m[r]) and sets sums[r] to the sum of this thread's
+ * values.
  */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
@@ -233,7 +232,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
         }
         const float inv = fall / l[r];
         uint16_t *o = (uint16_t *)a.o + t.o_first + (size_t)(row + 8 * r) * a.map.o_pitch;
-        /* Neighbouring lanes exchange half of their columns: stores fill whole sectors. */
+        /* Neighbouring lanes exchange half of their columns, so that stores fill whole sectors. */
         o += (thread & 1) * 8 + (thread & 2) * 2;
 #pragma unroll
         for (int i = 0; i < DV / 2; i += 8) {
@@ -250,7 +249,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
     }
 }
 
-/* Skips key blocks j .. end + 1; still waits for their ring slots, which keeps the parities. */
+/* Skips key blocks j .. end + 1, but waits for their slots of the ring. */
 __device__ __forceinline__ void pass_over(worker &w, int &j, int end)
 {
     for (; j > end; j--) {
@@ -275,7 +274,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
-    /* In blocks 0 .. too_old - 1, some row does not see keys older than its window. */
+    /* Blocks 0 .. too_old - 1 have keys older than the window of some row. */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
     const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))
@@ -428,7 +427,7 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
         SH.begun = 0;
         fence_mbar_init();
     }
-    /* Matrix products read whole tiles of Q, so all of its shared memory must be initialised. */
+    /* Matrix products read whole tiles of Q, so all its shared memory must be initialised. */
     for (int i = threadIdx.x; i < WARPGROUPS * Q_BYTES / 16; i += THREADS)
         ((uint4 *)SH.q)[i] = make_uint4(0, 0, 0, 0);
     fence_proxy_async();

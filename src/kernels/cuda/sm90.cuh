@@ -42,7 +42,7 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-/* Sleeps between polls, which would take issue slots from computing warps. */
+/* Sleeps between polls, because polling takes issue slots from the warps that compute. */
 __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
 {
     for (;;) {
@@ -59,7 +59,6 @@ __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
     }
 }
 
-/* Arrives at `bar` and waits for all other participants. */
 __device__ __forceinline__ void mbar_meet(uint32_t bar)
 {
     asm volatile("{\n"
@@ -76,8 +75,8 @@ __device__ __forceinline__ void mbar_meet(uint32_t bar)
 }
 
 /*
- * Starts copying `bytes` bytes (a multiple of 16) to shared memory; the mbarrier `bar` counts
- * arrived bytes.
+ * Starts copying `bytes` bytes, a multiple of 16, to shared memory. The mbarrier `bar` counts the
+ * bytes.
  */
 __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, uint32_t bytes,
                                           uint32_t bar)
@@ -112,7 +111,7 @@ __device__ __forceinline__ bool elect_one(void)
                  : "=r"(yes));
     return yes;
 }
-/* Reads threadIdx.x at each call, which frees registers. */
+/* Reads threadIdx.x again at each call, which saves registers. */
 __device__ __forceinline__ uint32_t thread_of_group(void)
 {
     uint32_t x;
@@ -158,7 +157,7 @@ template <int N> __device__ __forceinline__ void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* Stops the compiler from moving uses of x, operands or results of a running wgmma. */
+/* Keeps the compiler from moving uses of x, an operand or result of a running wgmma. */
 template <int N> __device__ __forceinline__ void hold(float (&x)[N])
 {
 #pragma unroll
@@ -209,8 +208,8 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define F15 F14, F(15)
 
 /*
- * Computes x [64][N] = (or +=, if `more`) A [64][16] B [16][N]; descriptors A and B, both
- * contiguous along the summed index.
+ * Computes x [64][N] = A [64][16] B [16][N], or += if `more`. Descriptors A and B have the summed
+ * index contiguous.
  */
 #define WGMMA_SS(N, R, FS, A, B, P)                                                                \
     template <bool BF16>                                                                           \
@@ -237,8 +236,8 @@ WGMMA_SS(256, R15, F15, "%128", "%129", "%130")
 #undef WGMMA_SS
 
 /*
- * Computes x [64][N] += A [64][16] B [16][N], A in registers, descriptor B contiguous along the
- * summed index.
+ * Computes x [64][N] += A [64][16] B [16][N]. A is in registers; descriptor B has the summed index
+ * contiguous.
  */
 #define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
     template <bool BF16>                                                                           \

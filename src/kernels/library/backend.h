@@ -1,5 +1,5 @@
 /*
- * Interface between include/kvdim/attention.h and its CPU and CUDA implementations; library.c
+ * Interface between include/kvdim/attention.h and its CPU and CUDA implementations. library.c
  * checks arguments.
  */
 #ifndef KVD_KERNELS_LIBRARY_BACKEND_H
@@ -25,12 +25,12 @@ struct kvdim_plan {
     bool decode;
     int32_t max_pages, pool_pages;
     const int32_t *page_table; /* borrowed, in memory of the layer's device */
-    /* [n_requests] Lengths and first row in Q and O, in host memory. */
+    /* [n_requests] lengths, and first row in Q and O, in host memory */
     int32_t *q_len, *kv_len, *row;
-    /* holds the pointers q_len and kv_len of this struct */
+    /* batch with the pointers q_len and kv_len of this struct */
     kvd_attn_batch batch;
-    int32_t n_rows;  /* rows of Q and O */
-    int32_t n_new;   /* new tokens */
+    int32_t n_rows;  /* number of rows of Q and O */
+    int32_t n_new;   /* number of new tokens */
     char *workspace; /* borrowed; NULL on the CPU */
     void *state;     /* private data of the backend, owned by the plan */
 };
@@ -41,7 +41,7 @@ struct kvdim_plan {
  */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
-    /* Stores the bytes of device workspace in *bytes. Called before p->state exists. */
+    /* Sets *bytes to the size of the device workspace. Called before p->state exists. */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
     /* Creates p->state on first use, and divides the work among CTAs. */
     kvdim_status (*plan)(kvdim_plan *p, void *stream, kvd_err *err);

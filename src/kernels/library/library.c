@@ -11,7 +11,7 @@ _Static_assert((int)KVDIM_PAGE_TOKENS == (int)KVD_PAGE_TOKENS, "tokens of a page
 
 static _Thread_local kvd_err last;
 
-/* Sets the thread's last error message; has the value `status`. */
+/* Sets the thread's last error message. The value of the expression is `status`. */
 #define FAIL(status, ...) (kvd_fail(&last, __VA_ARGS__), (status))
 
 int kvdim_attention_abi(void)

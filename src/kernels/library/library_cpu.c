@@ -33,7 +33,7 @@ static kvdim_status plan(kvdim_plan *p, void *stream, kvd_err *err)
     return KVDIM_OK;
 }
 
-/* Returns n floats, which the caller frees; NULL without an error if n is 0. */
+/* The caller frees the result. If n is 0, returns NULL without an error. */
 static float *floats(size_t n, kvd_err *err)
 {
     float *const p = n ? malloc(n * sizeof *p) : NULL;
@@ -54,7 +54,7 @@ static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t,
     return (uint16_t *)(uintptr_t)pool + (size_t)page * (size_t)p->layer->map.page_elements;
 }
 
-/* Stores `row` as token t of a BLOCKED matrix and zeros the later tokens of its group of 8. */
+/* Stores `row` as token t of a BLOCKED matrix. Later tokens of the group of 8 become zero. */
 static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *to)
 {
     uint16_t line[KVD_WIDTH_MAX];
@@ -137,7 +137,7 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
     return status;
 }
 
-/* Converts Q of kvd_pack_q (prefill) or kvd_pack_q_decode to PLAIN float32. */
+/* Converts Q of kvd_pack_q or kvd_pack_q_decode to PLAIN float32. */
 static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
 {
     const kvd_attn_map *const map = &p->layer->map;
@@ -157,7 +157,7 @@ static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
     }
 }
 
-/* Converts K (`side` 0) or V (1) of all requests from pages to PLAIN float32. */
+/* Converts K (side 0) or V (side 1) of all requests from pages to PLAIN float32. */
 static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, float *to,
                                kvd_err *err)
 {
@@ -180,10 +180,7 @@ static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, 
     return KVDIM_OK;
 }
 
-/*
- * Writes o and lse [n_heads][n_new]; a->lse is [n_heads][rows] in prefill, [rows][n_heads] in
- * decode.
- */
+/* a->lse is [n_heads][rows] in prefill and [rows][n_heads] in decode. */
 static void write_rows(const kvdim_plan *p, const float *o, const double *lse,
                        const kvdim_attend_args *a)
 {
@@ -215,7 +212,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     const size_t n_lse = (size_t)l->heads.n_heads * plain.n_q;
     float *const q = floats(plain.q_elements, err), *const k = floats(plain.k_elements, err),
                  *const v = floats(plain.v_elements, err), *const o = floats(plain.o_elements, err);
-    /* Only the float64 reference computes lse, the log of the softmax denominators. */
+    /* Only the float64 reference computes the logarithms lse. */
     double *const exact = a->lse ? malloc((plain.o_elements + n_lse) * sizeof *exact) : NULL;
     kvdim_status status = KVDIM_ERROR_MEMORY;
     if (a->lse && !exact)

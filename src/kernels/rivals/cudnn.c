@@ -38,7 +38,6 @@ int kvd_cudnn_version(int *version, kvd_err *err)
 
 typedef struct {
     int form;
-    /* cuDNN descriptors; `plan` is NULL until created */
     desc config, plan;
     int64_t workspace;
     int refused;
@@ -54,26 +53,19 @@ struct kvd_cudnn_plan {
     int n_forms;
     candidate *list;
     int n_list, chosen;
-    /*
-     * Device [FORMS_MAX][batch]: query rows of each request per graph, for decode with unequal
-     * lengths.
-     */
+    /* Device [FORMS_MAX][batch]: number of query rows of each request for each graph. */
     int32_t *rows_dev;
     float scale, minus_inf;
     int32_t q_len, kv_len;
     char name[256];
 };
 
-/* Returns an empty list of cuDNN calls; their descriptors will belong to plan p. */
 static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
 {
     return (kvd_cudnn_steps){.heap = &p->heap, .status = CUDNN_STATUS_SUCCESS};
 }
 
-/*
- * Writes the name from cuDNN's engine number and knobs, such as "composite heads engine 5 knobs
- * 24=33".
- */
+/* Writes a name such as "composite heads engine 5 knobs 24=33". */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
     int64_t n = 0, index = -1;
@@ -109,7 +101,7 @@ static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *
     }
 }
 
-/* Adds the configurations (engine and knobs) of cuDNN's heuristics for graph fi, each once. */
+/* Adds each configuration (engine and knobs) of cuDNN's heuristics for graph fi once. */
 static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B,
@@ -152,10 +144,7 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
     }
 }
 
-/*
- * Creates the candidate's execution plan unless it exists. cuDNN may compile for long or refuse the
- * shape.
- */
+/* Creates the candidate's execution plan unless it exists. cuDNN may compile for a long time. */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
     if (c->plan)
@@ -228,7 +217,7 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     return 0;
 }
 
-/* Fills p->rows_dev with the query rows of each graph, which replace q_len. */
+/* Fills p->rows_dev with the number of query rows of each graph, which replaces q_len. */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
     const size_t batch = (size_t)p->shape.batch;
@@ -281,7 +270,7 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
         goto done;
     }
 
-    /* The first graph (form) of attention must build; other forms may fail. */
+    /* The first graph must build. Other graphs may fail. */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
     if (add_form(p, 0, 0, err))
@@ -402,7 +391,6 @@ typedef struct {
     size_t scratch_bytes;
 } stopwatch;
 
-/* Times one run with cold caches. */
 static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const stopwatch *w,
                      double *us, kvd_err *err)
 {
@@ -426,7 +414,7 @@ static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const sto
     return 0;
 }
 
-/* Allocates one workspace for all candidates; short of memory, excludes the largest. */
+/* If memory is short, excludes the candidates that need most. */
 static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
 {
     for (int i = 0; i < p->n_list; i++)
@@ -450,7 +438,7 @@ static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
     }
 }
 
-/* Measures the candidates in turn in each round: a GPU that slows down affects all. */
+/* Measures the candidates in turn in each round, so that a slower GPU affects all of them. */
 static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *w, kvd_err *err)
 {
     double least = INFINITY, us, rounds[CANDIDATES_MAX][TIMED];
@@ -489,7 +477,9 @@ static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *
         if (best < 0 || c->us < p->list[best].us)
             best = i;
     }
-    /* Keeps cuDNN's first choice unless another candidate is over 2 % faster; less is noise. */
+    /*
+     * cuDNN's first choice is kept unless another candidate is more than 2 % faster; less is noise.
+     */
     return kvd_cudnn_choose(p, p->list[best].us < 0.98 * p->list[first].us ? best : first, err);
 }
 
@@ -517,7 +507,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* Cannot fail: candidate `was` has been chosen before. */
+        /* Cannot fail, because candidate `was` has been chosen before. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)
@@ -550,7 +540,6 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err 
     return kvd_fail(err, "%s", WHY);
 }
 
-/* Without cuDNN no plan can exist. */
 void kvd_cudnn_close(kvd_cudnn_plan *plan)
 {
     (void)plan;

@@ -31,12 +31,14 @@ typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     int batch, n_heads, n_kv_heads;
     int d_qk, d_v;     /* multiples of 8 within 8 .. 256 */
-    int q_len, kv_len; /* of every request, or the largest if ragged */
+    int q_len, kv_len; /* lengths of every request, or the largest if ragged */
     /* 1: query t attends to positions up to kv_len - q_len + t. 0: no mask. */
     int causal;
-    /* 1: runs read the requests' lengths from the device. 0: q_len and kv_len hold for all. */
+    /*
+     * 1: each run reads the lengths of the requests from the device. 0: all have q_len and kv_len.
+     */
     int ragged;
-    float scale; /* factor of scores, 1/sqrt(uncompressed d_head) */
+    float scale; /* factor of scores, 1/sqrt(d_head of the uncompressed head) */
     /* q and o are [batch][n_heads][q_len][d], k and v [batch][n_kv_heads][kv_len][d]. */
     kvd_cudnn_stride q, k, v, o;
 } kvd_cudnn_shape;
@@ -44,28 +46,28 @@ typedef struct {
 typedef struct {
     const void *q, *k, *v;
     void *o; /* output; if ragged, rows from q_len on are unspecified */
-    /* kvd_cudnn_workspace() bytes, 256-byte aligned; may be NULL if 0. */
+    /* kvd_cudnn_workspace() bytes, aligned to 256 bytes; may be NULL if the size is 0 */
     void *workspace;
-    /* [batch] 1 .. shape.q_len; read only if ragged and shape.q_len > 1. */
+    /* [batch] lengths 1 .. shape.q_len, read only if ragged and shape.q_len is above 1 */
     const int32_t *q_len;
-    /* [batch] 1 .. shape.kv_len; read only if ragged. */
+    /* [batch] lengths 1 .. shape.kv_len, read only if ragged */
     const int32_t *kv_len;
 } kvd_cudnn_io;
 
 /* Sets the strides to the packed layout [batch][head][token][dim]. */
 void kvd_cudnn_packed(kvd_cudnn_shape *shape);
 
-/* Stores cuDNN's version, such as 91900 for 9.19.0. Fails without cuDNN. */
+/* Stores cuDNN's version, such as 91900 for 9.19.0. Fails if cuDNN is not available. */
 int kvd_cudnn_version(int *version, kvd_err *err);
 
 /*
- * Opens a plan, which the caller must close; takes 10 ms to several seconds. Fails if cuDNN is
- * missing or refuses the shape.
+ * Opens a plan, which the caller must close. Takes up to several seconds. Fails if cuDNN is missing
+ * or refuses the shape.
  */
 int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err *err);
 void kvd_cudnn_close(kvd_cudnn_plan *plan); /* `plan` may be NULL */
 
-/* Returns the workspace bytes of the chosen candidate. */
+/* Returns the bytes that a run of the chosen candidate needs. */
 size_t kvd_cudnn_workspace(const kvd_cudnn_plan *plan);
 
 /*
@@ -81,16 +83,15 @@ const char *kvd_cudnn_name(const kvd_cudnn_plan *plan);
 int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
 /*
- * Times every candidate on the caller's data with cold caches and chooses the fastest; cuDNN's
- * first choice wins within 2 %. Ignores io->workspace and skips candidates that fail. Waits. If
- * none can be timed, fails and keeps the earlier choice.
+ * Times every candidate on the caller's data with cold caches and chooses the fastest. Skips
+ * candidates that fail. Waits for the stream. If no candidate could be timed, fails and keeps the
+ * earlier choice.
  */
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
 /*
- * Candidates (cuDNN engines) of a plan: number; name without version, and *us, the time by
- * kvd_cudnn_tune (NaN: not measured, negative: refused); choice, which fails if cuDNN refuses
- * candidate i.
+ * A candidate is a cuDNN engine for the plan. *us is its time by kvd_cudnn_tune: NaN if not
+ * measured, negative if cuDNN refused it. kvd_cudnn_choose fails if cuDNN refuses candidate i.
  */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);

@@ -1,6 +1,6 @@
 /*
- * Builds attention as the cuDNN graphs of cudnn-frontend: cuDNN's engines recognise attention by
- * operations, order and types.
+ * Builds attention as the graphs of cudnn-frontend, because cuDNN's engines recognise attention by
+ * them.
  */
 #include "kernels/rivals/cudnn_form.h"
 
@@ -109,7 +109,7 @@ static desc tensor(builder *b, int64_t uid, cudnnDataType_t type, const int64_t 
     return d;
 }
 
-/* Adds an intermediate tensor: one element per row of scores if `per_row`, else per score. */
+/* Adds an intermediate tensor with one element per row of scores if `per_row`, else per score. */
 static desc inner(builder *b, cudnnDataType_t type, int per_row)
 {
     return tensor(b, b->uid++, type, per_row ? b->row : b->score,
@@ -136,7 +136,7 @@ static void add_op(builder *b, desc op, const char *what)
 }
 
 /*
- * Adds an operation y = mode(x, other, select) and returns y; `other`, `select` may be NULL. Only
+ * Adds an operation to the graph and returns its output. `other` and `select` may be NULL. Only
  * GEN_INDEX uses `axis`.
  */
 static desc pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
@@ -182,9 +182,7 @@ static desc reduce(builder *b, cudnnReduceTensorOp_t how, desc x)
     return y;
 }
 
-/*
- * Adds c = a b to the graph. m, n, k: tensors with each request's sizes, or NULL for equal lengths.
- */
+/* Adds c = a b to the graph. m, n and k are tensors with the sizes of each request, or NULL. */
 static void matmul(builder *b, desc a, desc bb, desc c, desc m, desc n, desc k)
 {
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
@@ -233,7 +231,10 @@ static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc
                     number(b, f, UID_NO_PADDING, CUDNN_DATA_FLOAT), in_both);
 }
 
-/* Keeps a score if row + kv_len - q_len >= col, else sets -inf. Without kv_len: row >= col. */
+/*
+ * Keeps a score if row + kv_len - q_len >= col, else sets it to -inf. If kv_len is NULL, keeps row
+ * >= col.
+ */
 static desc mask_future(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
     desc row = index_of(b, 2, CUDNN_DATA_FLOAT, s), col = index_of(b, 3, CUDNN_DATA_FLOAT, s);
@@ -272,7 +273,7 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
                   o_row = folded ? s->o.head : s->o.token;
     desc q = tensor(&b, UID_Q, io, (int64_t[]){batch, heads, rows, s->d_qk},
                     (int64_t[]){s->q.batch, q_head, q_row, 1}, REAL);
-    /* The one-operation form takes K as [kv_len][d_qk]; others take the transpose. */
+    /* The graph of one operation takes K as [kv_len][d_qk], the others take the transpose. */
     desc k = whole ? tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->kv_len, s->d_qk},
                             (int64_t[]){s->k.batch, s->k.head, s->k.token, 1}, REAL)
                    : tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->d_qk, s->kv_len},
@@ -328,7 +329,7 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
         desc e = float_op(&b, CUDNN_POINTWISE_SUB, x, top, NULL);
         e = float_op(&b, CUDNN_POINTWISE_EXP, e, NULL, NULL);
         desc sum = reduce(&b, CUDNN_REDUCE_TENSOR_ADD, e);
-        /* cuDNN's engines recognise softmax by this logarithm, which nothing uses. */
+        /* cuDNN recognises softmax by this logarithm. No later operation uses it. */
         desc log_sum = pointwise(&b, CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, 0, sum, NULL, NULL,
                                  inner(&b, CUDNN_DATA_FLOAT, 1));
         pointwise(&b, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, 0, top, log_sum, NULL,

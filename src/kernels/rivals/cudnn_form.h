@@ -3,7 +3,7 @@
 
 #include "kernels/rivals/cudnn.h"
 
-/* Access to cuDNN's backend API; empty without CUDA or cuDNN's headers. */
+/* Access to cuDNN's backend API, empty in a build without cuDNN. */
 
 #if defined(KVD_CUDA) && defined(__has_include)
 #if __has_include(<cudnn_graph.h>)
@@ -37,7 +37,6 @@ typedef struct {
     __typeof__(cudnnBackendExecute) *execute;
 } kvd_cudnn_library;
 
-/* Functions of libcudnn, filled by kvd_cudnn_load. */
 extern kvd_cudnn_library kvd_cudnn_lib;
 
 /* Loads libcudnn.so.9 once. Returns 0, or -1 with *err filled. */
@@ -45,7 +44,6 @@ int kvd_cudnn_load(kvd_err *err);
 
 enum { KVD_CUDNN_DESCS_MAX = 4096 };
 
-/* All cuDNN descriptors of a plan, until kvd_cudnn_heap_release. */
 typedef struct {
     desc *made; /* [KVD_CUDNN_DESCS_MAX] */
     size_t n;
@@ -59,7 +57,7 @@ typedef struct {
     kvd_cudnn_heap *heap;
     cudnnStatus_t status;
     const char *what; /* name of the call that failed */
-    char words[256];  /* cuDNN's own text for the error */
+    char words[256];  /* cuDNN's error text */
 } kvd_cudnn_steps;
 
 static inline int ok(const kvd_cudnn_steps *b)
@@ -132,15 +130,15 @@ enum {
     UID_SCALE,
     UID_Q_LEN,
     UID_KV_LEN,
-    UID_NO_PADDING, /* -inf, which replaces the scores of padding keys */
-    UID_NO_FUTURE,  /* -inf, which replaces scores of later keys */
+    UID_NO_PADDING, /* constant -inf, which replaces the scores of padding keys */
+    UID_NO_FUTURE,  /* constant -inf, which replaces the scores of later keys */
     UID_LAST
 };
 
 typedef struct {
     const char *name;
     desc graph;
-    /* Query rows per head: q_len, or query heads per KV head if `folded`. */
+    /* Number of query rows per head: q_len or, if `folded`, query heads per KV head. */
     int64_t rows;
     int uids[UID_LAST], n_uids;
 } kvd_cudnn_form;

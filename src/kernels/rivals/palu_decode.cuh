@@ -36,31 +36,31 @@ enum {
     D = KVD_PALU_D_HEAD,
     TOKENS = KVD_PALU_PAGE_TOKENS,
     PIECE_RANKS = 64,
-    /* bytes of 64 elements (ranks) of the latents of 64 tokens */
+    /* bytes of 64 ranks of the latents of 64 tokens */
     PIECE_BYTES = PIECE_RANKS * TOKENS * 2,
     PLACES_MAX = 24,
-    QUERIES = 8, /* columns of S: 2 KV heads x 4 query heads */
+    QUERIES = 8, /* number of columns of S: 2 KV heads x 4 query heads */
     QUERY_PITCH = 2 * D + 16,
     THREADS = 384,
     SMEM_MAX = 232448,
-    /* shared memory: queries of 2 warpgroups, 8 x QUERY_PITCH bytes each */
+    /* byte offset of the queries of 2 warpgroups in shared memory */
     OFF_QUERY = 0,
-    /* shared memory: softmax weights of 2 warpgroups, 64 tokens x 8 x 2 bytes each */
+    /* byte offset of the softmax weights of 2 warpgroups in shared memory */
     OFF_P = OFF_QUERY + 2 * QUERIES * QUERY_PITCH,
-    /* shared memory: maxima, later sums, of 2 x 4 warps, 8 floats each */
+    /* byte offset of the maxima (later sums) of 8 warps in shared memory */
     OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
-    /* shared memory: barriers `full` and `free` of the matrices U */
+    /* byte offset of the barriers `full` and `free` of the matrices U */
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
-    /* shared memory: RoPE cosines and sines that are not in registers, 16 bytes each */
+    /* byte offset of the RoPE cosines and sines that are not in registers */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
-    /* Groups of cosines and sines in registers, of 8 per thread. */
+    /* Number of groups of cosines and sines that a thread keeps in registers, of 8. */
     TURNS_KEPT = 4,
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/* Returns the pieces of latents (PIECE_BYTES each) that fit in shared memory next to U. */
+/* Returns the number of pieces of latents that fit in shared memory next to U. */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
     return (SMEM_MAX - OFF_UP - rank_k * 512) / PIECE_BYTES < PLACES_MAX
@@ -70,16 +70,16 @@ __host__ __device__ constexpr int places_for(int rank_k)
 
 struct params {
     const uint16_t *pool, *up, *q;
-    /* prefix [batch + 1]: number of pages before each request */
+    /* prefix [batch + 1] is the number of pages before each request. */
     const int32_t *kv_len, *page_table, *prefix;
     const float *cosine, *sine;
     /*
-     * [slot][CTA of cluster][warpgroup]: unnormalised outputs part [8][rank_v], part_ml [8][2].
-     * Slot: a request's share of a run.
+     * [slot][CTA of cluster][warpgroup] unnormalised outputs part [8][rank_v], and part_ml [8][2].
      */
     float *part, *part_ml;
     uint16_t *o;
-    int batch, max_pages, n_heads, n_groups, group; /* group: query heads per KV head */
+    /* `group` is the number of query heads per KV head. */
+    int batch, max_pages, n_heads, n_groups, group;
     int rank_k, rank_v, places, n_clusters;
     long long page_elements;
 };
@@ -105,7 +105,7 @@ __device__ __forceinline__ uint32_t cluster_rank()
     return r;
 }
 
-/* Starts a copy to shared-memory address `to` in both CTAs of the cluster. */
+/* Starts a copy to the address `to` of shared memory in both CTAs of the cluster. */
 __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint32_t bytes,
                                              uint32_t bar, uint64_t policy)
 {
@@ -131,7 +131,7 @@ template <int dtype> __device__ __forceinline__ float half_of(uint32_t two, int 
                              : __half2float(__ushort_as_half(static_cast<uint16_t>(x)));
 }
 
-/* Index in a ring buffer, and parity for waiting until the element is filled. */
+/* index in a ring buffer, and parity for waiting until the element is filled */
 struct place {
     uint32_t at, parity;
 };
@@ -161,7 +161,7 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /* The cluster's pages begin .. end - 1, numbered over latent groups of per_group pages. */
+    /* The cluster computes pages begin .. end - 1; each latent group has per_group pages. */
     int begin, end, per_group, cluster;
 };
 
@@ -190,8 +190,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
 }
 
 /*
- * Copies U and latents to shared memory in one thread, K latents of page i + 1 before V latents of
- * page i.
+ * Copies U and latents to shared memory in one thread. K latents are copied one page ahead of V
+ * latents.
  */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
@@ -279,7 +279,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
               /* This thread rotates pairs (i, i + 64) of dims, i = my_pair .. my_pair + 3. */
         my_pair = (tid & 15) * 4;
 
-    /* 16-bit cosines and sines of the rotations by 0 .. 63 positions. */
+    /* 16-bit cosines and sines of the rotations by 0 .. 63 positions */
     uint32_t turn_by[TURNS_KEPT * 4];
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -298,7 +298,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     bar_sync(5, 256);
 
     float d[128];
-    /* Pieces of latents copied before this latent group; gives ring indices and parities. */
+    /* Number of pieces of latents copied before this latent group. */
     uint32_t sequence = 0;
     int x = begin;
     for (int turn = 0; x < end; turn++) {
@@ -323,7 +323,6 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
             }
 
             float o[4][4] = {}, top[2] = {-CUDART_INF_F, -CUDART_INF_F}, total[2] = {0, 0};
-            /* The two warpgroups compute alternate pages of the run. */
             for (int i = (x - begin + w) & 1; i < n; i += 2) {
                 const uint32_t in_run = static_cast<uint32_t>(x - group_begin + i);
                 const int tile = first + i;
@@ -331,7 +330,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 float4 c4 = __ldg(reinterpret_cast<const float4 *>(p.cosine + turned));
                 float4 s4 = __ldg(reinterpret_cast<const float4 *>(p.sine + turned));
 
-                /* Rebuilds K = L U. The warpgroups issue these products in turn. */
+                /* Rebuilds K = L U. */
                 place at = place_of(
                     sequence + in_run * (k_pieces + v_pieces) - (in_run ? v_pieces : 0), places);
                 uint32_t before = 0;
@@ -360,10 +359,10 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 if (x + i + 1 < end)
                     bar_arrive(2 - w, 256);
 
-                /* Rotates the queries back by the page's first position. */
+                /* Rotates the queries back by the first position of the page. */
                 {
                     /*
-                     * Stops the compiler from reading c4 and s4 before the products above are
+                     * Keeps the compiler from reading c4 and s4 before the products above are
                      * issued.
                      */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");
@@ -396,7 +395,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                     asm volatile("" : "+f"(d[e])::"memory");
                 bar_sync(3 + w, 128);
 
-                /* Own accumulators per head and half of the dims: four mma chains overlap. */
+                /* Four separate accumulators let four chains of mma overlap. */
                 float s[4][4] = {};
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
@@ -456,7 +455,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                         s[0][2] = s[0][3] = -CUDART_INF_F;
                 }
 
-                /* Online softmax in base 2; q includes the factor log2 e. */
+                /* Online softmax in base 2. q includes the factor log2 e. */
                 float high[2] = {fmaxf(s[0][0], s[0][2]), fmaxf(s[0][1], s[0][3])};
 #pragma unroll
                 for (int far = 4; far < 32; far *= 2) {
@@ -488,7 +487,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 to[32] = pack2<dtype == KVD_BF16>(s[0][2], s[0][3]);
                 bar_sync(3 + w, 128);
 
-                /* In every 64 output elements, warp i computes 16 i .. 16 i + 15. */
+                /* Warp i computes elements 16 i .. 16 i + 15 of every 64 output elements. */
                 uint32_t b0[4], b1[4];
                 load_transposed(b0, kvd_smem(weights) + static_cast<uint32_t>(lane) * 16);
                 load_transposed(b1, kvd_smem(weights) + static_cast<uint32_t>(lane + 32) * 16);
@@ -513,9 +512,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                             barrier_arrive_at(empty + at.at * 8, lane);
                         step(at, places);
                     }
-                /*
-                 * Four independent sums: in one chain each product would wait for the previous one.
-                 */
+                /* In a single chain of sums, each product would wait for the previous one. */
                 float t[4][4][4] = {};
 #pragma unroll
                 for (int k = 0; k < 4; k++)

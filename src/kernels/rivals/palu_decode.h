@@ -20,20 +20,26 @@ typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     kvd_palu_shape shape;
     int32_t batch, max_pages;
-    const int32_t *kv_len;     /* device [batch], in tokens, at least 1 */
+    const int32_t *kv_len;     /* device [batch], lengths in tokens, at least 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
-    const void *q;             /* after RoPE, device [batch][n_heads * 128] */
+    const void *q;             /* queries after RoPE, device [batch][n_heads * 128] */
     const void *pool;          /* pages of latents, on the device */
     const void *up;            /* packed matrices U, on the device */
-    /* RoPE tables, device [max position][64], at least 64 rows, angles linear in the position. */
+    /* Device [max position][64], at least 64 rows. The angles must be linear in the position. */
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
-    int32_t n_clusters; /* from kvd_palu_decode_clusters() */
-    /* Device, kvd_palu_decode_workspace_bytes() bytes. Must not change between plan and decode. */
+    int32_t n_clusters; /* return value of kvd_palu_decode_clusters() */
+    /*
+     * Device memory of kvd_palu_decode_workspace_bytes() bytes. Must not change between plan and
+     * decode.
+     */
     void *workspace;
 } kvd_palu_decode_args;
 
-/* Returns the clusters of two CTAs that the device runs at once, or -1 if it is no Hopper GPU. */
+/*
+ * Returns the number of clusters of two CTAs that the device runs at once, or -1 if it is not a
+ * Hopper GPU.
+ */
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
@@ -41,7 +47,7 @@ size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, i
  * Fills args->workspace from kv_len on the device. One plan serves all layers with the same kv_len.
  */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
-/* Computes decode attention. Returns cudaErrorNotSupported if the device is no Hopper GPU. */
+/* Returns cudaErrorNotSupported if the device is not a Hopper GPU. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.places; i++) {
             mbar_init(smem + OFF_FULL + i * 8, 1);
-            /* 8 arrivals: the 4 warps of the reading warpgroup in each of the 2 CTAs. */
+            /* 8 arrivals: 4 warps of the warpgroup that reads, in each of the 2 CTAs. */
             mbar_init(smem + OFF_EMPTY + i * 8, 8);
         }
         mbar_init(smem + OFF_UP_BARRIERS, 1);
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     cluster_sync(); /* the other CTA may still be writing to this CTA's memory */
 }
 
-/* Merges partial results: a CTA per (request, query head), a thread per latent dimension. */
+/* One CTA per (request, query head), one thread per latent dimension. */
 template <int dtype> __global__ void merge_kernel(const __grid_constant__ params p)
 {
 #if __CUDA_ARCH__ >= 900
@@ -65,7 +65,7 @@ template <int dtype> __global__ void merge_kernel(const __grid_constant__ params
         static_cast<uint16_t>(pack2<dtype == KVD_BF16>(sum / total, 0));
 }
 
-/* Sets prefix [batch + 1] to the pages before each request. Runs in one CTA. */
+/* Sets prefix [batch + 1] to the number of pages before each request. Runs in one CTA. */
 __global__ void plan_kernel(const int32_t *kv_len, int batch, int32_t *prefix)
 {
     __shared__ int32_t sums[1024];

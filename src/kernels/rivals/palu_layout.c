@@ -78,7 +78,7 @@ void kvd_palu_pack_up(const kvd_palu_shape *s, int dtype, const float *up, uint1
 }
 
 typedef struct {
-    size_t group, rank_k, rank_v, len; /* group: query heads per KV head */
+    size_t group, rank_k, rank_v, len; /* `group` is the number of query heads per KV head. */
 } task;
 
 static void one_head(const task *w, const float *q, const float *kl, const float *vl,

@@ -40,7 +40,7 @@ extern "C" {
 
 enum {
     KVD_PALU_D_HEAD = 128,
-    KVD_PALU_GROUP = 4, /* KV heads that share one latent of K and one of V */
+    KVD_PALU_GROUP = 4, /* number of KV heads that share one latent of K and one of V */
     KVD_PALU_PAGE_TOKENS = 64,
     /* Ranks are multiples of this number. */
     KVD_PALU_RANK_STEP = 16,
@@ -51,20 +51,20 @@ enum {
 };
 
 typedef struct {
-    int n_heads, n_kv_heads; /* n_kv_heads: a multiple of 4; n_heads / n_kv_heads: 1 .. 4 */
+    int n_heads, n_kv_heads; /* n_kv_heads is a multiple of 4; n_heads / n_kv_heads is 1 .. 4 */
     int rank_k, rank_v;      /* ranks of the latents of K and V */
 } kvd_palu_shape;
 
 /* Returns 0 if kvd_palu_decode supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
-/* In 16-bit elements: a page of the pool; the matrices U of a layer. */
+/* Number of 16-bit elements of one page, and of the matrices U of one layer. */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 
 /*
- * Convert PLAIN float32 to PAGED 16-bit data (KVD_F16 or KVD_BF16) on the host. Write existing
- * tokens only, and zeros in V of a last page after the last token.
+ * Convert PLAIN float32 to PAGED 16-bit data (KVD_F16 or KVD_BF16). Write existing tokens, and
+ * zeros in V after a request's last token.
  */
 void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, int dtype,
                            const float *k_latent, const float *v_latent, const int32_t *page_table,

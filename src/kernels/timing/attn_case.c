@@ -145,7 +145,7 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /* [kvd_width_use] KVD_WIDTH_USE_PADDED is compared with the reference of KVD_WIDTH_USE_OWN. */
+    /* KVD_WIDTH_USE_PADDED is compared with the reference of KVD_WIDTH_USE_OWN. */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;
@@ -212,14 +212,14 @@ static int check(running *r, entry *e, kvd_err *err)
                : 0;
 }
 
-/* Returns false for an error of NaN. */
+/* An error of NaN is not within the tolerance. */
 static bool within(const entry *e, kvd_dtype dtype)
 {
     const double most = kvd_row_tolerance(dtype);
     return !e->error.rows || (e->error.rel_err <= most && e->error.worst <= 3 * most);
 }
 
-/* Makes the plan that all later launches use. Not timed. */
+/* All later launches use this plan. Not timed. */
 static int plan_once(running *r, entry *e, kvd_err *err)
 {
     if (e->impl->plan && (e->impl->plan(e->self, kvd_bench_stream(r->bench), err) ||

@@ -14,30 +14,30 @@ typedef struct {
 } kvd_width_list;
 
 /*
- * Set the kept dimensions of a kvd_width_list, whose numbers of heads and d_head are set. A shorter
- * list is repeated; a longer one is an error. Return 0, or -1 with *err filled.
+ * These functions set the kept dimensions in a kvd_width_list. A list shorter than the number of KV
+ * heads is repeated, a longer one is an error. Return 0, or -1 with *err filled.
  */
 
 /*
- * Parses "64", "64:48" (d_qk:d_v), a comma-separated list with an item per KV head, or a CSV file
- * with columns d_qk, d_v. "FILE.csv:NAME": rows with NAME in the first of three columns. Dimensions
+ * Parses "64", "64:48" (d_qk:d_v), a comma-separated list with one item per KV head, or a CSV file
+ * with columns d_qk and d_v. "FILE.csv:NAME" selects rows whose first column is NAME. Dimensions
  * are 1 .. d_head.
  */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
-/* Returns the path that `text` names, which the caller frees, or NULL if it names no file. */
+/* Returns the path that `text` names, which the caller frees, or NULL if there is none. */
 char *kvd_width_list_path(const char *text);
 
 /*
- * Takes the dimensions of entry `point` of a rates file, rounded up to 16, from layer `layer` on,
- * wrapping after the last. d_head must be the file's.
+ * Takes the dimensions of entry `point` of a rates file, rounded up to 16, from layer `layer` on.
+ * d_head must be that of the file.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
 /*
  * Finds the entry of a kvdim/rates file whose fraction of removed dimensions is nearest to `p`.
- * Fails beyond 0.01.
+ * Fails if they differ by more than 0.01.
  */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
@@ -51,18 +51,20 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    /* [n_overall_p] fractions of removed dimensions; NULL: all of the rates file */
+    /*
+     * [n_overall_p] fractions of removed dimensions; NULL selects all fractions of the rates file
+     */
     double *overall_p;
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
     size_t n_dims;
     bool phase[KVD_N_ATTN_PHASES];
     const kvd_impl *impl[KVD_ATTN_IMPLS];
-    int n_impls; /* number of implementations; 0: the defaults of the CPU or GPU */
+    int n_impls; /* number of implementations; 0 selects the defaults of the device */
     bool scheduler[KVD_BY_ITSELF];
     bool dtype[3];
     bool dtype_given, scheduler_given;
-    /* Numbers of requests, lengths in tokens; every combination is timed. */
+    /* Numbers of requests, and lengths in tokens. Every combination is timed. */
     size_t *batch, *seq_len;
     size_t n_batches, n_seq_lens;
     kvd_attn_size size[KVD_ATTN_SIZES];
@@ -79,7 +81,7 @@ typedef struct {
 void kvd_attn_parse(int argc, char **argv, kvd_attn_options *cfg);
 void kvd_attn_options_release(kvd_attn_options *cfg);
 
-/* Measurements of one implementation in one case: a row of format kvdim/kernels. */
+/* Measurements of one implementation in one case, a row of a kvdim/kernels file. */
 
 typedef struct {
     int number; /* number of the benchmark case, from 0 */
@@ -92,12 +94,12 @@ typedef struct {
     const kvd_floors *floors;
     const kvd_row_error *error;
     const char *engine;
-    /* Median time per layer to assign work to CTAs; NaN if nothing is assigned */
+    /* Median time to assign work to CTAs, per layer. NaN if nothing is assigned. */
     double plan_us;
-    int plan_layers; /* layers planned in one call */
-    /* Busy time of the CTAs: largest, mean, their ratio; NaN if not measured */
+    int plan_layers; /* number of layers planned in one call */
+    /* Largest and mean busy time of the CTAs, and their ratio. NaN if not measured. */
     double busy_max_us, busy_mean_us, imbalance;
-    /* Time of `cudnn` divided by this time; NaN without `cudnn`. */
+    /* Time of cuDNN divided by the time of this implementation. NaN if cuDNN was not timed. */
     double speedup;
     bool ok; /* true if the error is within the tolerance or was not checked */
 } kvd_kernels_row;
@@ -127,9 +129,9 @@ typedef struct {
 } kvd_attn_case;
 
 /*
- * Times one case and adds a row per implementation to *out; none on failure or interruption.
- * `skipped` gets a line per implementation that cannot run. Adds to *n_wrong the rows above the
- * tolerance.
+ * Times one case and adds one row per implementation to *out. `skipped` receives implementations
+ * that cannot run. Adds the number of wrong rows to *n_wrong. On failure or interruption adds no
+ * row.
  */
 int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
                       void (*skipped)(void *ctx, const char *line), void *ctx, size_t *n_wrong,

@@ -210,7 +210,7 @@ static int elapsed(kvd_bench *b, const kvd_bench_rival *r, int i, double *us, kv
     return e ? cuda_fail(e, r->name, err) : 0;
 }
 
-/* Captures a launch in a CUDA graph; without one, the launch is timed directly. */
+/* Captures a launch in a CUDA graph. If that fails, the launch is timed without a graph. */
 static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 {
     kvd_err ignored = {""};
@@ -231,7 +231,7 @@ static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 #endif
 
 typedef struct {
-    /* [samples] Clocks in MHz, one reading per round. */
+    /* [samples] clocks in MHz, one reading per round */
     double *sm, *mem;
     double hottest;
 } readings;
@@ -246,7 +246,7 @@ static reading read_card(const kvd_bench *b)
 {
     reading g = {NAN, NAN, NAN, false, false};
 #ifdef KVD_CUDA
-    /* NVML's throttle reasons. POWER_CAP: power limit. SLOWED: hardware, heat or power brake. */
+    /* NVML's throttle reasons. SLOWED: slowed by hardware, heat or a power brake. */
     enum { POWER_CAP = 0x4, SLOWED = 0x8 | 0x20 | 0x40 | 0x80 };
     kvd_device_state state;
     kvd_err ignored = {""};
@@ -283,7 +283,10 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
     return time_cpu(b, plan, r, 0, &r->first_us, err);
 }
 
-/* Shuffles launches: the GPU clock depends on the power of the previous launch. */
+/*
+ * Shuffles the order of launches, because the GPU clock depends on the power of the previous
+ * launch.
+ */
 static void shuffle(kvd_rng *rng, int *order, int n)
 {
     for (int i = n - 1; i > 0; i--) {
@@ -293,7 +296,7 @@ static void shuffle(kvd_rng *rng, int *order, int n)
     }
 }
 
-/* Runs every implementation once. Stores under index `sample`; negative: warm-up. */
+/* Runs every implementation once. If `sample` is negative, the round is a warm-up. */
 static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                      const int *order, int round, int sample, readings *seen, kvd_err *err)
 {
@@ -383,8 +386,8 @@ static void warn(kvd_bench_stats *s, const char *word)
 int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd_err *err)
 {
     /*
-     * `far`: an outlier is over 14.8 median absolute deviations (10 standard deviations of a normal
-     * distribution) from the median.
+     * An outlier is more than `far` median absolute deviations from the median, 10 standard
+     * deviations of a normal distribution.
      */
     const double far = 14.8, noisy = 0.02, short_us = r->cuda ? 5 : 50;
     memset(s, 0, sizeof *s);

@@ -13,35 +13,35 @@
 #include "common/err.h"
 
 typedef struct {
-    int warmup, samples; /* numbers of rounds */
+    int warmup, samples; /* numbers of warm-up and measured rounds */
     bool cold;           /* true if caches are filled with other data before each launch */
 } kvd_bench_plan;
 
-/*
- * One timed implementation. `stream` is a cudaStream_t, NULL on the CPU, where `launch` computes
- * synchronously.
- */
+/* One timed implementation. `stream` is a cudaStream_t, or NULL on the CPU. */
 typedef struct {
     const char *name;
     bool cuda;
     int (*launch)(void *ctx, void *stream, kvd_err *err);
-    /* Runs untimed before each launch. May be NULL. */
+    /* Runs before each launch and is not timed. May be NULL. */
     int (*prepare)(void *ctx, void *stream, kvd_err *err);
     void *ctx;
     bool no_graph; /* true if `launch` cannot be captured into a CUDA graph */
-    /* [samples] Microseconds per launch, owned by the caller; NaN if the GPU was throttled. */
+    /* [samples] microseconds per launch, owned by the caller; NaN if the GPU was throttled */
     double *us;
     bool graph;      /* true if launches were replayed as a CUDA graph */
     double first_us; /* time of the very first launch */
-    /* Launches excluded because the GPU was throttled; launches at the power limit. */
+    /*
+     * Number of launches excluded because the GPU was throttled, and of launches at the power
+     * limit.
+     */
     int throttled, power_capped;
-    /* Median clocks, highest temperature in degrees Celsius; NaN if unknown. */
+    /* Median clocks, and highest temperature in degrees Celsius. NaN if unknown. */
     double sm_clock_mhz, mem_clock_mhz, temperature;
 } kvd_bench_rival;
 
 typedef struct kvd_bench kvd_bench;
 
-/* Opens *bench, which the caller must close. `cuda`: for GPU launches on the current device. */
+/* Opens *bench, which the caller must close. If `cuda`, GPU launches can be timed. */
 int kvd_bench_open(bool cuda, kvd_bench **bench, kvd_err *err);
 void kvd_bench_close(kvd_bench *bench);
 /* Returns a cudaStream_t. */
@@ -53,8 +53,8 @@ int kvd_bench_wait(kvd_bench *bench, kvd_err *err);
 const char *kvd_bench_driver(const kvd_bench *bench);
 
 /*
- * Times the rivals as `plan` says. On interruption, fails with "interrupted" after the current
- * round.
+ * Times the rivals as `plan` says. If the user interrupts, fails with "interrupted" after the
+ * current round.
  */
 int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                   kvd_err *err);
@@ -63,13 +63,16 @@ typedef struct {
     size_t n; /* number of samples that are not NaN */
     double median_us, mad_us, min_us, p05_us, p95_us;
     /*
-     * Words: slow-first (first sample slow), outliers, noise (large spread), short (near the
-     * resolution), throttled (samples dropped).
+     * Words: slow-first, outliers, noise, short (near the resolution), throttled (samples were
+     * dropped).
      */
     char warnings[96];
 } kvd_bench_stats;
 
-/* Computes the statistics of each implementation's samples, without NaN. No samples: NaN. */
+/*
+ * Computes the statistics of each implementation. NaN samples are ignored; without samples the
+ * results are NaN.
+ */
 int kvd_bench_summarise(const kvd_bench_rival *rival, int n, kvd_bench_stats *stats, kvd_err *err);
 
 #endif

@@ -29,7 +29,7 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
         const double q = p->q_len[b], kv = p->kv_len[b];
         const double window = heads->window ? heads->window : kv;
         /*
-         * The first `rising` queries attend to all keys up to their position, later ones to
+         * The first `rising` queries attend to all keys up to their position, later queries to
          * `window` keys.
          */
         const double before = kv - q, room = larger(window - before, 0),
@@ -58,7 +58,7 @@ void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kv
 }
 
 enum { REPEATS = 3, GEMM_N = 1536, LINE = 4096 };
-static const size_t floats = (size_t)32 << 20; /* floats of a buffer of 128 MiB */
+static const size_t floats = (size_t)32 << 20; /* number of floats in 128 MiB */
 
 static void fill(float *x, size_t n)
 {
@@ -98,7 +98,7 @@ static double copy_rate(const float *from, float *to)
     return 2.0 * (double)(floats * sizeof *from) / best;
 }
 
-/* Sums LINE floats in 16 partial sums, so that the compiler can vectorise. */
+/* Uses 16 partial sums, so that the compiler can vectorise. */
 static double sum_line(const float *x)
 {
     float s[16] = {0};
@@ -126,7 +126,7 @@ static double read_rate(const float *x, double *sum)
     return (double)(floats * sizeof *x) / best;
 }
 
-/* Times 2^x by a Taylor polynomial of degree 5, a vectorised exp. EXPS numbers fit in registers. */
+/* The loop computes 2^x by a Taylor polynomial of degree 5. EXPS numbers fit in registers. */
 enum { EXPS = 64, EXP_ROUNDS = 200000 };
 
 static inline __attribute__((always_inline)) void exps_of(float x[EXPS])

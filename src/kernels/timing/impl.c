@@ -16,8 +16,8 @@ typedef struct {
     const kvd_problem *p;
     kvd_attn_batch batch;
     float *q, *k, *v;
-    float *o;         /* output of implementation `cpu` */
-    double *o_double; /* output of implementation `ref` */
+    float *o;         /* output of the implementation `cpu` */
+    double *o_double; /* output of the implementation `ref` */
     size_t n_out;
     char engine[64];
 } state;
@@ -302,7 +302,7 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
         order[i] = order[j];
         order[j] = (int32_t)i;
     }
-    /* Entries after a request's last page are -1: kernels must not read them. */
+    /* Entries after a request's last page are -1, because kernels must not read them. */
     memset(table, 0xff, size * sizeof *table);
     for (int b = 0; b < p->batch; b++)
         for (int j = 0; j < (p->kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS; j++)

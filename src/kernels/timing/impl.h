@@ -14,8 +14,8 @@
 #include "kernels/timing/problem.h"
 
 /*
- * Query rows that are checked. AUTO: all rows of a small case, a sample of a large one. ROWS: a
- * sample.
+ * Selection of the query rows that are checked. AUTO: all rows of a small case, a sample of a large
+ * one.
  */
 
 typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } kvd_check_mode;
@@ -23,20 +23,20 @@ typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } k
 typedef struct {
     int request, head; /* indices of request and query head */
     size_t t;          /* index of the query in the request */
-    /* index of the row's reference output in kvd_row_check.ref */
+    /* index of the row's reference output */
     size_t at;
     int d_v;
 } kvd_checked_row;
 
 typedef struct {
-    size_t n; /* rows to check; 0: none */
+    size_t n; /* number of rows to check; 0: nothing is checked */
     kvd_checked_row *row;
     double *ref;
 } kvd_row_check;
 
 typedef struct {
     double rel_err; /* ||out - ref|| / ||ref|| over all rows; NaN if an output is not finite */
-    /* Largest relative error of a single row. */
+    /* largest relative error of a single row */
     double worst;
     size_t rows;
 } kvd_row_error;
@@ -46,11 +46,8 @@ typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_operand tensor, int requ
                               size_t first, size_t n, int d, float *rows);
 
 /*
- * Chooses query rows and computes their reference outputs from newly generated inputs; heads of up
- * to 256 dimensions.
- *
- * KVD_CHECK_AUTO: all rows of cases up to 2^26 (query, key) pairs, else up to 8 requests with up to
- * 8 KV heads each.
+ * Chooses query rows and computes their reference outputs. Heads have at most 256 dimensions. AUTO
+ * takes all rows of cases with up to 2^26 (query, key) pairs, else a sample.
  */
 int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                        kvd_row_maker make, kvd_check_mode mode, kvd_err *err);
@@ -61,15 +58,15 @@ typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t,
                                float *row);
 
 /*
- * Compares the chosen rows' outputs with their references. c->n 0: errors are NaN. Fails if a
- * reference row is zero or not finite.
+ * Compares the outputs of the chosen rows with their references. If c->n is 0, the errors are NaN.
+ * Fails if a reference row is zero or not finite.
  */
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
 /*
- * Returns the largest accepted rel_err: 4e-3 bf16, 1e-3 fp16, 1e-5 float32. Three times that for
- * `worst`.
+ * Returns the largest rel_err that passes: 4e-3 for bf16, 1e-3 for fp16, 1e-5 for float32. The
+ * limit for `worst` is three times as large.
  */
 double kvd_row_tolerance(kvd_dtype dtype);
 
@@ -85,19 +82,19 @@ double kvd_row_tolerance(kvd_dtype dtype);
 
 typedef struct {
     double bytes, flop, exps;
-    /* Microseconds at the machine's peak rates; NaN if a rate was not measured. */
+    /* Times in microseconds at the machine's peak rates; NaN if a rate was not measured. */
     double bytes_us, flop_us, exps_us;
     double us; /* largest of these times */
 } kvd_floors;
 
-/* Counts at the dimensions `heads`, which may exceed those of the case. */
+/* Counts the work at the dimensions in `heads`, which may exceed those of the case. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
-/* Sets the times of *f from its counts. Decode uses the read rate if known, else the copy rate. */
+/* Sets the times of *f from its counts. In decode, uses the read rate if it is known. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
 /*
- * Measures CPU rates on all threads, the best of 3: sgemm of 1536^3, memcpy and sum of 128 MiB,
- * exponentials by a polynomial of degree 5.
+ * Measures the rates of the CPU on all threads: sgemm of 1536^3, memcpy and sum of 128 MiB,
+ * exponentials by a polynomial. Stores the best of 3.
  */
 int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
 
@@ -105,8 +102,8 @@ int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
 int kvd_ceilings_gpu(kvd_rate_ceilings *c, kvd_err *err);
 
 /*
- * Returns a page table [batch][max_pages] on the host, which the caller frees, over a scattered
- * pool of *n_pages pages. On failure returns NULL and fills *err.
+ * Returns a page table [batch][max_pages] in host memory, which the caller frees. Its pages are
+ * scattered over *n_pages pages. On failure returns NULL and fills *err.
  */
 int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pages, kvd_err *err);
 
@@ -116,8 +113,8 @@ int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 bool kvd_problem_ragged(const kvd_problem *p);
 
 /*
- * Ways to divide work among CTAs, with the values of KVD_SCHEDULE_NONE .. OURS. KVD_BY_ITSELF: no
- * choice.
+ * Ways to divide work among CTAs, with the values of kvd_schedule. KVD_BY_ITSELF means that there
+ * is no choice.
  */
 typedef enum {
     KVD_BY_NONE,
@@ -128,17 +125,14 @@ typedef enum {
 } kvd_scheduler;
 extern const char *const kvd_scheduler_name[KVD_N_SCHEDULERS]; /* "none", "papers", "ours", "-" */
 
-/* Dimensions per head with which an implementation computes a case. */
+/* dimensions per head with which an implementation computes a case */
 typedef enum {
     KVD_WIDTH_USE_OWN, /* every head at its own d_qk and d_v */
     /* every head padded with zeros to the widest head */
     KVD_WIDTH_USE_PADDED,
-    /* every head at d_head, inputs and reference too */
+    /* every head has d_head dimensions, also in the reference */
     KVD_WIDTH_USE_DENSE,
-    /*
-     * Groups of KV heads share latents with as many elements as K and V; the reference uses the
-     * latents.
-     */
+    /* Groups of KV heads share latents, which have as many elements as K and V. */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
 } kvd_width_use;
@@ -153,44 +147,40 @@ typedef struct {
 typedef struct {
     const char *name, *summary;
     bool cuda;
-    unsigned phases; /* bits 1 << kvd_attn_phase */
-    unsigned dtypes; /* bits 1 << kvd_dtype */
-    /* Bits 1 << kvd_scheduler; without a choice only 1 << KVD_BY_ITSELF. */
+    unsigned phases; /* supported phases, bits 1 << kvd_attn_phase */
+    unsigned dtypes; /* supported types, bits 1 << kvd_dtype */
+    /* Supported schedules, bits 1 << kvd_scheduler. */
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
     /*
-     * For KVD_WIDTH_USE_LATENT, else NULL: dimensions stored per KV head, dimensions of the
-     * reference output, its inputs, and counts of *f.
+     * Functions for KVD_WIDTH_USE_LATENT, else NULL: stored dimensions per KV head, dimensions of
+     * the output, inputs, and counts.
      */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
     kvd_row_maker make_rows;
     void (*count)(const kvd_problem *p, kvd_floors *f);
 
-    /*
-     * Fails with the reason in *why if the case is unsupported here. The caller has checked phase
-     * and type.
-     */
+    /* Fails with the reason in *why if the implementation cannot compute the case. */
     int (*can)(const kvd_problem *p, kvd_err *why);
     /*
-     * Creates inputs and state in *self on `stream`, a cudaStream_t (NULL on the CPU). *p must
-     * outlive *self.
+     * Creates the inputs in *self. `stream` is a cudaStream_t, NULL on the CPU. *p must outlive
+     * *self.
      */
     int (*open)(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
                 kvd_err *err);
     void (*close)(void *self);
     /*
-     * Assigns the work of plan_layers[phase] equal layers (0: 1) to CTAs; timed separately. May be
-     * NULL.
+     * Assigns the work of plan_layers[phase] equal layers to CTAs. Timed separately. May be NULL.
      */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
-    /* Restores the part of the plan that a launch consumes; not timed. May be NULL. */
+    /* Restores the part of the plan that a launch consumes. Not timed. May be NULL. */
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Fills the output with NaN, which exposes elements that a launch does not write. */
+    /* Fills the output with NaN, so that unwritten elements are found. */
     int (*poison)(void *self, void *stream, kvd_err *err);
     /* Copies the output to host memory. The caller must have waited for the stream. */
     int (*fetch)(void *self, kvd_err *err);

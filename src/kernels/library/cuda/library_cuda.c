@@ -11,13 +11,13 @@
 
 enum { Q_LEN, KV_LEN, ROW, FIRST_TOKEN, N_LENGTHS };
 
-/* Byte offsets of the workspace's parts, multiples of 256. */
+/* byte offsets of the parts of the workspace, multiples of 256 */
 typedef struct {
     size_t lengths, plan, first, next, tiles, total;
 } parts;
 
 typedef struct {
-    bool sm90; /* true if the prefill kernel of Hopper is used */
+    bool sm90;
     int n_ctas;
     parts at;
     int32_t *host; /* lengths [N_LENGTHS][n_requests], stored after this struct */
@@ -233,7 +233,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     args.pool = a->pool;
     args.o = a->o;
     args.lse = a->lse;
-    /* CTAs take tiles by incrementing work.next, which must be zero at each launch. */
+    /* CTAs take tiles by incrementing work.next, which must be 0 at each launch. */
     e = args.work.first ? cudaSuccess
                         : cudaMemsetAsync(args.work.next, 0, sizeof *args.work.next, stream);
     if (!e)
