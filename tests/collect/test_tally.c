@@ -83,8 +83,8 @@ TEST(test_window)
 }
 
 /*
- * The two lowest mean scores as queries: tokens 1, 2 in both layers. As keys: tokens 1, 3 in layer
- * 0 and 1, 2 in layer 1.
+ * Unimportant by mean score as query: tokens 1, 2 in both layers; as key: 1, 3 in layer 0, 1, 2 in
+ * layer 1.
  */
 TEST(test_sets)
 {

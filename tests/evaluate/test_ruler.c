@@ -163,10 +163,7 @@ static void add_needles(shapes *s, const char *text, size_t n)
     }
 }
 
-/*
- * Collects distinct lines of a prompt with coded words. Of needles and lists, only the number
- * counts.
- */
+/* Collects distinct lines of a prompt with coded words. Needles and lists are only counted. */
 static shapes shapes_of(const char *task, const char *prompt)
 {
     static const char list[] = "1. ", answers[] = "list are: 1. ", coded[] = "coded words. ";

@@ -23,7 +23,7 @@ typedef struct {
     int n_heads, n_kv_heads, d_head;
     kvd_dtype pass, store;
     const kvd_dims_method *method;
-    /* kept dimensions are unequal multiples of this; 0: d_head */
+    /* kept dimensions are unequal multiples of `step`; 0: d_head */
     int step;
     /* 0: all heads are cut, 1: Q and K of KV head 0, 2: V of KV head 0 */
     int only;

@@ -462,9 +462,7 @@ static void test_refused(void)
     kvd_checkpoint_close(sinks);
 }
 
-/*
- * A NaN weight must be reported with request and token. Id 17 comes in a decode step of request 5.
- */
+/* A NaN weight must be reported with request and token position. */
 static void test_nonfinite(void)
 {
     static const struct {

@@ -140,8 +140,8 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
 }
 
 /*
- * Makes random projections to latents of `heads` KV heads. Rank of K: rank[0] - less * (g % 3) for
- * group g.
+ * Makes random projections to latents shared by `heads` KV heads, with ranks that differ between
+ * groups.
  */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)

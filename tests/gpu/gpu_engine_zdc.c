@@ -70,8 +70,8 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 }
 
 /*
- * Returns a prompt's unimportant tokens in a layer. Fractions are linear over layers. lent: layer
- * 0's choice holds.
+ * Returns the unimportant tokens of a prompt in a layer. If `lent`, all layers use layer 0's
+ * choice.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {

@@ -63,8 +63,8 @@ typedef struct {
     void *table, *len, *q_len, *start, *slots, *rows_x;
     float *sink; /* [heads] sink logits, or NULL */
     /*
-     * mass: probabilities received [N][N_KV][most tokens]; lse [N][heads]; device copies:
-     * device_lse, queries [N][map.q_pitch]
+     * mass: probabilities received [N][N_KV][most tokens]; lse: [N][heads]; queries:
+     * [N][map.q_pitch] on the device
      */
     double *mass;
     float *lse;
@@ -551,9 +551,7 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
         memcpy(y + i * to, x + i * from, width * sizeof *y);
 }
 
-/*
- * Codes and decodes n tokens x [n][b->d] of request `of`. b: members that do not depend on tokens.
- */
+/* Codes and decodes n tokens x [n][b->d] of request `of`. The caller sets b's other members. */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
 {

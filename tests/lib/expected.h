@@ -24,7 +24,7 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
         X("qwen3-yarn"), X("llama-yarn"), X("ministral"), X("seed-oss"), X("ernie"),               \
         X("internlm3"), X("mistral3"), X("arcee"), X("internlm2")
-/* Models for which gradients can be computed only on CPUs. GPUs can run their forward pass. */
+/* Models whose gradients only CPUs compute. */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
         X("gemma3-text"), X("gemma3-vision"), X("olmo2-gqa"), X("olmo2-mha"), X("olmo3-yarn"),     \
@@ -40,7 +40,7 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4"), X("glm4-moe"),    \
         X("olmoe"), X("dots1"), X("solar-open"), X("minimax-m2")
 
-/* Models with latent attention, without gradients. */
+/* Models with latent attention, which have no gradients. */
 #define LATENT(X)                                                                                  \
     X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v3"), X("deepseek-v3-plain"),             \
         X("glm4-moe-lite"), X("youtu")

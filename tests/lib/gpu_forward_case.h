@@ -224,7 +224,10 @@ static inline double distance(const float *x, const float *y, size_t n)
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/* Returns the largest distance of activations x, from token `first` on, from y. *kind: its name. */
+/*
+ * Returns the largest distance of activations x, from token `first` on, from y. *kind: name of the
+ * worst activation.
+ */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)
 {

@@ -28,8 +28,8 @@ typedef struct {
     }
 
 /*
- * recent [n_heads][n]: probabilities over the last `window` queries; lse [n_heads][n_q8]:
- * log-sum-exps.
+ * Computes recent [n_heads][n] (probabilities over the last `window` queries) and log-sum-exps lse
+ * [n_heads][n_q8].
  */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
@@ -122,7 +122,10 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
            kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
 }
 
-/* Expected rows: the m kept tokens, token 0 again if `step` is 1, zeros up to a multiple of 8. */
+/*
+ * Returns the number of wrong elements. Expected: m kept tokens, token 0 again if `step` is 1,
+ * zeros up to a multiple of 8.
+ */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
 {

@@ -23,7 +23,7 @@ typedef struct {
     float *q, *k, *v, *work; /* copies of Q, K and V, and scratch [rows][d_head] */
 } cutter;
 
-/* x becomes x a b^T with b [d][width] if `transposed`, else x a b with b [width][d]. */
+/* Projects x and back: x a b^T with b [d][width] if `transposed`, else x a b with b [width][d]. */
 static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld,
                                   const float *a, const float *b, bool transposed, float *work)
 {

@@ -134,7 +134,7 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/* Division i of 16 components: bits of two groups of 8, or of one of 16 if bits[1] is -1. */
+/* Writes division i of 16 components: bits of two groups of 8, or of one of 16 if bits[1] is -1. */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};

@@ -157,10 +157,6 @@ TEST(balanced_channels)
     assert_true(fabs(side[1] - side[0] - 16 * D) < 1e-9);
 }
 
-/*
- * think prunes prompt channels i with the smallest products of norms |Q_i| |K_i|, summed over query
- * heads.
- */
 /* `heavy` + `recent` tokens have 8 bits, all others 2. */
 TEST(levels_count_their_own_bits)
 {
@@ -187,6 +183,7 @@ TEST(levels_count_their_own_bits)
     kvd_plan_close(&m.plan);
 }
 
+/* think prunes prompt channels i with the smallest |Q_i| |K_i|, summed over query heads. */
 TEST(pruned_channels)
 {
     enum { PROMPT = 30, WINDOW = 8, PRUNED = 6 };
