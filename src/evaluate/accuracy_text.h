@@ -10,25 +10,22 @@
 enum { KVD_ACCURACY_LINE = 256 };
 
 /*
- * Heading of the printed table. "B/token": nominal bytes, 16 bits per number; "stored": bytes
- * really stored, with side information.
+ * Table heading. "B/token": nominal bytes, 16 bits per number; "stored": bytes with side
+ * information.
  */
 extern const char kvd_accuracy_heading[];
-/* Writes one line of the table into line [KVD_ACCURACY_LINE] and returns `line`. */
+/* Writes a table line into line [KVD_ACCURACY_LINE] and returns `line`. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
-/*
- * Writes a method's name, such as "zack", plus "/qk" or "/v" if only that side is compressed, and
- * "#7" for seed 7.
- */
+/* Writes a name such as "zack/qk#7": method, only compressed side (/qk or /v), seed. */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
 /*
- * Writes the result of a search (--target) to line [2 * KVD_ACCURACY_LINE] and returns it. what:
- * name of the kept score; key: searched parameter.
+ * Writes a search's result (--target) to line [2 * KVD_ACCURACY_LINE] and returns it. what: kept
+ * score; key: searched parameter.
  */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
                                      const kvd_target *t, char *line);
 
-/* Returns the results of n searches as a JSON object. NaN becomes null. */
+/* Returns n searches as a JSON object; NaN becomes null. */
 json_t *kvd_accuracy_targets_json(const kvd_method_target *t, size_t n, const char *metric);
 
 #endif

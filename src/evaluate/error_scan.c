@@ -9,7 +9,7 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/* Writes the widths to try: rising multiples of d_head / 8, at least 1. Returns their number. */
+/* Writes rising multiples of d_head / 8, at least 1. Returns their number. */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;
@@ -50,8 +50,8 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
 }
 
 /*
- * Scan that cuts K or V of one head at a time. Measurement u: K of head u / 2 if even, V of head (u
- * - 1) / 2 if odd.
+ * Scan that cuts one head at a time. Measurement u: K of head u / 2, or V of head (u - 1) / 2 if
+ * odd.
  */
 typedef struct {
     kvd_evaluator *e;
@@ -62,12 +62,12 @@ typedef struct {
     size_t n;
     /* Measurements per pass of the model. */
     size_t together;
-    /* [together][n] Projections that cut K or V of one head. */
+    /* [together][n] */
     kvd_dims *dims;
     kvd_choice *choice;
 } scanner;
 
-/* Returns the measurements that fit into memory in one pass, at least 1. */
+/* Returns the measurements that fit into one pass, at least 1. */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;
@@ -120,7 +120,7 @@ static void put_errors(const scanner *x, int layer, size_t unit, size_t at)
     }
 }
 
-/* Makes `some` measurements of one layer, from number `first` on. */
+/* Makes measurements first .. first + some - 1 of one layer. */
 static int scan_units(scanner *x, int layer, size_t first, size_t some, kvd_progress *progress,
                       kvd_err *err)
 {

@@ -1,7 +1,4 @@
-/*
- * Evaluates all settings of kvdim-eval in one pass over the texts; with --resume in one pass each,
- * saved afterwards.
- */
+/* Evaluates all settings of kvdim-eval in one pass over the texts, or one by one with --resume. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +10,7 @@
 #include "evaluate/eval_run.h"
 #include "evaluate/evaluate.h"
 
-/* Returns the mean per predicted token: sum(field) / sum(n) over sequences. */
+/* Mean per predicted token: sum(field) / sum(n). */
 static double rate(const kvd_choice *c, size_t n_sequences, double (*field)(const kvd_quality *))
 {
     double sum = 0, n = 0;
@@ -72,9 +69,8 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 }
 
 /*
- * Fills zeroed *mean with means over n evaluations with different seeds: quality per sequence is a
- * mean; counts, seconds and errors are sums. Borrows the first evaluation's plan. The caller calls
- * kvd_choice_release.
+ * Fills zeroed *mean from n evaluations of different seeds: qualities are means; counts, seconds
+ * and errors sums. Borrows the first plan. The caller calls kvd_choice_release.
  */
 static int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e,
                            kvd_choice *mean, kvd_err *err)
@@ -128,7 +124,7 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
     fflush(stdout);
 }
 
-/* Opens the plan with the k-th random seed. *c must not be moved afterwards. */
+/* *c must not be moved afterwards. */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
     *c = (kvd_choice){.method = kvd_method_name(p->method),
@@ -150,7 +146,7 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
-    /* Attention errors lengthen a pass: only for settings that the user asked for. */
+    /* Only for settings that the user asked for: errors lengthen a pass. */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -198,7 +194,7 @@ static int one_by_one(kvd_eval_run *v, kvd_err *err)
     return status;
 }
 
-/* Returns the seeds of method i; 1 unless the method draws random numbers. */
+/* Returns 1 unless the method draws random numbers. */
 static size_t seeds_of(const kvd_eval_run *v, size_t i)
 {
     return kvd_plan_draws(&v->cfg->in.method[i].plan) ? v->cfg->in.seeds : 1;
@@ -212,7 +208,7 @@ static size_t choices_of(const kvd_eval_run *v)
     return n;
 }
 
-/* Adds one row per seed and, if n > 1, first a row of means. */
+/* Adds a row per seed, after a row of means if n > 1. */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
 {

@@ -52,7 +52,7 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/* Searches with new measurements; a search for p is repeated for each single text. */
+/* A search for p is repeated for each single text. */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);
@@ -91,10 +91,10 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Results of one method, from most to fewest stored bytes. */
+/* One method's results, from most to fewest stored bytes. */
 typedef struct {
     size_t n, *row;
-    /* [n] Searched parameter of each result, as a position in its range. */
+    /* [n] Searched parameter, as a position in its range. */
     double *x;
     const double **top1;
 } curve;
@@ -117,10 +117,7 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/*
- * Returns the method of a result row, or NULL if it differs from t->method in more than the
- * searched parameter.
- */
+/* Returns a row's method, or NULL if it differs in more than the searched parameter. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -213,10 +210,7 @@ int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *e
     return status;
 }
 
-/*
- * Returns the uncompressed model's correct predictions per sequence, running it if necessary. The
- * caller frees them.
- */
+/* Returns the uncompressed correct predictions per sequence. The caller frees them. */
 static double *reference_of(kvd_eval_run *v, kvd_err *err)
 {
     kvd_evaluator *const e = &v->evaluator;

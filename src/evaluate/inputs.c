@@ -142,7 +142,7 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
     return 0;
 }
 
-/* Fills *plan without opening it. Returns the setup for kvd_plan_open. */
+/* Fills *plan without opening. Returns the setup for kvd_plan_open. */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
     const kvd_method_setup setup = {.config = in->model,
@@ -262,7 +262,7 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
     }
 }
 
-/* Warns if a calibration text is evaluated. Fails if both have one label but different contents. */
+/* Warns if a calibration text is evaluated. Fails for one label with different contents. */
 static int check_text(kvd_inputs *in, const char *program, const kvd_named_text *calibration,
                       kvd_err *err)
 {
@@ -285,7 +285,6 @@ static int check_text(kvd_inputs *in, const char *program, const kvd_named_text 
     return 0;
 }
 
-/* Checks the texts that a method was calibrated on (check_text). */
 static int check_texts(kvd_inputs *in, const char *program, const kvd_method *m, kvd_err *err)
 {
     const kvd_inputs_options *const cfg = in->cfg;

@@ -75,7 +75,7 @@ static int make_evaluator(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Checks projections of all dimensions, each set of rotations once. */
+/* Checks each set of rotations once. */
 static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -185,7 +185,7 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Warns of methods that neither store nor read fewer bytes than the uncompressed cache. */
+/* Warns of methods without fewer stored or read bytes. */
 static void warn_of_bytes(const kvd_rows *rows)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++) {

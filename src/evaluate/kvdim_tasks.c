@@ -76,7 +76,7 @@ static const char *generator_name(const tasks_run *v)
     return kvd_generator_name(&s);
 }
 
-/* Prints the implementation that runs the method, and why not the CUDA engine. */
+/* Prints the implementation, and why not the CUDA engine. */
 static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_point *point,
                        const kvd_plan *plan)
 {
@@ -120,7 +120,7 @@ static int find_chat(tasks_run *v, kvd_err *err)
     return status;
 }
 
-/* Counts the tokens that the chat template adds; 0 without one. */
+/* Counts the chat template's tokens; 0 without one. */
 static int count_chat_tokens(const tasks_run *v, size_t *n, kvd_err *err)
 {
     const kvd_chat_pieces p = kvd_chat_around(v->chat, "", true);
@@ -235,7 +235,7 @@ static int open_inputs(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* Returns the measure of --target-metric; KVD_N_FREE_MEASURES: score of items. */
+/* KVD_N_FREE_MEASURES: score of items. */
 static kvd_task_measure target_measure(const tasks_run *v)
 {
     int m = 0;
@@ -249,10 +249,7 @@ static const kvd_rows *rows_of(const tasks_run *v)
     return v->scores ? kvd_benchmark_table_rows(v->scores) : kvd_task_table_rows(v->table);
 }
 
-/*
- * Fails if the uncompressed model has no score for --target. Requires a table of uncompressed rows
- * only; a benchmark's last row is its mean.
- */
+/* Fails without an uncompressed score for --target. The table must have uncompressed rows only. */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
     const kvd_task_measure m = target_measure(v);
@@ -292,7 +289,7 @@ static size_t runs_of(const tasks_run *v)
     return n;
 }
 
-/* Returns the number of processes (--part) that share the sequences. */
+/* Returns the processes (--part) that share the sequences. */
 static double parts_of(const tasks_run *v)
 {
     return v->cfg->parts ? (double)v->cfg->parts : 1;
@@ -308,7 +305,7 @@ static void print_row(const tasks_run *v)
     fflush(stdout);
 }
 
-/* Adds results for n seeds. If n > 1, the first row holds their means. */
+/* If n > 1, the first row holds means over seeds. */
 static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
@@ -333,9 +330,7 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 
 enum { KVD_RUN_NAME = 160 };
 
-/*
- * Returns the journal's name of a setting with its k-th seed; t: the search that tries it, or NULL.
- */
+/* Returns the journal's name of a setting and seed k; t: its search, or NULL. */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
 {
@@ -447,7 +442,7 @@ static int score_point(tasks_run *v, const kvd_method_target *t, const kvd_point
     return status;
 }
 
-/* The uncompressed model runs first, because every result is compared with it. */
+/* Runs the uncompressed model first, for comparisons. */
 static int run_benchmark(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -571,7 +566,7 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/* Opens the journal of finished sequences; without --part, also those of all parts. */
+/* Without --part, also opens the journals of all parts. */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -594,7 +589,7 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Computes one --part; results stay in its journal. */
+/* Results of a --part stay in its journal. */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;

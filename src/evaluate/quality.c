@@ -12,14 +12,14 @@
 enum { RESAMPLES = 2000 };
 
 /*
- * Returns e^x for x <= 0, or 0 below -700, vectorisable unlike libm's: x = n ln 2 + r, e^x = 2^n
- * e^r; Taylor degree 13, error below 1e-17.
+ * Returns e^x for x <= 0, or 0 below -700; vectorisable. x = n ln 2 + r, e^x = 2^n e^r; Taylor
+ * degree 13, error below 1e-17.
  */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
-    /* 1.5 * 2^52: adding it rounds x / ln 2 to an integer in the sum's low bits. */
+    /* Adding 1.5 * 2^52 rounds x / ln 2 to an integer in the low bits. */
     const double round_to_int = 6755399441055744.0;
-    /* All bits are 1 if x > -700, else 0; gcc does not vectorise `?:`. */
+    /* gcc does not vectorise `?:`. */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -61,7 +61,7 @@ KVD_CLONES static double sum_exp(const float *x, size_t n, double top)
     return sum;
 }
 
-/* Returns the sum over j of e^{a_j - top} (a_j - b_j), for kl_row. */
+/* Sum over j of e^{a_j - top} (a_j - b_j). */
 KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size_t n, double top)
 {
     double sum = 0;
@@ -100,8 +100,8 @@ static row_sums scan_row(const float *x, size_t vocab)
 }
 
 /*
- * Returns the KL divergence of p = softmax(a) from softmax(b): E_p[a - b] - lse(a) + lse(b).
- * Exactly 0 for equal logits; rounding about 1e-15 max |a - b|.
+ * KL divergence of p = softmax(a) from softmax(b): E_p[a - b] - lse(a) + lse(b). Exactly 0 for
+ * equal logits; rounding 1e-15 max |a - b|.
  */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)
@@ -130,7 +130,7 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     size_t bad_row = SIZE_MAX;
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
-    /* Added in row order, so that results do not depend on threads. */
+    /* Added in row order: results do not depend on threads. */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
         return kvd_no_memory(err, "row sums", (unsigned long long)n * sizeof *row);
@@ -183,13 +183,9 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     return 0;
 }
 
-/* Fields of kvd_quality. */
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
-/*
- * Returns true if the uncompressed model has no correct prediction in a text: the ratio is
- * undefined.
- */
+/* Returns true if a text has no uncompressed correct prediction: the ratio is undefined. */
 static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
     for (size_t t = 0; t < n_texts; t++) {
@@ -221,7 +217,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_REF_TOP1 * n + i] = reference ? reference[i].top1 : 0;
         total += q[i].n;
     }
-    /* Fields that are not computed stay NaN, such as the interval of a single sequence. */
+    /* Not computed: NaN, such as the interval of one sequence. */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 

@@ -1,4 +1,4 @@
-/* Quality of next-token predictions, compared with the text and with the uncompressed model. */
+/* Quality of next-token predictions against the text and the uncompressed model. */
 #ifndef KVD_EVALUATE_QUALITY_H
 #define KVD_EVALUATE_QUALITY_H
 
@@ -21,9 +21,9 @@ typedef struct {
 } kvd_quality;
 
 /*
- * Adds n predictions to *q from logits [n][vocab] and next tokens target [n]; reference [n][vocab]:
- * uncompressed logits, NULL: no kl and agree. The first of equal logits is the largest. Fails,
- * naming the row, for non-finite logits or targets >= vocab.
+ * Adds n predictions to *q. logits, reference (uncompressed; NULL: no kl, agree): [n][vocab];
+ * target [n]: next tokens. The first of equal logits is the largest. Fails, naming the row, for
+ * non-finite logits or targets >= vocab.
  */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_err *err);
@@ -31,27 +31,18 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
 typedef struct {
     /* KL divergence from the uncompressed model, in nats. */
     float kl;
-    /* probability of the next token minus the uncompressed model's */
+    /* p(next token) minus the uncompressed model's */
     float p_change;
 } kvd_prediction_change;
 
-/*
- * As kvd_quality_add; also writes each prediction's change to each [n], which may be NULL but
- * otherwise requires `reference`.
- */
+/* Also writes each prediction's change to each [n], or NULL; requires `reference`. */
 int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *reference,
                          const uint32_t *target, size_t n, size_t vocab,
                          kvd_prediction_change *each, kvd_err *err);
 
-/*
- * Distribution of single predictions' changes, as llama-perplexity --kl-divergence; quantiles
- * interpolate linearly.
- */
+/* Distribution of changes, as llama-perplexity --kl-divergence, with interpolated quantiles. */
 typedef struct {
-    /*
-     * KL divergence (nats): median, quantiles 0.9, 0.99, 0.999, maximum; mean change of the next
-     * token's probability.
-     */
+    /* KL divergence (nats): median, quantiles, maximum. p_change: mean. */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
 } kvd_change_summary;
 
@@ -60,9 +51,9 @@ int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_
                         kvd_err *err);
 
 /*
- * Means over sequences, with 95 % intervals from 2000 bootstrap resamples of sequences. perplexity:
- * exp(mean nll). top1_share: top-1 accuracy / the uncompressed model's, only from
- * kvd_quality_compare... Undefined values are NaN.
+ * Means over sequences, 95 % intervals from 2000 bootstrap resamples. perplexity: exp(mean nll).
+ * top1_share: top-1 accuracy / uncompressed, only by kvd_quality_compare... Undefined values are
+ * NaN.
  */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
@@ -74,16 +65,16 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Compares with the uncompressed model, texts having equal weight: means over texts, perplexity =
- * exp(mean nll), resamples per text. Text i: sequences first[i] .. first[i + 1] - 1, not empty.
+ * Texts have equal weight: means over texts, resamples per text. Text i: sequences first[i] ..
+ * first[i + 1] - 1, not empty.
  */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Errors of attention outputs relative to the uncompressed run (ZDC, section 4.2). An output: one
- * head's vector for one token, before W_O (D-25 in docs/readings.md).
+ * Errors of attention outputs (ZDC, section 4.2). An output: a head's vector for a token, before
+ * W_O (D-25 in docs/readings.md).
  */
 
 typedef struct {
@@ -100,22 +91,19 @@ void kvd_kept_attention_release(kvd_kept_attention *k);
 /* Stores the outputs of a layer. ctx: a kvd_kept_attention. */
 int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/*
- * Sums of attention errors over batches, [n_layers][n_heads]; u: uncompressed output, v:
- * compressed.
- */
+/* Sums over batches, [n_layers][n_heads]; outputs u uncompressed, v compressed. */
 typedef struct {
     const kvd_kept_attention *kept; /* outputs u, borrowed */
     int n_layers, n_heads, d_head;
-    /* Sum of |v - u|^2 over outputs u (uncompressed), v (compressed). */
+    /* Sum of |v - u|^2, outputs u (uncompressed), v (compressed). */
     double *diff2;
     /* Sum of |u|^2 over uncompressed outputs u. */
     double *norm2;
     /* Sum of |v - u| / |u| over uncompressed outputs u != 0. */
     double *relative;
-    /* Number of uncompressed outputs other than 0. */
+    /* Number of uncompressed outputs u != 0. */
     double *n;
-    /* Number of uncompressed outputs that are 0, without relative error. */
+    /* Number of uncompressed outputs u = 0. */
     double *n_zero;
 } kvd_attention_error;
 
@@ -125,19 +113,16 @@ void kvd_attention_error_release(kvd_attention_error *e);
 /* Adds a layer's error. ctx: a kvd_attention_error. */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Adds n tokens whose outputs equal the uncompressed ones in all layers. */
+/* Adds n tokens without error in any layer. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
 /*
- * _norm returns ||v - u|| / ||u|| of one head; _zdc the ZDC paper's error D, the mean of |v - u| /
- * |u| over u != 0. NaN if all u are 0.
+ * _norm: ||v - u|| / ||u|| of one head. _zdc: ZDC's error D, mean of |v - u| / |u| over u != 0. NaN
+ * if all u are 0.
  */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
-/*
- * Means of kvd_attention_error_norm and _zdc over layers and heads. *n_zero: outputs outside *zdc,
- * because they are 0 uncompressed.
- */
+/* Means over layers and heads. *n_zero: outputs u = 0, not part of *zdc. */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,
                               double *n_zero);
 

@@ -63,9 +63,7 @@ typedef struct {
     const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    /*
-     * [MAX_SAMPLES][n_texts] Each sample's share on each text, with intervals; NULL if not wanted.
-     */
+    /* [MAX_SAMPLES][n_texts] Share of each sample on each text; NULL: not wanted. */
     kvd_interval *of_text;
 } search;
 
@@ -94,7 +92,7 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/* Inserts a setting at index `at`; its intervals per text must be in s->of_text at index s->n. */
+/* Inserts at index `at`; per-text intervals must be in s->of_text at s->n. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -108,7 +106,7 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
     s->n++;
 }
 
-/* Sets *x to the setting nearest to `wanted` and evaluates it once. */
+/* Sets *x to the setting nearest to `wanted`, evaluated once. */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
     const kvd_target_axis *const a = s->axis;
@@ -136,8 +134,7 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 
 /*
  * Bisects until the last setting that meets the target and the first that misses it are neighbours.
- * b: what is compared, the share or an end of its interval. If the middle is already evaluated,
- * continues in the half with other settings.
+ * b: compares the share or an interval end.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -166,10 +163,7 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
     }
 }
 
-/*
- * Evaluates one more setting on each side of the crossing, which reveals a dip or peak of the
- * share.
- */
+/* Evaluates a further setting on each side of the crossing, to find a dip or peak. */
 static int look_around(search *s, double target, kvd_err *err)
 {
     const double step = 2 * s->axis->step, largest = s->axis->largest;
@@ -235,8 +229,8 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
 }
 
 /*
- * Returns the removed fraction p at which curve `c` falls below the target, if sequence s occurs
- * times[s] times. Scratch: share [c->n].
+ * Returns the p at which `c` falls below the target if sequence s occurs times[s] times. Scratch:
+ * share [c->n].
  */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
@@ -306,7 +300,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
         xb[k] = crossing_of(b, reference, times, first, n_texts, target, share);
         xd[k] = xb[k] - xa[k];
     }
-    /* NaN share in a resample without correct predictions makes both interval ends NaN. */
+    /* A resample without correct predictions has share NaN. */
     put(xa, pa, &out->a);
     put(xb, pb, &out->b);
     put(xd, pb - pa, &out->difference);
@@ -316,7 +310,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 
 /* ---- search of one method ---- */
 
-/* Search axis: position x is p itself, or 0 to 1 between the ends of another parameter's range. */
+/* Position x is p itself, or 0 to 1 in another parameter's range. */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;
@@ -324,7 +318,7 @@ typedef struct {
     void *ctx;
 } method_axis;
 
-/* Copy of the method with one parameter value, and its setting. */
+/* Copy of the method with one parameter value. */
 typedef struct {
     kvd_method method;
     kvd_point point;
@@ -343,10 +337,7 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /*
-     * p has its own column: without a second parameter (rate->with), the settings text must not
-     * change with p.
-     */
+    /* p has its own column; without rate->with, settings must not change with p. */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -395,7 +386,7 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* A second parameter's range may end before p; the search then ends there, as --sweep does. */
+    /* A second parameter's range may end before p, as with --sweep. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -455,7 +446,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* The name has changed: compares again from index 0 (i++ turns (size_t)-1 into 0). */
+            /* The name changed: compares again from 0 (i++ turns (size_t)-1 into 0). */
             i = (size_t)-1;
         }
 }

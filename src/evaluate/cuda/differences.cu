@@ -79,7 +79,7 @@ __device__ double value(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/* Compares outputs u and v of query head blockIdx.x, for token range blockIdx.y of gridDim.y. */
+/* Compares query head blockIdx.x for token range blockIdx.y of gridDim.y. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     error_parts(const T *u, const T *v, size_t n_tokens, int d_head, kvd_error_sums *part)

@@ -1,6 +1,6 @@
 /*
- * Prediction quality of rows of logits x, one block per row. Threads sum e^{x - top}, `top` being
- * their largest logit; merging scales sums to the larger `top`.
+ * Prediction quality of rows of logits x, one block per row. Threads sum e^{x - top} with own
+ * largest logit `top`; merging rescales.
  */
 #include "evaluate/cuda/quality_rows.h"
 
@@ -9,21 +9,20 @@ namespace
 
 enum { THREADS = 256, TILE = 8 };
 
-/* Running statistics of one thread over its logits. */
 struct part {
     float top;     /* largest logit so far; -inf at first */
     uint32_t best; /* first column with the largest logit */
     /* First column whose logit is not finite, or the vocabulary size. */
     uint32_t bad;
-    /* Sum of e^{x - top} over the logits x so far. */
+    /* Sum of e^{x - top} over logits x. */
     double sum;
-    /* Sum of e^{x - top} (x - y) so far, y of the uncompressed model, for the KL divergence. */
+    /* Sum of e^{x - top} (x - y), y of the uncompressed model. */
     double diff;
 };
 
 /*
- * Returns e^{value - top}, or 0 below e^-700. Taylor polynomial of degree 11, error below 7e-15;
- * twice as fast as exp().
+ * Returns e^{value - top}, or 0 below e^-700, by a Taylor polynomial of degree 11 (error below
+ * 7e-15), twice as fast as exp().
  */
 __device__ __forceinline__ double weight(float value, float top)
 {
@@ -52,7 +51,7 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* Adds N logits x of columns `column`, `column` + THREADS, ... to p. */
+/* Adds logits x of columns `column`, `column` + THREADS, ... to p. */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)
@@ -68,7 +67,7 @@ __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (
             p.bad = min(p.bad, column + (uint32_t)(i * THREADS));
     }
     if (top > p.top) {
-        /* Before the first column p.top is -inf, for which weight() returns 0. */
+        /* At first p.top is -inf, for which weight() returns 0. */
         const double scale = weight(p.top, top);
         p.sum *= scale;
         if (DIFF)
@@ -97,7 +96,7 @@ template <bool DIFF> __device__ __forceinline__ void merge(part &p, const part &
     p.top = top;
 }
 
-/* Merges the statistics of all threads; thread 0 gets the result. */
+/* Thread 0 gets the merged statistics. */
 template <bool DIFF> __device__ __forceinline__ void gather(part &p)
 {
     __shared__ part of_warp[THREADS / 32];

@@ -10,24 +10,23 @@ extern "C" {
 #endif
 
 /*
- * Quality of one row of logits. bad: first column that is not finite, which voids other fields, or
- * the vocabulary size.
+ * Quality of a row of logits. bad: first column that is not finite (other fields are void), or the
+ * vocabulary size.
  */
 typedef struct {
-    /* Negative log-likelihood of the next token; KL divergence, 0 without uncompressed model. */
+    /* -log p(next token); KL divergence, or 0. */
     double nll, kl;
-    /* Negative log-likelihood of the uncompressed model; nll without it. */
+    /* nll of the uncompressed model; nll without one. */
     double ref_nll;
-    /* First column with the largest logit: compressed, uncompressed model. */
+    /* First column with the largest logit: compressed, uncompressed. */
     uint32_t best, ref_best;
     uint32_t bad, ref_bad;
 } kvd_quality_row;
 
 /*
- * Computes the quality of each row, in one kernel; GPU memory. logits, reference (uncompressed; may
- * be NULL): [n][vocab]; target [n] below vocab; output row [n].
- * Sums are double: float would leave a KL of 1e-5 nats three digits. Equal logits give a KL of
- * exactly 0.
+ * Quality of each row; queues a kernel. GPU memory: logits, reference (may be NULL) [n][vocab];
+ * target [n] below vocab; row [n].
+ * Sums are double: float would leave a KL of 1e-5 three digits. Equal logits: KL exactly 0.
  */
 cudaError_t kvd_quality_rows(const float *logits, const float *reference, const uint32_t *target,
                              size_t n, uint32_t vocab, kvd_quality_row *row, cudaStream_t stream);

@@ -19,19 +19,17 @@ typedef struct {
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    /* [hook.piece][vocab] Logits of the uncompressed and of the compressed model. */
+    /* [hook.piece][vocab] Logits: uncompressed, compressed model. */
     float *logits[2];
     int *flag;
     kvd_change *change;
     /* [n_layers][KVD_ERROR_PARTS][n_heads] Partial sums of attention errors. */
     kvd_error_sums *error;
     kvd_device_memory kept;
-    /*
-     * [n_layers][kept_tokens][n_heads * d_head] Uncompressed attention outputs; NULL if not kept.
-     */
+    /* [n_layers][kept_tokens][n_heads * d_head] Uncompressed outputs, or NULL. */
     char *kept_out;
     size_t kept_tokens;
-    /* Host copy of the partial sums of logits or attention errors. */
+    /* Host copy of partial sums. */
     void *host;
 } runner;
 
@@ -59,7 +57,7 @@ static void rows_free(kvd_model_runner *r, float *rows)
     (void)cudaFree(rows);
 }
 
-/* Hidden states may take half of the free GPU memory; projections need the rest. */
+/* Hidden states may take half of the free memory; projections need the rest. */
 static size_t spare(const kvd_model_runner *r)
 {
     size_t available = 0, total = 0;
@@ -100,7 +98,6 @@ static void drop_attention(kvd_model_runner *r)
     self->kept_out = NULL;
 }
 
-/* Keeps the attention outputs of the uncompressed model. */
 static int save_output(void *ctx, const kvd_gpu_attention_in *in, const void *out, kvd_err *err)
 {
     runner *const self = ctx;
@@ -185,7 +182,6 @@ static int add_errors(runner *self, size_t n_tokens, int first_layer, kvd_attent
     return 0;
 }
 
-/* Records K and V of a batch's prompts in host memory. */
 static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, kvd_err *err)
 {
     runner *const self = ctx;

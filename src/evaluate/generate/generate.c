@@ -7,9 +7,9 @@
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"
 
-/* GPU with its copy of the model, or CPU thread, that generates sequences. */
+/* Generates sequences: a GPU with its model copy, or a CPU thread. */
 typedef struct {
-    /* Specification of this worker: its own GPU, n_gpus 1. */
+    /* For its own GPU, n_gpus 1. */
     kvd_generator_spec spec;
     /* Cache in host memory; NULL until needed. */
     kvd_generate_path *rows;
@@ -80,7 +80,7 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /* On a GPU, the first plan decides which path is opened. */
+    /* On a GPU, the first plan decides the path. */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -118,22 +118,19 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /* [c->n_sequences] Statistics of each group, at its first sequence's index. */
+    /* [c->n_sequences] Statistics, at each group's first sequence. */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
-    /*
-     * Next group, which decides the process (--part). Begins at the number of earlier calls, to
-     * spread calls with one group.
-     */
+    /* Next group, for --part; begins at the number of earlier calls, to spread single groups. */
     size_t group;
     bool failed;
     kvd_err err;
 } job;
 
 /*
- * Returns the GPU engine if it supports the plan, else the path with host memory. Each takes all
- * free GPU memory, so the other is freed first. The caller frees the engine.
+ * Returns the GPU engine if it supports the plan, else host memory. Frees the other first: each
+ * takes all GPU memory. The caller frees the engine.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -158,10 +155,7 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
     return w->rows;
 }
 
-/*
- * Takes this process's next group (kvd_generator_spec.part). Returns false if none is left or a
- * worker failed.
- */
+/* Takes the next group of this --part. Returns false if none is left or a worker failed. */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
     const kvd_generator_spec *const s = &j->g->spec;
@@ -178,7 +172,7 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
     return mine;
 }
 
-/* Returns false if sequence s ends the group: it is done or must run alone. */
+/* Returns false if sequence s is done or must run alone. */
 static bool follows(const job *j, size_t s)
 {
     return !(j->c->done && j->c->done[s]) && !kvd_generate_outgrows(j->g->config, j->c, s);
@@ -243,7 +237,7 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-/* Runs n workers, the first in the calling thread. They share the processor's threads. */
+/* Runs n workers, the first in this thread, on shared processor threads. */
 static void run_workers(job *j, size_t n)
 {
     hand *const h = calloc(n, sizeof *h);
@@ -295,7 +289,7 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
     else
         run_worker(&j, g->worker);
     (void)pthread_mutex_destroy(&j.lock);
-    /* Added in the order of sequences, so that sums do not depend on timing. */
+    /* In the order of sequences: sums do not depend on timing. */
     for (size_t s = 0; account && !j.failed && s < c->n_sequences; s++)
         kvd_stepwise_account_add(account, &j.account[s]);
     free(j.account);

@@ -1,4 +1,4 @@
-/* Decides which tokens each forward pass processes and which token follows (generate_path.h). */
+/* Decides each forward pass's tokens and the following ones. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,8 @@ static bool is_own(const kvd_continuations *c, size_t at)
 }
 
 /*
- * Writes one output token's results to element `at` and returns the next input. x [vocab]: logits;
- * NULL if only tokens are wanted.
+ * Stores one output token at `at` and returns the next input. x [vocab]: logits, or NULL for tokens
+ * only.
  */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
@@ -37,7 +37,7 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     return next;
 }
 
-/* Sequences first .. first + n - 1 of `c`, which run together. */
+/* Sequences first .. first + n - 1, run together. */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
@@ -47,13 +47,11 @@ typedef struct {
     pthread_mutex_t *lock;
     size_t first, n;
     uint32_t *next; /* [n] */
-    /* [n] Index in `out` of the token after `next`; at the end c->end[s + 1]. */
+    /* [n] Output index of the token after `next`. */
     size_t *at;
     /* [n] Tokens of each sequence in the cache. */
     size_t *rows;
-    /*
-     * Batch of the current pass (kvd_batch). row [n]: sequence in *c; slot [n]: index in the group.
-     */
+    /* Batch of the pass (kvd_batch). row [n]: sequence in *c; slot [n]: in the group. */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     /* [n] */
@@ -62,11 +60,9 @@ typedef struct {
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
-    /*
-     * Inputs so far of a single sequence that outgrows its RoPE table (longrope); otherwise NULL.
-     */
+    /* Inputs of a single sequence that outgrows its RoPE table (longrope), or NULL. */
     uint32_t *text;
-    /* Input tokens of the group and of finished passes; sequences told to c->advanced. */
+    /* Input tokens of the group, of finished passes; sequences reported to c->advanced. */
     double all_tokens, tokens, told;
     double pass_tokens; /* input tokens of the current pass */
 } group;
@@ -81,10 +77,7 @@ static size_t length_of(const kvd_continuations *c, size_t s)
     return c->end[s + 1] - c->end[s];
 }
 
-/*
- * Returns the length up to which sequence s can use its first cache: at rope_original_positions,
- * longrope models change RoPE and all keys.
- */
+/* Returns the length of the first cache: longrope models change RoPE at rope_original_positions. */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     const size_t n = prompt_of(c, s), all = n + length_of(c, s),
@@ -99,7 +92,7 @@ bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c,
     return prompt_of(c, s) + length_of(c, s) - 1 > first_length(config, c, s);
 }
 
-/* Decides the next input of sequence s and advances u->at[s], past the answer if it ends. */
+/* Decides sequence s's next input and advances u->at[s]. */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -119,7 +112,6 @@ static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_er
     return ended < 0 ? -1 : 0;
 }
 
-/* Divides a pass's seconds among sequences by tokens. */
 static void share_time(group *u, size_t n_sequences, double seconds)
 {
     const double rows = (double)u->offset[n_sequences];
@@ -137,7 +129,7 @@ static void share_time(group *u, size_t n_sequences, double seconds)
     }
 }
 
-/* Reports progress; part: fraction of the group that is done. */
+/* part: fraction of the group that is done. */
 static void advance(group *u, double part)
 {
     const kvd_continuations *const c = u->c;
@@ -205,10 +197,7 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/*
- * Appends a token to the text of a sequence that outgrows its RoPE table; beyond first_length,
- * begins a new cache with the text as prompt.
- */
+/* Appends a token to u->text; beyond first_length begins a new cache with the text as prompt. */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];
@@ -222,7 +211,7 @@ static int add_to_text(group *u, kvd_err *err)
     return u->path->begin(u->path, u->plan, 1, err);
 }
 
-/* Runs the next token of all sequences. *left: sequences with another token to decide. */
+/* *left: sequences with another token to decide. */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -296,7 +285,6 @@ static int run_all(group *u, kvd_err *err)
     return status;
 }
 
-/* Forgets the results and the progress of a failed run. */
 static void take_back(group *u)
 {
     const kvd_continuations *const c = u->c;
@@ -309,7 +297,7 @@ static void take_back(group *u)
     (void)pthread_mutex_unlock(u->lock);
 }
 
-/* Runs n sequences; after a failure, makes room (path->grow) and runs them again. */
+/* After a failure, makes room (path->grow) and runs again. */
 static int generate(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                     const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                     pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)

@@ -1,7 +1,4 @@
-/*
- * Generator with the compressed cache in host memory (methods/sequence_cache.h) and products on CPU
- * or GPU.
- */
+/* Generator path with the cache in host memory (methods/sequence_cache.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,11 +10,11 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     kvd_generator_spec spec;
     kvd_forward *forward;
-    /* For methods that read prompts twice; NULL until the first prompt. */
+    /* For methods that read prompts twice. */
     kvd_forward *twice;
     /* [max_tokens][d_model] Hidden states after the final norm. */
     float *hidden;
-    /* [max_tokens][d_model] Hidden states of each sequence's last token. */
+    /* [max_tokens][d_model] Final states of last tokens. */
     float *last;
     size_t d;
 } cpu_pass;

@@ -1,7 +1,6 @@
 /*
- * Test items of published benchmarks. Prompt: context + question + answer prefix, joined directly.
- * The cache is compressed after the prompt or the context, which must hold all that later questions
- * share.
+ * Items of published benchmarks. Prompt: context + question + answer prefix. The cache is
+ * compressed after the prompt, or the context, which later questions share.
  */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_H
@@ -13,7 +12,7 @@
 
 typedef struct {
     char *question;      /* "" if the context contains it */
-    char *answer_prefix; /* part of the prompt, before the answer; "" for none */
+    char *answer_prefix; /* last part of the prompt; "" for none */
     char **reference;    /* [n_references], at least one */
     size_t n_references;
 } kvd_benchmark_turn;
@@ -29,31 +28,25 @@ typedef struct {
     size_t n_choices;
     kvd_metric metric;
     size_t max_new_tokens; /* per answer, at least 1 */
-    /*
-     * Ends an answer, excluded; "": end-of-text token only. A line feed also drops leading line
-     * feeds.
-     */
+    /* Ends an answer; "": only the end-of-text token. A line feed drops leading line feeds. */
     char *stop;
 } kvd_benchmark_item;
 
-/* Items; owns all strings and arrays. A zeroed list is empty. */
+/* Owns all strings and arrays. A zeroed list is empty. */
 typedef struct {
     kvd_benchmark_item *item;
     size_t n, capacity;
 } kvd_benchmark;
 
-/*
- * Append a zeroed item, or a zeroed question to the last item, and return it. On failure return
- * NULL.
- */
+/* Append a zeroed item, or a zeroed question of the last item. NULL on failure. */
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
-/* Appends a copy of `text` to a list of *n strings, which is reallocated. */
+/* Appends a copy of `text` to *list of *n strings. */
 int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
 void kvd_benchmark_release(kvd_benchmark *b);
 
 typedef enum {
-    /* The benchmark is recognised by the fields of its objects. */
+    /* Recognised by the fields of the objects. */
     KVD_FORM_AUTO,
     KVD_FORM_RULER,
     KVD_FORM_LONGBENCH,
@@ -61,7 +54,7 @@ typedef enum {
     KVD_FORM_INFINITEBENCH,
     KVD_FORM_GSM8K,
     KVD_FORM_SCBENCH,
-    /* RULER in kvpress's columns; without chat template, the answer prefix begins a line. */
+    /* RULER in kvpress's columns. */
     KVD_FORM_KVPRESS,
     KVD_FORM_GENERAL,
     KVD_N_FORMS
@@ -75,7 +68,7 @@ typedef struct {
     kvd_benchmark_form form;
     /* kvd_metric of all items; -1: the benchmark's own. */
     int metric;
-    /* Most tokens of an answer; 0: the benchmark's own number. */
+    /* Most answer tokens; 0: the benchmark's. */
     size_t max_new_tokens;
     /* Ends an answer; NULL: the benchmark's own text. */
     const char *stop;
@@ -85,15 +78,14 @@ typedef struct {
 } kvd_benchmark_settings;
 
 /*
- * Appends a file's items: JSON objects, one per line, or a list if named .json. Errors name file
- * and line, and fields that fit no kvd_benchmark_form.
+ * Appends items: JSON objects, one per line, or a list (.json). Errors name file, line and unknown
+ * fields.
  */
 int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_settings *s,
                        kvd_err *err);
 
 /*
- * Replaces an item's metric, answer tokens and stop text by the settings. Fails for an empty prompt
- * or unsuitable references.
+ * Replaces metric, answer tokens and stop text. Fails for an empty prompt or unsuitable references.
  */
 int kvd_benchmark_change(kvd_benchmark_item *x, const kvd_benchmark_settings *s, kvd_err *err);
 

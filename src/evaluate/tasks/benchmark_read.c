@@ -116,7 +116,7 @@ static char *filled(const char *template, size_t n, const slot *slots, kvd_err *
     return out;
 }
 
-/* Fills a template: up to {context} the context, the rest the question. */
+/* The context ends with {context}; the rest is the question. */
 static int fill(reader *r, const char *template, const slot *slots, kvd_err *err)
 {
     static const char name[] = "{context}";
@@ -139,7 +139,7 @@ static char *stripped(const char *s)
     return strndup(s, n);
 }
 
-/* Reads max_new_tokens; if missing, keeps the item's number or takes 128. */
+/* If max_new_tokens is missing, keeps the item's number or takes 128. */
 static int answer_tokens(reader *r, kvd_err *err)
 {
     const json_t *const most = json_object_get(r->x, "max_new_tokens");
@@ -165,7 +165,7 @@ static int read_ruler(reader *r, kvd_err *err)
     if (need_text(r->x, "input", &input, err) || optional_text(r->x, "answer_prefix", &prefix, err))
         return -1;
     kvd_benchmark_turn *const turn = kvd_benchmark_add_turn(r->b, err);
-    /* The question is the last line; NULL prefix: the answer prefix is in it. */
+    /* NULL prefix: the last line has question and answer prefix. */
     const char *const line = strrchr(input, '\n');
     const size_t n = line ? (size_t)(line + 1 - input) : strlen(input);
     if (!turn || !(r->item->context = strndup(input, n)))
@@ -274,8 +274,8 @@ static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
 }
 
 /*
- * Finds what InfiniteBench's prompt repeats: a call such as "func_12(-3)" (code_run), or "the
- * largest number" (math_find). *out is NULL if none.
+ * Finds what the prompt repeats: a call like "func_12(-3)" (code_run) or "the largest number"
+ * (math_find); else NULL.
  */
 static int named_part(const char *task, const char *input, char **out, kvd_err *err)
 {
@@ -446,7 +446,7 @@ static bool nearly_same(const char *a, const char *b)
     return (!*a || !strcasecmp(a, "s")) && (!*b || !strcasecmp(b, "s"));
 }
 
-/* Refuses misspelt fields, such as max_new_token. */
+/* Refuses misspelt fields. */
 static int check_spelling(const json_t *x, kvd_err *err)
 {
     static const char *const fields[] = {"prompt",  "context",       "question",
@@ -518,7 +518,7 @@ static int unrecognised(const json_t *x, kvd_err *err)
                     *fields ? fields : "none");
 }
 
-/* Refuses fields that only KVD_FORM_GENERAL reads, unless an option replaces them. */
+/* Refuses fields only for KVD_FORM_GENERAL, unless an option replaces them. */
 static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
 {
     static const struct {
@@ -605,7 +605,7 @@ static int read_item(reader *r, kvd_err *err)
     return kvd_benchmark_change(r->item, r->s, err);
 }
 
-/* Returns the task: the folder in TASK/validation.jsonl (RULER), else the file's name. */
+/* Returns the folder in TASK/validation.jsonl (RULER), else the file's name. */
 static char *task_of_path(const char *path)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,

@@ -36,10 +36,7 @@ static int push(kvd_ids *to, const uint32_t *id, size_t n, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns context, question and answer prefix in the chat template; *split: bytes before the
- * question.
- */
+/* Returns the prompt's text in the chat template; *split: bytes before the question. */
 static char *turn_text(const kvd_benchmark_run *r, const char *context, const kvd_benchmark_turn *t,
                        bool first, size_t *split, kvd_err *err)
 {
@@ -77,9 +74,7 @@ static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t,
     return status;
 }
 
-/*
- * Encodes what is compressed at once (`prompt`) and the rest up to the first answer (`question`).
- */
+/* prompt: compressed at once; question: the rest up to the answer. */
 static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x, size_t turn,
                          kvd_ids *prompt, kvd_ids *question, kvd_err *err)
 {
@@ -99,9 +94,7 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
     return status ? -1 : 0;
 }
 
-/*
- * Removes the middle of a long prompt: prompt, question and `taken` tokens then fit into max_len.
- */
+/* Removes the prompt's middle to fit prompt, question and `taken` tokens into max_len. */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
 {
@@ -311,7 +304,7 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /* 1: the end token is fed; 2: not, because the chat template writes it. */
+    /* 1: feeds the end token; 2: not, the chat template writes it. */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     while (high - low > 1) {

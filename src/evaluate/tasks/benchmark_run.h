@@ -7,9 +7,9 @@
 #include "model/text/chat.h"
 #include "model/text/tokenizer.h"
 
-/* Point up to which a method compresses the prompt at once; later tokens enter one by one. */
+/* Place of compression in the prompt; later tokens enter one by one. */
 typedef enum {
-    /* After the first question, which the method sees. */
+    /* After the first question. */
     KVD_COMPRESS_PROMPT,
     /* After the context, before the question. */
     KVD_COMPRESS_CONTEXT
@@ -17,7 +17,7 @@ typedef enum {
 extern const char *const kvd_compress_at_words[3];
 
 typedef enum {
-    /* Questions of an item follow on one cache, with the model's answers between. */
+    /* Questions follow on one cache, with the answers between. */
     KVD_TURNS_FOLLOW,
     /* Each question has its own cache of the context. */
     KVD_TURNS_APART
@@ -27,21 +27,21 @@ extern const char *const kvd_benchmark_turns_words[3];
 typedef struct {
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
-    /* Most tokens of a prompt with its answers; longer prompts lose their middle. */
+    /* Most tokens of prompt and answers; longer prompts lose their middle. */
     size_t max_len;
     /* Its max_len is computed from the items. */
     kvd_generator_spec generator;
     bool no_special; /* leave out the begin-of-text token */
     /*
-     * Chat template around context and question, with its own begin-of-text token, or NULL. The
-     * answer prefix follows the assistant's header.
+     * Chat template with begin-of-text token, or NULL. The answer prefix follows the assistant's
+     * header.
      */
     const kvd_chat *chat;
 } kvd_benchmark_run_settings;
 
 typedef struct {
     size_t item, turn, sequence;
-    /* The answer's tokens: indices at .. end - 1 in kvd_continuations. */
+    /* Indices at .. end - 1 in kvd_continuations. */
     size_t at, end;
     bool last; /* last answer of its sequence */
 } kvd_benchmark_answer;
@@ -52,7 +52,7 @@ typedef struct {
     const kvd_tokenizer *tokenizer;
     kvd_benchmark_run_settings settings;
     kvd_generator *generator;
-    /* Finished sequences, borrowed; NULL: nothing is saved. */
+    /* Borrowed; NULL: nothing is saved. */
     kvd_journal *journal;
     kvd_continuations run;
     kvd_benchmark_answer *answer; /* [n_answers], in sequence order */
@@ -75,9 +75,9 @@ typedef struct {
 } kvd_benchmark_result;
 
 /*
- * Builds the token sequences of all items; long prompts lose their middle, as in LongBench. Fails,
- * naming the item, if a question exceeds max_len, lacks own text with KVD_COMPRESS_CONTEXT, or the
- * tokenizer lacks chat tokens. *r can be released after a failure.
+ * Long prompts lose their middle, as in LongBench. Fails, naming the item, for a question longer
+ * than max_len, one without own text (KVD_COMPRESS_CONTEXT), or missing chat tokens. *r can be
+ * released after a failure.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
@@ -85,9 +85,8 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
- * Runs and scores all items with the open plan; name: the setting in the journal. With --part only
- * generates and saves own items. Fails if the counted bytes show no compression. The caller
- * releases zeroed *out, also after a failure.
+ * Runs and scores all items; with --part only generates and saves. name: in the journal. Fails if
+ * counted bytes show no compression. The caller releases zeroed *out, also after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

@@ -48,7 +48,7 @@ struct kvd_benchmark_table {
     uint64_t seed;
     kvd_column column[KVD_N_POINT_COLUMNS + N_COLUMNS];
     kvd_rows *rows;
-    /* [n_tasks] Distinct task names, in order of occurrence. */
+    /* [n_tasks] Distinct names, in order. */
     const char **task;
     size_t *task_of; /* [n_items] */
     size_t n_tasks;
@@ -129,10 +129,7 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
     return task == ALL_TASKS || t->task_of[item] == task;
 }
 
-/*
- * Mean score of a task in *r, minus *less unless NULL. With ALL_TASKS, resamples draw items within
- * tasks.
- */
+/* Mean score in *r, minus *less unless NULL. ALL_TASKS: resamples within tasks. */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
 {
@@ -226,7 +223,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_stored", bytes / (double)sequences);
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / tokens / dense_bytes(t->config));
-    /* Relates account.dense, in the run's type, to a 16-bit cache. */
+    /* In relation to a 16-bit cache. */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
     kvd_rows_real(t->rows, "prompt_tokens", prompt / (double)sequences);

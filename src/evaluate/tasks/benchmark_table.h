@@ -14,24 +14,22 @@ enum { KVD_BENCHMARK_LINE = 400 };
 typedef struct kvd_benchmark_table kvd_benchmark_table;
 
 /*
- * Returns an empty table, or NULL on failure. Borrows `r` and `config`. calibrated: calibration
- * text; seed: of the bootstrap.
+ * Borrows `r` and `config`. calibrated: calibration text; seed: of the bootstrap. NULL on failure.
  */
 kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const kvd_config *config,
                                              const char *calibrated, uint64_t seed, kvd_err *err);
 void kvd_benchmark_table_free(kvd_benchmark_table *t);
 
 /*
- * Adds a setting's lines, plan open: one per task and, for several tasks, their equally weighted
- * mean. The table then owns *result. The uncompressed model must come first, for paired
- * differences.
+ * Adds a line per task and, for several, one of their equally weighted mean; owns *result. The
+ * uncompressed model must come first.
  */
 int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
                             const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err);
 
 /*
- * Divides the latest setting's mean score by the uncompressed one; equal task weights, 95 %
- * interval over all items. Fails if the uncompressed model scores 0.
+ * Latest mean score / uncompressed one, equal task weights, 95 % interval. Fails if the
+ * uncompressed model scores 0.
  */
 int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);
 

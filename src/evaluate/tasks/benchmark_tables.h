@@ -17,29 +17,20 @@
 
 typedef struct {
     const char *task;
-    /*
-     * Template with {context}, {input} and, for multiple choice, {A} .. {D}; the question follows
-     * {context}.
-     */
+    /* Template with {context}, {input}, {A} .. {D}; the question follows {context}. */
     const char *prompt;
     size_t max_new_tokens;
     kvd_metric metric;
     const char *stop; /* ends an answer; NULL for none */
 } kvd_benchmark_row;
 
-/* Return a task's settings, or NULL for an unknown task. */
+/* Return NULL for an unknown task. */
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
-/*
- * _row returns an SCBench task's settings with the first question's prompt, or NULL; _next the
- * prompt of later questions on the same cache.
- */
+/* _row: settings with the first question's prompt, or NULL. _next: prompt of later questions. */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
 const char *kvd_scbench_next(const char *task);
-/*
- * Returns a RULER task's settings; for unknown names those of needle tasks (niah_...), never NULL.
- * The prompt is in the file.
- */
+/* For unknown names returns the settings of needle tasks (niah_...). */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);
 
 extern const kvd_benchmark_row kvd_longbench_v2_row, kvd_gsm8k_row, kvd_gsm8k_cot_row;

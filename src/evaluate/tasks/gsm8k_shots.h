@@ -12,10 +12,8 @@
 enum { KVD_GSM8K_SHOTS = 8 };
 
 /*
- * Returns the first n <= KVD_GSM8K_SHOTS examples, "Q: ...
- * A: ...
- *
- * " each. The caller frees the text. Returns NULL without memory.
+ * Returns the first n <= KVD_GSM8K_SHOTS examples, each "Q: ...\nA: ...\n\n". The caller frees the
+ * text. NULL without memory.
  */
 char *kvd_gsm8k_shots(size_t n, kvd_err *err);
 

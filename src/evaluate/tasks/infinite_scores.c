@@ -25,7 +25,7 @@ static bool same_digits(const char *s, size_t n, const char *number)
     return strlen(number) == n && !memcmp(s, number, n);
 }
 
-/* Returns true if Python's int() reads the word as `reference`: sign, single underscores. */
+/* Returns true if the word is `reference` for Python's int(). */
 static bool is_number(const kvd_characters *word, const char *reference)
 {
     char *const plain = malloc(word->n + 1);
@@ -93,10 +93,7 @@ double kvd_leading_numbers(const char *answer, const kvd_metric_key *key)
     return (double)right / (double)key->n_references;
 }
 
-/*
- * Returns a copy of s [n] with line feeds, quotes, hyphens, asterisks and "Option" as single
- * blanks.
- */
+/* Replaces line feeds, quotes, hyphens, asterisks and "Option" in s [n] by single blanks. */
 static char *cleaned(const char *s, size_t n)
 {
     char *const out = malloc(n + 1);
@@ -134,7 +131,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
         if (!after)
             continue;
         after += strlen(prefix[k]);
-        /* Skips one character, perhaps several bytes of UTF-8, as InfiniteBench does. */
+        /* Skips one UTF-8 character, as InfiniteBench does. */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
             after++;
@@ -157,7 +154,7 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the characters of `s`, lower case and sorted, without spaces and punctuation. */
+/* Characters of `s`, lower case, sorted, without spaces and punctuation. */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

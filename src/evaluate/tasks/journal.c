@@ -15,9 +15,7 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /*
-     * The journal's JSON objects: "run", "account", "sequences", and "file" and "line" of origin.
-     */
+    /* JSON objects: "run", "account", "sequences", and origin "file", "line". */
     json_t *groups;
     size_t n_saved;
     char **part;
@@ -26,7 +24,7 @@ struct kvd_journal {
     bool empty;
 };
 
-/* Space, 16 hexadecimal digits of the JSON text's XXH3, line feed. */
+/* Space, 16 hexadecimal digits of XXH3, line feed. */
 enum { CHECKSUM = 18 };
 
 static void checksum(char *to, const char *text, size_t n)
@@ -58,7 +56,7 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
     return kvd_run_key_same(path, "cannot be resumed", then, key, err);
 }
 
-/* Takes one line: the first must match this run's inputs and options, later ones their checksum. */
+/* The first line must match this run's options, later ones their checksum. */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
 {
@@ -89,9 +87,7 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
     return status;
 }
 
-/*
- * Reads the lines; *whole: bytes of complete lines. A killed run may leave an incomplete last one.
- */
+/* *whole: bytes of complete lines; a killed run may leave another. */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
 {
@@ -147,7 +143,7 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     return status;
 }
 
-/* Reads another part's journal, whose process may still be running. */
+/* The part's process may still be running. */
 static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err *err)
 {
     char **const grown = realloc(j->part, (j->n_parts + 1) * sizeof *grown);
@@ -187,7 +183,7 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     char *where;
     if (asprintf(&where, "%.*s", folder ? folder : 1, folder ? j->path : ".") < 0)
         return kvd_no_memory(err, "a path", strlen(j->path));
-    /* Sorted by name, so that a sequence in two journals always comes from one. */
+    /* Sorted: a sequence in two journals always comes from the same. */
     const int n = scandir(where, &entry, NULL, alphasort);
     int status = n < 0 ? kvd_fail_errno(err, "cannot read the folder '%s'", where) : 0;
     for (int i = 0; i < n; i++) {
@@ -342,7 +338,7 @@ typedef struct {
     const kvd_continued *out;
     /* [c->n_sequences] */
     bool *done;
-    /* [c->n_sequences] Statistics of each group, at its first sequence's index. */
+    /* [c->n_sequences] Statistics, at each group's first sequence. */
     kvd_stepwise_account *account;
     kvd_progress *progress;
 } saved_call;
@@ -364,7 +360,7 @@ static int check_interrupted(void *ctx, size_t first, size_t n, const kvd_stepwi
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
-/* Takes a saved group, unless one of its sequences already has results. */
+/* Takes a saved group unless a sequence already has results. */
 static int take_group(saved_call *r, json_t *group, size_t *n)
 {
     json_t *const sequences = json_object_get(group, "sequences");

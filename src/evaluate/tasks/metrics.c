@@ -73,8 +73,8 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * Scores by class names in the answer, not counting parts of the reference. LongBench removes names
- * while iterating, which skips the next name; so does this function.
+ * Scores by class names in the answer. LongBench removes names while iterating and so skips the
+ * next name, as here.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -107,7 +107,7 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* Returns the bytes of leading decimal digits of any script, as Python's \d+. */
+/* Returns the bytes of leading digits of any script (Python's \d+). */
 static size_t digits_of_any_script(const char *s)
 {
     size_t n = digits(s);
@@ -147,7 +147,7 @@ static double first_integer(const char *answer, const char *reference)
     return digits(at) == strlen(reference) && !memcmp(at, reference, strlen(reference));
 }
 
-/* Returns the length of (-?[$0-9.,]{2,})|(-?[0-9]+) at the beginning of s, or 0. */
+/* Returns the match length of (-?[$0-9.,]{2,})|(-?[0-9]+) at s, or 0. */
 static size_t number_width(const char *s)
 {
     const size_t sign = *s == '-', wide = strspn(s + sign, "$0123456789.,");
@@ -155,7 +155,7 @@ static size_t number_width(const char *s)
     return wide >= 2 ? sign + wide : narrow ? sign + narrow : 0;
 }
 
-/* Copies s without commas, dollar signs and a final point; `out` has n + 1 bytes. */
+/* Drops commas, dollar signs and a final point; out [n + 1]. */
 static void plain_number(const char *s, size_t n, char *out)
 {
     size_t m = 0;
@@ -193,10 +193,7 @@ static int last_number(const char *answer, const char *reference, double *score,
     return status;
 }
 
-/*
- * Returns X of "The correct answer is (X)" or, failing that, "The correct answer is X"; otherwise
- * 0.
- */
+/* Returns X of "The correct answer is (X)" or "The correct answer is X", else 0. */
 static char chosen(const char *answer)
 {
     static const char words[] = "The correct answer is ";
@@ -247,8 +244,8 @@ static char *blanked(const char *s, const char *drop)
 }
 
 /*
- * InfiniteBench, if the answer begins with no letter: a reference must follow "answer is:" or the
- * like by one character; without a phrase, the first word in "ABCD" counts.
+ * InfiniteBench: a reference must follow "answer is:" or the like; otherwise the first word in
+ * "ABCD" counts.
  */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {
@@ -312,7 +309,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* Fails for references with which every answer has one score. */
+/* Fails if every answer would have one score. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

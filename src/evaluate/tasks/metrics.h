@@ -1,7 +1,4 @@
-/*
- * Scores of a generated answer, 0 to 1, as the benchmarks' published code; docs/tasks.md lists
- * sources, tests/oracle/make_task_scores.py runs them.
- */
+/* Scores of an answer, 0 to 1, as the benchmarks' code (sources: docs/tasks.md). */
 #ifndef KVD_EVALUATE_TASKS_METRICS_H
 #define KVD_EVALUATE_TASKS_METRICS_H
 
@@ -64,9 +61,8 @@ typedef struct {
 } kvd_metric_key;
 
 /*
- * Scores an answer by its best reference, except: match-all: mean; leading-numbers: one list;
- * letter, option with two references: text and letter of one answer. UTF-8; invalid bytes are one
- * character. Fails for references of the wrong form.
+ * Scores by the best reference, except: match-all: mean; leading-numbers: one list; letter, option:
+ * text and letter. Invalid UTF-8 bytes are characters. Fails for unsuitable references.
  */
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);

@@ -9,12 +9,9 @@
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/ruler_build.h"
 
-/*
- * Random streams. Task k draws from TASK_STREAM + k; ORDER_STREAM shuffles, restarted per item as
- * in RULER.
- */
+/* Random streams: TASK_STREAM + k for task k; ORDER_STREAM shuffles, restarted per item. */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/* Most tokens of vt's solved example; most draws of an item whose smallest size is too long. */
+/* Most tokens of vt's example; most draws of a too long item. */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -128,7 +125,6 @@ static int count_tokens(const kvd_ruler *r, const kvd_ruler_text *t, size_t *n, 
     return status ? -1 : 0;
 }
 
-/* Counts the tokens of an item of n words or lines. */
 static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *tokens, kvd_err *err)
 {
     kvd_ruler_text t = {0};
@@ -137,24 +133,24 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/* How an item is fitted to a length; size: words or lines, by task. */
+/* How an item's words or lines are fitted to a length. */
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
-    /* Size of a trial item, from which tokens per word or line are estimated. */
+    /* Size of a trial item, to estimate tokens per word or line. */
     size_t sample;
-    /* First size; also the reduction of a size that is too long. */
+    /* First size, and reduction of a too long one. */
     size_t step;
     size_t least;
-    /* Tokens of vt's solved example, subtracted before estimating tokens per line. */
+    /* Tokens of vt's example, not counted per line. */
     size_t beside;
     /* Search limit, as a multiple of the estimated size. */
     size_t slack;
 } fit;
 
 /*
- * RULER's binary search for the largest fitting size, from f->step to f->slack times an estimate
- * (trial size f->sample). None fits: f->step.
+ * RULER's binary search from f->step to f->slack times an estimate (from f->sample). None fits:
+ * f->step.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -180,10 +176,7 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
     return 0;
 }
 
-/*
- * fwe: adds f->step words until the prompt has f->limit tokens, then removes the last step unless
- * fewer than f->least remain.
- */
+/* fwe: adds f->step words up to f->limit tokens, then removes the last step if f->least remain. */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -200,10 +193,7 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
     return 0;
 }
 
-/*
- * Shortens an item by f->step while too long. At the smallest size draws at most ATTEMPTS others;
- * RULER draws forever.
- */
+/* Shortens by f->step while too long, then draws at most ATTEMPTS others; RULER draws forever. */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
     size_t tokens = 0;
@@ -247,7 +237,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* RULER's search does not end if 500 essay words are too long; here it begins at 25. */
+    /* RULER never ends if 500 words are too long; here 25. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)
@@ -256,7 +246,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/* Chooses the size of vt's solved example, first in a prompt, and fills *f. */
+/* Chooses the size of vt's example and fills *f. */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;

@@ -1,7 +1,7 @@
 /*
- * Makes the items of RULER's synthetic tasks for any tokenizer, length and seed, after
- * scripts/data/synthetic of github.com/NVIDIA/RULER (Hsieh et al. 2024, arXiv 2404.06654). Own
- * random numbers: equal in form and distribution, not in words. Departures: docs/tasks.md.
+ * Items of RULER's synthetic tasks for any tokenizer, length and seed, after scripts/data/synthetic
+ * of github.com/NVIDIA/RULER (Hsieh et al. 2024, arXiv 2404.06654), with own random numbers.
+ * Departures: docs/tasks.md.
  */
 #ifndef KVD_EVALUATE_TASKS_RULER_H
 #define KVD_EVALUATE_TASKS_RULER_H
@@ -23,29 +23,28 @@ typedef struct {
     size_t length;                /* most tokens of a prompt with its answer */
     size_t items;                 /* per task; 0: KVD_RULER_ITEMS */
     uint64_t seed;
-    /* UTF-8 text that hides needles; may be NULL if no task needs it. */
+    /* UTF-8 text that hides needles, or NULL. */
     const char *essay;
-    /* True if special tokens such as BOS count towards the length. */
+    /* True if special tokens count. */
     bool special;
-    /* True if context and question are tokenized separately (--compress-at context). */
+    /* True if context and question are tokenized separately. */
     bool context_apart;
 } kvd_ruler_settings;
 
 bool kvd_ruler_needs_essay(size_t k);
 
 /*
- * Appends the items of chosen tasks, prompt and answer within s->length tokens, one question each,
- * `id` from 0 per task. Equal settings and tokenizers give equal items; more items keep the first
- * ones. *changes may replace metric, answer tokens and stop text. Fails, naming the task, for a too
- * long shortest item or a missing or empty essay.
+ * Appends items of chosen tasks: prompt and answer within s->length tokens, one question, `id` from
+ * 0. Equal settings give equal items; more keep the first. *changes: metric, answer tokens, stop
+ * text. Fails, naming the task, for a too long item or missing essay.
  */
 int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,
                    kvd_err *err);
 
 /*
- * Writes the items whole or not at all, one JSON object per line with RULER's fields and task, for
- * kvd_benchmark_read. special: token counts include special tokens.
+ * Writes JSON lines with RULER's fields and task, whole or not at all. special: counts special
+ * tokens.
  */
 int kvd_ruler_write(const kvd_benchmark *b, const char *path, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err);

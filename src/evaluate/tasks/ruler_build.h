@@ -26,7 +26,7 @@ enum { KVD_RULER_HOPS = 4, KVD_RULER_CHAIN = KVD_RULER_HOPS + 1, KVD_RULER_COMMO
 typedef struct {
     kvd_ruler_haystack haystack;
     kvd_ruler_kind key, value;
-    /* Hidden keys (names), values per key, and keys that the question asks for. */
+    /* Keys (names), values per key, keys asked for. */
     size_t keys, values, queries;
 } kvd_ruler_needles;
 
@@ -49,9 +49,7 @@ typedef struct {
     kvd_ruler_list adjectives, nouns, verbs;
     kvd_ruler_list essay;
     bool *ends; /* [essay.n] true: the word ends a sentence */
-    /*
-     * vt's solved example: its noise lines, and the line before which each assignment is written.
-     */
+    /* vt's example: noise lines; line of each assignment. */
     size_t example_lines, example_at[KVD_RULER_CHAIN];
 } kvd_ruler;
 
@@ -60,23 +58,20 @@ int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *e
 int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 
 /*
- * Builds an item of size n: essay words, noise lines or distracting needles (needle tasks), noise
- * lines (vt), distinct words (cwe), all words (fwe). *t must be zeroed; the caller releases it also
- * after a failure.
+ * Size n: essay words, noise lines or distracting needles (needle tasks), noise lines (vt),
+ * distinct (cwe) or all (fwe) words. *t must be zeroed; the caller releases it also after a
+ * failure.
  */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
-/*
- * Returns true if fwe's three answer words are more frequent than all others of n words except
- * RULER's filler "...".
- */
+/* Returns true if fwe's three answers are the most frequent words except "...". */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
-/* Builds vt's solved example from n noise lines and stores its assignments' places in *r. */
+/* vt's example of n noise lines; stores assignment places in *r. */
 kvd_ruler_build kvd_ruler_vt_example;
 
-/* Sets index [n] to a permutation by seed and n alone, as RULER restarts its generator per item. */
+/* Permutation of n by seed alone: RULER restarts its generator per item. */
 void kvd_ruler_order(const kvd_ruler *r, size_t n, size_t *index);
-/* Draws k distinct numbers of 0 .. n - 1, rising; `index` has room for n. */
+/* Draws k distinct numbers below n, rising; index [n]. */
 void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index);
 
 extern const char kvd_ruler_noise[];

@@ -47,7 +47,7 @@ static void put_chain(FILE *f, const chain *c, size_t n)
         if (k < KVD_RULER_CHAIN && c->at[k] == i) {
             if (k == 0)
                 fprintf(f, "VAR %s = %d\n", c->name[0], c->value);
-            /* As in RULER, lines that assign a variable end in a blank. */
+            /* As in RULER, these lines end in a blank. */
             else
                 fprintf(f, "VAR %s = VAR %s \n", c->name[k], c->name[k - 1]);
             k++;
@@ -112,9 +112,7 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/*
- * Writes word k of n: adjectives, nouns and verbs of *r or, if too few, hyphenated pairs of nouns.
- */
+/* Writes word k of n: *r's words or, if too few, hyphenated nouns. */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
     const size_t a = r->adjectives.n, b = a + r->nouns.n, nouns = r->nouns.n;
@@ -139,8 +137,8 @@ static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
 /*
- * Draws n words into a numbered list: the first KVD_RULER_COMMON occur `often` times, others
- * `seldom`. *words [words_for(r, n)]: word numbers, freed by the caller.
+ * Numbered list of n words: KVD_RULER_COMMON occur `often` times, others `seldom`. *words
+ * [words_for(r, n)], freed by the caller.
  */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
@@ -243,21 +241,21 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Returns the different words of fwe, with the most frequent one, written as "...". */
+/* Returns fwe's different words, "..." included. */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
     return n > CODED_ANSWERS ? n : 1 + CODED_ANSWERS;
 }
 
-/* Returns the count of rank k >= 1 in n words by Zipf's law, exponent 2. */
+/* Count of rank k >= 1 in n words: Zipf's law, exponent 2. */
 static size_t zipf(size_t n, size_t k)
 {
     static const double zeta_2 = 1.6449340668482264;
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/* Writes shuffled made-up words, rank k zipf(n, k) times; rank 1 is "...". */
+/* Shuffled made-up words, rank k zipf(n, k) times; rank 1: "...". */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

@@ -24,8 +24,8 @@ static bool is_abbreviation(const char *word, size_t n)
 }
 
 /*
- * Returns true if `word` ends in . ! or ?, perhaps with quotes or brackets, is no abbreviation, and
- * `next` is not lower case.
+ * Returns true if `word` ends in . ! or ? (perhaps quoted), is no abbreviation, and `next` is not
+ * lower case.
  */
 static bool ends_sentence(const char *word, const char *next)
 {
@@ -121,8 +121,7 @@ static const char *essay_word(const kvd_ruler *r, size_t i)
 }
 
 /*
- * Writes n essay words (repeated if needed) with needles at depths drawn from 40 equally spaced
- * percentages, 0 to 100.
+ * Writes n essay words, repeated if needed, with needles at depths of 40 percentages from 0 to 100.
  */
 static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
 {
@@ -160,7 +159,7 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
         char key[NEEDLE_WORD], value[NEEDLE_WORD];
         if (i)
             fputc('\n', f);
-        /* RULER inserts needles from the end, so the first one is last. */
+        /* RULER inserts from the end: the first needle is last. */
         if (left && at[h->n - left] == i) {
             put_hidden(f, r, h, --left);
             fputc('\n', f);

@@ -88,7 +88,7 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* Words as numbers, equal for equal words of both texts. */
+/* Words as numbers, shared by both texts. */
 typedef struct {
     /* [n_words] */
     size_t *word;
@@ -160,7 +160,7 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/* Sets in_union[w] for words w of the longest common subsequence that Python's `rouge` finds. */
+/* Sets in_union[w] for the longest common subsequence of Python's `rouge`. */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {
@@ -196,10 +196,7 @@ static double package_f1(double both, double answer, double reference)
     return 2 * (p * r / (p + r + 1e-8));
 }
 
-/*
- * Counts distinct common words; subsequences: only those in a longest common subsequence of a pair
- * of sentences.
- */
+/* Counts distinct common words; subsequences: in longest common subsequences. */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
 {
@@ -259,9 +256,9 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
 
 typedef struct {
     const kvd_characters *a, *b;
-    /* [b->n] True: frequent character, ignored by the search. */
+    /* [b->n] Frequent characters, which the search ignores. */
     bool *popular;
-    /* [b->n + 1] Match lengths before each index of b, for two successive indices of a. */
+    /* [b->n + 1] Match lengths for two successive indices of a. */
     size_t *length[2];
 } matcher;
 
@@ -269,10 +266,7 @@ typedef struct {
     size_t a, b, n;
 } block;
 
-/*
- * Returns the longest common block of a[alo .. ahi-1] and b[blo .. bhi-1]; ties: first in a, then
- * in b.
- */
+/* Longest common block of a[alo .. ahi-1] and b[blo .. bhi-1]; ties: first in a, then b. */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     block best = {alo, blo, 0};
@@ -336,7 +330,7 @@ static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, 
     return ok ? 0 : kvd_no_memory(err, "matches of two texts", 3 * b->n * sizeof(size_t));
 }
 
-/* Returns the first line without backtick, # and //; *len 0 if none. */
+/* First line without backtick, #, //; *len 0: none. */
 static const char *code_line(const char *s, size_t *len)
 {
     s += strspn(s, "\n");

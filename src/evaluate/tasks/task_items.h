@@ -1,7 +1,4 @@
-/*
- * Items of kvdim-tasks made from texts: continue a text, find a hidden number (needle), classify
- * documents.
- */
+/* Items of kvdim-tasks from texts: continuation, hidden number (needle), classification. */
 #ifndef KVD_EVALUATE_TASKS_TASK_ITEMS_H
 #define KVD_EVALUATE_TASKS_TASK_ITEMS_H
 
@@ -19,20 +16,20 @@ typedef enum {
 enum { KVD_TASK_CLASSES = 64 };
 
 /*
- * An item is one sequence of `run`, or n_classes in classify. The cache is compressed after the
- * prompt. In needle and classify, the continuation begins with a question of `lead` tokens.
+ * An item is one sequence, or n_classes (classify). The cache is compressed after the prompt;
+ * continuations of needle and classify begin with `lead` question tokens.
  */
 typedef struct {
     size_t n_items;
-    /* [n_items] Text of each item; the bootstrap draws whole texts. */
+    /* [n_items] Text of each item; bootstrap draws texts. */
     size_t *cluster;
     size_t n_clusters;
-    /* Prompts and continuations, owned; prescribed tokens in needle and classify. */
+    /* Owned; prescribed tokens in needle and classify. */
     kvd_continuations run;
     /* generate: [n_items] text to compare; NULL if none. */
     char **reference;
     size_t *reference_len;
-    /* needle, classify: [run.n_sequences] question tokens before the answer, at least 1. */
+    /* [run.n_sequences] Question tokens before the answer (needle, classify). */
     size_t *lead;
     /* needle: [n_items] depth, 0 .. 1. */
     double *depth;
@@ -46,8 +43,8 @@ typedef struct {
 void kvd_task_items_release(kvd_task_items *items);
 
 /*
- * Makes an item of each sequence with at least prompt + n_new tokens: prompt, then n_new reference
- * tokens. tok NULL: no references. most: 0 means all. Fails if no sequence is long enough.
+ * An item per sequence of at least prompt + n_new tokens, the latter as reference. tok NULL: no
+ * references. most: 0 means all. Fails without items.
  */
 int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
@@ -59,30 +56,26 @@ typedef struct {
     /* Question after every document; NULL for none. */
     const char *ask;
     bool no_special;
-    /* Most tokens of a prompt with its continuation; longer documents lose their end. */
+    /* Most tokens of prompt and continuation; longer documents lose their end. */
     size_t max_len;
     size_t most; /* 0: all documents */
 } kvd_task_documents;
 
-/*
- * Makes one item of each document, followed by the question. Field `reference` has the expected
- * answers.
- */
+/* An item per document, with question. Field `reference`: expected answers. */
 int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d,
                               const char *reference, const kvd_tokenizer *tok, size_t n_new,
                               kvd_err *err);
 
 /*
- * Makes an item of each document, question (or else its last token) and each class. label: field
- * with the class; classes: names "a,b", other labels fail; NULL: all labels in order of occurrence.
+ * An item per document: question (or its last token) and each class. label: class field; classes:
+ * "a,b", others fail; NULL: all labels in order.
  */
 int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, const char *label,
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err);
 
 /*
- * Passkey retrieval (Mohtashami and Jaggi 2023): hides five random digits in at most `most`
- * sequences at n_depths depths, 0 (start) to 1 (end); one depth: the middle. Digits depend on seed,
- * sequence and depth. Shortens texts to max_len tokens.
+ * Passkey retrieval (Mohtashami and Jaggi 2023): five random digits in at most `most` sequences, at
+ * n_depths depths 0 .. 1 (one: the middle). Digits depend on seed, sequence, depth.
  */
 int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                            size_t n_depths, size_t max_len, size_t most, uint64_t seed,

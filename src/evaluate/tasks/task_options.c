@@ -11,10 +11,7 @@
 #include "methods/grid.h"
 #include "model/text/text_options.h"
 
-/*
- * Sets the text of --stop;
- *  is a line feed, \\ a backslash.
- */
+/* Sets the text of --stop, in which \n means a line feed and \\ a backslash. */
 static int add_stop(void *config, const char *text, kvd_err *err)
 {
     kvd_tasks_options *const cfg = config;

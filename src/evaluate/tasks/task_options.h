@@ -8,12 +8,12 @@
 
 enum { KVD_TASKS_FILES = 256 };
 
-/* Names for --target-metric: "score" (benchmark items), then kvd_task_measures; NULL-terminated. */
+/* Names for --target-metric: "score", then kvd_task_measures; NULL-terminated. */
 extern const char *const kvd_target_metric_words[];
 
 typedef struct {
     kvd_inputs_options in;
-    /* From here on, 0 or NULL if the option was not given. */
+    /* 0 or NULL from here on: option not given. */
     size_t generate, needle, items;
     const char *reference, *classify, *classes, *ask;
     const char *benchmark[KVD_TASKS_FILES];
@@ -21,7 +21,7 @@ typedef struct {
     kvd_benchmark_form form;
     kvd_metric metric;
     bool metric_given, resume;
-    /* --target: share of the uncompressed score to keep; NaN: no search. */
+    /* Share of the uncompressed score to keep; NaN: no search. */
     double target;
     const char *target_key; /* NULL: each method's usual parameter */
     int target_metric;
@@ -34,29 +34,23 @@ typedef struct {
     kvd_benchmark_turns turns;
     int chat;
     int gpus; /* 0 if not given */
-    /* This part, from 1, and number of parts; 0 without --part. */
+    /* Part from 1, number of parts; 0 without --part. */
     size_t part, parts;
     kvd_dtype compute;
     bool cache_given; /* false: the program chooses in.cache */
 } kvd_tasks_options;
 
-/* Parses the command line into zeroed *cfg. Wrong usage ends the program with status 2. */
+/* *cfg must be zeroed. Wrong usage ends the program with status 2. */
 void kvd_tasks_parse(int argc, char **argv, kvd_tasks_options *cfg);
 /* Returns true if --benchmark or --ruler was given. */
 bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg);
 void kvd_tasks_options_release(kvd_tasks_options *cfg);
 
-/*
- * Records the options as parameters in `in`->run. chat: template or NULL; engine: name of the
- * generating engine.
- */
+/* chat: template or NULL; engine: name of the generating engine. */
 int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_chat *chat,
                      const char *engine, kvd_err *err);
 
-/*
- * Makes the items of all tasks in zeroed *f. tok NULL (only --generate): generated texts are not
- * compared.
- */
+/* Makes all items in zeroed *f. tok NULL (--generate): texts are not compared. */
 int kvd_tasks_items(const kvd_tasks_options *cfg, kvd_corpus *corpus, const kvd_tokenizer *tok,
                     uint64_t seed, kvd_task_run *f, kvd_err *err);
 

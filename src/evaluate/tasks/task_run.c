@@ -52,10 +52,7 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
     return i;
 }
 
-/*
- * Scores text `mine` against the uncompressed model's `theirs`, perhaps the same array, and against
- * the reference.
- */
+/* Scores `mine` against the uncompressed `theirs` (perhaps the same) and the reference. */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
 {
@@ -123,7 +120,7 @@ static void score_needles(const kvd_task_run *f, kvd_task_result *r, const uint3
     }
 }
 
-/* Returns the class with the largest log probability; the first of equals. */
+/* Returns the most probable class, the first of equals. */
 static size_t choose(const kvd_task_items *items, size_t item, const double *log_p)
 {
     size_t best = 0;
@@ -154,7 +151,7 @@ static void score_classes(const kvd_task_run *f, kvd_task_result *r, const doubl
     }
 }
 
-/* Runs a task's items. reference: the plan is the uncompressed model, compared with itself. */
+/* reference: the uncompressed model, compared with itself. */
 static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const kvd_plan *plan,
                     bool reference, kvd_task_result *r, kvd_progress *progress, kvd_err *err)
 {
@@ -268,7 +265,7 @@ size_t kvd_task_run_sequences(const kvd_task_run *f)
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err)
 {
-    /* The cache has the forward pass's type: keys and values stay unchanged. */
+    /* Keys and values stay unchanged in the forward pass's type. */
     const kvd_plan uncompressed = {.type = spec->compute};
     kvd_generator_spec sized = *spec;
     size_t longest = 1;
@@ -332,10 +329,7 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     return status;
 }
 
-/*
- * Ratio of sums of measure m with bootstrap interval: (*r minus *less, unless NULL) / (*of, or
- * NULL: number of items).
- */
+/* Sums of measure m, with bootstrap: (*r - *less, unless NULL) / (*of, or NULL: items). */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,
                     kvd_interval *out, kvd_err *err)

@@ -1,7 +1,4 @@
-/*
- * Runs the items of every task (task_items.h) once uncompressed and with compressed caches, and
- * measures each item.
- */
+/* Runs the items of every task once uncompressed and with compressed caches. */
 #ifndef KVD_EVALUATE_TASKS_TASK_RUN_H
 #define KVD_EVALUATE_TASKS_TASK_RUN_H
 
@@ -35,18 +32,18 @@ typedef enum {
 typedef struct {
     kvd_task_task task;
     const char *name, *units, *long_name;
-    /* True if compared with the uncompressed output; false: with right answers. */
+    /* True: against uncompressed output; false: right answers. */
     bool own;
 } kvd_task_measure_info;
 extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];
 
 typedef struct {
-    /* One value per item; NULL if the task was not run; NaN without reference text or tokenizer. */
+    /* Per item; NULL: task not run; NaN: no reference text or tokenizer. */
     double *value[KVD_N_FREE_MEASURES];
     /* generate: [n_items][n_new] */
     uint32_t *token;
     double seconds;
-    /* Cache bytes / uncompressed 16-bit bytes, mean over decode steps; NaN without steps. */
+    /* Cache bytes / uncompressed 16-bit bytes, mean over steps. */
     double cache_share;
     /* Bytes that a decode step reads / uncompressed 16-bit bytes. */
     double read_share;
@@ -57,7 +54,7 @@ typedef struct {
     /* Items of each task; n_items is 0 if the task is not wanted. */
     kvd_task_items items[KVD_N_FREE_TASKS];
     kvd_task_result reference; /* uncompressed model */
-    /* Finished sequences; set by the caller, borrowed; NULL: nothing is saved. */
+    /* Borrowed, set by the caller; NULL: nothing is saved. */
     kvd_journal *journal;
     /* Private fields follow. */
     const kvd_config *config;
@@ -73,43 +70,39 @@ typedef struct {
 } kvd_task_run;
 
 /*
- * Runs the uncompressed model on the caller's items; computes spec->max_len. The tokenizer must
- * outlive *f. *f can be released after a failure.
+ * Runs the uncompressed model; sets spec->max_len. The tokenizer must outlive *f. *f can be
+ * released after a failure.
  */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
 
-/* Returns the number of sequences that one compression setting runs. */
+/* Returns the sequences of one setting. */
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
- * Runs all items with the open plan; name: the setting in the journal. Fails if counted bytes show
- * no compression. *r: zeroed, or of an earlier call with *f; released with kvd_task_result_release.
+ * Runs all items; name: in the journal. Fails if counted bytes show no compression. *r: zeroed or
+ * of an earlier call; release with kvd_task_result_release.
  */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);
 void kvd_task_result_release(kvd_task_result *r);
 
 /*
- * Fills zeroed *mean with the means of each item over n results of different seeds; seconds are
- * sums. spread[m]: standard deviation of the mean over seeds. The caller releases *mean, also after
- * a failure.
+ * Means per item over n results of different seeds; seconds are sums. spread[m]: standard deviation
+ * over seeds. The caller releases zeroed *mean, also after a failure.
  */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);
 
 /*
- * Mean over items of measure m in *r, minus *less unless NULL; bootstrap over clusters (items of
- * one text). NaN if an item has no value.
+ * Mean of measure m in *r, minus *less unless NULL; bootstrap over texts. NaN if an item has no
+ * value.
  */
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/*
- * Divides the mean of measure m by the uncompressed one, resampling clusters (items of one text)
- * jointly. Fails if that is 0.
- */
+/* Mean of measure m / uncompressed mean, resampled jointly by text. Fails if that is 0. */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);
 

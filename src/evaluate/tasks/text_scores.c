@@ -6,8 +6,8 @@
 #include "evaluate/tasks/characters.h"
 
 /*
- * Returns the lower case of the first character if in [a-z0-9], else a space. Beyond ASCII: U+0130
- * (i) and U+212A, the kelvin sign (k).
+ * Lower case of the first character if in [a-z0-9], else a space. U+0130: i; U+212A (kelvin sign):
+ * k.
  */
 static char word_character(const char *s, size_t n, size_t *width)
 {
@@ -56,7 +56,7 @@ static int words_of(const char *s, size_t n, words *w, kvd_err *err)
             if (!used || !w->text[used - 1])
                 w->word[w->n++] = w->text + used;
             w->text[used++] = c;
-            /* The lower case of U+0130 is i and a combining dot, which ends the word. */
+            /* U+0130 becomes i and a combining dot, which ends the word. */
             if (width == 2)
                 w->text[used++] = '\0';
         } else if (used && w->text[used - 1]) {
@@ -99,7 +99,7 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
     return status;
 }
 
-/* Edit distance by Wagner and Fischer; row [m + 1] is scratch. */
+/* Wagner and Fischer's edit distance; scratch row [m + 1]. */
 static size_t distance(const uint32_t *a, size_t n, const uint32_t *b, size_t m, size_t *row)
 {
     for (size_t j = 0; j <= m; j++)

@@ -1,6 +1,6 @@
 /*
- * Generates with the CUDA engine in bf16: prompts share iterations, then each iteration is a decode
- * step of all sequences. Bytes as in methods/sequence_cache.h.
+ * Generates with the CUDA engine in bf16: shared iterations for prompts, then decode steps of all
+ * sequences.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,8 +19,7 @@
 enum { PAGE = 64 };
 
 /*
- * A group has 1 / GROUPS of all sequences, within LEAST_SLOTS and MOST_SLOTS, independent of the
- * number of GPUs that share the groups.
+ * Slots of a group: 1 / GROUPS of all sequences within limits, independent of the number of GPUs.
  */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
@@ -47,16 +46,13 @@ typedef struct {
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
-    /*
-     * KV heads of all layers, and of layers in engine->count: all but those with a window and no
-     * method.
-     */
+    /* KV heads of all layers; of those in engine->count (not: window without method). */
     double heads, counted_heads;
-    /* Bits of K and V of a token before quantisation, in `counted_heads`. */
+    /* Bits of K and V of a token before quantisation. */
     double row_bits;
-    /* Bits of K and V of a token of a layer, uncompressed. */
+    /* Bits of K and V of a token and layer, uncompressed. */
     double dense_bits;
-    /* Bits per cached token in addition to K and V (kvd_plan_entry_bits). */
+    /* Bits per token in addition to K and V (kvd_plan_entry_bits). */
     double entry_bits;
     kvd_stepwise_account account;
 } by_engine;
@@ -76,7 +72,7 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /* Cuts off ": use ...", advice for GPU-only programs; here the CPU path runs instead. */
+        /* Cuts off ": use ...", advice for GPU-only programs. */
         if (advice)
             *advice = '\0';
         return -1;
@@ -96,7 +92,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
     /* cut: K is projected after RoPE, then quantised. */
     const bool rebuilds = p->dims && p->dims->rebuild, cut = p->bits && p->dims && !rebuilds;
-    /* Copies of a prompt follow it in position. */
+    /* Copies follow the prompt in position. */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const char *reason = NULL;
     kvd_err err = {""};
@@ -120,9 +116,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     return !reason;
 }
 
-/*
- * Returns the bits of K and V of a token in a layer before quantisation; shared latents count once.
- */
+/* Returns the bits of K and V of a token before quantisation; shared latents count once. */
 static double layer_bits(const by_engine *e, int layer)
 {
     const kvd_plan *const p = e->plan;
@@ -145,13 +139,13 @@ static size_t rows_held(const by_engine *e, int layer, size_t rows)
     return window && window < rows ? window : rows;
 }
 
-/* Returns true if the layer has a window and no method changes its tokens. */
+/* Returns true if the layer has a window and no method. */
 static bool holds_window(const by_engine *e, int layer)
 {
     return !e->plan->bits && rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
 }
 
-/* Returns the bits of `rows` tokens in layers that engine->count skips (holds_window). */
+/* Returns the bits of layers that engine->count skips. */
 static double window_bits(const by_engine *e, size_t rows)
 {
     double sum = 0;
@@ -177,8 +171,8 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 }
 
 /*
- * Returns the quantised keys and values of n tokens: not the newest, nor (unless tokens are
- * dropped) the exact first ones.
+ * Returns the quantised rows of n tokens: without the newest and (unless tokens are dropped) exact
+ * first ones.
  */
 static size_t coded(const by_engine *e, size_t n)
 {
@@ -194,13 +188,13 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/* Returns true if all prompt tokens are projected and count as pruned in kvd_stepwise_account. */
+/* Returns true if projected prompt tokens count as pruned. */
 static bool cuts_prompts(const by_engine *e)
 {
     return e->plan->channels && !e->plan->channels->prune;
 }
 
-/* Adds n processed tokens of a slot to e->account, and the bits read if `step`. */
+/* Adds n tokens to e->account, and the bits read if `step`. */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
@@ -208,7 +202,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /* In a decode step, a token leaves the window before the step reads. */
+    /* Tokens leave the window before the step reads. */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
@@ -221,7 +215,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += is->bits + window;
     a->entries += is->entries * e->entry_bits + is->side;
     a->dense += dense_bits(e, s->rows);
-    /* A decode step also reads the uncompressed K and V of its own token. */
+    /* A step also reads its own token uncompressed. */
     a->peak += was.bits + e->row_bits + window;
     a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
                is->unread * e->row_bits - is->unseen;
@@ -241,10 +235,7 @@ static void count_rows(by_engine *e)
     e->entry_bits = e->plan->tokens ? e->counted_heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
-/*
- * Returns how many sequences from `first` on, up to `most`, fit into `room` pages and the window
- * pages; at least 1.
- */
+/* Returns the sequences from `first` on that fit into the pages; at least 1. */
 static size_t fitting(const kvd_engine_facts *f, const kvd_continuations *c, size_t first,
                       size_t most, size_t room)
 {
@@ -272,10 +263,7 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
     return fitting(f, c, first, n, f->pages);
 }
 
-/*
- * If pages lacked room for outliers or code streams, opens an engine with more; a head's numbers
- * bound both.
- */
+/* Opens an engine with more room for outliers or code streams, up to a head's numbers. */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {
     by_engine *const e = of(p);

@@ -1,6 +1,6 @@
 /*
- * Forward pass on a GPU in float32 or bf16 with attention on the CPU (model/pass/cuda/host_hook.h),
- * for a cache in host memory.
+ * Forward pass on a GPU with attention on the CPU (model/pass/cuda/host_hook.h), for a cache in
+ * host memory.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,9 +21,9 @@ typedef struct {
     /* Tokens for which an open `forward` has memory. */
     size_t room;
     kvd_device_memory memory;
-    /* GPU [max_tokens][d_model]: hidden states after the final norm. */
+    /* GPU [max_tokens][d_model]: final hidden states. */
     float *hidden;
-    /* GPU [max_tokens][d_model]: hidden states of each sequence's last token. */
+    /* GPU [max_tokens][d_model]: final states of last tokens. */
     float *last;
     float *logits;
 } gpu_pass;
@@ -42,7 +42,7 @@ static void release(kvd_generate_pass *p)
     free(g);
 }
 
-/* Opens the pass with `times` times the usual memory, unless it has that. */
+/* Opens the pass with `times` times the usual memory. */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
@@ -60,7 +60,7 @@ static int make_room(gpu_pass *g, size_t times, kvd_err *err)
     return g->forward ? 0 : -1;
 }
 
-/* NULL `hidden`: runs only up to the attention of the last layer. */
+/* NULL `hidden`: ends after the last attention. */
 static int run_with(gpu_pass *g, const kvd_batch *b, kvd_attention *inner, float *hidden,
                     kvd_err *err)
 {
@@ -110,10 +110,7 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     return 0;
 }
 
-/*
- * Returns true if routed experts would leave less than an eighth of free GPU memory, so they must
- * be streamed.
- */
+/* Streams routed experts that would leave less than 1/8 of free GPU memory. */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
 {
@@ -127,7 +124,7 @@ static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_s
 
 void kvd_generate_use_gpu(const kvd_generator_spec *s)
 {
-    /* An error of cudaSetDevice is found by the next CUDA call. */
+    /* The next CUDA call reports errors of cudaSetDevice. */
     (void)cudaSetDevice(s->first_gpu);
 }
 
