@@ -56,7 +56,6 @@ cudaError_t launch(const void *x, size_t ld, kvd_dtype store, size_t n, size_t w
     return cudaGetLastError();
 }
 
-/* One thread only; its time is the launch latency. */
 __global__ void stamp_kernel(unsigned long long *to)
 {
 #if __CUDA_ARCH__ >= 900

@@ -21,7 +21,10 @@ int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer 
  */
 bool kvd_gpu_fold_packs(const kvd_config *c);
 
-/* Computes to [r][columns] = A^T W; row-major A [rows][r] is `a`, W [rows][columns] is `from`. */
+/*
+ * Writes A^T W [r][columns] to `to`, with row-major A [rows][r] in `a` and W [rows][columns] in
+ * `from`.
+ */
 int kvd_gpu_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, const void *a,
                          const void *from, void *to, kvd_err *err);
 /* Replaces W_O by W_O B_v^T, with b_v of `c`. Scratch: temp [d_model][n_heads * d_head]. */

@@ -22,7 +22,7 @@ typedef struct kvd_gpu_method kvd_gpu_method;
 
 typedef struct {
     int layer;
-    /* QKV output as kvd_append_args.x; after RoPE unless hook.wants_raw. */
+    /* Output of the QKV product, after RoPE unless hook.wants_raw is set. */
     const void *x;
     size_t ld;
     /* Keys before RoPE, ld_pre elements per token; NULL unless hook.wants_pre. */
@@ -46,9 +46,7 @@ typedef struct {
     kvd_attn_map map;
     /* Largest number of requests of an iteration, times n_kv_heads. */
     size_t rows;
-    /*
-     * Device [layers][rows]: cached tokens, new one included; layers as kvd_paged_cache.kind_index.
-     */
+    /* Device [layers][rows]: number of cached tokens, including the new one. */
     const int32_t *kv_len;
     /* Device [1]: elements before the padding, n_kv_heads per decode step. */
     const int32_t *live;
@@ -73,13 +71,16 @@ struct kvd_gpu_method {
      * and `bits`. NULL: none.
      */
     const bool *skips;
-    /* True if timing may read unwritten slots; `make` fills them with realistic numbers. */
+    /*
+     * True if timing runs may read slots that were never written; `make` must fill them with
+     * realistic numbers.
+     */
     bool anywhere;
     /* True if the method cannot process a prompt in several chunks. */
     bool whole_prompts;
     /* True if iterations of decode steps alone need no call of `attended`. */
     bool attended_prompts;
-    /* Bit p: this method itself times phase p (enum kvd_phase). */
+    /* Bit p is set if this method itself times phase p (enum kvd_phase). */
     unsigned apart;
     /*
      * Page tables of single KV heads, or NULL. `appended` copies new K and V there from the slot's
@@ -88,7 +89,7 @@ struct kvd_gpu_method {
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
-    /* Bytes per page number beyond bf16 pages: layers without, and with, a sliding window. */
+    /* Bytes per page, excluding bf16 pages: in layers without and with a sliding window. */
     size_t page_bytes, near_page_bytes;
     /* Bytes per slot, summed over layers. */
     size_t slot_bytes;
@@ -100,7 +101,9 @@ struct kvd_gpu_method {
     /* Device [steps][n_heads]: ln of decode steps' softmax denominators. */
     float *lse_steps;
 
-    /* Called on the host before and after an iteration. `begin` may refuse it. */
+    /*
+     * Called on the host before and after an iteration; `begin` fails if the method cannot run it.
+     */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     /*
@@ -123,7 +126,10 @@ struct kvd_gpu_method {
     void (*drop)(kvd_gpu_method *m, size_t slot);
     /* Returns the compressed bytes of all slots. */
     double (*held)(const kvd_gpu_method *m);
-    /* Returns a slot's bits beyond kvd_plan_entry_bits. NULL: all tokens have the cache's type. */
+    /*
+     * Returns a slot's bits, without those that kvd_plan_entry_bits counts. NULL: all tokens have
+     * the cache's data type.
+     */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
     /*
      * Returns the part of `bits` of tokens that left the sliding window in the latest step. NULL:
@@ -132,8 +138,8 @@ struct kvd_gpu_method {
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
      * For methods whose steps read part of the cache.
-     * *side: bits of the choice, not in `bits`. *unread: skipped tokens, mean over KV heads and
-     * layers.
+     * *side: bits of side information for choosing tokens, not part of `bits`. *unread: skipped
+     * tokens, mean over KV heads and layers.
      * NULL: steps read everything.
      */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
@@ -162,7 +168,7 @@ enum {
     KVD_GPU_WINDOWS = 1,
     KVD_GPU_SINKS = 2,
     KVD_GPU_SCALE = 4, /* a scale of scores other than 1 / sqrt(d_head) */
-    KVD_GPU_WIDE = 8   /* more than KVD_WIDTH_NARROW dimensions */
+    KVD_GPU_WIDE = 8   /* heads of more than KVD_WIDTH_NARROW dimensions */
 };
 
 /* GPU code of the methods whose kvd_method_info.gpu points to it. */
@@ -177,7 +183,7 @@ typedef struct kvd_gpu_kind {
      */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;
-    /* Returns true if the plan runs. NULL: always. */
+    /* Returns true if this code can run the plan. NULL: always. */
     bool (*runs)(const kvd_plan *plan);
     /*
      * Returns true if text can be generated: prompts attend uncompressed; `entries` and `bits`
@@ -193,7 +199,7 @@ typedef struct kvd_gpu_kind {
                 kvd_err *err);
 } kvd_gpu_kind;
 
-/* Returns the plan's first method, by axis, or NULL. */
+/* Returns the name of the plan's first method, in the order of the axes, or NULL. */
 const char *kvd_gpu_method_name(const kvd_plan *plan);
 
 /* Returns NULL if no GPU code runs the plan. */
@@ -201,13 +207,13 @@ const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
 /* Returns why tensor-parallel GPUs cannot divide the KV heads, or NULL. */
 const char *kvd_gpu_heads_joined(const kvd_plan *plan);
-/* Returns NULL, as kvd_gpu_kind.joins_heads of methods with separate KV heads. */
+/* Returns NULL. For kvd_gpu_kind.joins_heads of methods whose KV heads can be divided. */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
 /* Fails if the GPU code lacks a feature of the model for requests of max_len tokens. */
 int kvd_gpu_method_check(const kvd_plan *p, const kvd_config *c, size_t max_len, kvd_err *err);
 
-/* Returns a method of the plan outside the tokens axis, or NULL. */
+/* Returns the name of a method of the plan that is not on the tokens axis, or NULL. */
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 
 /*

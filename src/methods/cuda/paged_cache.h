@@ -17,12 +17,12 @@
 /* Attention tiles of prompts, shared by layers with equal head dimensions. */
 typedef struct {
     kvd_prefill_tile *tile;
-    /* [CTAs + 1] First tile of each CTA, unless tiles are queued. */
+    /* [CTAs + 1] First tile of each CTA, unless CTAs take tiles from a queue. */
     int32_t *first;
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Index in work_map of these tiles; -1: no tiles. */
+    /* Index in work_map of the head layout for which the tiles were made; -1: no tiles. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -36,9 +36,9 @@ typedef struct kvd_paged_cache {
     const float *cosine, *sine;
     kvd_step_batch *batch;
     kvd_pages *pages;
-    kvd_pages *near; /* layers with a sliding window */
+    kvd_pages *near; /* pages of layers with a sliding window */
     size_t window;   /* tokens; 0 if none is shorter than max_len */
-    /* [n_layers] Index among layers with, or without, a window. */
+    /* [n_layers] Index of each layer among those with (or without) a window. */
     int *kind_index;
     int n_full;
     kvd_clock *clock;
@@ -49,8 +49,8 @@ typedef struct kvd_paged_cache {
      */
     bool exact_prompts;
     /*
-     * Set by kvd_paged_cache_init, in place of exact_prompts, if the plan rebuilds keys: the method
-     * handles prompts.
+     * True if the method itself lets prompts attend to unprojected K and V. Set by
+     * kvd_paged_cache_init if the plan rebuilds keys.
      */
     bool exact_method;
     /* Key outliers of a KV head per page; 0: default. Set before kvd_paged_cache_init. */
@@ -84,27 +84,27 @@ typedef struct kvd_paged_cache {
     /* [n_step_works] */
     void **workspace;
     /*
-     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task by decode steps; -1: not
-     * computed.
+     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task for each number of decode steps;
+     * -1: not computed.
      */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
-    /* Tiles of prompts: without, with a window. */
+    /* Tiles of prompts, for layers without and with a window. */
     kvd_paged_prompts prompts[2];
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
     /*
-     * Bytes per page number over layers without a window, with whole_pool; one_layer: the largest
-     * layer.
+     * Bytes per page in all layers without a window (with one_layer: in the largest), including
+     * whole_pool.
      */
     size_t page_bytes;
-    /* Part of page_bytes of layers with own pages despite method->one_layer. */
+    /* Part of page_bytes for layers with pages of their own although one_layer is set. */
     size_t kept_page_bytes;
     /* Bytes per page number of `near`. */
     size_t near_page_bytes;
 } kvd_paged_cache;
 
-/* Returns a layer's sliding window in tokens; 0: none below max_len. */
+/* Returns a layer's sliding window in tokens, or 0 if no window is below max_len. */
 size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
 /*
  * `*c` must be zeroed, except attention, exact_prompts and outliers. batch, pages, near and clock
@@ -123,8 +123,8 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Work lists divide n decode steps between CTAs. The caller copies the _works_bytes bytes of
- * _describe to the device; _plan queues the launch that makes the lists.
+ * kvd_paged_cache_plan queues the launch that makes work lists, which divide n decode steps between
+ * CTAs. Its input are the bytes of kvd_paged_cache_describe, which the caller copies to the device.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -132,8 +132,9 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
                          kvd_err *err);
 
 /*
- * _put stores new K and V and ends the timed phases up to KVD_PHASE_APPEND. _attend writes steps,
- * then prompts, o_pitch elements per token; the caller must end phase `*open`.
+ * kvd_paged_cache_put stores new K and V and ends the timed phases up to KVD_PHASE_APPEND.
+ * kvd_paged_cache_attend writes steps, then prompts, o_pitch elements per token; the caller must
+ * end phase `*open`.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -141,11 +142,15 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /* Returns a layer's attention-sink logits on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
-/* For methods: stores decode steps in pages of `pool`, listed in table [steps][max_pages]. */
+/*
+ * Stores new K and V, those of decode steps in pages of `pool` that table [steps][max_pages] lists.
+ * For methods.
+ */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
 /*
- * Memory for new K and V: step b becomes token kv_len[b] - 1 in `pool`, pages table [steps][pitch].
+ * Memory for new K and V: step b becomes token kv_len[b] - 1 in the pages of `pool` that table
+ * [steps][pitch] lists.
  */
 typedef struct {
     void *pool;

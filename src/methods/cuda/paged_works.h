@@ -23,7 +23,7 @@ kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
 const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c);
 /* Returns the pages of layers with a window if `map` has one, else of layers without. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
-/* Returns the requests' tokens, for layers of this layout. */
+/* Returns the numbers of tokens of the requests, for layers of this layout. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);
 
 #endif

@@ -30,11 +30,11 @@ typedef struct {
     int32_t *table;
     int32_t *device;
     struct {
-        /* Serial of the slot that this row lists; 0: idle page only. */
+        /* Serial of the slot whose pages this row lists; 0: only the idle page. */
         uint64_t serial;
         size_t filled;
     } * row;
-    /* Changed rows: first, one after the last, pages of the longest. */
+    /* First changed row, one after the last, and pages of the longest changed row. */
     size_t dirty_first, dirty_end, dirty_pages;
 } kvd_pages;
 
@@ -50,8 +50,8 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages);
  */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
- * As kvd_pages_hold, without pages of only tokens before `from`. If `from` falls below freed pages,
- * frees all pages first.
+ * kvd_pages_hold for a slot whose tokens before `from` are no longer read: pages with only these
+ * are freed or not assigned. If `from` decreases below freed pages, frees all pages first.
  */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);

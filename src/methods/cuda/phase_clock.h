@@ -15,11 +15,11 @@
 
 typedef struct {
     bool on;
-    /* Most records, and records so far without the start. */
+    /* Largest number of records; number of records so far, without the start. */
     size_t capacity, n;
     /* [capacity] %globaltimer: device memory, pinned memory. */
     unsigned long long *device, *host;
-    uint8_t *phase; /* [capacity] phase that ends */
+    uint8_t *phase; /* [capacity] phase that ends at each record */
 } kvd_clock;
 
 /*

@@ -14,17 +14,21 @@
 typedef struct {
     /* [max_slices] Cached tokens, including new ones. */
     int32_t *kv_len;
-    /* [max_slices] Token ids of decode steps, without prompts. */
+    /* [max_slices] Token ids of decode steps, if there are no prompts. */
     uint32_t *step_id;
     uint32_t *step_at;
-    /* [max_slices] Cache slot; padding: the slot after the last. */
+    /* [max_slices] Cache slot of each request; padding has the slot after the last. */
     int32_t *slot;
-    /* [max_slices] Tokens including dropped ones, read in layers with a sliding window. */
+    /*
+     * [max_slices] Tokens of each request, including dropped ones, for layers with a sliding
+     * window.
+     */
     int32_t *seq_len;
     /* [1] Decode steps before the padding. */
     int32_t *live;
     /*
-     * [max_slices] New tokens, and index of the first in the batch (prompts: among prompt tokens).
+     * [max_slices] Number of new tokens of each request, and index of the first in the batch (for
+     * prompts: among prompt tokens).
      */
     int32_t *q_len, *start;
     /* [max_slices] First row in the blocked layout of Q. */

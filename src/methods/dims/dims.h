@@ -53,7 +53,7 @@ typedef struct kvd_dims {
  */
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Returns true for squared gradients (--fisher). NULL: never. */
+    /* Returns true if the method needs squared gradients (--fisher). NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
     /*
      * Returns true if random projections (setup.drawn) get widths from pairs `sigma` in
@@ -71,7 +71,7 @@ typedef struct {
     int layer, kv_head;
     /* Query heads of the KV head; channels of a key. */
     size_t group, d;
-    /* Prompt tokens; floats per token of queries. */
+    /* Number of prompt tokens; floats from one token's queries to the next. */
     size_t n_q, ldq;
     /* Queries after RoPE, [n_q][group][d]. */
     const float *q;
@@ -114,7 +114,8 @@ typedef struct {
     bool shared;
 } kvd_channels_method;
 /*
- * think and strawman are methods; online=1 and explicit=1 add the others to a method such as zack.
+ * think and strawman are methods of their own; online=1 and explicit=1 add the last two to a method
+ * such as zack.
  */
 extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
     kvd_channels_explicit;

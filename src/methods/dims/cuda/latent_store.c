@@ -27,8 +27,8 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
 }
 
 /*
- * Host tables. head: one per KV head; run: page offset of every 8 latent elements; source: offset
- * in the copied array, if s->wide.
+ * Fills host tables: head, one per KV head; run, page offset of every 8 latent elements; source,
+ * their offset in the copied array (s->wide).
  */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
@@ -50,7 +50,7 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    /* A token's row: K latents of all groups, then V latents; s->joint: once. */
+    /* A token's row holds the K latents of all groups, then the V latents unless s->joint. */
     for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8) {

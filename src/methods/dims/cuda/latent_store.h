@@ -20,7 +20,7 @@ typedef struct {
     int *matrix[2];
     const void *up;
     bool applies_rope;
-    /* Elements of a page of latents; the layer's element offset in the pool. */
+    /* Elements of a page of latents; element offset of the layer's first page in the pool. */
     size_t page, at;
     int first_run, n_runs, max_rank;
     /* Elements per token: sum of all ranks, K and V. */
@@ -50,7 +50,7 @@ typedef struct {
     uint16_t *pool;
     /* Bytes of a page in all layers (one_layer: the largest). */
     size_t page_bytes;
-    /* Bytes of a token in all layers: of the first n_sink, and later. */
+    /* Bytes of a token in all layers: of the first n_sink tokens, and of later ones. */
     double sink_bytes, token_bytes;
     uint32_t n_sink;
     /* True if each slot has its own projections. */
@@ -71,7 +71,7 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
                           kvd_err *err);
 void kvd_latent_store_release(kvd_latent_store *s);
 
-/* Returns new tokens of the first n decode steps or, with `prompts`, prompts. */
+/* Returns the new tokens of the first n decode steps or, with `prompts`, of the first n prompts. */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompts, size_t n);
 /* Sets the tables and pool of `*a`; the caller sets the queries. */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
@@ -106,8 +106,8 @@ typedef struct {
 } kvd_latent_codes;
 
 /*
- * Makes the tables of method allot; dims: this GPU's KV heads. Call after kvd_latent_store_init.
- * The caller must free c->layer, also after a failure.
+ * Makes the tables of method allot; dims: projections of this GPU's KV heads. Call after
+ * kvd_latent_store_init. The caller must free c->layer, also after a failure.
  */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
                           const kvd_dims *dims, cudaStream_t stream, kvd_err *err);
@@ -115,8 +115,8 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
 /*
- * _put codes new tokens from pages of latents. _restore decodes decode steps' other tokens into
- * these pages.
+ * kvd_latent_codes_put codes new tokens from the pages of latents. kvd_latent_codes_restore decodes
+ * the other tokens of decode steps into these pages.
  */
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
@@ -142,8 +142,8 @@ int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory
                            cudaStream_t stream, kvd_err *err);
 void kvd_latent_solver_close(kvd_latent_solver *s);
 /*
- * Queues: matrices become eigenvectors, column-major, eigenvalues rising. host_info [n]: 0 or
- * cuSOLVER's error.
+ * Queues the replacement of the matrices by their eigenvectors, column-major, in rising order of
+ * eigenvalues. host_info [n]: 0 or cuSOLVER's error.
  */
 int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_info,
                           cudaStream_t stream, kvd_err *err);

@@ -554,7 +554,7 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    /* With parts, two CTAs per SM take equal times: one wave. */
+    /* If B is loaded in parts, all CTAs take equal times, so the grid is one wave. */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

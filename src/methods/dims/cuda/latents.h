@@ -37,7 +37,9 @@ typedef struct {
 typedef struct {
     int32_t n, max_pages;
     int32_t most; /* upper bound of every q_len */
-    /* Device [n]: first row, new tokens, all tokens; [n][max_pages]. */
+    /*
+     * Device [n]: first row, new tokens and all tokens of each request; page_table [n][max_pages].
+     */
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
 
@@ -90,7 +92,7 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
-    /* Newest tokens to skip; nonzero: rows from these on stay unchanged. */
+    /* Number of newest tokens to skip. If nonzero, rows from these on stay unchanged. */
     int32_t newest;
     /* Device: kv_len [n], page_table [n][max_pages]. */
     const int32_t *kv_len, *page_table;
@@ -126,8 +128,8 @@ typedef struct {
 } kvd_latent_restore_args;
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /*
- * kvd_latent_joins: compute capability 9.0, 128 dimensions per head, even number of heads.
- * kvd_latent_restore_joint fails for slots, positions, biases or gains.
+ * kvd_latent_joins returns true on compute capability 9.0 for 128 dimensions per head and an even
+ * number of heads. kvd_latent_restore_joint fails for slots, positions, biases or gains.
  */
 bool kvd_latent_joins(int32_t n_kv_heads, int32_t d_head);
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
@@ -186,7 +188,7 @@ typedef struct {
     kvd_latent_slices s;
     const int32_t *q_start; /* device [s.n]: each prompt's first token in `level` */
     const uint8_t *level;   /* device: bits of each prompt token */
-    uint8_t important;      /* bit of `level`: token keeps all columns */
+    uint8_t important;      /* bit of `level`, set if a token keeps all columns */
     /* Device [n]: columns that less important tokens keep. */
     const kvd_latent_basis *low;
     int32_t n, wide;
@@ -199,7 +201,7 @@ cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stre
 enum { KVD_LATENT_CODE_BITS = 8 };
 typedef struct {
     int32_t place; /* element offset in a page, for the page's first token */
-    /* First bit in the token's code, and bits; 0 bits: `mean`. */
+    /* First bit in the token's code, and number of bits; with 0 bits, the number is `mean`. */
     int32_t bit, bits;
     int32_t side; /* 0: K, 1: V */
     /* x is coded as the level nearest to (x - mean) / deviation. */

@@ -15,7 +15,9 @@ __device__ __forceinline__ uint16_t bf16_of(float x)
     return static_cast<uint16_t>(pack<true>(x, 0));
 }
 
-/* One CTA per matrix. left: squared length of unit vectors outside the earlier span. */
+/*
+ * One CTA per matrix. left: squared length of each unit vector outside the span of earlier columns.
+ */
 __global__ void __launch_bounds__(THREADS)
     complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
              const __grid_constant__ kvd_latent_rows rows)
@@ -137,7 +139,7 @@ __device__ __forceinline__ uint32_t *words_of(const kvd_latent_code_args &a, int
                static_cast<size_t>(a.words);
 }
 
-/* A CTA codes token after token, a thread one number. */
+/* A CTA codes one token after another; a thread codes one number. */
 __global__ void __launch_bounds__(THREADS)
     code_tokens(const __grid_constant__ kvd_latent_code_args a)
 {

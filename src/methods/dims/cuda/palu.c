@@ -21,9 +21,9 @@ typedef struct {
     bool direct;
     /* Offsets of A [heads * d_head][rank] of all groups, for K and V. */
     size_t down[2];
-    /* Offsets of B^T, and of key B in the fused kernel's order. */
+    /* Offsets of B^T of K and V, and of B of K in the fused kernel's order. */
     size_t up, up_pair;
-    /* Offset of value B [rank][d_head], not transposed. */
+    /* Offset of the matrices B_v [rank][d_head], not transposed. */
     size_t back;
 } kvd_palu_layer;
 
@@ -46,7 +46,7 @@ typedef struct {
     size_t rows_pitch;
     int n_clusters;
     void *workspace;
-    uint16_t *o; /* attention output in value latents: [max_slices][n_heads * rank_v] */
+    uint16_t *o; /* attention output as latents: [max_slices][n_heads * rank_v] */
     /* Device [n_layers][3][n_heads] pointers: B_v [rank_v][d_head], part of `o`, output. */
     const void **factor;
 } kvd_palu;
@@ -195,7 +195,7 @@ static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
     return 0;
 }
 
-/* Multiplies W_K and W_V by A if `folded`, W_O by value B if direct. */
+/* Multiplies W_K and W_V by A if `folded`, and W_O by B_v in layers with kvd_palu_layer.direct. */
 static int fold(const kvd_palu *p, kvd_err *err)
 {
     const kvd_paged_cache *const c = p->method.cache;

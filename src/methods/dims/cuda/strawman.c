@@ -276,7 +276,7 @@ static int make_shared(strawman *s, cudaStream_t stream, kvd_err *err)
     return status;
 }
 
-/* Random matrices, for timing. */
+/* Fills the matrices with random numbers, for timing. */
 static int make_matrices(strawman *s, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t n = slots * s->store.matrix_slot;

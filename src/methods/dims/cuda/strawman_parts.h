@@ -40,7 +40,10 @@ typedef struct {
     size_t matrix_kept, token_kept;
     /* Device [slots][n_layers]: projections of all heads, K first. */
     uint16_t *matrix;
-    /* Device [n][d_head][wide] zero-padded, per prompt or (shared) layer. NULL: equal ranks. */
+    /*
+     * Device [n][d_head][wide] zero-padded matrices per prompt or, if shared, per layer. NULL if
+     * all ranks are equal.
+     */
     uint16_t *padded;
     /* Device [max_tokens][n][d_head] K and V of prompts. */
     uint16_t *rows;
@@ -54,7 +57,7 @@ typedef struct {
     kvd_latent_solver solver;
     /* Pinned [max_slices][n_layers][n] decomposition status. */
     int *host_info;
-    size_t prompts; /* in the running iteration */
+    size_t prompts; /* number of prompts in the iteration */
     kvd_strawman_levels levels;
 } kvd_strawman;
 

@@ -24,8 +24,8 @@ extern "C" {
 /* Requests of a batch and stored pages of one or two layers; device memory. */
 typedef struct {
     int32_t n, max_pages, n_sms;
-    int32_t n_kv_heads, d_head; /* numbers of K and of V per head: d_head */
-    /* [n] Cached tokens, including new ones; slot. */
+    int32_t n_kv_heads, d_head; /* d_head: numbers of K (and of V) per KV head */
+    /* [n] Number of cached tokens, including new ones, and slot of each request. */
     const int32_t *kv_len, *slot;
     const int32_t *page_table; /* [n][max_pages] */
     /* bf16 pages that attention reads. */
@@ -61,8 +61,8 @@ cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, doub
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
 /*
- * Copies tokens from index prompt[b] on (device [n]) to `rows`. Later rows become 0 up to a
- * multiple of 8.
+ * Copies each request's tokens from index prompt[b] on to `rows`; prompt [n] is in device memory.
+ * Later rows become 0 up to a multiple of 8.
  */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
@@ -90,14 +90,14 @@ typedef struct {
         size_t prompt;
     } * slot;
     size_t n;
-    double held; /* of all slots */
+    double held; /* bytes of all slots */
 } kvd_merged_slots;
 
 int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
 /*
- * Sets prompt lengths; in timing runs unprocessed tokens count. Returns true if a slot's prompt
- * changed.
+ * Sets the lengths of prompts; in timing runs, unprocessed tokens count as prompt. Returns true if
+ * a slot's prompt changed.
  */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
 /* Updates the slots' tokens and s->held (by m->bits) after an iteration. */

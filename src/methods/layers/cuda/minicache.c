@@ -23,7 +23,7 @@ typedef struct {
     /* [n_layers] kvd_merged_args.length, for the first layer of a pair. */
     uint16_t **length;
     uint32_t *range; /* device, written by kvd_pair_measure */
-    /* Unmerged pairs of each slot's prompt: device, pinned. */
+    /* Unmerged pairs of vectors of each slot's prompt, in device and pinned memory. */
     uint32_t *apart, *host_apart;
     size_t *apart_of; /* [slots] copy of host_apart */
     kvd_merged_slots slots;
@@ -243,7 +243,7 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
     return 0;
 }
 
-/* Random numbers and positive lengths, for timing. */
+/* Fills the pages with random numbers and the lengths with a positive number, for timing. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     merged *const k = of(m);

@@ -18,7 +18,7 @@ static const char what[] = "decomposition of layers";
 typedef struct {
     int first, n;
     size_t wide;    /* elements of K or V of a token, in all layers of the group */
-    size_t rank[2]; /* largest, rounded up to a multiple of 16 */
+    size_t rank[2]; /* largest rank, rounded up to a multiple of 16 */
     uint16_t *latents;
     /* Element offset of the group's basis [2][wide][rank] in a slot. */
     size_t basis_at;
@@ -29,10 +29,10 @@ typedef struct {
     kvd_gpu_worker *w;
     layer_group *group;
     int n_groups;
-    int *group_of; /* [n_layers] -1: none */
+    int *group_of; /* [n_layers] group of each layer; -1: none */
     bool *skips;   /* [n_layers] */
     int begin;
-    /* Maxima over groups: width, sum of ranks of K and V, rank. */
+    /* Largest width, largest sum of ranks of K and V, and largest rank of all groups. */
     size_t wide, ranks, most_rank;
     uint16_t **own;        /* [n_layers] device pages of tokens after the prompt */
     kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
