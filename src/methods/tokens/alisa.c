@@ -22,7 +22,10 @@ static size_t history_of(const kvd_tokens_shaped *a)
     return (size_t)a->v->value[HISTORY];
 }
 
-/* State: probabilities [n][history]; the query at position t writes column t % history. */
+/*
+ * The state has attention probabilities [n][history]; the query at position t writes column t %
+ * history.
+ */
 static size_t state_bytes(const void *self, size_t n)
 {
     return n * history_of(self) * sizeof(double);

@@ -38,7 +38,10 @@ static size_t old_of(const kvd_tokens_shaped *c, size_t n)
     return n > rows ? n - rows : 0;
 }
 
-/* Per layer: preference H^(1/tau1) V^(1/tau2), then token scores [n_kv_heads][old]. */
+/*
+ * Returns the number of doubles per layer: preference H^(1/tau1) V^(1/tau2), then token scores
+ * [n_kv_heads][old].
+ */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const c = self;

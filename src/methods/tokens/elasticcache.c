@@ -21,7 +21,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
-    size_t at; /* index that an over-budget step drops */
+    size_t at; /* index that a step drops if the cache is over budget */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)
@@ -31,7 +31,7 @@ static size_t state_bytes(const void *self, size_t n)
 }
 
 typedef struct {
-    /* First tokens kept; then tokens kept before the last. */
+    /* Number of first tokens kept, and of tokens kept between those and the last. */
     size_t sink, wanted;
     size_t at; /* index that a decode step drops */
 } choice;

@@ -22,8 +22,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 typedef struct {
-    size_t old; /* prompt tokens before the last `window` */
-    /* [old] 0: never merged. */
+    size_t old; /* number of prompt tokens before the last `window` */
+    /* [old] Importance of tokens before the last `window`; 0: never merged. */
     double importance[];
 } state_of_head;
 

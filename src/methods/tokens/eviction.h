@@ -11,35 +11,36 @@
 struct kvd_parameter_values;
 
 /*
- * Tokens in each KV head. The `keep_new` newest prompt tokens and the `keep_old` largest scores
- * stay. Above `limit`, a step drops `drop` or more of the smallest scores, never the `recent`
- * newest.
+ * Number of tokens that stay in each KV head. After a prompt, the `keep_new` newest and the
+ * `keep_old` with the largest scores stay. Above `limit`, a step drops at least `drop` tokens with
+ * the smallest scores, never the `recent` newest.
  */
 typedef struct {
     int32_t keep_new, keep_old;
     int32_t limit, recent;
-    int32_t drop; /* entries dropped at once; 0: one */
+    int32_t drop; /* number of entries dropped at once; 0: one */
     /*
-     * For kvd_evict_rule.fixed. at: index by age to drop. share > 0: `limit` as a fraction of all
-     * tokens, rounded up. place (set by the engine): page index; -1: none.
+     * For kvd_evict_rule.fixed. at: index, by age, of the entry to drop. If share > 0, `limit` is
+     * this fraction of all tokens, rounded up. place: index in the pages of the entry to drop, set
+     * by the engine; -1: none.
      */
     int32_t at, place;
     double share;
-    /* Prompt tokens; steps from temperature tau0 to tau1. */
+    /* Number of prompt tokens; number of steps in which the temperature rises from tau0 to tau1. */
     int32_t prompt, steps;
     /*
-     * Part of `keep_old` by each KV head's own scores; n_kv_heads * (keep_old - keep_own) are
-     * chosen over all heads.
+     * Part of `keep_old` that each KV head chooses by its own scores. The rest, n_kv_heads *
+     * (keep_old - keep_own), is chosen over all heads.
      */
     int32_t keep_own;
 } kvd_evict_budget;
 
-/* Score of a KV head's tokens; the largest stay. */
+/* Score by which a KV head's tokens are ranked; the largest stay. */
 typedef enum {
     KVD_EVICT_ATTENTION, /* sum of received attention probabilities */
     /*
-     * No scores: the first kvd_evict_budget.limit - recent tokens stay; the newest replaces the
-     * oldest `recent`.
+     * Tokens have no scores. The first kvd_evict_budget.limit - recent stay; the newest replaces
+     * the oldest of the last `recent`.
      */
     KVD_EVICT_FIRST,
     KVD_EVICT_SHORT_KEYS, /* minus the key's L2 norm; after prompts only */
@@ -52,16 +53,19 @@ typedef enum {
      * prompts only.
      */
     KVD_EVICT_SPREAD,
-    /* Minus the last `window` queries that gave less than the mean probability (scissorhands.c). */
+    /*
+     * Minus the number of the last `window` queries that gave the token less than the mean
+     * probability (scissorhands.c).
+     */
     KVD_EVICT_PIVOTAL,
     /*
-     * Larger of mean probabilities from the last `window` and all queries, relative to their means,
-     * over `smooth` neighbours (ems.c). After prompts only.
+     * The larger of the token's mean probabilities from the last `window` queries and from all,
+     * each divided by its mean; summed over `smooth` neighbours (ems.c). After prompts only.
      */
     KVD_EVICT_IMPORTANT,
     /*
-     * Largest probability from a copy of the prompt, read after it; shared budgets (kvzip.c). After
-     * prompts only.
+     * Largest probability that the token receives from a copy of the prompt (kvzip.c). KV heads
+     * share budgets. After prompts only.
      */
     KVD_EVICT_REPEATED
 } kvd_evict_ranking;
@@ -70,51 +74,55 @@ typedef enum {
 typedef enum {
     KVD_MERGE_NONE,
     /*
-     * By largest key cosine u, above a running mean; weights exp(u), kept e = 2.718... After
-     * prompts and steps (d2o.c).
+     * Merges into the token with the largest key cosine u, if u reaches a running mean. Weights:
+     * exp(u), and e for the kept token. After prompts and steps (d2o.c).
      */
     KVD_MERGE_LIKE,
     /*
-     * By largest key cosine >= `cosine`, outside the last `window`; weights: scores. Only the
-     * `most` * keep_old largest scores (ems.c).
+     * Merges into the token with the largest key cosine outside the last `window`, if it reaches
+     * `cosine`. Weights are scores. Only the `most` * keep_old largest scores are merged (ems.c).
      */
     KVD_MERGE_IMPORTANT,
-    /* Into the token nearest by position, except the first `sink` and the last (elasticcache.c). */
+    /*
+     * Merges into the kept token nearest by position, except the first `sink` and the last
+     * (elasticcache.c).
+     */
     KVD_MERGE_NEAREST,
     /*
-     * Runs of neighbours with cosines above `cosine`, into the largest score; weights fall with key
-     * distance. `keep_old` largest scores and `keep_new` newest never join (kvmerger.c).
+     * Merges runs of tokens whose neighbouring keys have cosines above `cosine` into the largest
+     * score. Weights fall with key distance. The `keep_old` largest scores and `keep_new` newest
+     * are in no run (kvmerger.c).
      */
     KVD_MERGE_RUNS
 } kvd_merge_kind;
 
 /*
- * Scoring rule. tau 0: sums of probabilities; otherwise of softmax((x + noise) / tau), x the
- * scores.
+ * Scoring rule. If tau is 0, scores sum attention probabilities; otherwise those of softmax((x +
+ * noise) / tau) of attention scores x.
  */
 typedef struct {
     /* Softmax temperature of the prompt and of the last step, linear between. */
     float tau0, tau1;
     uint64_t seed;
-    /* Model number of this GPU's first query head, for the noise. */
+    /* Number in the model of this GPU's first query head; it selects the noise. */
     int32_t first_head;
-    int32_t window; /* prompt rows to sum; 0: all */
-    int32_t smooth; /* neighbouring tokens to sum; odd */
+    int32_t window; /* number of prompt rows to sum; 0: all */
+    int32_t smooth; /* number of neighbouring tokens to sum; odd */
     /* a kvd_evict_ranking */
     int32_t ranking;
     /*
-     * 1: KV heads of a layer keep equal tokens by summed scores; steps rank by own probabilities.
-     * Requires temperature 0.
+     * 1: the KV heads of a layer keep equal tokens, by summed scores, and steps rank by their own
+     * probabilities only. Requires temperature 0.
      */
     int32_t whole_layer;
-    /* First tokens that always stay (KVD_EVICT_ATTENTION, KVD_EVICT_EXPECTED). */
+    /* Number of first tokens that always stay (KVD_EVICT_ATTENTION, KVD_EVICT_EXPECTED). */
     int32_t sink;
     /*
      * Fraction of KV heads that keep all tokens (taskkv.c). Requires KVD_EVICT_ATTENTION and a
      * window.
      */
     double whole_heads;
-    /* KVD_EVICT_EXPECTED: positions after the prompt with predicted queries. */
+    /* KVD_EVICT_EXPECTED: number of positions after the prompt for which queries are predicted. */
     int32_t future;
     /* KVD_EVICT_EXPECTED: 1 uses mean and covariance of queries, 0 the mean. */
     int32_t covariance;
@@ -122,32 +130,32 @@ typedef struct {
     float epsilon;
     float gamma; /* KVD_EVICT_SPREAD: weight of the variance */
     /*
-     * Tokens per window, kept together (windowkv.c); 0: single tokens. Requires
-     * KVD_EVICT_ATTENTION.
+     * Number of tokens of a window, which stay or are dropped together (windowkv.c); 0: single
+     * tokens. Requires KVD_EVICT_ATTENTION.
      */
     int32_t review;
-    /* With review: consecutive layers that keep the first one's tokens. */
+    /* If review > 0: number of consecutive layers that keep the first one's tokens. */
     int32_t layers;
-    /* With review: a window scores by 1: its better half, 0: all tokens. */
+    /* If review > 0: a window's score is the mean of 1: its better half, 0: all its tokens. */
     int32_t largest;
     /*
-     * With whole_layer, KVD_EVICT_ATTENTION: fraction `crush` of `keep_old` represents dropped
-     * tokens, by distance of bits per query head from 1: 0 1 0 1 ..., 2: majority bits (kvcrush.c).
-     * 0: off.
+     * Not 0: the fraction `crush` of `keep_old` represents the dropped tokens, ordered by distance
+     * of their bits (one per query head) from 1: 0 1 0 1 ..., 2: the majority bits (kvcrush.c).
+     * Requires whole_layer and KVD_EVICT_ATTENTION.
      */
     int32_t anchor;
     double crush;
     int32_t merge; /* a kvd_merge_kind */
-    /* KVD_MERGE_LIKE: weight of the newest mean cosine. */
+    /* KVD_MERGE_LIKE: weight of the newest step in the running mean. */
     double beta;
     /* KVD_MERGE_IMPORTANT, KVD_MERGE_RUNS: smallest cosine of merged keys */
     double cosine;
-    double most; /* KVD_MERGE_IMPORTANT: merged tokens / keep_old */
+    double most; /* KVD_MERGE_IMPORTANT: merged tokens as a multiple of keep_old */
     /* 1: steps drop the entry at kvd_evict_budget.at (elasticcache.c). */
     int32_t fixed;
 } kvd_evict_rule;
 
-/* How a decode step chooses what it reads. */
+/* Rules by which a decode step chooses the tokens that it reads. */
 typedef enum {
     KVD_READ_BOUNDS, /* pages, by bounds of q k (quest.c) */
     KVD_READ_RECENT, /* tokens, by attention of the last `history` rows (alisa.c) */
@@ -160,28 +168,28 @@ typedef enum {
 } kvd_read_ranking;
 
 /*
- * Tokens to read: `budget` (below 1: fraction of cached ones), rounded up to pages of `page`
- * tokens.
+ * Tokens that a step reads: `budget` (below 1: a fraction of the cached ones), rounded up to pages
+ * of `page` tokens.
  */
 typedef struct {
     double budget;
     size_t page;
     int32_t ranking; /* a kvd_read_ranking */
-    /* KVD_READ_RECENT: budget fraction of newest tokens; rows that count. */
+    /* KVD_READ_RECENT: fraction of the budget for the newest tokens; number of rows that count. */
     double local;
     int32_t history;
-    /* KVD_READ_CODES: first and newest tokens, read in addition. */
+    /* KVD_READ_CODES: numbers of first and of newest tokens, read in addition to the budget. */
     int32_t sink, newest;
     /*
-     * KVD_READ_CLUSTERS: page, large: tokens of small, large clusters. first: fraction of large
-     * clusters to score. alpha: weight of largest keys. Prompt tokens need probability `threshold`
-     * from the last fraction `rows` of queries.
+     * KVD_READ_CLUSTERS: page, large: tokens of a small and of a large cluster. first: fraction of
+     * large clusters to score. alpha: weight of a cluster's largest keys. A prompt token stays if
+     * one of the last fraction `rows` of queries gives it probability `threshold`.
      */
     int32_t large;
     double first, alpha, rows, threshold;
     /*
-     * KVD_READ_LANDMARKS: rank of prompt keys; exact pages: outliers, and last full ones, read in
-     * addition to `budget`, a fraction of the prompt.
+     * KVD_READ_LANDMARKS: rank of prompt keys; numbers of pages with exact keys (outliers, and last
+     * full pages), read in addition to `budget`, a fraction of the prompt.
      */
     int32_t rank, outliers, last;
 } kvd_read_rule;
@@ -189,7 +197,7 @@ typedef struct {
 /* Centroids of keys before RoPE, for KVD_READ_CODES: host arrays of all layers and KV heads. */
 typedef struct {
     int32_t size;     /* centroids of a KV head */
-    int32_t relative; /* RoPE position of queries against centroids */
+    int32_t relative; /* RoPE position at which queries are compared with centroids */
     /* [n_layers][n_kv_heads][d][d] L: the nearest centroid c minimises |k L - c L|. */
     const float *factor;
     const float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times L */
@@ -197,7 +205,7 @@ typedef struct {
 } kvd_read_codes;
 
 typedef struct {
-    size_t prompt, whole; /* tokens of the prompt; of prompt and steps */
+    size_t prompt, whole; /* number of tokens of the prompt; of prompt and steps */
     int layer, n_layers;
 } kvd_evict_request;
 
@@ -205,8 +213,8 @@ typedef struct {
     size_t n;
     int n_layers;
     /*
-     * [n_layers][each] Entropy and variance of attention (KVD_EVICT_SPREAD), or token scores over
-     * query heads.
+     * [n_layers][each] Entropy and variance of attention (KVD_EVICT_SPREAD), or token scores summed
+     * over query heads.
      */
     const double *x;
     /* Statistics per layer: 2 with KVD_EVICT_SPREAD, else n. */
@@ -214,16 +222,16 @@ typedef struct {
 } kvd_evict_layers;
 
 typedef struct {
-    /* *rule is preset: `smooth` 1, `seed` of the plan, all else 0. */
+    /* Sets members of *rule, in which `smooth` is 1, `seed` is the plan's and all others are 0. */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*
-     * Sets budgets [n_layers] from all layers' statistics; `budget` must return the mean. NULL:
-     * `budget` alone.
+     * Sets budgets [n_layers] from statistics of all layers; `budget` must then return their mean.
+     * NULL: `budget` alone gives the budgets.
      */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);
-    /* True if ranking needs whole keys; excludes methods that remove dimensions. */
+    /* True if ranking needs unprojected keys; excludes methods that remove dimensions. */
     bool whole_keys;
 } kvd_tokens_eviction;
 

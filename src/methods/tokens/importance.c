@@ -93,7 +93,7 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
     mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
-/* Returns the tokens at `level` in both layers / the larger set. */
+/* Returns the number of tokens at `level` in both layers, divided by the size of the larger set. */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
     size_t both = 0, in_a = 0, in_b = 0;
@@ -116,7 +116,10 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
         classify(v, p, l, order, level + (size_t)l * p->n);
     free(order);
     const int together = kvd_tokens_layers(v);
-    /* Backwards: compared layers still have own sets. Layers l .. end - 1 use layer l's. */
+    /*
+     * From the last layer down, so that compared layers still have their own sets. Layers l .. end
+     * - 1 use the sets of layer l.
+     */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
         const uint8_t *const before = l > 0 ? own - p->n : NULL;
@@ -132,7 +135,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* entry_bits: 1 bit marks important tokens. */
+/* entry_bits is 1 bit per cached token, which marks important tokens. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info =
         {
@@ -158,7 +161,7 @@ static int open_received(const kvd_parameter_values *v, const kvd_method_setup *
     return check_share(v, err) || kvd_tokens_open_shaped(v, s, self, err) ? -1 : 0;
 }
 
-/* Per layer: attention that each token received. */
+/* Returns the number of doubles per layer: attention that each token received. */
 static size_t observed(const void *self, size_t n)
 {
     (void)self;

@@ -28,7 +28,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* State: for each token, the index of its run's pivot. */
+/* The state has, for each token, the index of its run's pivot. */
 static size_t state_bytes(const void *self, size_t n)
 {
     (void)self;

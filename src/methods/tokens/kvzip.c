@@ -19,7 +19,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Per layer: token scores [n_kv_heads][n]. */
+/* Returns the number of doubles per layer: token scores [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const z = self;
@@ -80,7 +80,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     if (!score)
         return kvd_no_memory(err, "scores of all layers", heads * n * sizeof *score);
     for (size_t i = 0; i < heads * n; i++) {
-        /* Above every probability: the first `sink` tokens stay. */
+        /* Score 2 exceeds every probability, so that the first `sink` tokens stay. */
         score[i] = i % n < sink ? 2 : p->observed[i];
         level[i] = KVD_LEVEL_HIGH;
     }

@@ -24,10 +24,13 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
 typedef struct {
-    /* Limits relative to the mean: below cut_low dropped, below cut_high lowered. */
+    /*
+     * Limits of significance relative to the mean: below cut_low a token is dropped, below cut_high
+     * it is lowered.
+     */
     double cut_low, cut_high;
     size_t room;
-    /* [room] sums of received probabilities, then [room] counts. */
+    /* [room] sums of received probabilities, then [room] numbers of them. */
     double sum_rows[];
 } significance;
 
@@ -158,7 +161,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     }
 }
 
-/* entry_bits: significance and position (section 5 of the paper). */
+/* entry_bits counts significance and position (section 5 of the paper). */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info =
         {

@@ -46,8 +46,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns how many most important tokens reach fraction `share`. sum[i]: importance of the first i
- * + 1.
+ * Returns how many of the most important tokens reach the fraction `share`. sum[i]: importance of
+ * the first i + 1.
  */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
@@ -68,10 +68,12 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
     return k < n ? k : n;
 }
 
-/* Returns the largest fraction that all layers can keep with layers * budget tokens. */
+/*
+ * Returns the largest fraction of importance that all layers can keep with layers * budget tokens.
+ */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /* Importances of a layer add up to 1: 2 keeps all tokens. */
+    /* The importances of a layer add up to 1, so that threshold 2 keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;
@@ -92,7 +94,10 @@ static size_t sinks_of(const kvd_parameter_values *v, size_t n)
     return asked + 1 < n ? asked : n - 1;
 }
 
-/* Writes each layer's tokens, with sinks and the last. x [layers][n]: importance. */
+/*
+ * Writes the number of tokens that each layer keeps, with sinks and the last token. x [layers][n]:
+ * importance.
+ */
 static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
                       size_t *kept, kvd_err *err)
 {

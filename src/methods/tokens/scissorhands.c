@@ -20,11 +20,11 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.06, true, "recent", 0, 0.25};
 
 typedef struct {
-    /* Prompt queries (rows and query heads) that found the token unimportant. */
+    /* Number of prompt queries (rows and query heads) that found the token unimportant. */
     double prompt;
     /* One bit per decode step, newest in bit 0: 1 if the token was unimportant. */
     uint64_t rows;
-    uint32_t steps; /* since the token was appended */
+    uint32_t steps; /* decode steps since the token was appended */
 } entry;
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
@@ -56,7 +56,8 @@ static int count_bits(uint64_t x)
 
 /*
  * Returns how many of the last `history` queries gave less than the mean, over `group` query heads,
- * times `history`; a prompt partly in the history counts by its share. Whole numbers keep ties.
+ * times `history`. A prompt partly in the history counts by its share. The result is a whole
+ * number.
  */
 static double unimportant(const entry *e, size_t history, int group)
 {

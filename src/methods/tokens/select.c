@@ -149,7 +149,10 @@ void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_at
     }
 }
 
-/* Returns true if token a is dropped before b: smaller score, then smaller index. */
+/*
+ * Returns true if token a is dropped before b: a has the smaller score or, for equal scores, the
+ * smaller index.
+ */
 static bool worse(const double *score, size_t a, size_t b)
 {
     return a < b ? score[a] <= score[b] : score[a] < score[b];

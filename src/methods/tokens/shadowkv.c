@@ -122,7 +122,7 @@ static void round_to(kvd_dtype type, float *x, size_t n, void *rounded)
     kvd_to_f32(type, rounded, x, n);
 }
 
-/* k [n][d] = X V_r V_r^T of one KV head; X V_r and V_r rounded to the cache's type. */
+/* Writes k [n][d] = X V_r V_r^T of one KV head, with X V_r and V_r rounded to the cache's type. */
 static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *err)
 {
     const size_t wide = p->n_kv_heads * p->d, at = (size_t)p->kv_head * p->d;

@@ -41,7 +41,10 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* Two heads are equally far: rounding must not decide. */
+        /*
+         * Two heads are equally far from their mean; distances stay 0, so that rounding does not
+         * decide.
+         */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)
@@ -108,7 +111,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->whole_heads = v->value[HEADS];
 }
 
-/* Budget of the KV heads that do not keep all tokens. */
+/* Returns the budget of the KV heads that do not keep all tokens. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     size_t sink, middle, last;

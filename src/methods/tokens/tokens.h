@@ -13,20 +13,20 @@
 typedef struct {
     int layer, kv_head, group; /* group: query heads of the KV head */
     size_t n;
-    /* Tokens of the whole sequence if known in advance, otherwise n. */
+    /* Number of tokens of the whole sequence if known in advance, otherwise n. */
     size_t n_expected;
     /* [n] Probabilities that a token received, over rows and query heads. */
     const double *mass;
-    /* [n] Part of `mass` from the token itself. */
+    /* [n] Part of `mass` that a token received from itself. */
     const double *own;
-    /* Rows at the end of the prompt that `recent` covers. */
+    /* Number of rows at the end of the prompt that `recent` covers. */
     size_t window;
-    const double *recent; /* [group][n] probabilities from the last `window` rows */
-    /* [n] Queries that gave less than the mean, for the tokens of `recent`. */
+    const double *recent; /* [group][n] probabilities from the last rows */
+    /* [n] Number of queries that gave a token less than the mean, for the tokens of `recent`. */
     const double *below;
     /* [n] Log softmax denominator of a row, mean over query heads. */
     const double *log_denominator;
-    /* [n] `mass` of the scores after `regularise`. */
+    /* [n] `mass` computed from the scores that `regularise` returns. */
     const double *score_mass;
     size_t d;
     /* Keys after RoPE, and values: [n][d], `ld` floats per token. */
@@ -69,22 +69,22 @@ typedef struct {
     const float *prob;
     const float *score; /* [group][n] q.k / sqrt(d_head) */
     size_t now;         /* position of the newest token */
-    /* Tokens of the prompt; of the sequence. */
+    /* Number of tokens of the prompt, and of the whole sequence. */
     size_t prompt, n_expected;
 } kvd_step_attention;
 
 typedef struct {
     size_t n;
-    /* [n] Token levels; KVD_LEVEL_DROPPED may be merged. */
+    /* [n] Level of each cached token; tokens at KVD_LEVEL_DROPPED may be merged. */
     const uint8_t *level;
-    const float *k; /* [n][d_k] as attention reads them */
-    const float *v; /* [n][d_v] as stored */
+    const float *k; /* [n][d_k] keys as attention reads them */
+    const float *v; /* [n][d_v] values as stored */
     size_t d_k, d_v;
 } kvd_merge_choice;
 
 typedef struct {
     int layer, kv_head, group; /* group: query heads of the KV head */
-    size_t n, d;               /* cached tokens; floats of a key */
+    size_t n, d;               /* number of cached tokens; floats of a key */
     /* [n] Sequence positions, rising; the newest token is the last. */
     const uint32_t *position;
     const float *k; /* [n][d] keys as attention reads them */
@@ -97,12 +97,12 @@ typedef struct {
 typedef struct {
     int kv_head;
     size_t n, n_kv_heads, d; /* prompt tokens, KV heads, head dimensions */
-    const float *k_pre;      /* [n][n_kv_heads * d] before RoPE */
-    const float *k;          /* [n][d] this KV head after RoPE, as stored */
+    const float *k_pre;      /* [n][n_kv_heads * d] keys before RoPE */
+    const float *k;          /* [n][d] keys of this KV head after RoPE */
     kvd_dtype type;          /* data type of stored numbers */
 } kvd_prompt_keys;
 
-/* Stored bits of rebuilt keys: per token, and once per KV head. */
+/* Bits of rebuilt keys in the cache: per token, and once per KV head. */
 typedef struct {
     double token, prompt;
 } kvd_rebuilt_bits;
@@ -110,79 +110,89 @@ typedef struct {
 typedef struct kvd_tokens_method kvd_tokens_method;
 struct kvd_tokens_method {
     kvd_method_info info; /* must be the first member */
-    /* lowers: gives KVD_LEVEL_LOW. only_lowers: and drops nothing. */
+    /* lowers: some tokens get KVD_LEVEL_LOW. only_lowers: some get it and none is dropped. */
     bool lowers, only_lowers;
-    /* Bits per cached token without K and V. */
+    /* Bits that the method stores per cached token in addition to K and V. */
     double entry_bits;
-    /* Eviction in the CUDA engine; NULL: not supported. */
+    /* How the CUDA engine drops tokens; NULL: not supported. */
     const kvd_tokens_eviction *eviction;
-    /* Returns the CUDA engine's rule for `select`. NULL: not supported. */
+    /* Returns how the CUDA engine does what `select` does. NULL: not supported. */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
-    /* Returns the centroids of an open method with KVD_READ_CODES. */
+    /* Returns the centroids of a method with KVD_READ_CODES; `self` is open. */
     kvd_read_codes (*read_codes)(const void *self);
-    /* Returns the rows that kvd_prompt_attention.recent covers. NULL: 0. */
+    /* Returns the number of last rows that kvd_prompt_attention.recent covers. NULL: 0. */
     size_t (*window)(const kvd_parameter_values *v);
     /*
      * Returns a score with noise and temperature, for kvd_prompt_attention.score_mass. May be NULL.
      */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
-    /* Stores private data in *self. A failure frees all, without `close`. */
+    /* Stores private data in *self. On failure frees all of it, and `close` is not called. */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
-    /* Returns the state's bytes per KV head for n tokens; allocated zeroed. NULL: no state. */
+    /*
+     * Returns the bytes of the state of a KV head with n tokens, which the cache allocates and
+     * zeroes. NULL: no state.
+     */
     size_t (*state_bytes)(const void *self, size_t n);
     /*
-     * repeats: prompts are followed by copies. observe (thread-safe): numbers for `rank`; NULL:
-     * softmax denominators. observed: their doubles per layer.
+     * repeats: each prompt is followed by a copy of itself. observe (thread-safe) computes the
+     * numbers by which `rank` chooses; NULL: softmax denominators. observed: number of doubles per
+     * layer.
      */
     bool repeats;
     size_t (*observed)(const void *self, size_t n);
     int (*observe)(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err);
     /*
-     * First pass: chooses levels [n_layers][n] or, with `observe`, [n_layers][n_kv_heads][n], for
-     * kvd_prompt_attention.ranked. NULL: none.
+     * Chooses levels in a first pass, before compression: [n_layers][n] or, with `observe`,
+     * [n_layers][n_kv_heads][n]. `prompt` gets them in kvd_prompt_attention.ranked. NULL: no first
+     * pass.
      */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
-    /* Writes level [n], initially KVD_LEVEL_HIGH, and the state. */
+    /* Writes level [n] of a KV head, initially KVD_LEVEL_HIGH, and fills its state. */
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
     /*
-     * After a decode step: sets level [n], which must not rise; the newest begins at
-     * KVD_LEVEL_HIGH. `forget` reduces the state to n remaining tokens, old indices kept [n].
+     * After a decode step: sets level [n] of a KV head. Levels must not rise; the newest token
+     * begins at KVD_LEVEL_HIGH. `forget` reduces the state to the n remaining tokens, with old
+     * indices kept [n].
      */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
     /*
-     * For all n_heads KV heads of a layer. Without `select`, exactly one of `prompt` and
-     * `prompt_heads`; at most one of `step` and `step_heads`.
+     * Like `prompt` and `step`, for all n_heads KV heads of a layer. Without `select`, exactly one
+     * of `prompt` and `prompt_heads` exists; at most one of `step` and `step_heads`.
      */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
     /*
-     * Merges dropped tokens after prompts and (merges_steps) steps: into[i] (initially n) is the
-     * kept token, which becomes the mean by `weight` (initially 1). NULL: none.
+     * Merges dropped tokens after prompts and, with merges_steps, after steps. into[i] (initially
+     * n) becomes the index of a kept token, which receives token i in a mean weighted by `weight`
+     * (initially 1). NULL: none.
      */
     bool merges_steps;
     int (*merge)(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err);
     /*
-     * After a prompt: approximate keys before RoPE in k [n][d], bits in *bits, state; exact[i] = 1
-     * keeps key i. Requires `select`. May be NULL.
+     * After a prompt: writes approximate keys before RoPE to k [n][d], their bits to *bits, and the
+     * state. exact[i] = 1 keeps key i. Requires `select`. May be NULL.
      */
     int (*rebuild)(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err);
     /*
-     * Chooses what a step reads: read[i] (initially 1) = 0 skips token i. `prompt` may drop;
-     * `prompt` and `step` may fill the state. NULL: all.
+     * Chooses the tokens that a step reads: read[i] (initially 1) becomes 0 to skip token i.
+     * `prompt` may still drop tokens; `prompt` and `step` may fill the state. NULL: all are read.
      */
     int (*select)(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err);
-    /* Returns the bits by which `select` chooses, read by every step; n tokens of d numbers. */
+    /*
+     * Returns the bits of side information for `select`, which every step reads, for n tokens of d
+     * numbers.
+     */
     double (*select_bits)(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits);
 };
@@ -200,20 +210,23 @@ double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_laye
 /* Returns parameter `layers` of method importance. */
 int kvd_tokens_layers(const kvd_parameter_values *v);
 
-/* Returns a budget in tokens: below 1 a fraction of `of`, rounded down. */
+/* Returns a budget in tokens. A value below 1 is a fraction of `of`, rounded down. */
 size_t kvd_tokens_budget(double value, size_t of);
 
-/* Largest value of a budget parameter; other parameters have less. */
+/* Largest value of a budget parameter; other parameters have smaller limits. */
 enum { KVD_BUDGET_MOST = 1 << 24 };
 
 /* Fails if a budget is neither a fraction below 1 nor a whole number. */
 int kvd_tokens_check_budgets(const kvd_parameter_values *v, kvd_err *err);
 
-/* `open` with first parameter `budget`: stores `v` in *self. Fails if no token stays. */
+/*
+ * Serves as `open` of methods whose first parameter is `budget`: stores `v` in *self. Fails if no
+ * token would stay.
+ */
 int kvd_tokens_open_budget(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
 
-/* `budget` of methods that drop once, by parameter `budget`. */
+/* Serves as `budget` of methods that drop tokens once and have the parameter `budget`. */
 kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
 
@@ -221,45 +234,60 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
 } kvd_tokens_shaped;
-/* `open` for private data kvd_tokens_shaped, freed by free(); _budget also checks the budget. */
+/*
+ * Serve as `open` of methods whose private data is kvd_tokens_shaped; `close` must be free(). The
+ * second also checks the budget.
+ */
 int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
 int kvd_tokens_open_shaped_budget(const kvd_parameter_values *v, const kvd_method_setup *s,
                                   void **self, kvd_err *err);
 
-/* `prompt` of methods whose `rank` has chosen all levels. */
+/* Serves as `prompt` of methods whose `rank` has chosen all levels. */
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 
-/* `state_bytes` and `forget` of a double per cached token. */
+/* Serve as `state_bytes` and `forget` of methods with one double per cached token. */
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
-/* First parameters of snapkv, pyramidkv and adakv; KVD_WINDOW_KEYS: the next. */
+/*
+ * Indices of the first parameters of snapkv, pyramidkv and adakv; KVD_WINDOW_KEYS is the next
+ * index.
+ */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
 int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
 size_t kvd_tokens_window_rows(const kvd_parameter_values *v);
 void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule);
-/* `budget` of methods that drop once and keep the last `window` tokens. */
+/* Serves as `budget` of methods that drop tokens once and keep the last `window`. */
 kvd_evict_budget kvd_tokens_window_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
-/* Returns the prompt tokens before the last `window`. */
+/* Returns the number of prompt tokens before the last `window`. */
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_attention *p);
 /*
- * Scores tokens before the last `window`: probabilities over its queries, query heads and `kernel`
- * neighbours.
+ * Scores the tokens before the last `window`: sums of probabilities over its queries, query heads
+ * and `kernel` neighbours.
  */
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
 
 int32_t kvd_evict_count(size_t n);
-/* Drops at every step, keeping `recent` newest and `old` older tokens. */
+/*
+ * Returns the budget of a method that drops at every step and keeps `recent` newest and `old` older
+ * tokens.
+ */
 kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r);
-/* Drops after the prompt, keeping `newest` newest and `old` older tokens. */
+/*
+ * Returns the budget of a method that drops after the prompt and keeps `newest` newest and `old`
+ * older tokens.
+ */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
-/* Drops the first n tokens but the k largest scores; later equal scores stay. */
+/*
+ * Drops all of the first n tokens but the k with the largest scores. If scores are equal, later
+ * tokens stay.
+ */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);
 
 /* Writes prompt token t's probabilities for tokens 0 .. t to a [n]. Scratch: product [n]. */
@@ -274,8 +302,8 @@ double kvd_tokens_length(const float *x, size_t d);
 size_t kvd_tokens_least(const double *score, size_t n);
 
 /*
- * CUDA code or NULL. evict: equal drops per KV head; uneven: different; selection: partial reads;
- * zdc: importance.
+ * CUDA code; NULL without it. evict: methods that drop equal numbers in every KV head; uneven:
+ * different numbers; selection: methods whose steps read a part; zdc: importance.
  */
 extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
     kvd_gpu_selection KVD_IF_LINKED, kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_zdc_received KVD_IF_LINKED,

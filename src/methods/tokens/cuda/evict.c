@@ -15,8 +15,11 @@ typedef struct {
     size_t tokens, entries;
     /* Cached tokens after the latest iteration. */
     double held;
-    int32_t merged; /* kvd_evict_merging.merged before the request */
-    /* For rule.fixed: entries that steps may drop, as a ring; its oldest; its size. */
+    int32_t merged; /* value of kvd_evict_merging.merged before the request */
+    /*
+     * For rule.fixed: ring of the entries that steps may drop, position of its oldest entry, its
+     * size.
+     */
     int32_t *place;
     size_t oldest, places;
 } evict_slot;
@@ -33,18 +36,18 @@ typedef struct {
     evict_slot *slot;
     kvd_evict_budget *budget;
     kvd_evict_budget *there;
-    /* `merged` [n_slots] is merging.merged in pinned memory. */
+    /* `merged` [n_slots] is a copy of merging.merged in pinned host memory. */
     kvd_evict_merging merging;
     int32_t *merged;
     float *mass, *score, *lse, *lse_steps, *work;
     float *distance;
     int32_t *kept;
-    /* joined: tensor-parallel GPUs add up scores. */
+    /* joined: tensor-parallel GPUs add up the scores of their heads. */
     bool joined;
     float *sums;
     /* RoPE: [1] of layers with rope_local_theta, [0] of all others. */
     kvd_evict_expected expected[2];
-    /* Bytes per token without window: K, V, score and position of all heads. */
+    /* Bytes per token in layers without a sliding window: K, V, score and position of all heads. */
     double entry_bytes;
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -305,7 +308,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
         a.expected = expected_of(e, r->layer);
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
-    /* Scores come from whole keys; kvd_evict_choose moves the stored rows. */
+    /* Scores are computed from unprojected keys; kvd_evict_choose moves the stored rows. */
     kvd_evict_prompts_args whole = a;
     if (c->whole) {
         whole.map = c->whole[r->layer].map;
@@ -385,7 +388,6 @@ static int make_merging(evict *e, cudaStream_t stream, kvd_err *err)
                : 0;
 }
 
-/* Timing runs read zeroed scores and positions. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     evict *const e = of(m);
@@ -422,8 +424,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 }
 
 /*
- * x->future, device [positions][half][2]: mean cosine and sine of RoPE over positions n .. n +
- * future - 1. `local`: layers with rope_local_theta.
+ * Fills x->future, device [positions][half][2]: mean cosine and sine of RoPE over positions n .. n
+ * + future - 1.
  */
 static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
 {
@@ -587,7 +589,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     describe(e, plan);
     if (make_work(e, err))
         return -1;
-    /* With a temperature, eviction kernels compute their own denominators. */
+    /*
+     * If the rule has a temperature, the eviction kernels compute their own softmax denominators.
+     */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
                        (e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0));

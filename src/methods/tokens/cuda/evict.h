@@ -17,13 +17,16 @@
 extern "C" {
 #endif
 
-/* Device scores and positions [n_slots][n_layers][kv_head][room]. layer: of the launch. */
+/*
+ * Scores and positions of cached tokens, device [n_slots][n_layers][kv_head][room]; layer: the one
+ * of this launch.
+ */
 typedef struct {
     float *score;
     uint32_t *position;
     /*
-     * KVD_EVICT_PIVOTAL: history bits, newest step in bit 0; 1: below the mean probability. `score`
-     * counts the prompt only.
+     * KVD_EVICT_PIVOTAL: history of each token, newest step in bit 0; a bit is 1 if the probability
+     * was below the mean. `score` then counts the prompt only.
      */
     uint64_t *rows;
     int32_t n_slots, n_layers, room, layer;
@@ -32,8 +35,8 @@ typedef struct {
 /* Device data of merging rules (kvd_evict_rule.merge). */
 typedef struct {
     /*
-     * Scratch [n_kv_heads][n_q8]. into: receiving token (-1: none), weight: in the mean, both by
-     * index in `kept`. length: 1 / |key|.
+     * Scratch [n_kv_heads][n_q8]. into: index of the token that receives token i of `kept`, or -1;
+     * weight: its weight in the mean; length: 1 / |key| of every token.
      */
     int32_t *into;
     float *weight, *length;
@@ -42,8 +45,8 @@ typedef struct {
      * yet.
      */
     double *threshold;
-    int32_t *merged; /* [slot] merged tokens, added up */
-    /* [slot][n_kv_heads] Tokens that stay (KVD_MERGE_RUNS); NULL: by budget. */
+    int32_t *merged; /* [slot] number of merged tokens, added up */
+    /* [slot][n_kv_heads] Tokens that stay (KVD_MERGE_RUNS). NULL: the budgets decide. */
     int32_t *count;
     /* Scratch [batch][n_kv_heads]: index of the dropped token; -1: none. */
     int32_t *victim;
@@ -60,11 +63,11 @@ typedef struct {
     /* Device [positions][half] kvd_rope_tables; NULL without RoPE. */
     const float *cosine, *sine;
     /*
-     * Device [positions][half][2] Mean cosine and sine over positions n .. n + rule.future - 1, row
-     * n.
+     * Device [positions][half][2], row n: mean cosine and sine over positions n .. n + rule.future
+     * - 1.
      */
     const float *future;
-    /* Square of kvd_rope_tables' constant factor. */
+    /* Square of the constant factor in the tables of kvd_rope_tables. */
     float square;
     float *work; /* device, kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
@@ -73,15 +76,18 @@ typedef struct {
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
-    /* NULL state.score: scores and positions are not stored. */
+    /* If state.score is NULL, scores and positions are not stored. */
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t hopper;
-    /* Model layer, prompts, Q rows, page table row length, longest prompt. */
+    /*
+     * Model layer, number of prompts, rows of `q`, pages per row of the page table, tokens of the
+     * longest prompt.
+     */
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
-     * Device [batch]: first row in `q`, tokens, slot. KVD_EVICT_REPEATED doubles rows: prompt, then
-     * copy.
+     * Device [batch]: first row in `q`, number of tokens, and slot of each prompt. With
+     * KVD_EVICT_REPEATED each prompt has twice the rows: the prompt, then its copy.
      */
     const int32_t *q_start, *q_len, *slot;
     /* Device [batch][max_pages]. */
@@ -89,21 +95,24 @@ typedef struct {
     /* Device queries, BLOCKED (kernels/layout.h). */
     const void *q;
     void *pool; /* device pages with K and V of the layer */
-    /* Device [n_heads][n_q8] ln of softmax denominators; overwritten with a temperature. */
+    /*
+     * Device [n_heads][n_q8] ln of softmax denominators; overwritten if the rule has a temperature.
+     */
     float *lse;
     /* Device scratch [n_heads][n_q8]: token scores per query head, from received probabilities. */
     float *mass;
     /* Device scratch [n_q8] for rule.anchor: distance from the anchor. */
     float *distance;
     /*
-     * 1: `mass` and `distance` are summed over tensor-parallel GPUs with n_heads query heads
-     * (rule.whole_layer).
+     * 1: `mass` and `distance` are already summed over tensor-parallel GPUs, which have n_heads
+     * query heads together.
      */
     int32_t summed, n_heads;
     /* Device output [n_kv_heads][n_q8] token scores, except KVD_EVICT_FIRST. */
     float *score;
     /*
-     * Device output [n_kv_heads][n_q8]: tokens that stay, rising; if tokens merge, then all others.
+     * Device output [n_kv_heads][n_q8]: indices of the tokens that stay, rising. If tokens are
+     * merged, the indices of all others follow.
      */
     int32_t *kept;
     kvd_evict_merging merging;
@@ -116,8 +125,9 @@ typedef struct {
  */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Steps of kvd_evict_prompts. _score and _score_sm90 write `mass`, _score_keys and _score_expected
- * `score`; _score_any picks one. _choose then moves tokens.
+ * Steps of kvd_evict_prompts. kvd_evict_score_any runs the scoring function for the rule and the
+ * device; kvd_evict_choose then chooses and moves tokens. Only _keys and _expected write `score`,
+ * the others `mass`.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -131,10 +141,10 @@ cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t st
  */
 cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * _mark: mass [q_start + t] = 1 if one of the last `rows` (fraction) gives token t mean probability
- * >= threshold, else 0.
- * _marked: drops tokens with mass 0 except the newest, fills `kept`, length [batch] and keep_old of
- * args->budget [slot], moves K and V.
+ * kvd_evict_mark sets mass [q_start + t] to 1 if one of the last `rows` (fraction of the prompt)
+ * gives token t a mean probability of at least `threshold`, else to 0.
+ * kvd_evict_marked drops tokens with mass 0 except the newest. It fills `kept`, length [batch] and
+ * keep_old of args->budget [slot].
  */
 cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
                            cudaStream_t stream);
@@ -156,27 +166,38 @@ typedef struct {
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t layer, batch, max_pages, splits;
-    /* Device [batch]: cached tokens, newest included; slot (n_slots and above: padding). */
+    /*
+     * Device [batch]: number of cached tokens, newest included, and slot. Slots from n_slots on are
+     * padding.
+     */
     const int32_t *kv_len, *slot;
     const uint32_t *at;        /* device [batch]: position of the newest token */
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
-    /* Device [batch][n_heads] ln of softmax denominators, unless temperature or KVD_EVICT_FIRST. */
+    /*
+     * Device [batch][n_heads] ln of softmax denominators. Unused if the rule has a temperature, and
+     * with KVD_EVICT_FIRST.
+     */
     const float *lse;
-    /* Scratch, kvd_evict_steps_bytes bytes, for a temperature or KVD_EVICT_PIVOTAL. */
+    /*
+     * Scratch of kvd_evict_steps_bytes bytes, if the rule has a temperature, and with
+     * KVD_EVICT_PIVOTAL.
+     */
     float *work;
     /*
-     * Device [batch][room] with rule.whole_layer on several GPUs, else NULL: receives score sums
-     * over KV heads, which the caller adds over GPUs before kvd_evict_steps_drop.
+     * Device [batch][room] if several GPUs divide the heads with rule.whole_layer, else NULL.
+     * kvd_evict_steps then only sums scores into it; the caller adds them over GPUs and calls
+     * kvd_evict_steps_drop.
      */
     float *sums;
     kvd_evict_merging merging;
 } kvd_evict_steps_args;
 
 /*
- * Adds probabilities to scores (not with KVD_EVICT_FIRST), drops surplus tokens and moves the
- * highest indices to freed ones. splits: CTAs per KV head, 1, 2, 4 or 8 on sm_90, else 1.
+ * Adds the step's probabilities to the scores (not with KVD_EVICT_FIRST), then drops surplus tokens
+ * and moves the last tokens to freed indices. splits: CTAs per KV head, 1, 2, 4 or 8 on sm_90, else
+ * 1.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *args, cudaStream_t stream);
@@ -187,13 +208,14 @@ size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room)
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
- * _work: scratch of n elements for prompts. _slots: zeroed counts of merged tokens; *host [n_slots]
- * is pinned, to be freed with cudaFreeHost. *m owns device memory.
+ * kvd_evict_merging_work allocates scratch of n elements for prompts, kvd_evict_merging_slots
+ * zeroed counts of merged tokens. *host [n_slots] is pinned, to be freed with cudaFreeHost. *m owns
+ * device memory.
  */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
                             int32_t **host, cudaStream_t stream, kvd_err *err);
-/* Returns the CTAs per KV head that fill a device of n_sms multiprocessors. */
+/* Returns the number of CTAs per KV head that fills a device of n_sms multiprocessors. */
 int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int n_sms);
 
 #ifdef __cplusplus
@@ -210,7 +232,7 @@ static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
     return newest + (old < (size_t)b->keep_old ? old : (size_t)b->keep_old);
 }
 
-/* For tests. */
+/* The functions from here on are for tests. */
 
 /*
  * Copies scores and positions of a KV head's cached tokens to host arrays, sized for the longest
@@ -219,13 +241,16 @@ static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,
                        uint32_t *position, size_t *n, kvd_err *err);
 
-/* Return cached tokens, and pages, of a KV head; only if heads may hold different numbers. */
+/*
+ * Return the numbers of cached tokens and of pages of a KV head. Only for methods whose KV heads
+ * may hold different numbers of tokens.
+ */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 
 /*
- * Copies the pages that a KV head chose in decode step `step` (last layer), rising; *tokens: tokens
- * in them. Only for methods that choose pages.
+ * Copies the page numbers, rising, that a KV head chose in decode step `step` (last layer) to the
+ * host. *tokens: tokens in them. Only for methods that choose pages.
  */
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err);

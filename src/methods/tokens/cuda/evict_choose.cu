@@ -1,6 +1,6 @@
 /*
- * Chooses prompt tokens and moves their rows to the front of the pages: token kept[i] to index i <=
- * kept[i]; each RUN is read before it is written.
+ * Chooses prompt tokens and moves their rows to the front of the pages: token kept[i] moves to
+ * index i <= kept[i]. Each RUN of tokens is read before it is written.
  */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Sums a KV head's probabilities of each token into its score. */
+/* Sums the probabilities that a KV head gave to each token. */
 __global__ void __launch_bounds__(CHOOSE)
     local_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -84,7 +84,10 @@ __global__ void __launch_bounds__(CHOOSE)
     sum_heads<CHOOSE>(a, 0, a.map.n_heads, at, a.q_len[b], a.mass + at);
 }
 
-/* KVD_EVICT_IMPORTANT. Input: `score` sums the last `window` queries, `mass` all. */
+/*
+ * KVD_EVICT_IMPORTANT. On entry `score` has sums over the last `window` queries, `mass` over all
+ * queries.
+ */
 __global__ void __launch_bounds__(CHOOSE)
     importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -109,7 +112,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     local = sum_over<CHOOSE>(local) / old;
     global = sum_over<CHOOSE>(global) / old;
-    /* Score: larger of recent probability / recent mean and total probability / total mean. */
+    /* Score: the larger of recent probability / recent mean and total probability / total mean. */
     for (int t = me; t < old; t += CHOOSE)
         mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
     __syncthreads();
@@ -117,8 +120,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Sets bits of the `keep_old` most probable tokens per query head; distance: heads whose bit
- * differs from the anchor's.
+ * Sets a token's bit in each query head that has the token among its `keep_old` most probable.
+ * distance: number of bits that differ from the anchor's.
  */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -140,8 +143,8 @@ __global__ void __launch_bounds__(BITS)
 }
 
 /*
- * Keeps the largest scores and every k-th other token by distance, in all KV heads: score[t] of
- * head 0 becomes INFINITY.
+ * Keeps the largest scores and every k-th other token in the order of distances. score[t] of KV
+ * head 0 becomes INFINITY for kept tokens.
  */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* For each distance d, counts the dropped tokens of the thread's part, then numbers them. */
+    /* For each distance d, a thread counts the dropped tokens of its part, then numbers them. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)
@@ -313,7 +316,7 @@ extern "C" cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *a, cuda
     return cudaGetLastError();
 }
 
-/* Keeps large scores and representatives of other tokens. */
+/* Keeps the tokens with the largest scores and some that represent the others. */
 static cudaError_t represent(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     if (!a->distance || !a->mass || a->rule.ranking != KVD_EVICT_ATTENTION || a->state.score)
@@ -337,7 +340,9 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    /* With rule.whole_layer every CTA reads `mass` of all heads, so it must not be smoothed. */
+    /*
+     * With rule.whole_layer, every CTA reads `mass` of all heads, so `mass` must not be smoothed.
+     */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))
         return cudaErrorInvalidValue;

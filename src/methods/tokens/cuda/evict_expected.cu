@@ -31,8 +31,8 @@ enum {
 };
 
 /*
- * Floats of sums over queries x: (x - y)(x - y)^T [d][d], x - y [d], y [d]; y, the first query,
- * avoids cancellation.
+ * Returns the floats of a CTA's sums over queries x: (x - y)(x - y)^T [d][d], x - y [d], y [d].
+ * Subtracting y, the first query, avoids cancellation.
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
@@ -53,8 +53,8 @@ __device__ __forceinline__ float wide(uint16_t x)
 }
 
 /*
- * Copies `rows` queries from token t on to shared x without RoPE, zeroing other rows. All threads
- * must call it, then __syncthreads.
+ * Copies `rows` queries from token t on, without their RoPE, to shared memory x and zeroes its
+ * other rows. All threads must call it, then __syncthreads.
  */
 __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
                               int rows, float (*x)[PITCH])
@@ -201,8 +201,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Returns the address of dimensions 8 block .. 8 block + 7 of token t; after: elements before V, or
- * 0 for K.
+ * Returns the address of dimensions 8 block .. 8 block + 7 of token t. `after` is the number of
+ * elements before V in a page; 0 for K.
  */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
@@ -292,7 +292,7 @@ __device__ float over_cta(float x, bool largest, float *of_warp)
     return x;
 }
 
-/* Returns |v|^2 of token 8 t8 + lane % 8 in its four lanes; 0 from n on. */
+/* Returns |v|^2 of token 8 t8 + lane % 8, or 0 if the token's index is n or more. */
 __device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, int b, int g, int t8,
                                               int n, int lane)
 {
@@ -362,7 +362,7 @@ template <int BLOCKS> struct part {
     float x[BLOCKS][8];
 };
 
-/* Loads the lane's blocks of keys 8 t8 .. 8 t8 + 7; keys from n on are 0. */
+/* Loads the lane's blocks of keys 8 t8 .. 8 t8 + 7; keys with index n or more are 0. */
 template <int BLOCKS>
 __device__ __forceinline__ part<BLOCKS> load(const kvd_evict_prompts_args &a, const int32_t *page,
                                              int g, int t8, int n, int lane)

@@ -29,10 +29,10 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* KV head of n tokens; list: m tokens that stay, then dropped ones, in order. */
+/* KV head of n tokens; `list` has the m tokens that stay, then the dropped ones, each in order. */
 struct entries {
     int n, m;
-    size_t row; /* the prompt's first element in [n_kv_heads][n_q8] */
+    size_t row; /* index of the prompt's first element in arrays [n_kv_heads][n_q8] */
     const int32_t *list, *page;
     uint16_t *keys; /* keys in page 0 of the pool; values follow */
 };
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[e.row + (size_t)t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
-/* Loads the keys of 32 list tokens as mma.sync fragments. */
+/* Loads the keys of 32 tokens of the list as mma.sync fragments. */
 __device__ __forceinline__ void hold(const entries &e, int page_elements, int d, int from, int lane,
                                      uint32_t (&x)[2][STEPS][4])
 {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void hold(const entries &e, int page_elements, int d,
         }
 }
 
-/* Copies the keys of 64 list tokens to shared memory, in page layout. */
+/* Copies the keys of 64 tokens of the list to shared memory, in page layout. */
 __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d, int tile, int n,
                                       uint32_t to)
 {
@@ -130,8 +130,8 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
 }
 
 /*
- * Returns how many of the list's first tokens may receive others. KVD_MERGE_IMPORTANT excludes the
- * last `window`.
+ * Returns how many tokens at the start of the list may receive dropped tokens. With
+ * KVD_MERGE_IMPORTANT, the prompt's last `window` tokens may not.
  */
 __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const entries &e, int b)
 {
@@ -139,8 +139,9 @@ __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const
 }
 
 /*
- * Finds each dropped token's kept token with the largest cosine: list index `into`, cosine
- * `weight`. Ties: first; KVD_MERGE_IMPORTANT: last.
+ * Finds for each dropped token the kept token with the largest key cosine, and writes its list
+ * index to `into` and the cosine to `weight`. The first of equal cosines counts,
+ * with KVD_MERGE_IMPORTANT the last.
  */
 __global__ void __launch_bounds__(THREADS, 4)
     similar_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     }
 }
 
-/* Merges tokens whose cosine is at least the KV head's mean. */
+/* Merges the dropped tokens whose cosine is at least the KV head's mean. */
 __global__ void __launch_bounds__(RULE)
     like_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/* Merges the largest scores whose cosines reach rule.cosine; weights are scores. */
+/* Merges the dropped tokens with the largest scores if their cosines reach rule.cosine. */
 __global__ void __launch_bounds__(RULE)
     important_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -269,8 +270,8 @@ __global__ void __launch_bounds__(RULE)
 }
 
 /*
- * Merges into the kept token nearest by position (ties: earlier), except the first `sink` and the
- * last.
+ * Merges each dropped token into the kept token nearest by position. The first `sink` tokens and
+ * the last receive none.
  */
 __global__ void __launch_bounds__(THREADS)
     nearest_position_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -288,7 +289,10 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + (size_t)p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums probabilities over heads; `into` = 1: not to be merged. */
+/*
+ * Sums each token's probabilities over the heads. `into` becomes 1 for tokens that must not be
+ * merged.
+ */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -306,7 +310,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.into[row + (size_t)t] = key_of(score[t], t) >= least;
 }
 
-/* length = 1 if a token joins the run before it, else 0. */
+/* length becomes 1 for a token that joins the run of the token before it, else 0. */
 __global__ void __launch_bounds__(THREADS)
     joined_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -334,7 +338,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[row + (size_t)t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
-/* Tokens from .. to - 1 become token `pivot`; m tokens remain. */
+/* Run of tokens from .. to - 1, merged into token `pivot`. m tokens remain in the KV head. */
 struct run {
     int from, to, pivot, j, m;
 };
@@ -345,14 +349,14 @@ __device__ __forceinline__ int place_in(const run &r, int t)
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
 }
 
-/* Returns the first tokens of a KV head's runs, kept in `mass`. */
+/* Returns the array of the first tokens of a KV head's runs, stored in `mass`. */
 __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, int g, int b)
 {
     return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 +
                                        (size_t)a.q_start[b]);
 }
 
-/* Finds runs and pivots; writes kept tokens and `into`. */
+/* Finds the runs of a KV head and their pivots; fills the list of kept tokens and `into`. */
 __global__ void __launch_bounds__(RANK)
     runs_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -393,7 +397,10 @@ __global__ void __launch_bounds__(RANK)
         a.merging.count[a.slot[b] * a.map.n_kv_heads + g] = runs + n - old;
 }
 
-/* Weights exp(-x^2 / y^2): x, the distance from the pivot's key; y, its mean over the run. */
+/*
+ * Writes weights exp(-x^2 / y^2), where x is the distance of a key from the pivot's key and y the
+ * mean of x over the run.
+ */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -495,7 +502,7 @@ __global__ void __launch_bounds__(MERGE)
 
 /* Candidate for receiving a decode step's dropped token. */
 struct candidate {
-    u64 key; /* cosine in the upper half, inverted position in the lower */
+    u64 key; /* sort key: cosine in the upper half, inverted position in the lower */
     int place, unused;
 };
 
@@ -518,7 +525,7 @@ __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int sl
            (size_t)g;
 }
 
-/* Finds the CTA's key most similar to the dropped token's. */
+/* Finds the CTA's token with the key most similar to the dropped token's key. */
 __global__ void __launch_bounds__(NEAR)
     nearest_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -572,8 +579,8 @@ __global__ void __launch_bounds__(NEAR)
 }
 
 /*
- * Merges the dropped token if its cosine reaches the running mean, which then includes it. The
- * newest token takes its place.
+ * Merges the dropped token into the nearest one if their cosine reaches the running mean, then
+ * moves the newest token to the freed place.
  */
 __global__ void __launch_bounds__(MERGE)
     merge_step_kernel(const __grid_constant__ kvd_evict_steps_args a, int splits)

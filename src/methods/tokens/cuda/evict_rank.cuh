@@ -15,7 +15,7 @@ static __device__ __forceinline__ int evict_kept_of(const kvd_evict_budget &b, i
     return newest + min(n - newest, b.keep_old);
 }
 
-/* Returns a sort key: score, then token index t. */
+/* Returns a sort key that orders tokens by score, then by token index t. */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
     const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
@@ -35,7 +35,7 @@ static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int 
     __syncthreads();
 }
 
-/* to[t]: sum of scores x over `width` tokens centred on t. */
+/* Sets to[t] to the sum of scores x over the `width` tokens centred on t. */
 template <int THREADS> static __device__ void smooth(const float *x, int n, int width, float *to)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {
@@ -80,7 +80,7 @@ static __device__ __forceinline__ float over_warp(float x)
     return x;
 }
 
-/* Multiplies the thread's key by ROWS queries, in shared memory, one row per dimension. */
+/* Multiplies the thread's key by ROWS queries. Both are in shared memory, one row per dimension. */
 template <int KEYS, int ROWS>
 static __device__ __forceinline__ void
 multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (&product)[ROWS])
@@ -102,8 +102,8 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
 }
 
 /*
- * Copies up to 64 rows of K and V from list element `first` on; zero-fills the last 8. at(i): token
- * of index i; keys(t): address of K in token t's page.
+ * Copies up to 64 rows of K and V, from element `first` of a token list on; zero-fills the last
+ * group of 8. at(i) returns token i of the list, keys(t) the address of K in token t's page.
  */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
@@ -124,7 +124,7 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
     }
 }
 
-/* Returns the index from page 0 of dimensions 8 block .. 8 block + 7 of token t. */
+/* Returns the index, counted from page 0, of dimensions 8 block .. 8 block + 7 of token t. */
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
 {
@@ -132,7 +132,7 @@ static __device__ __forceinline__ size_t piece(const int32_t *page, int page_ele
            (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
-/* Copies 16-byte piece c of a row (K, then V) from `newest` to `place`. */
+/* Copies 16-byte piece c of a token's row (K, then V) from index `newest` to `place`. */
 static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
                                                   const int32_t *page, int newest, int place, int c)
 {
@@ -169,7 +169,9 @@ static __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-/* Queries as mma.sync fragments: HALVES groups of 8 heads, up to 32 BLOCKS dimensions. */
+/*
+ * Queries of a KV head as mma.sync fragments: HALVES groups of 8 heads, up to 32 BLOCKS dimensions.
+ */
 template <int HALVES, int BLOCKS> struct step_queries {
     uint4 q[HALVES][BLOCKS];
 
@@ -191,9 +193,9 @@ template <int HALVES, int BLOCKS> struct step_queries {
 };
 
 /*
- * Multiplies queries by 16 keys of width d. low, high: dimensions 8 (lane % 4) of keys lane / 4 and
- * lane / 4 + 8. acc[half][c]: head 8 half + 2 (lane % 4) + c % 2, key lane / 4 + 8 (c / 2).
- * Dimensions are permuted for 16-byte reads.
+ * Multiplies the queries by 16 keys of width d. low, high: dimensions 8 (lane % 4) of keys lane / 4
+ * and lane / 4 + 8. acc[half][c]: query head 8 half + 2 (lane % 4) + c % 2, key lane / 4 + 8 (c /
+ * 2). Dimensions are permuted for 16-byte reads.
  */
 template <int HALVES, int BLOCKS>
 static __device__ __forceinline__ void step_products(const uint16_t *low, const uint16_t *high,
@@ -228,8 +230,8 @@ static __device__ __forceinline__ void step_products(const uint16_t *low, const 
 }
 
 /*
- * Multiplies 32 rows (a) by 16 shared rows (`from`) into acc[8 of 16 rows][16 of 32 rows]. Four
- * accumulator chains hide latency.
+ * Multiplies 32 rows (fragments a) by 16 rows in shared memory (at `from`) into acc[8 of 16
+ * rows][16 of 32 rows]. Four accumulator chains hide latency.
  */
 template <int STEPS>
 static __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from,

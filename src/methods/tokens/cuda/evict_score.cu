@@ -71,11 +71,11 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
 
 struct params {
     kvd_evict_prompts_args a;
-    /* scale * log2(e) / temperature, for q k. */
+    /* Factor of the product q k: scale * log2(e) / temperature. */
     float factor;
-    /* log2(e) / temperature, for the noise; 0 without noise. */
+    /* Factor of the noise: log2(e) / temperature, or 0. */
     float noise;
-    float lse_factor; /* log2(e), or 1 if lse is a base-2 logarithm */
+    float lse_factor; /* factor of lse: log2(e), or 1 for base-2 logarithms */
 };
 
 /* Log-sum-exp per row; or per key: sum of probabilities, number below the mean, largest. */
@@ -87,7 +87,10 @@ __device__ __forceinline__ float below_mean(float p, int t)
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/* Adds tokens `other` and `other` + 1 to the lane's sums. MASKED skips keys after the query. */
+/*
+ * Adds the tile's tokens `other` and `other` + 1 to the lane's sums. MASKED skips keys after the
+ * query.
+ */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,

@@ -1,6 +1,6 @@
 /*
- * evict_score.cu with sm_90's wgmma and bulk copies. KVD_EVICT_REPEATED needs one exponential per
- * key: of the largest exponent.
+ * The sums of evict_score.cu by wgmma and bulk copies of sm_90. For KVD_EVICT_REPEATED, only the
+ * largest exponent of a key is exponentiated.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -21,17 +21,17 @@ constexpr float LOG2E = 1.4426950408889634f;
 
 struct params {
     kvd_evict_prompts_args a;
-    /* scale * log2(e) / temperature, for q k. */
+    /* Factor of the product q k: scale * log2(e) / temperature. */
     float factor;
-    /* log2(e) / temperature, for the noise; 0 without noise. */
+    /* Factor of the noise: log2(e) / temperature, or 0. */
     float noise;
-    float lse_factor; /* log2(e), or 1 if lse is a base-2 logarithm */
+    float lse_factor; /* factor of lse: log2(e), or 1 for base-2 logarithms */
 };
 
 struct shared {
     uint16_t held[HELD * KVD_WIDTH_NARROW];
     uint16_t tile[2][TILE * KVD_WIDTH_NARROW];
-    float column[SLOTS][TILE]; /* log denominators of a tile's queries */
+    float column[SLOTS][TILE]; /* logarithms of softmax denominators of a tile's queries */
     float noise[2][2][TILE];   /* Gumbel noise of a tile's keys, [warpgroup][tile % 2] */
     unsigned long long full[2], empty[2], held_full;
 };
@@ -44,7 +44,7 @@ struct side {
     const int32_t *page;
     int page_elements, d, n;
 
-    /* Returns the bytes of tokens t .. t + 63, rounded up to the group of 8 with n - 1. */
+    /* Returns the bytes of tokens t .. t + 63 that exist, rounded up to a group of 8 tokens. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -59,7 +59,7 @@ struct side {
     }
 };
 
-/* Starts copying 128 tokens (queries: also `lse`), by one thread. */
+/* Starts copying 128 tokens (for queries, also their `lse`). Called by one thread. */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
 {
@@ -80,8 +80,8 @@ struct totals {
 };
 
 /*
- * Adds a tile's x = q k to `token` and `token` + 8. other: first token in the tile. MASKED skips
- * keys after the query.
+ * Adds a tile's products x = q k to the sums of tokens `token` and `token` + 8. other: the thread's
+ * first token in the tile. MASKED skips keys after the query.
  */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
@@ -136,7 +136,10 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
     t.sum[1] += part[1];
 }
 
-/* Multiplies 128 shared queries (or keys) by tiles of the other operand. STEPS: d_qk / 16. */
+/*
+ * Multiplies 128 queries (or keys) in shared memory by tiles of the other operand. STEPS is d_qk /
+ * 16.
+ */
 template <kind KIND, int STEPS>
 __device__ __forceinline__ void pass(const params &p, shared &s, const side &held,
                                      const side &moves, int block, const float *lse, uint64_t head,

@@ -1,7 +1,7 @@
 /*
- * After a decode step: recomputes q k, adds probabilities to the scores of cached tokens (entries)
- * and finds the entry to drop. A cluster's CTAs divide a KV head. Another cluster size rounds
- * denominators differently.
+ * After a decode step: recomputes q k, adds attention probabilities to the scores of cached tokens
+ * (entries) and finds the entry to drop. The CTAs of a cluster divide a KV head. Other cluster
+ * sizes round denominators differently.
  */
 #include <cooperative_groups.h>
 
@@ -21,7 +21,10 @@ enum {
     LAYER_WARPS = 32,
     DROP = 512
 };
-/* SUMS: adds probabilities; TEMPERED: of a noisy softmax; COUNTS: appends history bits. */
+/*
+ * SUMS adds probabilities to scores, TEMPERED those of a softmax with noise. COUNTS appends bits to
+ * histories.
+ */
 enum kind { SUMS, TEMPERED, COUNTS };
 
 /* Waits for all CTAs of a KV head; their shared memory is then visible. */
@@ -179,7 +182,10 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/* Adds p to a score; `least` becomes token i if smaller and droppable. */
+/*
+ * Adds probability p to the score of token i. `least` becomes token i if i may be dropped and
+ * scores less.
+ */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
@@ -191,7 +197,10 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
         take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position, i});
 }
 
-/* Adds probabilities from w.x (with a temperature). Returns the thread's eviction candidate. */
+/*
+ * Adds the step's probabilities to scores, from attention scores w.x (rules with a temperature).
+ * Returns this thread's eviction candidate.
+ */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
@@ -221,7 +230,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
     return least;
 }
 
-/* Appends a history bit; new token n - 1 begins with it. */
+/* Appends a bit to the history of token i. The history of new token n - 1 begins with it. */
 __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 {
     const bool old = i < w.n - 1;
@@ -233,8 +242,8 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 }
 
 /*
- * Adds probabilities (no temperature); COUNTS appends 1 if most query heads are below the mean.
- * Returns the thread's eviction candidate.
+ * Adds the step's probabilities to scores (rules without a temperature). COUNTS appends 1 if most
+ * query heads gave less than the mean. Returns this thread's eviction candidate.
  */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
@@ -284,7 +293,7 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/* Returns the KV head's smallest candidate, in every thread. */
+/* Returns the eviction candidate with the smallest score of the KV head, in every thread. */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -373,7 +382,7 @@ __global__ void __launch_bounds__(THREADS)
     head_barrier(); /* no CTA may exit while others read its shared memory */
 }
 
-/* Drops the token with the smallest score sum in all KV heads. */
+/* Drops one token in all KV heads: the one with the smallest score sum. */
 __global__ void __launch_bounds__(32 * LAYER_WARPS)
     layer_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -422,8 +431,9 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
 }
 
 /*
- * KVD_EVICT_PIVOTAL: larger if fewer of the last rule.window rows were below the mean; prompt
- * counts are scaled and rounded as in scissorhands.c. The `recent` newest tokens are largest.
+ * Sort key for KVD_EVICT_PIVOTAL: larger if fewer of the last rule.window rows gave less than the
+ * mean. Prompt counts are scaled and rounded as in scissorhands.c. The `recent` newest tokens have
+ * the largest keys.
  */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
@@ -438,7 +448,10 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
     return (unsigned long long)(0xfffffffeu - count) << 32 | position;
 }
 
-/* Drops the smallest keys beyond `limit`; tokens from the new end on move to freed indices. */
+/*
+ * Drops the tokens with the smallest sort keys beyond `limit` and moves tokens from the end to the
+ * freed indices.
+ */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -474,7 +487,10 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* Equal positions in timing runs may keep more tokens than `stay`. */
+    /*
+     * Positions may be equal in timing runs, so that more tokens stay than `stay`; limits the
+     * moves.
+     */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
     const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
@@ -497,7 +513,9 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* In a full cache, the last `recent` indices are a ring; turns: overwritten tokens. */
+    /*
+     * In a full cache, the last `recent` indices form a ring. turns: number of overwritten tokens.
+     */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)

@@ -69,8 +69,8 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
 }
 
 /*
- * Scale and zero point of a vector, N numbers per lane. IEEE divisions give kvd_quantise_group's
- * codes.
+ * Returns scale and zero point of a vector, N numbers per lane. IEEE divisions give the codes of
+ * kvd_quantise_group.
  */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
@@ -89,7 +89,7 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
     return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
 }
 
-/* The rounded scale may give codes above the maximum, hence the clamp. */
+/* The rounded scale may give codes above the maximum, so codes are clamped. */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
     const float step = __low2float(scale), zero = __high2float(scale),
@@ -109,7 +109,10 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
     }
 }
 
-/* Returns the sum over lower threads; *all: over the CTA. All WARPS warps must call it. */
+/*
+ * Returns the sum of x over threads with lower numbers; *all: over the CTA. All WARPS warps must
+ * call it.
+ */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
     __shared__ int sum[WARPS];
@@ -134,7 +137,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
     return before + upto - x;
 }
 
-/* Sums x[i] over the CTA in a fixed order. */
+/* Replaces each x[i] by its sum over the CTA, in a fixed order. */
 template <int WARPS, int N> __device__ void sums(double (&x)[N])
 {
     __shared__ double part[WARPS][N];
@@ -155,7 +158,7 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Packs key codes of token `row` into word `at` of lanes with lane % 4 = c. */
+/* Packs key codes of token `row` into a word: number `at` of the lanes with lane % 4 = c. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -170,14 +173,17 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
     return word;
 }
 
-/* Returns the dimensions of value codes in word w, from *first on, 8 apart. */
+/*
+ * Returns the number of dimensions whose value codes are in word w; *first is the first, the others
+ * are 8 apart.
+ */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
     *first = (bits == 8 ? 8 * w : bits == 4 ? 16 * w : 32 * w) + lane / 4;
     return 8 / bits;
 }
 
-/* Writes a token's key codes to row r of a tile, by one warp. put_value: value codes. */
+/* Writes a token's key codes to row r of a tile. Called by one warp. */
 template <int F>
 __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
 {

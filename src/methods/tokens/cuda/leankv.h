@@ -26,9 +26,9 @@ enum {
 };
 
 /*
- * Byte offsets in a page: keys (0), their scales and zero points, values, theirs, scores,
- * positions. Code q is float16 scale q + zero. Score: float32 sum of probabilities from later
- * tokens, mean over query heads.
+ * Byte offsets in a page: keys (at 0), key scales and zero points, values, value scales and zero
+ * points, scores, positions. A code q means float16 scale q + zero. A score is the float32 sum of
+ * probabilities from later tokens, mean over query heads.
  */
 typedef struct {
     int32_t k_bits, v_bits; /* bits of a code of K (8, 4) and of V (8, 4, 2) */
@@ -44,8 +44,8 @@ typedef struct {
 
 size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
 /*
- * d: 32, 64 or 128. k_bits, v_bits: high, low precision; low must not take more bytes. Returns -1
- * for invalid arguments.
+ * d is 32, 64 or 128. k_bits, v_bits: for high, then low precision, which must not take more bytes.
+ * Returns -1 for invalid arguments.
  */
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
@@ -68,7 +68,7 @@ typedef struct {
 #define KVD_LEANKV_BOTH
 #endif
 
-/* Returns the tile index of a lane's word w of `words`. */
+/* Returns the index in a tile of word w of a lane; each lane has `words` words. */
 KVD_LEANKV_BOTH static inline int kvd_leankv_word(int words, int lane, int w)
 {
     const int vec = words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
@@ -104,8 +104,8 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
-     * Limits of significance relative to the mean: below [KVD_LEANKV_HIGH] not high, below
-     * [KVD_LEANKV_LOW] dropped.
+     * Limits of significance relative to the mean: tokens below [KVD_LEANKV_HIGH] lose high
+     * precision, tokens below [KVD_LEANKV_LOW] are dropped.
      */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
@@ -115,18 +115,21 @@ typedef struct {
     uint64_t start, end;
     /* cached tokens of high and low precision */
     int64_t entries[KVD_LEANKV_LEVELS];
-    /* Pages requested and free at the first shortage; 0 without one. */
+    /* Pages requested and pages free at the first shortage; both 0 without a shortage. */
     uint64_t wanted, left;
 } kvd_leankv_state;
 
 /*
- * Pool of pages, a kernel argument. KV heads: [n_slots][n_layers][n_kv_heads]; slots from n_slots
- * on: padding.
+ * Pool of pages, passed to kernels by value. KV heads: [n_slots][n_layers][n_kv_heads]. Slots from
+ * n_slots on are padding.
  */
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
-    /* Page table length: the most tokens, and a partial page per precision. */
+    /*
+     * Length of a KV head's page table: pages for the most tokens, and one partly filled page per
+     * precision.
+     */
     int32_t table_length;
     /* [n_pages] Ring buffer of free page numbers (kvd_leankv_state). */
     int32_t *list;
@@ -137,8 +140,8 @@ typedef struct {
 } kvd_leankv_pool;
 
 /*
- * Returns a slot's bytes beyond tokens: head records, page tables, KVD_LEANKV_SPARE_PAGES partial
- * pages per KV head.
+ * Returns the bytes of a slot without tokens: head records, page tables, KVD_LEANKV_SPARE_PAGES
+ * partly filled pages per KV head.
  */
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
 enum { KVD_LEANKV_SPARE_PAGES = 2 };
@@ -146,26 +149,27 @@ enum { KVD_LEANKV_SPARE_PAGES = 2 };
 /* Marks all pages as free and all KV heads as empty. */
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
 /*
- * Assigns pages in n_layers layers from first_layer on to n slots (device), with room for `spare`
- * more tokens per precision. Too few pages: sets state->wanted, assigns none and drops tokens.
+ * Assigns pages to n slots (device), in n_layers layers from first_layer on, with room for `spare`
+ * more tokens per precision. If pages run out, assigns none, sets state->wanted and drops tokens
+ * that do not fit.
  */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
-/* Returns all pages of the n slots. slot [n]: device. */
+/* Returns all pages of n slots to the pool. slot [n] is in device memory. */
 cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, int n,
                                  cudaStream_t stream);
 
 /*
- * One decode step in one layer. Row i: token at position at[i] of slot[i]; K and V in row 0 of page
- * page_table[i][0] of `fresh` (BLOCKED).
+ * Arguments of a decode step in one layer. Row i is a token at position at[i] of slot[i]; its K and
+ * V are in row 0 of page page_table[i][0] of `fresh` (BLOCKED).
  */
 typedef struct {
     kvd_leankv_pool pool;
     /* n: requests; group: query heads per KV head, at most 8. */
     int32_t layer, n, group;
-    /* Most cached tokens of a KV head. */
+    /* Largest number of cached tokens of a KV head. */
     int32_t room;
-    int32_t splits; /* CTAs that divide a KV head's tokens */
+    int32_t splits; /* number of CTAs that divide a KV head's tokens */
     float scale;    /* usually 1 / sqrt(d) */
     const int32_t *slot;
     const uint32_t *at;
@@ -175,38 +179,42 @@ typedef struct {
     const void *q;     /* device bf16 [n][n_kv_heads * group * d] */
     void *o;           /* output, in the shape of `q` */
     /*
-     * Output [n][n_kv_heads][room][columns]: scores times log2(e), high precision from the front,
-     * low from the end. columns: `group` rounded up to even.
+     * Output [n][n_kv_heads][room][columns]: attention scores times log2(e), of high-precision
+     * tokens from the front, of low-precision tokens from the end. columns: `group` rounded up to
+     * even.
      */
     float *score;
     /* Output [n][n_kv_heads][8]: log2 of the softmax denominators. */
     float *lse2;
     float *partial; /* scratch, [n][n_kv_heads][splits][8][d + 2] */
-    /* [n][n_kv_heads] Finished splits; 0 before and after each launch. */
+    /* [n][n_kv_heads] Number of finished splits; 0 before and after each launch. */
     uint32_t *arrived;
-    int32_t window; /* newest tokens that always stay at high precision */
+    int32_t window; /* number of newest tokens that stay at high precision */
 } kvd_leankv_steps;
 
-/* Attention over high-precision and low-precision pages and the new bf16 token. */
+/* Computes attention over the pages of both precisions and the new token in bf16. */
 cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream);
-/* Returns the CTAs per KV head for `rows` requests on n_sms multiprocessors. */
+/* Returns the number of CTAs per KV head for `rows` requests on n_sms multiprocessors. */
 int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
 /*
- * Adds probabilities to scores and stores the new token (Algorithm 1). Must follow
- * kvd_leankv_attend; pages need room for one token per precision.
+ * Adds the step's probabilities to scores and stores the new token (Algorithm 1). Must follow
+ * kvd_leankv_attend. Pages need room for one token per precision.
  */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/* Whole prompts of a batch, in one layer. Token t of prompt i: row q_start[i] + t of `q`. */
+/*
+ * Arguments for the whole prompts of a batch, in one layer. Token t of prompt i is row q_start[i] +
+ * t of `q`.
+ */
 typedef struct {
     kvd_leankv_pool pool;
-    /* n: prompts; n_q8: rows of `q`; longest: tokens of the longest prompt. */
+    /* n: number of prompts; n_q8: rows of `q`; longest: tokens of the longest prompt. */
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
     /*
-     * Fractions of total significance, cumulative in rising order: below `th` not high precision,
-     * below `tl` dropped.
+     * Fractions of the total significance, summed in rising order: tokens below `th` are not stored
+     * at high precision, tokens below `tl` are dropped.
      */
     double th, tl;
     /* Device [n]: slot, first row in `q` and tokens of each prompt. */
@@ -217,9 +225,14 @@ typedef struct {
     const void *q;     /* device bf16 queries, BLOCKED */
     /* Device [n_heads][n_q8]: ln of the softmax denominators. */
     const float *lse;
-    /* Output [n_heads][n_q8]: probabilities received from later tokens. */
+    /*
+     * Output [n_heads][n_q8]: attention probabilities that each token received from later tokens.
+     */
     float *mass;
-    /* Scratch [n_kv_heads][n_q8]: high-precision tokens from the front, low from the end. */
+    /*
+     * Scratch [n_kv_heads][n_q8]: indices of high-precision tokens from the front, of low-precision
+     * tokens from the end.
+     */
     int32_t *source;
 } kvd_leankv_prompts;
 

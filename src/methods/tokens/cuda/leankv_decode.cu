@@ -21,7 +21,7 @@ enum {
     THREADS = 32 * WARPS,
     HEADS = 8,
     STAGES = 3, /* tiles per warp in shared memory */
-    LAZY = 8    /* rescales sums only if a term would exceed 2^LAZY */
+    LAZY = 8    /* sums are rescaled only if a term would exceed 2^LAZY */
 };
 
 __device__ __forceinline__ float exp2_fast(float x)
@@ -104,7 +104,7 @@ __device__ __forceinline__ float most_of_column(float x)
     return x;
 }
 
-/* Replaces s by 2^(s - running maximum); missing rows must be -INFINITY. */
+/* Replaces scores s by 2^(s - running maximum). Rows after the last token must be -INFINITY. */
 template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float (&s)[4])
 {
     const bool high = s[0] > a.most[0] + LAZY || s[2] > a.most[0] + LAZY ||
@@ -130,8 +130,8 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 }
 
 /*
- * Adds a tile's first `rows` tokens and writes their scores, `step` floats apart; NULL: lane
- * without query head.
+ * Adds a tile's first `rows` tokens to the running softmax and writes their scores, `step` floats
+ * apart. score is NULL in lanes without a query head.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
@@ -193,10 +193,10 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
-    /* High-precision page numbers; from low_pages on, low-precision ones. */
+    /* Numbers of high-precision pages; from index low_pages on, of low-precision pages. */
     const int32_t *table;
     int first, stride, high, low, low_pages;
-    /* 2^32 / tiles per page, for division by multiplication. */
+    /* 2^32 / (tiles per page), so that a multiplication replaces a division. */
     uint32_t part_of[KVD_LEANKV_LEVELS];
     char *ring;
     int stage_bytes;
@@ -204,8 +204,8 @@ struct tiles {
 };
 
 /*
- * Returns a part's offset in a page. k: 0 key codes, 1 value codes, 2 key scales and zeros, 3 value
- * ones.
+ * Returns the offset in a page of part k of tile `in`: 0 key codes, 1 value codes, 2 key scales and
+ * zeros, 3 value scales and zeros.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -303,7 +303,10 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 #endif
 }
 
-/* Processes n tiles of one precision from tile `at` on. score: of its first token. */
+/*
+ * Processes n tiles of one precision, from the warp's tile `at` on. score: of the precision's first
+ * token.
+ */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
                                              float *score, int step, int lane, state<F> &a)
@@ -344,8 +347,8 @@ struct part {
 };
 
 /*
- * x: float32 query; q: float16, divided by a power of 2 to be exact. *factor: `scale` times that
- * power.
+ * Writes a query to x as float32 and to q as float16, divided by a power of 2 for an exact
+ * conversion. *factor: `scale` times that power.
  */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
@@ -439,7 +442,7 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
             all.most + log2f(all.sum);
 }
 
-/* Returns true in the CTA that finishes last. */
+/* Writes this CTA's partial output. Returns true in the CTA that finishes last. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])
@@ -497,7 +500,10 @@ template <int F>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
-    /* Ring buffers, then outputs [WARPS][HEADS][F]; page numbers from byte table_at on. */
+    /*
+     * Shared memory: ring buffers of tiles, at the end outputs [WARPS][HEADS][F]; page numbers from
+     * byte table_at on.
+     */
     extern __shared__ __align__(16) float dynamic[];
     __shared__ __align__(16) __half q[HEADS][F];
     __shared__ float factor[HEADS], q_sum[HEADS];
@@ -553,7 +559,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /* Rounded-up reciprocals divide exactly below 2^16 tiles. */
+    /* Reciprocals are rounded up: division is exact for fewer than 2^16 tiles. */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];

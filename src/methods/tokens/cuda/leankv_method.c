@@ -18,14 +18,14 @@ typedef struct {
     cudaStream_t stream;
     double th, tl;
     size_t rows; /* rows of Q in layout BLOCKED */
-    size_t room; /* most cached tokens of a KV head */
+    size_t room; /* largest number of cached tokens of a KV head */
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
     /* Pinned [2][n_slots]: slots of finished requests, then of new requests. */
     int32_t *host_leaving;
     uint32_t *known;
-    /* page pool after the latest iteration, pinned */
+    /* state of the page pool after the latest iteration, pinned */
     kvd_leankv_state *seen;
     kvd_leankv_head *record; /* [n_layers][n_kv_heads] scratch */
 } leankv;
@@ -58,7 +58,7 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = self_of(m);
-    /* Uses the second half: an earlier copy may still read the first. */
+    /* Uses the second half, because an earlier copy may still read the first. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -93,7 +93,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return give_back(k, k->host_leaving, n, err);
 }
 
-/* Between iterations the bf16 pages hold no tokens. */
+/* Returns 0: between iterations the bf16 pages hold no tokens. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -136,7 +136,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
                              : (double)NAN;
 }
 
-/* Counts as hetero: codes, and 16-bit scale and zero point per vector. */
+/* Counts as method hetero does: codes, and 16-bit scale and zero point per vector. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)(const void *)m;
@@ -371,7 +371,7 @@ static int set_up(leankv *k, kvd_err *err)
     return make_scratch(k, err);
 }
 
-/* Kernels use hetero's codes. */
+/* The kernels use the codes of method hetero. */
 static bool runs(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_hetero;

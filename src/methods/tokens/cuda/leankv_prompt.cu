@@ -41,7 +41,7 @@ __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint3
         r[i] = block[i * 32 + lane];
 }
 
-/* A warp processes 32 keys; early keys have the most work and start first. */
+/* A warp processes 32 keys. Early keys have the most work and start first. */
 template <int F>
 __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
 {
@@ -96,15 +96,18 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/* Below the border: significances below `value`, and the first `ties` equal ones. */
+/*
+ * A significance is below the border if it is below `value` or one of the first `ties` that equal
+ * it.
+ */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;
 };
 
 /*
- * Finds out[k] whose lower significances sum to less than target[k], by bisecting float bits. All
- * threads get the result.
+ * Finds borders out[k] such that the significances below sum to less than target[k], by bisecting
+ * the bits of floats. All threads get the result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
@@ -139,7 +142,10 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
-    /* Largest significance of dropped tokens [LOW], and of all below high precision [HIGH]. */
+    /*
+     * Largest significance of dropped tokens [KVD_LEANKV_LOW] and of all tokens not at high
+     * precision [KVD_LEANKV_HIGH].
+     */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];
@@ -312,7 +318,10 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns the pool index of KV head i of listed slots and layers; -1: no request. */
+/*
+ * Returns the pool index of KV head i of a list of slots and layers, or -1 if its slot has no
+ * request.
+ */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {
@@ -331,7 +340,7 @@ __device__ int pages_wanted(const kvd_leankv_pool &p, const kvd_leankv_head &h, 
     return max(wanted - h.pages[level], 0);
 }
 
-/* Reduces h->n to tokens that fit into the KV head's pages. */
+/* Reduces h->n to the number of tokens that fit into the KV head's pages. */
 __device__ void cut(const kvd_leankv_pool &p, kvd_leankv_head *h)
 {
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {

@@ -9,7 +9,10 @@ namespace
 
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
-/* Least significant token of a precision outside the window; ties: the oldest. */
+/*
+ * Least significant token of one precision outside the window of newest tokens; of equal ones the
+ * oldest.
+ */
 struct least {
     /* significance (float bits) in the upper 32 bits, position in the lower */
     unsigned long long key;
@@ -23,9 +26,9 @@ struct found {
     float leaving_significance;
 };
 
-/* Indices of moving tokens, per precision; -1: none. */
+/* Indices of the tokens that move, separately per precision; -1: none. */
 struct decision {
-    /* The lowered token's old high and new low index. */
+    /* Lowered token: its old index at high and its new index at low precision. */
     int lowered, low_to;
     /* High-precision index of the new token. */
     int fresh_to;
@@ -60,7 +63,7 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/* Only thread 0 gets the sum and the least significant tokens. */
+/* Sums *sum over the CTA and finds the least significant tokens. Only thread 0 gets the results. */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -91,7 +94,10 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/* sum: significances of the `body` tokens outside the window. */
+/*
+ * Decides which tokens to lower or drop. sum: significances of the `body` tokens outside the
+ * window.
+ */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
@@ -183,8 +189,8 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
 }
 
 /*
- * Warps 0 and 1 write token d.lowered at low precision, then warps 2 and 3 the new token, perhaps
- * at its index.
+ * Warps 0 and 1 write token d.lowered at low precision. Then warps 2 and 3 write the new token,
+ * perhaps at the index that d.lowered had.
  */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
@@ -242,7 +248,10 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/* Adds probabilities to scores. Thread 0 gets sum and least tokens outside the window. */
+/*
+ * Adds the step's probabilities to scores. Thread 0 gets the sum of significances and the least
+ * significant tokens outside the window.
+ */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)
@@ -291,7 +300,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
               row = (int)blockIdx.y, now = (int)s.at[row];
     const int head = leankv::head_of(s.pool, s.slot[row], s.layer, g);
 #if __CUDA_ARCH__ >= 900
-    /* The next kernel may start and prefetch weights. */
+    /* From here on, the next kernel may start and prefetch weights. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
     if (head < 0)
@@ -301,7 +310,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
     const size_t at = (size_t)(row * s.pool.n_kv_heads + g);
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         if (h.n[l] >= h.pages[l] * s.pool.layout.level[l].tokens)
-            return; /* no free page; kvd_leankv_state tells the host */
+            return; /* no free page: kvd_leankv_state tells the host */
     if (threadIdx.x < HEADS)
         lse2[threadIdx.x] = s.lse2[at * HEADS + threadIdx.x];
     if (threadIdx.x == 0)

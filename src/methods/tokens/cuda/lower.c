@@ -118,7 +118,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                           err);
 }
 
-/* In timing runs, requests have uncomputed tokens. */
+/* In timing runs that begin with a decode step, requests have tokens that were never computed. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     lower *const k = of(m);
@@ -192,7 +192,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Initial bytes are valid low-precision codes, for timing. */
+/* The initial bytes are valid low-precision codes, so that decode steps can be timed. */
 static int make_layers(lower *k, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t layers = (size_t)k->method.cache->config->n_layers,
@@ -269,7 +269,7 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /* Random bits need not be valid float16 numbers. */
+    /* False for 16-bit codes: random bits need not be valid float16 numbers. */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)
         k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;

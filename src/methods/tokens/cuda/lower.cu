@@ -145,7 +145,10 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
                           : __fadd_rn(__fmul_rn(half_of(scale), static_cast<float>(code[e])),
                                       half_of(scale >> 16));
     }
-    /* The fast division is off by up to 2 ulp, lost in bf16. */
+    /*
+     * The fast division is off by up to 2 units in the last place of float32, which bf16 does not
+     * show.
+     */
     if (factor) {
         const uint4 f = *reinterpret_cast<const uint4 *>(factor + i);
         const uint32_t w[4] = {f.x, f.y, f.z, f.w};
@@ -209,7 +212,7 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
             t >= old || (k > 0 && key(t) >= least) ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
 
-/* most[e] = max(most[e], |number e of `from`|), e = 0 .. 7. */
+/* Raises most[e] to the magnitude of number e in `from`, for e = 0 .. 7. */
 __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
 {
     const uint4 x = *reinterpret_cast<const uint4 *>(from);
@@ -222,7 +225,7 @@ __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
     }
 }
 
-/* Channel factors sqrt(max |q| / max |k|) over the prompt. */
+/* Computes the channel factors sqrt(max |q| / max |k|) over the prompt. */
 __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_lower_args a,
                                                    const __grid_constant__ kvd_lower_prompts_args p)
 {
@@ -256,7 +259,7 @@ __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_l
     }
 }
 
-/* Adds probabilities to scores; the newest token begins at 0. */
+/* Adds a decode step's probabilities to the scores. The newest token's score begins at 0. */
 __global__ void __launch_bounds__(THREADS)
     observe(const __grid_constant__ kvd_lower_args a, const uint16_t *q, const float *lse)
 {
@@ -331,7 +334,7 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
         a.level[place_of(a, b, g, t)] = KVD_LOWER_LOW;
 }
 
-/* others: grid units per token part (request, KV head, side). */
+/* Returns the number of CTAs per request; `others` is the number in the grid's other dimensions. */
 unsigned ctas(const kvd_lower_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -24,7 +24,7 @@ extern "C" {
 
 enum { KVD_LOWER_HIGH, KVD_LOWER_LOW, KVD_LOWER_LEVELS };
 
-/* High-precision tokens: the newest, and older ones with the largest scores. */
+/* Tokens that stay at high precision: the newest, and older ones with the largest scores. */
 typedef struct {
     int32_t heavy, recent;
 } kvd_lower_budget;
@@ -41,8 +41,9 @@ typedef struct {
     /* bf16 pages of the layer; in decode steps with the newest token. */
     uint16_t *rows;
     /*
-     * Records [pages][n_kv_heads][2][KVD_PAGE_TOKENS] of kvd_lower_words words: per 32 numbers,
-     * word j has bit j; last word (unless 16 bits): float16 step, zero point.
+     * Vector records [pages][n_kv_heads][2][KVD_PAGE_TOKENS] of kvd_lower_words words. For every 32
+     * numbers, word j has bit j of their codes. The last word has the float16 step and zero point,
+     * unless codes have 16 bits.
      */
     uint32_t *codes;
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
@@ -52,7 +53,7 @@ typedef struct {
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
 
-/* Returns the words of a record with `bits` bits per code. */
+/* Returns the number of words of a vector's record with `bits` bits per code. */
 KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], int32_t d)
 {
     const int32_t high = (d + 31) / 32 * bits[0] + (bits[0] < 16),
@@ -69,15 +70,18 @@ typedef struct {
     const void *q; /* bf16 queries, BLOCKED */
 } kvd_lower_prompts_args;
 
-/* Chooses levels, computes channel factors and codes prompt tokens. */
+/* Chooses the level of each prompt token, computes channel factors and codes the tokens. */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
-/* Restores decode steps' tokens but the newest. Later rows become 0, up to a multiple of 8. */
+/*
+ * Restores all tokens of decode steps but the newest. Later rows become 0, up to a multiple of 8.
+ */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
- * Adds probabilities to scores, codes the newest token and lowers the smallest score if more than
- * `heavy` high ones precede the `recent`. q: bf16 [n][q_pitch]; lse [n][n_heads]: ln of
- * denominators. Must follow kvd_lower_restore and attention.
+ * Adds the steps' probabilities to scores and codes the newest tokens. If more than `heavy` older
+ * tokens have high precision, lowers the one with the smallest score.
+ * q: bf16 [n][q_pitch]; lse [n][n_heads]: ln of softmax denominators. Must follow kvd_lower_restore
+ * and attention.
  */
 cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float *lse,
                             cudaStream_t stream);

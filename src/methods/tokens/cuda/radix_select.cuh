@@ -19,8 +19,8 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 }
 
 /*
- * Finds the digit where `bin`, summed from the top, reaches *k; reduces *k by higher keys. *all:
- * all keys of the digit. Called by the first warp.
+ * Finds the digit at which counts `bin`, summed from the largest digit, reach *k. Reduces *k by the
+ * keys with larger digits. *all: all keys with this digit are wanted. Called by the first warp.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -50,8 +50,8 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 }
 
 /*
- * Returns the threshold that exactly k of n keys reach; 0 < k < n. key(t): lower 32 bits below
- * `bound`. bin: shared [KVD_SELECT_BINS]. All threads must call it.
+ * Returns the threshold that exactly k of n keys reach, 0 < k < n. key(t) is the key of token t,
+ * its lower 32 bits below `bound`. bin: shared scratch [KVD_SELECT_BINS]. All threads must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin,
@@ -65,7 +65,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (bound - 1) >> shift == 0 && shift > 0)
-            /* Lower halves are below `bound`: bits from `shift` up are 0. */
+            /* Lower halves are below `bound`, so bits from `shift` up are 0. */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
@@ -86,7 +86,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     return found;
 }
 
-/* As above with bound n. */
+/* Returns the threshold that exactly k of n keys reach. Lower 32 bits must be below n. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
 {
@@ -94,8 +94,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
- * Returns the number of earlier threads with `stays`; *all: number in the CTA. All THREADS threads
- * must call it.
+ * Returns the number of earlier threads with `stays`; *all: the number in the CTA. All THREADS
+ * threads must call it.
  */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {
@@ -115,7 +115,10 @@ template <int THREADS> static __device__ int select_place(bool stays, int *all)
     return before;
 }
 
-/* Returns the sum of x over lower threads; *all: over the CTA. All THREADS threads must call it. */
+/*
+ * Returns the sum of x over threads with lower numbers; *all: over the CTA. All THREADS threads
+ * must call it.
+ */
 template <int THREADS> static __device__ int sum_before(int x, int *all)
 {
     __shared__ int part[THREADS / 32];

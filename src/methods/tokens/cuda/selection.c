@@ -41,12 +41,12 @@ static bool varies(const selection *e)
     return kvd_selection_varies(&e->rule);
 }
 
-/* Returns the bytes per page and layer by which steps choose. */
+/* Returns the bytes of side information per page and layer. */
 static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    /* mean keys and a byte per selection page, padded to 16 */
+    /* mean keys and one byte per selection page, padded to a multiple of 16 */
     if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
@@ -94,8 +94,8 @@ static void drop(kvd_gpu_method *m, size_t slot)
 }
 
 /*
- * Returns the bits of side information of n tokens: on the device (`stored`) or as the method
- * needs.
+ * Returns the bits of side information for n tokens, as stored on the device (`stored`) or as the
+ * method needs.
  */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
@@ -277,8 +277,8 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
 }
 
 /*
- * If the number of read tokens varies, also plans attention and, after the last layer, copies it to
- * the host.
+ * Chooses the tokens that steps read. If their number varies, also plans attention and copies the
+ * numbers to the host after the last layer.
  */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
@@ -491,7 +491,7 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /* Without a prompt, all codes would be equal. */
+    /* Without a prompt, all codes would be equal, and so would be all choices. */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

@@ -1,6 +1,6 @@
 /*
- * Selects the tokens that a step reads by selection pages: d_qk / 8 threads per page for bounds, a
- * warp for a score, a CTA for a KV head. Sums are float32.
+ * Chooses the tokens that a decode step reads, by selection pages. d_qk / 8 threads compute the
+ * bounds of a page, a warp its score, a CTA the choice of a KV head. Sums are float32.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -49,13 +49,13 @@ __device__ __forceinline__ int tokens_of(const kvd_selection &s, int n)
     return (int)kvd_selection_tokens(&s.rule, (size_t)n);
 }
 
-/* Returns the row length of `score` and `chosen`. */
+/* Returns the row length of `score` and `chosen`: the most selection pages of a row. */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (size_t)(KVD_PAGE_TOKENS / page_of(s));
 }
 
-/* Returns the first bound of selection page i. */
+/* Returns the index of the first bound of selection page i. */
 __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
@@ -73,7 +73,7 @@ __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g
     return (page * s.map.n_kv_heads + g) * each + i % each;
 }
 
-/* Returns the first element of K in token t's page. */
+/* Returns the index of the first element of K in the page of token t. */
 __device__ __forceinline__ size_t keys_at(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)] *
@@ -140,7 +140,8 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
 }
 
 /*
- * Score of a page: sum of rise * largest key + fall * smallest key. All SCORE threads must call it.
+ * Writes the factors of a page's score: sum over channels of rise * largest key + fall * smallest
+ * key. All SCORE threads must call it.
  */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
@@ -164,7 +165,7 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
 }
 
 /*
- * Scores selection pages first .. first + WARP_PAGES - 1 below `end`, by one warp; a lane has
+ * Scores selection pages first .. first + WARP_PAGES - 1 below `end`, by one warp. Each lane reads
  * CHUNKS pieces of 8 bounds.
  */
 template <int CHUNKS>
@@ -208,8 +209,8 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
 }
 
 /*
- * KVD_READ_BOUNDS: sum over heads of max(q low, q high) = rise * high + fall * low; rise, fall:
- * sums of positive, negative q.
+ * KVD_READ_BOUNDS: the sum over query heads of max(q low, q high) is rise * high + fall * low, with
+ * rise and fall the sums of positive and of negative q.
  */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(SCORE)
         score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
-/* Scores large clusters by their small clusters' extremes. */
+/* Scores large clusters. Their bounds are the extremes of their small clusters' bounds. */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -376,7 +377,10 @@ __global__ void __launch_bounds__(COPY)
         [&](int t) { return pool + keys_at(s, b, g, t); });
 }
 
-/* Returns the address of row 0's probability for token t; rows are 64 elements apart. */
+/*
+ * Returns the address of the probability from row 0 for token t; the next row's is 64 elements
+ * further.
+ */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page =
@@ -410,8 +414,8 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
 }
 
 /*
- * Probabilities from the last rows, a key per thread; queries by row, then head. Element r of
- * `recent`: newest position t with t % history = r.
+ * Computes the probabilities from the last rows, one key per thread. Element r of `recent` belongs
+ * to the newest position t with t % history = r.
  */
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
@@ -460,7 +464,10 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /* Earlier queries have already written probabilities for earlier tokens. */
+            /*
+             * Queries before this chunk have already written their probabilities for tokens before
+             * it.
+             */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;
@@ -481,7 +488,7 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
         to[r * KVD_PAGE_TOKENS] = 0;
 }
 
-/* A warp has 16 of the read tokens. */
+/* A warp has 16 of the tokens that the step read. */
 template <int HALVES>
 __global__ void __launch_bounds__(RECALL)
     recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,

@@ -31,23 +31,26 @@ typedef struct {
     /* rule.page divides KVD_PAGE_TOKENS and is 1 with KVD_READ_RECENT. */
     kvd_read_rule rule;
     int32_t batch, max_pages;
-    /* Device [batch]: cached tokens, newest included; slot (n_slots and above: padding). */
+    /*
+     * Device [batch]: number of cached tokens, newest included, and slot. Slots from n_slots on are
+     * padding.
+     */
     const int32_t *kv_len, *slot;
     int32_t n_slots;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *pool;          /* device pages of the layer */
-    /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: smallest, largest keys. */
+    /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: smallest keys, then largest keys. */
     void *bounds;
     /*
-     * Device [pool page][n_kv_heads][history][64] probabilities (KVD_READ_RECENT), summed over
-     * query heads, position t in element t % history.
+     * Device [pool page][n_kv_heads][history][64] probabilities summed over query heads, for
+     * KVD_READ_RECENT. Position t writes element t % history.
      */
     float *recent;
 } kvd_selection;
 
 /*
- * Bounds of selection pages with any of the last q_len[b] tokens. q_len: device [batch]; longest:
- * its maximum.
+ * Computes the bounds of selection pages that have any of the last q_len[b] tokens. q_len is device
+ * [batch], longest its maximum.
  */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
@@ -66,8 +69,8 @@ cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_row
                                  cudaStream_t stream);
 
 /*
- * len [batch * n_kv_heads]: tokens to read. heads[0]: KV heads of the first live[0] requests.
- * Device arrays; pool, bounds, page_table unused.
+ * len [batch * n_kv_heads]: number of tokens that each KV head reads. heads[0]: number of KV heads
+ * of the first live[0] requests. All arrays are on the device.
  */
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
@@ -76,34 +79,37 @@ cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, i
 typedef struct {
     const void *q; /* device [batch][q_pitch] queries */
     /*
-     * Scratch [batch * n_kv_heads][max_pages * 64 / page]; KVD_READ_CODES: [batch *
+     * Scratch [batch * n_kv_heads][max_pages * 64 / page] for scores; with KVD_READ_CODES [batch *
      * n_kv_heads][group][max_pages * 64].
      */
     float *score;
-    /* [batch * n_kv_heads][max_pages * 64 / page] Chosen selection pages, rising. */
+    /* [batch * n_kv_heads][max_pages * 64 / page] Chosen selection pages, in rising order. */
     int32_t *chosen;
     /*
-     * [batch * n_kv_heads][max_pages * 64 / page] Pages or pieces to read; a pool page counts
-     * n_kv_heads times. Not with KVD_READ_LANDMARKS.
+     * [batch * n_kv_heads][max_pages * 64 / page] Pages (or pieces) that attention reads, numbered
+     * by KV head. Not with KVD_READ_LANDMARKS.
      */
     int32_t *table;
     /*
-     * bf16 pages for chosen rows (KVD_READ_LANDMARKS); row i has row_pages pages from i * row_pages
-     * on.
+     * bf16 pages to which chosen rows are copied (KVD_READ_LANDMARKS). Row i has row_pages pages
+     * from i * row_pages on.
      */
     void *rows;
     int32_t row_pages; /* most pages of tokens that a KV head reads */
-    /* Device [batch * n_kv_heads] Tokens read; output if kvd_selection_varies, else input. */
+    /*
+     * Device [batch * n_kv_heads] Number of tokens read: an output if kvd_selection_varies,
+     * otherwise an input.
+     */
     int32_t *len;
-    /* Device [batch] Tokens read, summed over calls, if kvd_selection_varies. */
+    /* Device [batch] Number of tokens read, summed over calls, if kvd_selection_varies. */
     unsigned long long *read;
 } kvd_selected;
 
 cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
 /*
- * Writes a step's probabilities to `recent`. to: chosen tokens; lse [batch * n_kv_heads][group]: ln
- * of denominators.
+ * Writes a step's probabilities to `recent`. to: the chosen tokens; lse [batch *
+ * n_kv_heads][group]: ln of softmax denominators.
  */
 cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to, const float *lse,
                                  cudaStream_t stream);
@@ -112,10 +118,16 @@ cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to,
 typedef struct {
     /* Number of centroids; relative RoPE position of queries. */
     int32_t size, relative;
-    /* Rotated dimensions; `interleaved` pairs 2 i and 2 i + 1, otherwise i and i + dims/2. */
+    /*
+     * Number of dimensions that RoPE rotates; `interleaved` pairs 2 i and 2 i + 1, otherwise i and
+     * i + dims/2.
+     */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
-    /* Device copies of kvd_read_codes: [n_kv_heads][d][d]; [n_kv_heads][size][d] twice. */
+    /*
+     * Device copies of the arrays of kvd_read_codes: [n_kv_heads][d][d], and twice
+     * [n_kv_heads][size][d].
+     */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] nearest centroid */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
@@ -124,26 +136,26 @@ typedef struct {
 /* Codes each request's last q_len[b] tokens; longest: largest q_len. */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* kvd_selection_choose for KVD_READ_CLUSTERS; `score` needs twice the elements. */
+/* Does kvd_selection_choose for KVD_READ_CLUSTERS; `score` needs twice as many elements. */
 cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
                                    cudaStream_t stream);
-/* kvd_selection_choose for KVD_READ_CODES. */
+/* Does kvd_selection_choose for KVD_READ_CODES. */
 cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const kvd_selected *to, cudaStream_t stream);
 /*
- * Device state of a layer with KVD_READ_LANDMARKS. Per pool page, kvd_selection.bounds has bf16
- * mean keys [n_kv_heads][64 / page][d_qk] and flags [n_kv_heads][64 / page]: 0, or 1 plus the
- * number among exact pages. `pool` holds the running layer.
+ * Device state of a layer with KVD_READ_LANDMARKS. For each pool page, kvd_selection.bounds has
+ * bf16 mean keys [n_kv_heads][64 / page][d_qk] and flags [n_kv_heads][64 / page]: 0, or 1 plus the
+ * number among the exact pages. `pool` holds one layer at a time.
  */
 typedef struct {
     int32_t *prompt; /* [n_slots] tokens of the prompt */
     size_t side;
-    /* Elements of a latent; device [pool page][64 * rank]. */
+    /* Number of elements of a latent vector; latents are device [pool page][64 * rank]. */
     int32_t rank;
     const uint16_t *latents;
     /*
-     * Outputs per row: latents of read tokens in row_pages pages; positions [row_pages * 64], -1:
-     * exact key.
+     * Outputs per row: latents of the read tokens, in row_pages pages, and their positions
+     * [row_pages * 64]; -1: exact key.
      */
     uint16_t *gathered;
     int32_t *position;
@@ -155,30 +167,34 @@ typedef struct {
      */
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
-    /* Each row's slot * n_layers * n_kv_heads + KV head, from kvd_selection_landmark_lengths. */
+    /*
+     * Output of kvd_selection_landmark_lengths: slot * n_layers * n_kv_heads + KV head, for each
+     * row.
+     */
     int32_t *matrix;
     int32_t n_layers;
 } kvd_selection_shadow;
 
 /*
- * Computes mean keys of prompts and chooses exact pages. score: scratch as kvd_selected.score;
- * longest: largest kv_len.
+ * Computes mean keys of prompts and chooses the selection pages with exact keys. score: scratch as
+ * kvd_selected.score; longest: largest kv_len.
  */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
 /*
- * Copies values and exact keys of the last q_len[b] <= longest tokens. Must follow
+ * Copies values and exact keys of the last q_len[b] <= longest tokens of each request. Must follow
  * kvd_selection_landmarks.
  */
 cudaError_t kvd_selection_shadow_store(const kvd_selection *s, const kvd_selection_shadow *x,
                                        const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* kvd_selection_lengths for KVD_READ_LANDMARKS. */
+/* Does kvd_selection_lengths for KVD_READ_LANDMARKS. */
 cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const int32_t *live, int32_t *len, int32_t *heads,
                                            cudaStream_t stream);
 /*
- * kvd_selection_choose for KVD_READ_LANDMARKS: gathers latents; keys with a position in x->position
- * are 0, for the caller to rebuild. `score` has a row per query head.
+ * Does kvd_selection_choose for KVD_READ_LANDMARKS and gathers latents. Keys of tokens with a
+ * position in x->position become 0, and the caller must rebuild them. `score` has a row per query
+ * head.
  */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);
@@ -192,7 +208,7 @@ cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
 #define KVD_ON_BOTH
 #endif
 
-/* Selection pages of a KV head: all, always read newest, and chosen older ones. */
+/* Selection pages of a KV head: all, the newest (always read), and the chosen older ones. */
 typedef struct {
     size_t all, newest, chosen;
 } kvd_selection_pages;
@@ -213,7 +229,10 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
     return p;
 }
 
-/* A prompt's pages with KVD_READ_LANDMARKS: with mean keys, exact, read by a step. */
+/*
+ * Selection pages of a prompt with KVD_READ_LANDMARKS: those with a mean key, those with exact
+ * keys, others that a step reads.
+ */
 typedef struct {
     size_t all, outliers, chosen;
 } kvd_selection_marks;
@@ -245,13 +264,13 @@ KVD_ON_BOTH static inline bool kvd_selection_varies(const kvd_read_rule *r)
     return r->ranking == KVD_READ_CODES || r->ranking == KVD_READ_CLUSTERS;
 }
 
-/* Returns the tokens per page table entry, for kvd_decode_args.piece_tokens. */
+/* Returns the number of tokens per entry of the page table. */
 KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
 {
     return r->ranking != KVD_READ_LANDMARKS && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
-/* Returns how many of n small clusters are chosen, without the first and last. */
+/* Returns how many of n small clusters are chosen, not counting the first and last. */
 KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, size_t n)
 {
     const size_t budget = (size_t)r->budget;
@@ -265,7 +284,7 @@ KVD_ON_BOTH static inline size_t kvd_selection_tokens(const kvd_read_rule *r, si
     return p.chosen * r->page + n - (p.all - p.newest) * r->page;
 }
 
-/* Returns the most of n cached tokens that a step may read. */
+/* Returns the largest number of n cached tokens that a step may read. */
 KVD_ON_BOTH static inline size_t kvd_selection_most(const kvd_read_rule *r, size_t group, size_t n)
 {
     const size_t budget = r->budget < 1 ? (size_t)(r->budget * (double)n) : (size_t)r->budget,

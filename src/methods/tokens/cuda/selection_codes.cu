@@ -12,7 +12,7 @@ namespace
 {
 
 enum { TOKENS = 32, ENCODE = 256, AT_ONCE = 4, PRODUCT = 256, SCORE = 256, CHOOSE = 512 };
-enum { WIDE = KVD_WIDTH_NARROW + 1 }; /* odd row length WIDE: columns have no bank conflicts */
+enum { WIDE = KVD_WIDTH_NARROW + 1 }; /* the odd row length WIDE avoids bank conflicts */
 typedef unsigned long long u64;
 
 /* Returns the smaller of the two dimensions of RoPE pair p. */
@@ -69,7 +69,7 @@ __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, i
         turn(c, p, -(double)t, x);
 }
 
-/* Computes y = x L for all tokens of the CTA, L the Cholesky factor. */
+/* Computes y = x L for all tokens of the CTA; L is the Cholesky factor. */
 __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE], float (*y)[WIDE])
 {
     enum { EACH = 8 };
@@ -88,7 +88,7 @@ __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE],
     }
 }
 
-/* Finds this warp's centroid nearest to the lane's token. */
+/* Finds the nearest of this warp's centroids to the lane's token. */
 __device__ void nearest(const float *moved, int size, int d, const float *y, float *least,
                         int *best)
 {

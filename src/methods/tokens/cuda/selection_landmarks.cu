@@ -50,7 +50,7 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/* Returns the flag of selection page i: 0, or 1 plus its number among exact pages. */
+/* Returns the flag of selection page i: 0, or 1 plus its number among the pages with exact keys. */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
@@ -60,7 +60,9 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
            in_page(s, g, i);
 }
 
-/* score: minus the smallest cosine between a key and the mean key. */
+/*
+ * Computes mean keys. score: minus the smallest cosine between a key of the page and its mean key.
+ */
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,
                 const __grid_constant__ kvd_selection_shadow x, float *score)
@@ -162,7 +164,7 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/* Scaled products of queries with mean keys; exact pages get -INFINITY. */
+/* Multiplies queries by mean keys; pages with exact keys get -INFINITY. */
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
                           const __grid_constant__ kvd_selection_shadow x,
@@ -213,7 +215,10 @@ __device__ float largest_of(float x)
     return x;
 }
 
-/* Replaces the first head's scores by the largest log softmax share of each page. */
+/*
+ * Replaces the scores of the first query head by the largest logarithm of a page's softmax share
+ * over query heads.
+ */
 __device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
 {
     for (int h = 0; h < group; h++) {
@@ -301,8 +306,8 @@ __global__ void __launch_bounds__(SCORE)
 }
 
 /*
- * Returns the place of numbers 8 c .. 8 c + 7 of token t's exact key, or NULL. marked: tokens in
- * mean-key pages.
+ * Returns the address of numbers 8 c .. 8 c + 7 of token t's exact key, or NULL. The first `marked`
+ * tokens are in pages with a mean key.
  */
 __device__ __forceinline__ uint4 *exact_key(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int t, int c, int marked)
@@ -332,7 +337,7 @@ __device__ __forceinline__ uint4 *value_of(const kvd_selection &s, const kvd_sel
         piece(t, c, d));
 }
 
-/* Returns the place of numbers 8 c .. 8 c + 7 of token t (K, then V) in a page. */
+/* Returns the index in a page of numbers 8 c .. 8 c + 7 of token t (K, then V). */
 __device__ __forceinline__ size_t in_head(const kvd_selection &s, int t, int c)
 {
     const int d = s.map.d_qk[0], k = d / 8;
@@ -372,7 +377,7 @@ __global__ void __launch_bounds__(STORE)
 }
 
 /*
- * Copies values and exact keys of 64 chosen tokens to a page. Inexact keys and later rows become 0,
+ * Copies values and exact keys of 64 chosen tokens to a page. Other keys and later rows become 0,
  * up to a multiple of 8.
  */
 __global__ void __launch_bounds__(STORE) read_kernel(const __grid_constant__ kvd_selection s,

@@ -36,7 +36,10 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
     return n && kvd_selection_is_late(e) ? e->late.entries[slot * e->layers + layer] : n;
 }
 
-/* Returns the tokens of the largest layer, after which new tokens follow in all layers. */
+/*
+ * Returns the number of cached tokens of the largest layer. New tokens follow after this index in
+ * all layers.
+ */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     const selection *const e = of_const(m);
@@ -57,7 +60,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
     return (double)sum / (double)e->layers;
 }
 
-/* Fails for chunks and for steps after uncomputed tokens. */
+/* Fails for prompts in chunks and for decode steps after uncomputed tokens. */
 static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_err *err)
 {
     const char *const name = e->method.plan->tokens->info.name;
@@ -282,10 +285,7 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
     return 0;
 }
 
-/*
- * Computes column-major C [m x n] = A [m x k] B, or A B^T if `turns`. A and B are bf16, C is
- * `type`.
- */
+/* Computes column-major C [m x n] = A [m x k] B, or A B^T if `turns`. A and B are bf16. */
 static int multiply(const selection *e, bool turns, size_t m, size_t n, size_t k, const void *a,
                     size_t lda, const void *b, size_t ldb, void *c, cudaDataType type, kvd_err *err)
 {
@@ -422,7 +422,7 @@ static size_t unread_of(const selection *e, size_t slot)
     return n ? n - kvd_selection_marked(&e->rule, e->shadow.prompt[slot], n) : 0;
 }
 
-/* Counts as the CPU: values, exact and low-rank keys, bases. */
+/* Counts as the CPU method does: values, exact keys, low-rank keys and bases. */
 static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = of_const(m);
@@ -434,7 +434,7 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/* Negative: unread low-rank keys have fewer bits than counted elsewhere. */
+/* Returns a negative correction: unread low-rank keys have fewer bits than other code counts. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = of_const(m);
@@ -451,7 +451,7 @@ static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, dou
     *unread = (double)unread_of(e, slot);
 }
 
-/* Counts values, exact keys, latents, mean keys and bases. */
+/* Counts device bytes of values, exact keys, latents, mean keys and bases. */
 static double shadow_held(const kvd_gpu_method *m)
 {
     const selection *const e = of_const(m);

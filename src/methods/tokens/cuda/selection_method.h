@@ -11,9 +11,9 @@
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    kvd_attn_map one;      /* one KV head with its query heads */
+    kvd_attn_map one;      /* shape of one KV head with its query heads */
     kvd_read_rule rule;
-    /* Layers without a sliding window, KV heads, most tokens of a request. */
+    /* Number of layers without a sliding window, number of KV heads, most tokens of a request. */
     size_t layers, kv, max_len;
     size_t n_slots, pool_pages;
     /* [n_slots] Tokens of each slot's request, between iterations. */
@@ -21,12 +21,16 @@ typedef struct {
     /* [n_slots] Tokens after the latest iteration. */
     size_t *held;
     size_t rows, row_pages, max_pages;
-    /* Device [layers][pool_pages] of `side` bytes by which steps choose. */
+    /*
+     * Device [layers][pool_pages], `side` bytes each: side information by which steps choose
+     * tokens.
+     */
     char *sides;
     size_t side;
-    float *lse; /* device [rows][group], decode steps */
+    float *lse; /* device [rows][group], for decode steps */
     /*
-     * Pinned [max_slices] Tokens read by each step, over layers and KV heads, if the number varies.
+     * Pinned [max_slices] Number of tokens that each step read, summed over layers and KV heads, if
+     * it varies.
      */
     unsigned long long *read;
     /* [n_slots] tokens that the latest step skipped, mean over KV heads and layers */
@@ -39,7 +43,9 @@ typedef struct {
     } codes;
     /* For KVD_READ_CLUSTERS, with different numbers of tokens per layer. */
     struct {
-        /* Cached tokens, new one included: pinned; device [layers][max_slices]. */
+        /*
+         * Number of cached tokens, including the new one: pinned, and device [layers][max_slices].
+         */
         int32_t *length, *lengths;
         size_t *entries; /* [n_slots][layers] cached tokens */
         kvd_evict_budget *budget;
@@ -61,13 +67,13 @@ typedef struct {
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
         float *gram;    /* [wide][wide] */
-        /* Tables for the kernels of latents.h. */
+        /* Tables that the kernels of latents.h read. */
         kvd_latent_basis *leading;
         kvd_latent_head *head;
         int32_t *run;
         kvd_latent_solver solver;
         int *info;      /* pinned [max_slices][layers] decomposition status */
-        size_t prompts; /* in the running iteration */
+        size_t prompts; /* number of prompts in the iteration */
     } shadow;
     cudaStream_t stream;
     int32_t *len, *heads;
@@ -88,7 +94,7 @@ static inline bool kvd_selection_is_late(const kvd_selection_method *e)
 /* Returns a layer's cached tokens for a request of n tokens. */
 size_t kvd_selection_cached(const kvd_selection_method *e, size_t slot, size_t layer, size_t n);
 
-/* Returns a layer's cached tokens, one per batch row, on the device. */
+/* Returns a device array with the numbers of cached tokens in a layer, one per batch row. */
 int32_t *kvd_selection_lengths_of(const kvd_selection_method *e, int layer);
 
 /* Sets e->method's callbacks for methods that drop prompt tokens. */
@@ -107,7 +113,8 @@ static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 /* Sets e->method's callbacks. Fails for unsupported models or parameters. */
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
 /*
- * _make: arrays of e->shadow per slot and page. _work: all others, after e->rows and e->row_pages.
+ * kvd_selection_shadow_make allocates the arrays of e->shadow per slot and page;
+ * kvd_selection_shadow_work all others, after e->rows and e->row_pages are set.
  */
 int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);
 int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);
@@ -117,10 +124,10 @@ int kvd_selection_shadow_ended(kvd_selection_method *e, const kvd_iteration *it,
 int kvd_selection_shadow_append(const kvd_selection_method *e, const kvd_paged_rows *r,
                                 kvd_err *err);
 void kvd_selection_shadow_drop(kvd_selection_method *e, size_t slot);
-/* Writes the tokens that each step reads to device memory (e->shadow). */
+/* Writes the numbers of tokens that steps read to device memory (e->shadow). */
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
                                  cudaStream_t stream, kvd_err *err);
-/* Chooses the tokens of steps, rebuilds their keys and ends the timed phases. */
+/* Chooses the tokens that steps read, rebuilds their keys and ends the timed phases. */
 int kvd_selection_shadow_choose(const kvd_selection_method *e, const kvd_selection *s,
                                 const kvd_selected *to, const kvd_paged_rows *r, kvd_err *err);
 

@@ -11,9 +11,9 @@ static const char what[] = "eviction with budgets of heads";
 
 typedef struct {
     size_t tokens;
-    /* Cached tokens, summed over KV heads and layers. */
+    /* Number of cached tokens, summed over KV heads and layers. */
     double held;
-    int32_t merged; /* kvd_evict_merging.merged before the request */
+    int32_t merged; /* value of kvd_evict_merging.merged before the request */
 } uneven_slot;
 
 typedef struct {
@@ -21,17 +21,20 @@ typedef struct {
     kvd_gpu_heads heads;
     kvd_evict_rule rule;
     const char *name;
-    /* Layers without a sliding window, and KV heads. */
+    /* Number of layers without a sliding window, and number of KV heads. */
     size_t layers, kv;
     size_t n_slots, max_len;
     uneven_slot *slot;
     size_t *entries; /* [n_slots][layers][kv] cached tokens */
-    /* List (s * layers + l) * kv + g: KV head g, layer l, slot s. */
+    /* Page lists; number (s * layers + l) * kv + g is for KV head g, layer l, slot s. */
     kvd_pages pages;
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
-    /* Pinned [layers][heads.rows] cached tokens, new one included; last: decode steps times kv. */
+    /*
+     * Pinned [layers][heads.rows] number of cached tokens, new one included. One more element:
+     * decode steps times kv.
+     */
     int32_t *length;
     int32_t *lengths;
     /* Device [layers][n_slots][kv] Tokens kept of the latest prompt. */
@@ -42,18 +45,21 @@ typedef struct {
     unsigned long long *least;
     kvd_evict_merging merging;
     int32_t *merged; /* pinned [n_slots] copy of merging.merged */
-    /* [heads.rows / kv] Prompt tokens without copies: pinned, device. NULL: no copies. */
+    /*
+     * [heads.rows / kv] Tokens of each prompt, without its copy: pinned, device. NULL if prompts
+     * have no copies.
+     */
     int32_t *prompt, *prompts;
     size_t whole; /* KV heads of a layer that keep all tokens (taskkv) */
     float *vector;
     int32_t *is_whole;
     /* Data of methods whose budgets depend on all layers. */
     struct {
-        /* on: kvd_tokens_eviction.divide exists, or `shared` */
+        /* on: the method has kvd_tokens_eviction.divide, or `shared` is true */
         bool on, shared; /* shared: KV heads of all layers share one budget */
-        /* True: budgets by entropy and variance; false: by token scores. */
+        /* True if budgets depend on entropy and variance, false if on token scores. */
         bool spreads;
-        /* scores of a token in a layer: kv, or 1 for equal tokens */
+        /* scores of a token in a layer: kv, or 1 if KV heads keep equal tokens */
         size_t ranks;
         float *rank;   /* device [layers][ranks][n_q8] ranking scores */
         float *spread; /* device scratch of kvd_uneven_rank */
@@ -112,7 +118,10 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/* Whole prompts need pages if budgets come late, a head may keep all tokens, or keys decide. */
+/*
+ * Assigns pages for whole prompts if budgets are computed after the last layer, a KV head may keep
+ * all tokens, or keys decide how many stay.
+ */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -221,13 +230,13 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            /* one page stays, for the next new token */
+            /* keeps one page, for the next new token */
             kvd_pages_keep(m->cache->pages, s->slot, 1);
     }
     return 0;
 }
 
-/* Between iterations the bf16 pages hold no tokens. */
+/* Returns 0: between iterations the bf16 pages hold no tokens. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -339,7 +348,7 @@ static kvd_evict_layers statistics_of(const uneven *e, size_t i)
     return (kvd_evict_layers){.n = n, .n_layers = (int)e->layers, .x = e->late.x, .each = each};
 }
 
-/* Host function of the stream: must not call CUDA. */
+/* Runs as a host function of the stream, which must not call CUDA functions. */
 static void CUDART_CB divide(void *of_method)
 {
     uneven *const e = of_method;
@@ -445,7 +454,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Random numbers, for timing; every KV head begins with one token, in page 0. */
+/* Fills the pool with random numbers for timing. Every KV head begins with one token, in page 0. */
 static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -613,7 +622,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err))
         return -1;
-    /* If keys decide what stays, timing needs prompts. */
+    /* If keys decide how many tokens stay, timing runs need prompts. */
     e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;
@@ -625,7 +634,7 @@ static bool generates(const kvd_plan *plan)
     return !kvd_gpu_method_beside_tokens(plan);
 }
 
-/* prefixkv, cake, windowkv: no windowed layers, heads of at most KVD_WIDTH_NARROW. */
+/* prefixkv, cake and windowkv exclude sliding windows and heads wider than KVD_WIDTH_NARROW. */
 static unsigned computes(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;

@@ -1,9 +1,10 @@
 /*
- * Chooses prompt tokens if layers or KV heads keep different numbers; copies rows to pages of one
- * KV head. Shared budgets rank equal scores by later KV head, then token (adakv.c).
+ * Chooses prompt tokens if layers or KV heads keep different numbers of them, and copies rows to
+ * pages of one KV head. Under shared budgets, equal scores rank by later KV head, then later token
+ * (adakv.c).
  *
- * Also scores for budgets over all layers (prefixkv, cake, kvzip) and windows (windowkv).
- * spread_kernel: Welford's mean and variance, a key per thread.
+ * Also computes scores for budgets over all layers (prefixkv, cake, kvzip) and windows (windowkv).
+ * spread_kernel: mean and variance by Welford's method, one key per thread.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -13,7 +14,7 @@ namespace
 {
 
 enum { CHOOSE = 1024, COPY = 256, VECTOR = 512 };
-/* Above all sort keys: no token reaches it. */
+/* Larger than all sort keys, so that no token reaches it. */
 constexpr unsigned long long NONE = ~0ull;
 typedef unsigned long long u64;
 
@@ -30,7 +31,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     const kvd_evict_prompts_args &a = u.prompt;
     head h;
     h.budget = a.budget[a.slot[b]];
-    /* A budget below rule.sink keeps only as many first tokens (taskkv.c). */
+    /* If the budget is below rule.sink, only as many first tokens stay (taskkv.c). */
     h.sink = min(a.rule.sink, h.budget.keep_old);
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
@@ -54,7 +55,10 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns a sort key among KV heads of a shared budget. own: key within the head; g: its index. */
+/*
+ * Returns the sort key of a token among all KV heads of a shared budget. own: its key within the
+ * head; g: index of the head.
+ */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -62,7 +66,7 @@ __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g
            (unsigned)(g * h.old + t);
 }
 
-/* Sums values weighted by the group's attention. */
+/* Sums the values of all tokens, weighted by the attention of the query heads. */
 __global__ void __launch_bounds__(VECTOR)
     vector_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -104,8 +108,8 @@ __global__ void __launch_bounds__(VECTOR)
 }
 
 /*
- * Finds KV heads that keep all tokens (taskkv): semantic vectors farthest from the mean; ties: the
- * later.
+ * Finds the KV heads that keep all tokens (taskkv): their semantic vectors are farthest from the
+ * mean. If two are equal, the later counts.
  */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
@@ -401,7 +405,10 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + row);
 }
 
-/* Largest score over query heads; the first rule.sink tokens get 2, above every probability. */
+/*
+ * Writes each token's largest score over the query heads. The first rule.sink tokens get 2, which
+ * exceeds every probability.
+ */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

@@ -20,58 +20,65 @@ extern "C" {
 
 /* Arguments for the whole prompts of a batch, in one layer. */
 typedef struct {
-    /* prompt.budget [slot]: of this layer; prompt.pool, prompt.page_table: before eviction. */
+    /*
+     * prompt.budget [slot] is for this layer; prompt.pool and prompt.page_table hold prompts before
+     * eviction.
+     */
     kvd_evict_prompts_args prompt;
     /* Device scratch [batch][n_kv_heads + 1]: thresholds of sort keys. */
     unsigned long long *least;
-    int32_t *count; /* device output [slot][n_kv_heads]: tokens that stay */
+    int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
     /* Device [batch * n_kv_heads][max_pages]: page numbers in `heads`. */
     const int32_t *table;
     /* Device pages, each of one KV head. */
     void *heads;
     /*
-     * Device [n_kv_heads][n_q8] token scores (rule.whole_layer: [1][n_q8]). NULL: sums and smooths
-     * prompt.mass.
+     * Device [n_kv_heads][n_q8] token scores ([1][n_q8] with rule.whole_layer). If NULL,
+     * prompt.mass is summed and smoothed instead.
      */
     float *rank;
-    /* Device output [slot][2] of KVD_EVICT_SPREAD: attention entropy, variance. */
+    /* Device output [slot][2] with KVD_EVICT_SPREAD: entropy and variance of attention. */
     double *statistic;
     /* Scratch for `statistic`, device [n_heads][n_q8 / 64 + batch][2]. */
     float *spread;
-    /* KV heads that keep all tokens; `vector`, `is_whole`: device scratch. */
+    /* Number of KV heads that keep all tokens; `vector` and `is_whole` are device scratch. */
     int32_t whole;
     /* [batch][n_kv_heads][d_v] semantic vectors, up to a common factor */
     float *vector;
     int32_t *is_whole; /* [batch][n_kv_heads] 1: keeps all tokens */
-    /* 1 if `heads` already holds all prompt tokens. */
+    /* 1 if `heads` already holds all tokens of the prompts. */
     int32_t stored;
     /* 1 if kvd_uneven_threshold has filled `least`, for all layers. */
     int32_t decided;
     /* KV heads in all earlier layers if `decided`; otherwise 0. */
     int32_t first_head;
-    /* Consecutive layers that keep this one's windows. */
+    /* Number of consecutive layers, from this one on, that keep this layer's windows. */
     int32_t layers;
-    /* Elements in `count` between adjacent layers. */
+    /* Elements between the parts of `count` of adjacent layers. */
     size_t layer_counts;
 } kvd_uneven_prompts_args;
 
-/* kvd_uneven_choose after scoring all prompt tokens. */
+/* Scores all prompt tokens, then does kvd_uneven_choose. */
 cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Chooses tokens by `rank` (or `mass`), fills `kept` and `count` and copies rows. */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* kvmerger: merges runs and copies rows. prompt.merging.count must be `count`. */
+/*
+ * Merges runs of tokens with similar keys (kvmerger) and copies rows. prompt.merging.count must be
+ * `count`.
+ */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes `rank` and, with KVD_EVICT_SPREAD, `statistic`. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
- * Fills `least` from n_layers layers from args on; rank: [n_layers][n_kv_heads][n_q8];
- * budget.keep_old: mean tokens per KV head. Ties: later layer, KV head, token (kvzip.c).
+ * Fills `least` from n_layers layers, beginning with args; rank: [n_layers][n_kv_heads][n_q8];
+ * budget.keep_old: mean tokens per KV head. Equal scores rank by later layer, KV head, token
+ * (kvzip.c).
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
 /* Chooses windows of rule.review tokens; fills `kept` of this layer, `count` of `layers` layers. */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Copy K and V to `heads`: all tokens, or those in `kept`. */
+/* Copy K and V of prompts to `heads`: all tokens, or those in `kept`. */
 cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Moves the tokens in `kept` to the front of their KV head's pages. */
@@ -84,10 +91,13 @@ typedef struct {
     /* Device [batch]: slot of each row; slots from n_slots on are padding. */
     const int32_t *slot;
     int32_t n_slots;
-    /* Page numbers in `from`. New K and V of request b: first row of page from_table[b][0]. */
+    /*
+     * Page numbers in `from`. New K and V of request b are in the first row of page
+     * from_table[b][0].
+     */
     const int32_t *from_table; /* device [batch][max_pages] */
     const void *from;          /* device pages with all KV heads of the layer */
-    /* Device [batch * n_kv_heads]: cached tokens, new one included. */
+    /* Device [batch * n_kv_heads]: number of cached tokens, new one included. */
     const int32_t *kv_len;
     const int32_t *table; /* device [batch * n_kv_heads][max_pages] page numbers in `heads` */
     void *heads;          /* device pages, each of one KV head */

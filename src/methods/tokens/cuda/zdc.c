@@ -34,7 +34,7 @@ static int together(const kvd_zdc *z)
 }
 
 /*
- * Returns the layer whose important tokens `layer` uses, by `layers`; the device resolves
+ * Returns the layer whose important tokens `layer` uses, by parameter `layers`. The device applies
  * `overlap`.
  */
 static int first_of(const kvd_zdc *z, int layer)
@@ -42,7 +42,7 @@ static int first_of(const kvd_zdc *z, int layer)
     return together(z) ? layer - layer % together(z) : layer;
 }
 
-/* For timing runs: less important tokens without `overlap`. */
+/* For timing runs: sets the numbers of less important tokens as if `overlap` had no effect. */
 static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
 {
     const int layers = (int)kvd_zdc_layers(z);
@@ -67,7 +67,10 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 "one piece",
                 s->request, s->n, s->before, m->plan->tokens->info.name);
         const size_t known = z->slot[s->slot].tokens;
-        /* In timing runs, skipped tokens are no prompt. */
+        /*
+         * In timing runs, an iteration may skip tokens (known .. before), which are not part of the
+         * prompt.
+         */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;
         suppose(z, s->slot, s->before);
@@ -140,7 +143,7 @@ static const kvd_zdc_head *heads_of(const kvd_zdc *z, int layer)
     return z->head + (size_t)layer * (size_t)z->method.cache->share->n_kv_heads;
 }
 
-/* Sums received probabilities in a second pass. */
+/* Sums the probabilities that prompt tokens received, in a second pass over queries and keys. */
 static int sum_attention(const kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -191,7 +194,9 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err 
         return -1;
     if (!z->parts.n)
         return kvd_zdc_choose_by_all(c, &a, z->sum, r->stream, err);
-    /* GPUs sum importance over own heads, then over GPUs. */
+    /*
+     * If GPUs divide a prompt's tokens, importance is summed over this GPU's heads, then over GPUs.
+     */
     if (kvd_cuda_check(
             kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
             what, err) ||
@@ -223,7 +228,10 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
     return a;
 }
 
-/* With sets of an earlier layer, zeroes columns that will not be kept, before prompts attend. */
+/*
+ * If an earlier layer chose the important tokens, zeroes the columns that will not be kept before
+ * prompts attend.
+ */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = of(m);
@@ -273,7 +281,10 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
                              .workspace = z->layer[layer].workspace};
 }
 
-/* Creates the work lists for n decode steps, once and outside graph capture. */
+/*
+ * Creates the work lists for n decode steps, once. The first call for an n must not be during graph
+ * capture.
+ */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t each = kvd_decode_plan_layer_bytes();
@@ -443,7 +454,6 @@ static size_t low_of(const kvd_zdc *z, size_t prompt)
     return prompt > z->window ? prompt - z->window : 0;
 }
 
-/* Only a prompt's last tokens are important. */
 static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_zdc *const z = of(m);
@@ -547,7 +557,7 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     int16_t *const order = malloc(bytes);
     if (!order)
         return kvd_no_memory(err, what, bytes);
-    /* Uncomputed prompts keep the original order of channels. */
+    /* Prompts that were never computed keep the original order of channels. */
     for (size_t i = 0; i < n; i++)
         order[i] = (int16_t)(i % d);
     const int status = !(z->order = kvd_device_new(&z->memory, bytes, what, err)) ||
@@ -582,7 +592,7 @@ static int set_widths(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
-/* Returns the plan's member other than think, or NULL. */
+/* Returns the name of the plan's member other than think, or NULL. */
 static const char *think_beside(const kvd_plan *plan)
 {
     return plan->layers   ? plan->layers->info.name

@@ -22,29 +22,29 @@ extern "C" {
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
 /*
- * Bits of `level`: the layer ranks the token as important; it treats it so, perhaps by an earlier
- * layer's sets.
+ * Bits of `level`: the layer itself ranks the token as important; the layer treats it as important,
+ * perhaps because an earlier layer did.
  */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
-/* A KV head in pages of important and other tokens; last index: 0 K (Q), 1 V (O). */
+/* Layout of a KV head in pages of important and of other tokens; last index: 0 K (Q), 1 V (O). */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns per token, multiples of 16 */
-    /* Leading columns with data of a less important token. */
+    /* Number of leading columns of a less important token that hold data. */
     int16_t kept[2];
-    /* Element of a page at which K or V begins. */
+    /* Index in a page of the element at which the head's K or V begins. */
     int32_t in_page[KVD_ZDC_STORES][2];
-    /* First column in an output row: over important, then other tokens. */
+    /* First column of the head in an output row, over important tokens and over other tokens. */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
 typedef struct {
     const int32_t *slot; /* device [batch] */
-    /* Device [batch][pitch]: page numbers without the slot's own. */
+    /* Device [batch][pitch]: page numbers of each request, without the slot's own page. */
     const int32_t *table;
-    /* A slot's list begins with pool page own + slot; row length of `table`. */
+    /* Row length of `table`; number of the pool page with which slot 0's list begins. */
     int32_t pitch, own;
-    /* Device [slots][n_layers]: less important tokens. */
+    /* Device [slots][n_layers]: number of less important tokens. */
     int32_t *n_low;
     int32_t n_layers, layer;
 } kvd_zdc_pages;
@@ -53,49 +53,62 @@ typedef struct {
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_heads, n_q8, longest;
-    /* Device [batch]: first row and tokens of each prompt. */
+    /* Device [batch]: first row and number of tokens of each prompt. */
     const int32_t *q_start, *q_len;
     /* Device [n_heads][n_q8] ln of softmax denominators. */
     const float *lse;
-    /* 1: `lse` is the received attention per query head. */
+    /* 1: `lse` has the attention that each token received per query head. */
     int32_t sums;
-    /* 1: denominators are divided by the keys that a token sees */
+    /* 1: a denominator is divided by the number of keys that its token sees */
     int32_t mean;
     double share; /* fraction of important tokens */
-    /* Consecutive layers, with this one, that use its sets. */
+    /* Number of consecutive layers, from this one on, that use this layer's sets. */
     int32_t span;
-    /* Uses the preceding layer's sets if both overlap by this fraction; above 1: never. */
+    /*
+     * The layer uses the preceding layer's sets if both sets overlap by at least this fraction.
+     * Above 1: never.
+     */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
-    /* Device output [n_q8]: bits of every token. Unchanged between an iteration's layers. */
+    /*
+     * Device output [n_q8]: bits of every token. Must not change between the layers of an
+     * iteration.
+     */
     uint8_t *level;
     /* Device output [n_q8]: index among important or other tokens. */
     int32_t *place;
 } kvd_zdc_choose_args;
 
 /*
- * Chooses fraction `share` of each prompt by importance: log of the sum over query heads of
- * exp(lse); ties: earlier. Reused sets ignore `share`.
+ * Chooses the fraction `share` of each prompt with the largest importance, the log of the sum over
+ * query heads of exp(lse). The earlier of equal tokens counts. Layers that reuse sets
+ * ignore `share`.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
-/* Writes importance over this GPU's query heads to [n_q8], for kvd_zdc_choose's `lse`. */
+/*
+ * Writes the importance of tokens over this GPU's query heads to [n_q8]; kvd_zdc_choose takes it as
+ * `lse`.
+ */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
 /*
- * Arguments of kvd_zdc_channels (think): whole prompts, one layer. Key channels are stored by
- * falling importance.
+ * Arguments of kvd_zdc_channels (method think): whole prompts, one layer. Key channels are stored
+ * by falling importance.
  */
 typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of `from`; KV heads have equal widths */
     int32_t batch, n_q8, window;
-    /* Device [batch]: first row and tokens of each prompt. */
+    /* Device [batch]: first row and number of tokens of each prompt. */
     const int32_t *q_start, *q_len;
     const void *q;    /* device queries, blocked layout */
     const void *from; /* device pages with the prompts */
-    /* Device output [slots][n_layers][n_kv_heads][d_qk]: channel per column of K; ties rising. */
+    /*
+     * Device output [slots][n_layers][n_kv_heads][d_qk]: channel in each column of K. Equal
+     * channels keep their order.
+     */
     int16_t *order;
-    /* As kvd_zdc_choose writes; the last `window` tokens are important. */
+    /* Outputs as of kvd_zdc_choose. A prompt's last `window` tokens are important. */
     uint8_t *level;
     int32_t *place;
 } kvd_zdc_channels_args;
@@ -106,7 +119,7 @@ typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of important tokens */
     int32_t batch, pitch;
-    /* Device [batch]: rows up to the newest token, as kvd_zdc_lists_args.end. */
+    /* Device [batch]: number of rows up to the newest token (kvd_zdc_lists_args.end). */
     const int32_t *end;
     const int32_t *table; /* device [batch][pitch] */
     const int16_t *order; /* output of kvd_zdc_channels */
@@ -120,22 +133,22 @@ cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *args, cudaStream_t strea
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, longest;
-    /* Device [batch]: first row and tokens of each prompt. */
+    /* Device [batch]: first row and number of tokens of each prompt. */
     const int32_t *q_start, *q_len;
-    const uint8_t *level; /* device, from kvd_zdc_choose */
+    const uint8_t *level; /* device output of kvd_zdc_choose */
     const int32_t *place;
-    const int16_t *order;     /* of kvd_zdc_channels; NULL: columns keep their order */
+    const int16_t *order;     /* output of kvd_zdc_channels; NULL: columns keep their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
-    /* Device pages with prompts, all tokens of important width. */
+    /* Device pages with the prompts. All tokens are as wide as important ones. */
     const void *from;
-    /* Device pages to which rows are copied. */
+    /* Device pages to which kvd_zdc_move copies rows. */
     void *store;
     size_t page; /* elements of a page */
 } kvd_zdc_move_args;
 
 /*
- * Copies prompts to pages of important and other tokens; rows after each last one become 0, up to a
- * multiple of 8.
+ * Copies prompts to the pages of important and of other tokens. Rows after the last token of each
+ * become 0, up to a multiple of 8.
  */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 /* Zeroes columns that less important tokens do not store. `pages` must equal args->from. */
@@ -145,13 +158,13 @@ cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStrea
 typedef struct {
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t n_kv_heads, first, n;
-    /* Important and other tokens before token `first`. */
+    /* Number of important and of other tokens before token `first`. */
     int32_t before[KVD_ZDC_STORES];
-    /* Important and other tokens among first .. first + n - 1. */
+    /* Number of important and of other tokens among first .. first + n - 1. */
     int32_t count[KVD_ZDC_STORES];
-    /* Elements per important and other token in `rows`. */
+    /* Elements in `rows` of an important and of another token. */
     int32_t entry[KVD_ZDC_STORES];
-    /* Device outputs of kvd_zdc_choose. */
+    /* Device outputs of kvd_zdc_choose for the whole prompt. */
     const uint8_t *level;
     const int32_t *place;
     /*
@@ -159,15 +172,17 @@ typedef struct {
      * head after head, K before V.
      */
     void *rows;
-    /* Device pages of 64 tokens of important width; page table[0] has tokens 0 .. 63. */
+    /*
+     * Device pages of 64 tokens, all as wide as important ones. Page table[0] has tokens 0 .. 63.
+     */
     void *pages;
     const int32_t *table; /* device: the prompt's page numbers */
     size_t page;          /* elements of a page */
 } kvd_zdc_rows_args;
 
 /*
- * _pack copies `pages` to `rows`, _unpack back, zeroing missing columns and the rest of the last 8
- * tokens.
+ * kvd_zdc_pack copies `pages` to `rows`, kvd_zdc_unpack `rows` to `pages`. The latter zeroes
+ * missing columns and the rest of the last 8 tokens.
  */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
@@ -175,19 +190,22 @@ cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 typedef struct {
     /* kvd_zdc_lists ignores `layer`. */
     kvd_zdc_pages pages;
-    /* rows: first dimension of the outputs, >= batch */
+    /* rows: first dimension of the output arrays, at least `batch` */
     int32_t batch, rows;
-    /* Device [batch]: tokens of each request, newest included. */
+    /* Device [batch]: number of tokens of each request, newest included. */
     const int32_t *kv_len;
     /*
-     * Device outputs [n_layers][rows] for kvd_decode: end (kv_len), rows up to the newest token;
-     * low_len (second_len).
+     * Device outputs [n_layers][rows] for kvd_decode. end: number of rows up to the newest token
+     * (kv_len). low_len: number of less important tokens (second_len).
      */
     int32_t *end, *low_len;
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
 
-/* `end` includes the newest token, for the append kernel. */
+/*
+ * Fills `end`, `low_len` and `table`. `end` includes the newest token, because the append kernel
+ * uses it as kv_len.
+ */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
 /* Arguments of kvd_zdc_merge: outputs of one decode step in one layer. */
@@ -213,14 +231,14 @@ cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 #endif
 
 #ifdef __CUDACC__
-/* Returns the pages for `tokens` tokens. */
+/* Returns the number of pages that hold `tokens` tokens. */
 
 static __device__ __forceinline__ int zdc_pages_of(int tokens)
 {
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns the pages for n_low less important tokens; at least one. */
+/* Returns the number of pages that hold n_low less important tokens; at least one. */
 static __device__ __forceinline__ int zdc_low_pages(int n_low)
 {
     return zdc_pages_of(max(n_low, 1));
@@ -243,7 +261,7 @@ static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
     return t / 8 * 8 * width + block * 64 + t % 8 * 8;
 }
 
-/* Returns the index in `order` of KV head g's d channels. */
+/* Returns the index in `order` at which the d channels of KV head g begin. */
 static __device__ __forceinline__ size_t zdc_order_at(const kvd_zdc_pages &p, int b, int n_kv_heads,
                                                       int g, int d)
 {

@@ -52,7 +52,10 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
                : 0;
 }
 
-/* Twice the heads: the second half reads the first columns of equal queries. */
+/*
+ * Makes a layout with twice the heads. The second half reads the first columns of the first half's
+ * queries.
+ */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
     *both = *high;
@@ -76,7 +79,9 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
     return &dims->head[layer * dims->n_kv_heads + z->method.cache->share->first_kv_head];
 }
 
-/* If important tokens' heads are padded to the widest, others' are too. */
+/*
+ * If the heads of important tokens are padded to the widest, those of other tokens are padded too.
+ */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;
@@ -116,7 +121,7 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /* `both` has every head at both widths. */
+        /* `both` has every head twice: at the width of important and of other tokens. */
         to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
 }
@@ -178,7 +183,7 @@ int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *a
     if (sum) {
         const int own = c->share->index;
         const size_t each = (size_t)a.n_q8, n = (size_t)c->share->count * each;
-        /* Other GPUs' parts are 0, so the sum has every part. */
+        /* The parts of other GPUs are 0, so that the sum of all arrays has every part. */
         if (kvd_cuda_check(cudaMemsetAsync(sum, 0, n * sizeof *sum, stream), what, err) ||
             kvd_cuda_check(kvd_zdc_value(&a, sum + (size_t)own * each, stream), what, err) ||
             kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||

@@ -1,6 +1,6 @@
 /*
- * Method zdc in the CUDA engine: important tokens keep more dimensions. A prompt attends with those
- * of important ones.
+ * Method zdc in the CUDA engine: important tokens keep more dimensions. While a prompt attends, all
+ * its tokens have the dimensions of important ones.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
@@ -8,9 +8,12 @@
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/* GPUs that share heads write importance to `sum`; `exchange` adds the others' parts. */
+/*
+ * GPUs that share the heads of a layer write their part of the importance to `sum`; `exchange` adds
+ * the parts of the others.
+ */
 typedef struct {
-    int n, own; /* GPUs (0: not shared), own index */
+    int n, own; /* number of GPUs (0: heads are not shared), index of this GPU */
     /* Device [n][rows]: importance over the heads of each GPU. */
     float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
@@ -18,9 +21,12 @@ typedef struct {
 } kvd_zdc_parts;
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
-/* Returns parameter `layers`: consecutive layers with equal sets; 0: unused. */
+/* Returns parameter `layers`, the number of consecutive layers with equal sets, or 0 if unused. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
-/* Return device layouts [n_kv_heads], and the layout of less important pages. */
+/*
+ * Return the layouts of this GPU's KV heads, device [n_kv_heads], and the layout of pages of less
+ * important tokens.
+ */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
 /* Device arrays of kvd_zdc_choose_args for the latest layer. */
@@ -30,26 +36,29 @@ typedef struct {
 } kvd_zdc_sets;
 kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 
-/* For tests: returns a slot's less important tokens in a layer. */
+/* For tests: returns the number of less important tokens of a slot in a layer. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
-/* For the files of method zdc only. */
+/* The declarations from here on are for the files of method zdc only. */
 
 typedef struct {
     /* Layout of the pages of less important tokens. */
     kvd_attn_map low;
-    /* Decode attention: all heads at important, then at other widths. */
+    /*
+     * Layout for decode attention: all heads at the width of important tokens, then all at that of
+     * others.
+     */
     kvd_attn_map both;
     /* Bytes of an important and of another token in this layer. */
     double entry[KVD_ZDC_STORES];
-    /* Index in kvd_zdc.store of the layer's first element. */
+    /* Index in kvd_zdc.store of the first element of the layer's pages. */
     size_t at;
     void *workspace;
 } kvd_zdc_layer;
 
 typedef struct {
     size_t tokens;
-    /* `tokens` after the latest iteration. */
+    /* Value of `tokens` after the latest iteration. */
     size_t counted;
     /* Cache bytes after the latest iteration. */
     double held;
@@ -62,24 +71,24 @@ typedef struct {
     kvd_zdc_layer *layer;
     kvd_zdc_slot *slot;
     size_t n_slots;
-    /* Widths of less important tokens: the plan's or own_low. */
+    /* Widths of less important tokens, from the plan or own_low. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
     /*
-     * For think. order: device [slots][n_layers][n_kv_heads][d_head]. window: newest prompt tokens,
-     * all important. kept: channels of other keys.
+     * For method think. order: channel order, device [slots][n_layers][n_kv_heads][d_head]. window:
+     * number of newest prompt tokens, which are important. kept: channels that other keys keep.
      */
     int16_t *order;
     size_t window, kept;
     kvd_zdc_head *head; /* device [n_layers][n_kv_heads] */
     uint16_t *store;
-    /* Slot s's page list begins with pool page own + s. */
+    /* The page list of slot s begins with pool page own + s. */
     int32_t own;
-    /* [slots][n_layers] Less important tokens, device and pinned. */
+    /* [slots][n_layers] Number of less important tokens, in device and pinned memory. */
     int32_t *n_low, *host_low;
     /* Device arrays for choosing important tokens (kvd_zdc_choose_args). */
     float *lse, *value;
-    /* [n_heads][rows] Received attention; NULL except for method `received`. */
+    /* [n_heads][rows] Attention that tokens received; NULL except for method `received`. */
     float *mass;
     uint8_t *level;
     int32_t *place;
@@ -88,10 +97,10 @@ typedef struct {
     float *sum; /* as in kvd_zdc_choose_by_all */
     /* Device: ln of the softmax denominators of decode steps. */
     float *lse_steps;
-    /* Device: outputs over important, then over other tokens. */
+    /* Device: attention outputs over important tokens, then over other tokens. */
     void *o;
     int32_t *end, *low_len, *table;
-    /* Device [max_slices + 1]: work of n decode steps. */
+    /* Device [max_slices + 1]: works[n] is the work list for n decode steps. */
     void **works;
     void *host_works;
 } kvd_zdc;
@@ -102,8 +111,8 @@ static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 }
 
 /*
- * As kvd_zdc_choose; tensor-parallel GPUs, all calling, first sum importance in scratch `sum` of
- * kvd_zdc_sum_bytes; else NULL.
+ * Does kvd_zdc_choose after adding importance over tensor-parallel GPUs, which must all call it, in
+ * scratch `sum` of kvd_zdc_sum_bytes bytes. On one GPU `sum` is NULL.
  */
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args, float *sum,
                           cudaStream_t stream, kvd_err *err);

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(VALUE)
     to[a.q_start[b] + t] = top + logf(sum) - (mean ? logf((float)t + 1) : 0);
 }
 
-/* Returns a sort key: larger value first, then smaller t. */
+/* Returns a sort key: larger for larger values and, of equal ones, for smaller t. */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
     const unsigned bits = __float_as_uint(value);
@@ -54,7 +54,7 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/* Returns common members / larger set. */
+/* Returns the number of common members divided by the size of the larger set. */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -115,7 +115,7 @@ __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int f
            (size_t)(at + zdc_in_page(i % KVD_PAGE_TOKENS, width, block));
 }
 
-/* Zeroes all but the first `kept` of 8 columns. */
+/* Returns x with all but the first `kept` of its 8 columns set to 0. */
 __device__ __forceinline__ uint4 cut(uint4 x, int kept)
 {
     unsigned *const pair = reinterpret_cast<unsigned *>(&x);

@@ -1,6 +1,6 @@
 /*
- * Decode steps of zdc and think, and think's channel order. merge_kernel: a warp per query head;
- * other kernels: a CTA per KV head.
+ * Decode steps of zdc and think, and channel order of think. In merge_kernel a warp has a query
+ * head, in other kernels a CTA has a KV head.
  */
 #include <cuda_bf16.h>
 
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.low_len[row] = max(n_low[l], 1);
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
-    /* Important tokens share no page with others: perhaps one page more. */
+    /* Important tokens share no page with other tokens, so the list may have one page more. */
     int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
         table[i] = zdc_page(a.pages, b, i);
@@ -97,8 +97,8 @@ __device__ __forceinline__ void add_squares(const uint16_t *row, float (&sum)[8]
 }
 
 /*
- * norm [d] of each channel over rows from .. to - 1. at(t): channel 0 of row t, in groups of 8 x 8.
- * All threads must call it.
+ * Writes the norm of each channel over rows from .. to - 1 to norm [d]. at(t) is the address of
+ * channel 0 of row t, in groups of 8 rows and 8 channels. All threads must call it.
  */
 template <typename AT>
 __device__ void channel_norms(const AT &at, int from, int to, int d, float *norm)
