@@ -24,7 +24,7 @@ void kvd_accuracy_method_name(const kvd_rows *r, size_t i, char *name, size_t si
 
 const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
 {
-    /* Columns of the table. `interval`: printf format; NULL without interval. */
+    /* Columns of the table. `interval` is the printf format of confidence intervals, or NULL. */
     static const struct {
         const char *column, *format;
         int width;

@@ -10,8 +10,8 @@
 enum { KVD_ACCURACY_LINE = 256 };
 
 /*
- * Table heading. "B/token": nominal bytes, 16 bits per number; "stored": bytes with side
- * information.
+ * Heading of the table. "B/token": bytes per token at 16 bits a number. "stored": bytes with all
+ * side information.
  */
 extern const char kvd_accuracy_heading[];
 /* Writes a table line into line [KVD_ACCURACY_LINE] and returns `line`. */
@@ -19,13 +19,13 @@ const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /* Writes a name such as "zack/qk#7": method, only compressed side (/qk or /v), seed. */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
 /*
- * Writes a search's result (--target) to line [2 * KVD_ACCURACY_LINE] and returns it. what: kept
- * score; key: searched parameter.
+ * Writes the result of a search (--target) to line [2 * KVD_ACCURACY_LINE] and returns it. `what`
+ * names the score to keep, `key` the searched parameter.
  */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
                                      const kvd_target *t, char *line);
 
-/* Returns n searches as a JSON object; NaN becomes null. */
+/* Returns n searches as a JSON object, with null for NaN. */
 json_t *kvd_accuracy_targets_json(const kvd_method_target *t, size_t n, const char *metric);
 
 #endif

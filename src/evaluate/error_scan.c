@@ -9,7 +9,10 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/* Writes rising multiples of d_head / 8, at least 1. Returns their number. */
+/*
+ * Writes the numbers of dimensions to try, multiples of d_head / 8 and at least 1. Returns how many
+ * they are.
+ */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;
@@ -50,15 +53,15 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
 }
 
 /*
- * Scan that cuts one head at a time. Measurement u: K of head u / 2, or V of head (u - 1) / 2 if
- * odd.
+ * State of a scan that removes dimensions of one head at a time. Measurement u is of K of head u /
+ * 2, or of V if u is odd.
  */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;
     kvd_error_table *t;
     kvd_dtype type;
-    /* Widths tried for K or V of each head. */
+    /* Numbers of dimensions tried for K or V of each head. */
     size_t n;
     /* Measurements per pass of the model. */
     size_t together;
@@ -67,7 +70,7 @@ typedef struct {
     kvd_choice *choice;
 } scanner;
 
-/* Returns the measurements that fit into one pass, at least 1. */
+/* Returns the number of measurements that fit into one pass, at least 1. */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;

@@ -7,7 +7,7 @@
 #include "model/checkpoint/weights.h"
 #include "model/model_info.h"
 
-/* Appends up to cfg->sweep copies of a method, of different strengths. */
+/* Appends up to cfg->sweep copies of a method with different strengths. */
 static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
 {
     kvd_method_tradeoff rate;
@@ -31,8 +31,8 @@ static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *
 }
 
 /*
- * Replaces methods by copies of different strengths. Without --method: all methods that save bytes
- * and have a parameter.
+ * Replaces each method by copies with different strengths (--sweep). Without --method, takes all
+ * methods that save bytes and have a parameter.
  */
 static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
 {
@@ -124,7 +124,7 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
                : 0;
 }
 
-/* Fills *m with method `none`, named "weights-Nbit". */
+/* Fills *m with method `none` under the name "weights-Nbit". */
 static void name_row(int bits, size_t group, kvd_method *m)
 {
     kvd_err none;

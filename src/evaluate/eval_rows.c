@@ -10,7 +10,7 @@
 #include "evaluate/eval_run.h"
 #include "evaluate/evaluate.h"
 
-/* Mean per predicted token: sum(field) / sum(n). */
+/* Returns the mean per predicted token, sum(field) / sum(n). */
 static double rate(const kvd_choice *c, size_t n_sequences, double (*field)(const kvd_quality *))
 {
     double sum = 0, n = 0;
@@ -69,8 +69,9 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 }
 
 /*
- * Fills zeroed *mean from n evaluations of different seeds: qualities are means; counts, seconds
- * and errors sums. Borrows the first plan. The caller calls kvd_choice_release.
+ * Fills zeroed *mean from n evaluations with different seeds. Qualities are means, whereas counts,
+ * seconds and errors are sums. Borrows the first plan. The caller releases *mean with
+ * kvd_choice_release.
  */
 static int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e,
                            kvd_choice *mean, kvd_err *err)
@@ -146,7 +147,7 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
-    /* Only for settings that the user asked for: errors lengthen a pass. */
+    /* Attention errors lengthen a pass, so only settings that the user asked for have them. */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -194,7 +195,7 @@ static int one_by_one(kvd_eval_run *v, kvd_err *err)
     return status;
 }
 
-/* Returns 1 unless the method draws random numbers. */
+/* Returns 1 for methods that draw no random numbers. */
 static size_t seeds_of(const kvd_eval_run *v, size_t i)
 {
     return kvd_plan_draws(&v->cfg->in.method[i].plan) ? v->cfg->in.seeds : 1;
@@ -208,7 +209,7 @@ static size_t choices_of(const kvd_eval_run *v)
     return n;
 }
 
-/* Adds a row per seed, after a row of means if n > 1. */
+/* Adds a row per seed, and before them a row of means if n > 1. */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
 {
@@ -359,7 +360,7 @@ int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_a
     kvd_h5 f;
     if (!s->path || s->next < kvd_saved_rows_count(s))
         return 0;
-    /* Refuses a symbolic link: kvd_h5_create would replace its target. */
+    /* Refuses a symbolic link, as kvd_h5_create would replace the file it points to. */
     if (kvd_output_check_derived(s->path, err) ||
         kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
         return -1;

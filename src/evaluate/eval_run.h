@@ -12,82 +12,85 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* A row per setting, attention errors per head, sums per sequence. */
+/* Results: a row per setting, with attention errors per head and sums per sequence. */
 
 typedef struct {
     kvd_rows *rows;
     const kvd_config *config;
     char label[64];
-    /* Name of the calibration text; "" for none. */
+    /* Name of the calibration text, or "". */
     char calibrated[64];
     size_t n_sequences, n_tokens;
     double *predictions; /* [n_sequences] predicted tokens */
     bool seeds;
 } kvd_accuracy;
 
-/* seeds: adds columns for statistics over seeds. */
+/* Creates an empty table. `seeds` adds columns for statistics over seeds. */
 int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label,
                       size_t n_sequences, size_t n_tokens, bool seeds, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
 
-/* Bytes of a number in nominal bytes per token. */
+/* Bytes of a number where bytes per token are "nominal". */
 enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
 
-/* full_rank_error: logit error with all dimensions kept; NaN if not measured. */
+/*
+ * Adds a row. full_rank_error is the error of logits with all dimensions kept, or NaN if not
+ * measured.
+ */
 int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *point,
                      const kvd_choice *choice, const kvd_quality_summary *summary,
                      double full_rank_error, kvd_err *err);
 
 /*
- * Returns 1 - stored bytes / uncompressed bytes. read: bytes that a step reads
+ * Returns 1 - stored bytes / uncompressed bytes. With `read`, counts bytes that a decode step reads
  * (kvd_method_selects).
  */
 double kvd_accuracy_saving(const kvd_accuracy *a, size_t row, bool read);
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
-/* Reads results into empty *a. Fails for other layers, heads or sequences. */
+/* Reads results into empty *a. Fails if layers, heads or sequences are others. */
 int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
-/* Appends a row of *from, which must have equal layers, heads and sequences. */
+/* Appends a row of *from, which must have the same layers, heads and sequences. */
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
 
-/* Writes attributes of HDF5 group /target/<name>. */
+/* Writes the attributes of HDF5 group /target/<name>. */
 int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
                                   const kvd_target_difference_result *d, kvd_err *err);
 
-/* Writes searches of single texts to /target/<name>, if p was searched. */
+/* Writes searches of single texts to /target/<name>, if the searched parameter is p. */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
 typedef struct {
     /* Must be the first member. */
     kvd_inputs_options in;
-    /* Allocated values of --weights-bits. */
+    /* Values of --weights-bits, allocated. */
     size_t *weights_bits, n_weights_bits;
-    size_t weights_group; /* weights that share a scale */
-    /* Share of the uncompressed accuracy to keep; NaN: no search. */
+    size_t weights_group; /* number of weights that share a scale (--weights-bits) */
+    /* Share of the uncompressed model's accuracy to keep, or NaN without --target. */
     double target;
-    /* Parameter of --target; NULL: each method's usual one. */
+    /* Parameter that --target searches. NULL: each method's usual one. */
     const char *target_key;
-    /* Values per method (--sweep); 0 without. */
+    /* Number of values per method (--sweep), or 0. */
     size_t sweep;
-    /* True if --target uses results of listed methods only. */
+    /* True if --target only uses results of listed methods (--points-only). */
     bool points_only;
     bool resume;
     bool scan;
     bool cache_given;
-    kvd_dtype compute; /* forward pass: KVD_F32 or KVD_BF16 */
+    kvd_dtype compute; /* number type of the forward pass, KVD_F32 or KVD_BF16 */
 } kvd_eval_options;
 
-/* *cfg must be zeroed. Wrong usage ends the program with status 2. */
+/* Parses the command line into zeroed *cfg. Wrong usage ends the program with status 2. */
 void kvd_eval_parse(int argc, char **argv, kvd_eval_options *cfg);
 
 void kvd_eval_options_release(kvd_eval_options *cfg);
 
-/* Results of an unfinished run, in OUT.h5.rows, rewritten after every row. */
+/* Results of an unfinished run in file OUT.h5.rows, which is rewritten after every row. */
 
 typedef struct {
-    char *path; /* OUT.h5.rows; NULL if nothing is saved */
+    char *path; /* path of OUT.h5.rows, or NULL if nothing is saved */
     kvd_run_key key;
     kvd_accuracy from;
     /* Index of the next saved row to copy. */
@@ -95,19 +98,19 @@ typedef struct {
 } kvd_saved_rows;
 
 /*
- * Reads OUT.h5.rows if present. Requires s->key; fails for another key or damage. like: empty table
- * of this run.
+ * Reads OUT.h5.rows if present. s->key must be set: a file with another key, or damaged, is a
+ * failure. `like` is an empty table of this run.
  */
 int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
                         kvd_err *err);
 size_t kvd_saved_rows_count(const kvd_saved_rows *s);
 void kvd_saved_rows_release(kvd_saved_rows *s);
 
-/* Copies the next saved row, if any, and sets *taken. Fails if the row is not for `point`. */
+/* Copies the next saved row, if any, and then sets *taken. Fails if the row is not for `point`. */
 int kvd_saved_rows_take(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
                         kvd_accuracy *to, bool *taken, kvd_err *err);
 
-/* Writes OUT.h5.rows, unless saved rows are not yet copied. */
+/* Writes OUT.h5.rows, unless saved rows still wait to be copied. */
 int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
                         kvd_err *err);
 /* Removes OUT.h5.rows. Call when OUT.h5 is complete. */
@@ -116,29 +119,29 @@ int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 typedef struct {
     kvd_eval_options *cfg;
     kvd_inputs in;
-    char gpu[256]; /* name of the GPU; "" on the CPU */
+    char gpu[256]; /* name of the GPU, or "" on the CPU */
     kvd_model_runner *runner;
-    /* Most tokens in one forward pass. */
+    /* Largest number of tokens in one forward pass. */
     size_t rows;
     double weight_bytes;
     kvd_evaluator evaluator;
     double full_rank_error[KVD_EVAL_METHODS];
     kvd_accuracy accuracy;
-    kvd_saved_rows saved; /* rows of an earlier run, for --resume */
+    kvd_saved_rows saved; /* rows of an earlier run (--resume) */
     size_t printed;
     kvd_method_target target[KVD_EVAL_METHODS];
     size_t n_targets;
     kvd_h5 file;
 } kvd_eval_run;
 
-/* Fails if a file is not of v->checkpoint's model. */
+/* Opens all inputs. Fails if a file does not belong to v->checkpoint's model. */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
 /* Prints new results, except with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /*
- * Evaluates a setting or copies a saved result. *row: index of the result. full_rank_error: NaN if
- * not measured.
+ * Evaluates a setting or copies its saved result. *row becomes the index of the result.
+ * full_rank_error is NaN if not measured.
  */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
@@ -146,29 +149,29 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
 /* Returns a runner for another checkpoint of equal shape. */
 kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err);
 
-/* --weights-bits: evaluates quantised weights. */
+/* Evaluates the model with quantised weights (--weights-bits). */
 int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
-/* --target: searches each method's strongest compression; writes groups /target/<name>. */
+/* Searches each method's strongest compression (--target). Writes groups /target/<name>. */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
 /*
- * --points-only: sets t->found from results of methods that differ only in the searched parameter.
+ * Sets t->found from results of methods that differ only in the searched parameter (--points-only).
  */
 int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err);
 /*
- * Prints and stores the difference of removable dimensions; both methods must only remove
- * dimensions.
+ * Prints and stores the difference between the dimensions that two methods can remove. Both methods
+ * must remove dimensions and do nothing else.
  */
 int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_method_target *first,
                              const kvd_method_target *t, kvd_err *err);
-/* of_text [n_texts]: row `row`'s share of the uncompressed accuracy. */
+/* Writes row `row`'s share of the uncompressed accuracy on each text to of_text [n_texts]. */
 int kvd_eval_text_shares(kvd_eval_run *v, size_t row, kvd_interval *of_text, kvd_err *err);
 
 /*
- * Mean KL divergence (nats per predicted token) if Q-K or V of one head keeps d/8, d/4, 3d/8, d/2,
- * 5d/8, 3d/4 of d dimensions. type: of projected K and V. Requires keep_reference. The caller
- * releases *t with kvd_error_table_release.
+ * Measures the mean KL divergence (nats per predicted token) when Q-K or V of one head keeps d/8,
+ * d/4, 3d/8, d/2, 5d/8 or 3d/4 of its d dimensions. `type` is the number type of projected K and V.
+ * Requires keep_reference. The caller releases *t with kvd_error_table_release.
  */
 int kvd_error_scan(kvd_evaluator *e, const kvd_method *m, const kvd_model_info *model,
                    kvd_dtype type, kvd_progress *progress, kvd_error_table *t, kvd_err *err);

@@ -1,4 +1,4 @@
-/* --target: searches the strongest compression that keeps the target accuracy. */
+/* Searches the strongest compression that keeps the target accuracy (--target). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/* of_text: results of searches on single texts, or NULL. */
+/* Prints and stores a finished search. of_text has searches on single texts, or is NULL. */
 static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -52,7 +52,7 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/* A search for p is repeated for each single text. */
+/* Runs a method's search. A search for p is repeated for each single text. */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);
@@ -94,7 +94,7 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
 /* One method's results, from most to fewest stored bytes. */
 typedef struct {
     size_t n, *row;
-    /* [n] Searched parameter, as a position in its range. */
+    /* [n] Searched parameter, as a position within its range. */
     double *x;
     const double **top1;
 } curve;
@@ -117,7 +117,7 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/* Returns a row's method, or NULL if it differs in more than the searched parameter. */
+/* Returns a row's method, or NULL if it differs from t's in more than the searched parameter. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -210,7 +210,7 @@ int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *e
     return status;
 }
 
-/* Returns the uncompressed correct predictions per sequence. The caller frees them. */
+/* Returns the uncompressed model's correct predictions per sequence. The caller frees them. */
 static double *reference_of(kvd_eval_run *v, kvd_err *err)
 {
     kvd_evaluator *const e = &v->evaluator;

@@ -10,7 +10,7 @@
 #include "common/run.h"
 #include "evaluate/model_runner.h"
 
-/* Returns the batch size; two copies of all prompts must fit. */
+/* Returns how many sequences form the next batch. Two copies of all prompts must fit. */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
     const size_t most = e->runner->max_tokens;
@@ -48,7 +48,7 @@ static int run_reference(kvd_evaluator *e, const kvd_batch *b, float *hidden, kv
     return status ? kvd_in(err, "uncompressed model, sequences from %zu", b->first_sequence) : 0;
 }
 
-/* Computes uncompressed hidden states that enter `layer`. */
+/* Computes the uncompressed hidden states that enter `layer`. */
 static int run_below(kvd_evaluator *e, const kvd_batch *b, int layer, float *residual, kvd_err *err)
 {
     if (!layer || !e->runner->below(e->runner, b, layer, residual, err))
@@ -95,7 +95,7 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
     return 0;
 }
 
-/* ref: uncompressed hidden states at scored positions. */
+/* Runs one setting. `ref` has the uncompressed hidden states at scored positions. */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
 {
@@ -205,7 +205,7 @@ static void put_away(kvd_evaluator *e, kvd_choice *c)
     c->hidden = NULL;
 }
 
-/* Evaluates the batch from *first on and advances *first. */
+/* Evaluates the batch that begins at sequence *first, and advances *first. */
 static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                           float *residual, bool errors, size_t *first, kvd_progress *progress,
                           kvd_err *err)
@@ -242,7 +242,7 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    /* True if attention outputs are kept for one batch only. */
+    /* True if attention outputs are kept only during one batch. */
     const bool keep = attention_errors && !e->keeps_attention;
     float *residual = NULL;
     int status = -1;
@@ -307,7 +307,7 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
 {
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
-    /* 16-bit rounding would add to the error. */
+    /* Rounding to 16 bits would add to the measured error. */
     kvd_choice c = {.method = full->method,
                     .plan = {.dims = full, .type = KVD_F32, .prompt = e->prompt}};
     kvd_batch b;
@@ -391,8 +391,8 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
 }
 
 /*
- * Decides by memory whether to keep K and V of all prompts, of a batch or of none; must not change
- * during a run.
+ * Decides by memory whether to keep K and V of all prompts, of one batch's or of none. The decision
+ * must not change during a run.
  */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Measures how KV cache compression changes a model's predictions, on the same texts. Positions
- * after the prompt with a next token are scored.
+ * Measures on given texts how KV cache compression changes a model's predictions. The first tokens
+ * of each sequence are its prompt. Predictions after it are scored.
  */
 #ifndef KVD_EVALUATE_EVALUATE_H
 #define KVD_EVALUATE_EVALUATE_H
@@ -15,37 +15,37 @@ typedef struct {
     kvd_model_runner *runner;
     const kvd_config *config;
     kvd_corpus *corpus;
-    /* Prompt tokens of each sequence, not scored. */
+    /* Number of prompt tokens of each sequence, not scored. */
     size_t prompt;
     size_t n_sequences, n_tokens;
-    /* Texts of equal weight; 0: weights are tokens. */
+    /* Number of texts with equal weight. 0: texts are weighted by their tokens. */
     size_t n_texts;
-    /* [n_texts + 1] First sequence of each text, borrowed. */
+    /* [n_texts + 1] First sequence of each text. Borrowed. */
     const size_t *text_first;
-    size_t n_steps; /* tokens after prompts, over all sequences */
-    /* Scored predictions; last tokens have none. */
+    size_t n_steps; /* tokens after the prompts of all sequences */
+    /* Number of scored predictions. A sequence's last token has none. */
     size_t n_scored;
-    /* [n_sequences] Set by the first kvd_evaluate. */
+    /* [n_sequences] Quality of the uncompressed model, known after the first kvd_evaluate. */
     kvd_quality *reference;
     bool reference_known;
     double reference_seconds;
     /*
-     * Bytes of uncompressed states that did not fit; above 0, every call reruns the uncompressed
-     * model.
+     * Bytes of uncompressed states that did not fit into memory. If above 0, every call runs the
+     * uncompressed model again.
      */
     size_t bytes_not_kept;
-    /* [n_sequences + 1] Prompt tokens before sequence i. */
+    /* [n_sequences + 1] Number of prompt tokens in sequences before i. */
     size_t *prompt_at;
     /* Private fields follow. */
     bool keeps_attention;
     enum { KVD_PROMPTS_AGAIN, KVD_PROMPTS_OF_BATCH, KVD_PROMPTS_OF_ALL } keeps_prompts;
-    /* [n_scored][d_model] Uncompressed final hidden states, or NULL. */
+    /* [n_scored][d_model] Final hidden states of the uncompressed model, or NULL. */
     float *hidden;
-    /* [n_sequences + 1] Scored positions before sequence i. */
+    /* [n_sequences + 1] Number of scored positions in sequences before i. */
     size_t *scored_at;
     uint32_t *id;
     size_t *offset;
-    /* Next token and sequence of a batch's scored positions. */
+    /* Next token and sequence of each scored position in the batch. */
     uint32_t *target;
     int *sequence;
     float *batch_hidden;
@@ -53,19 +53,19 @@ typedef struct {
 } kvd_evaluator;
 
 /*
- * keep_reference: keeps uncompressed final hidden states if they fit, so that the model runs once.
- * Fails if no sequence has two tokens after the prompt.
+ * With keep_reference, keeps uncompressed final hidden states if they fit, so that the uncompressed
+ * model runs once. Fails if no sequence has two tokens after the prompt.
  */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
 /*
- * Keeps uncompressed attention outputs if they fit. Requires keep_reference; call before
- * kvd_evaluate.
+ * Keeps attention outputs of the uncompressed model if they fit. Requires keep_reference and must
+ * precede kvd_evaluate.
  */
 int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
 
-/* Standard deviations over seeds; NaN if not measured. */
+/* Standard deviations over seeds, or NaN. */
 typedef struct {
     double nll, top1, kl, agree;
 } kvd_seed_spread;
@@ -73,61 +73,64 @@ typedef struct {
 /* A setting (method with parameters) and its results. */
 typedef struct {
     const char *method;
-    /* Removed fraction of dimensions, for messages. */
+    /* Fraction of all dimensions that the setting removes, for messages. */
     double overall_p;
-    /* Open with the evaluator's prompt length; its pointers are borrowed. */
+    /* Opened with the evaluator's prompt length. Its pointers are borrowed. */
     kvd_plan plan;
     /*
-     * Borrowed; NULL: kvd_evaluator.runner. Weights may differ, but not shape, output head or
-     * memory.
+     * Borrowed. NULL: kvd_evaluator.runner. A runner may have other weights but the same shape,
+     * output head and memory.
      */
     kvd_model_runner *runner;
     double weight_bytes;
-    /* Filled by kvd_evaluate from here on. */
+    /* [n_sequences] Quality. kvd_evaluate fills this and all later fields. */
     kvd_quality *per_sequence; /* [n_sequences] */
-    /* [n_each] Change of each prediction; NULL for means. */
+    /* [n_each] Change of each prediction, or NULL for means over seeds. */
     kvd_prediction_change *each;
     size_t n_each;
-    kvd_attention_error error; /* errors of attention outputs; zero if not measured */
+    kvd_attention_error error; /* errors of attention outputs, zero if not measured */
     kvd_cache_account account;
     double seconds;
-    /* Seeds of the means; 0 or 1: a single run. */
+    /* Number of seeds averaged here. 0 or 1: a single run. */
     size_t n_seeds;
     kvd_seed_spread spread;
-    /* True if a scored hidden state differs from the uncompressed one. */
+    /* True if a scored hidden state differs from the uncompressed model's. */
     bool differs;
-    /* True if results are copies of the uncompressed ones. */
+    /* True if the results are copies of the uncompressed model's. */
     bool is_reference;
-    /* Name of the attention engine, such as "CPU, f32". */
+    /* Name of the attention implementation, such as "CPU, f32". */
     char engine[96];
     float *hidden;
 } kvd_choice;
 
 /*
- * Evaluates n settings. first_layer > 0: runs start there, from uncompressed states.
- * attention_errors: reruns the uncompressed model unless outputs were kept.
- * Fails for non-finite numbers, removed dimensions without effect, and caches with missed calls or
- * wrong dimensions. The caller releases results with kvd_choice_release.
+ * Evaluates n settings. With first_layer > 0, runs start at that layer from uncompressed states.
+ * With attention_errors, the uncompressed model runs again unless its outputs were kept. Fails for
+ * non-finite numbers, for removed dimensions without effect, and for caches that a layer did not
+ * call or whose dimensions are wrong. The caller releases results with kvd_choice_release.
  */
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);
 
-/* Sets e->reference, running the uncompressed model if necessary. */
+/* Makes sure that e->reference is filled, running the uncompressed model if necessary. */
 int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
-/* e->n_texts > 0: texts have equal weight; 0: sequences are weighted by tokens. */
+/*
+ * Compares a setting with the uncompressed model. If e->n_texts > 0, texts have equal weight,
+ * otherwise sequences are weighted by tokens.
+ */
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
                           kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Checks that projections of all dimensions keep the first batch's logits: *error = max
- * |difference| / rms(uncompressed). Fails above `tolerance`.
+ * Checks that projections which keep all dimensions also keep the first batch's logits. Sets *error
+ * to max |difference| / rms(uncompressed) and fails if it is above `tolerance`.
  *
- * kvd_full_rank_tolerance, against errors of order 1 by a wrong sign, transpose or head:
- * float32 rotations: 1e-3; products round by about 1e-6.
- * float32 others: 1e-2, for the condition number of X^T X.
- * bf16: 0.25; measured 0.03 in 6 layers, growing as their square root.
+ * kvd_full_rank_tolerance returns a bound that still detects a wrong sign, transpose or head, whose
+ * error is of order 1. float32 rotations: 1e-3, as products round by about 1e-6. Other float32
+ * projections: 1e-2, for the condition number of X^T X. bf16: 0.25, as 0.03 was measured in 6
+ * layers and grows with the square root of their number.
  */
 int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolerance, double *error,
                            kvd_err *err);

@@ -32,7 +32,7 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     return 0;
 }
 
-/* Appends the value of --field; an empty name (plain text) becomes NULL. */
+/* Appends the value of --field. An empty name (plain text) becomes NULL. */
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err)
 {
     kvd_inputs_options *const cfg = config;
@@ -142,7 +142,7 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
     return 0;
 }
 
-/* Fills *plan without opening. Returns the setup for kvd_plan_open. */
+/* Fills *plan but does not open it. Returns the setup for kvd_plan_open. */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
     const kvd_method_setup setup = {.config = in->model,
@@ -262,7 +262,7 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
     }
 }
 
-/* Warns if a calibration text is evaluated. Fails for one label with different contents. */
+/* Warns if a calibration text is evaluated. Fails if two texts of one label differ. */
 static int check_text(kvd_inputs *in, const char *program, const kvd_named_text *calibration,
                       kvd_err *err)
 {

@@ -105,7 +105,7 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
     return 0;
 }
 
-/* Copies whole sequences to only the tokens after prompts (`out`), or back. */
+/* Copies the tokens after prompts from whole sequences, or back for `out`. */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
 {
@@ -145,7 +145,7 @@ static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_
     return 0;
 }
 
-/* *steps: tokens after the prompts. The caller frees *lengths and *ids. */
+/* Fills *steps with the tokens after the prompts. The caller frees *lengths and *ids. */
 static int cut_batch(const kvd_kept_prompts *p, const kvd_batch *b, kvd_batch *steps,
                      size_t **lengths, uint32_t **ids, kvd_err *err)
 {

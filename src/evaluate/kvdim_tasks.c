@@ -29,11 +29,11 @@ typedef struct {
     kvd_benchmark items;
     kvd_benchmark_run benchmark;
     kvd_benchmark_table *scores;
-    char gpu[128];        /* name of the GPU; "" without one */
-    const kvd_chat *chat; /* NULL if prompts are not a chat */
-    kvd_run_key key;      /* what --resume compares */
+    char gpu[128];        /* name of the GPU, or "" without one */
+    const kvd_chat *chat; /* NULL if prompts are no chat */
+    kvd_run_key key;      /* the options that --resume compares */
     kvd_journal *journal;
-    /* Lock on the journal of a single --part. */
+    /* Lock on the journal of one --part. */
     kvd_output part;
     kvd_method_target target[KVD_EVAL_METHODS];
     size_t n_targets;
@@ -76,7 +76,7 @@ static const char *generator_name(const tasks_run *v)
     return kvd_generator_name(&s);
 }
 
-/* Prints the implementation, and why not the CUDA engine. */
+/* Prints the implementation, and the reason if it is not the CUDA engine. */
 static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_point *point,
                        const kvd_plan *plan)
 {
@@ -99,7 +99,7 @@ static int describe_gpu(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* Returns the score whose share --target keeps. */
+/* Returns the score of which --target keeps a share. */
 static const char *target_metric(const tasks_run *v)
 {
     return kvd_target_metric_words[v->cfg->target_metric];
@@ -120,7 +120,7 @@ static int find_chat(tasks_run *v, kvd_err *err)
     return status;
 }
 
-/* Counts the chat template's tokens; 0 without one. */
+/* Counts the chat template's tokens, 0 without a template. */
 static int count_chat_tokens(const tasks_run *v, size_t *n, kvd_err *err)
 {
     const kvd_chat_pieces p = kvd_chat_around(v->chat, "", true);
@@ -235,7 +235,7 @@ static int open_inputs(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* KVD_N_FREE_MEASURES: score of items. */
+/* Returns the measure that --target keeps, or KVD_N_FREE_MEASURES for the score of items. */
 static kvd_task_measure target_measure(const tasks_run *v)
 {
     int m = 0;
@@ -249,7 +249,10 @@ static const kvd_rows *rows_of(const tasks_run *v)
     return v->scores ? kvd_benchmark_table_rows(v->scores) : kvd_task_table_rows(v->table);
 }
 
-/* Fails without an uncompressed score for --target. The table must have uncompressed rows only. */
+/*
+ * Fails if --target has no uncompressed score. The table must have rows of the uncompressed model
+ * only.
+ */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
     const kvd_task_measure m = target_measure(v);
@@ -283,13 +286,13 @@ static size_t seeds_of(const tasks_run *v, size_t i)
 
 static size_t runs_of(const tasks_run *v)
 {
-    size_t n = 1; /* the uncompressed model's run */
+    size_t n = 1; /* counts the uncompressed model's run */
     for (size_t i = 0; i < v->cfg->in.n_methods; i++)
         n += v->in.n_points[i] * seeds_of(v, i);
     return n;
 }
 
-/* Returns the processes (--part) that share the sequences. */
+/* Returns the number of processes (--part) that share the sequences. */
 static double parts_of(const tasks_run *v)
 {
     return v->cfg->parts ? (double)v->cfg->parts : 1;
@@ -305,7 +308,7 @@ static void print_row(const tasks_run *v)
     fflush(stdout);
 }
 
-/* If n > 1, the first row holds means over seeds. */
+/* Adds a row per seed and, if n > 1, before them a row of means. */
 static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
@@ -330,7 +333,7 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 
 enum { KVD_RUN_NAME = 160 };
 
-/* Returns the journal's name of a setting and seed k; t: its search, or NULL. */
+/* Returns the name by which the journal knows a setting with seed k. t is its search, or NULL. */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
 {
@@ -504,7 +507,7 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
                      : kvd_task_table_share(v->table, first, target_measure(v), &out->share, err);
     if (status)
         return -1;
-    /* Row of the mean: a benchmark's last (over tasks), otherwise the first (over seeds). */
+    /* Row of the mean. A benchmark's mean over tasks comes last, a mean over seeds first. */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
     const char *const share =
         kvd_method_selects(t->method) ? "free_read_share" : "free_cache_share";
@@ -566,7 +569,7 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/* Without --part, also opens the journals of all parts. */
+/* Opens this run's journal. Without --part, also opens the journals of all parts. */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -589,7 +592,7 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Results of a --part stay in its journal. */
+/* Runs one --part, whose results stay in its journal. */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -617,7 +620,7 @@ static int work(tasks_run *v, kvd_err *err)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
-    /* Not part of the run key: equal GPUs give equal results. */
+    /* Not part of the run key, as any number of equal GPUs gives equal results. */
     if (v->gpu[0] && kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1))
         return -1;
     if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||

@@ -1,6 +1,6 @@
 /*
- * Runs models on the CPU or a GPU. Hidden states are float32 [n][d_model] in host or GPU memory,
- * opaque to callers.
+ * Interface of the code that runs models on the CPU or a GPU. Hidden states are float32
+ * [n][d_model] in host or GPU memory, which callers must not read.
  */
 #ifndef KVD_EVALUATE_MODEL_RUNNER_H
 #define KVD_EVALUATE_MODEL_RUNNER_H
@@ -15,37 +15,37 @@
 #include "model/pass/forward.h"
 
 /*
- * Q, K and V of prompts from the uncompressed run. Prompts attend uncompressed: compressed runs
- * skip them.
+ * Q, K and V of prompts, recorded when the uncompressed model runs. As prompts attend uncompressed,
+ * runs with compression can skip them.
  */
 
 typedef struct {
-    /* Recorded index of the batch's first prompt token, set by the caller. */
+    /* Index of the batch's first prompt token among recorded ones. The caller sets it. */
     size_t first;
     /* Private fields follow. */
-    /* Puts recorded K and V before the model's tokens, then calls `inner`. */
+    /* Puts recorded K and V before those of the model's tokens, then calls `inner`. */
     kvd_attention hook;
     const kvd_config *config;
     size_t prompt, rows, max_tokens;
-    /* [n_layers][rows][...] Recorded Q, K, V, K before RoPE. */
+    /* [n_layers][rows][...] Recorded Q, K, V and K before RoPE. */
     float *kept[4];
     kvd_attention *inner;
-    /* First token of each sequence, prompts included. */
+    /* First token of each sequence, counting prompts. */
     const size_t *offset;
-    /* [n_layers][n_heads] Attention-sink logits; NULL if none. */
+    /* [n_layers][n_heads] Attention-sink logits, or NULL if the model has none. */
     float *sinks;
-    /* Q, K, V, K before RoPE, output of one layer. */
+    /* Q, K, V, K before RoPE and output of one layer, for whole sequences. */
     float *whole[4], *out;
 } kvd_kept_prompts;
 
-/* Returns the prompt tokens of n tokens: at most n - 1. */
+/* Returns how many of n tokens are prompt: at most n - 1. */
 size_t kvd_prompt_rows(size_t prompt, size_t n);
-/* Returns the bytes of a prompt token's Q, K and V in all layers. */
+/* Returns the bytes of a prompt token's Q, K and V over all layers. */
 size_t kvd_kept_prompts_row_bytes(const kvd_config *c);
 
 /*
- * `rows` prompt tokens, batches of max_tokens. The caller must call kvd_kept_prompts_release, also
- * after a failure.
+ * Makes room for `rows` prompt tokens in batches of max_tokens. The caller must call
+ * kvd_kept_prompts_release, also after a failure.
  */
 int kvd_kept_prompts_init(kvd_kept_prompts *p, const kvd_config *c, size_t prompt, size_t rows,
                           size_t max_tokens, kvd_err *err);
@@ -54,89 +54,97 @@ void kvd_kept_prompts_release(kvd_kept_prompts *p);
 /* Records Q, K, V and K before RoPE. ctx: a kvd_kept_prompts. */
 int kvd_kept_prompts_save(void *ctx, const kvd_attention_in *in, kvd_err *err);
 
-/* Passes recorded prompts to `hook`, layer by layer. */
+/* Passes recorded prompts to `hook`, one layer after the other. */
 int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_attention *hook,
                           kvd_err *err);
 
 /*
- * kvd_forward_run for the tokens after recorded prompts, whose rows of hidden [n_tokens][d_model]
- * it sets. `inner` gets whole sequences.
+ * Runs the tokens after recorded prompts, as kvd_forward_run. Sets their rows of hidden
+ * [n_tokens][d_model]. `inner` sees whole sequences.
  */
 int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b,
                          kvd_attention *inner, float *hidden, kvd_err *err);
 
 #define KVD_NOT_KEPT SIZE_MAX
 
-/* Predictions of n final states. target[i]: true next token; sequence[i]: sequence, or -1. */
+/*
+ * Predictions from n final hidden states. target[i] is the true next token. sequence[i] is the
+ * sequence, or -1.
+ */
 typedef struct {
     size_t n;
     const uint32_t *target;
     const int *sequence;
-    /* [n] Output: change of each prediction, or NULL. */
+    /* [n] Receives the change of each prediction, or NULL. */
     kvd_prediction_change *each;
 } kvd_predictions;
 
 typedef struct kvd_model_runner kvd_model_runner;
 struct kvd_model_runner {
     const kvd_config *config;
-    /* Most tokens in a batch, and in a sequence. */
+    /* Largest number of tokens in a batch and in a sequence. */
     size_t max_tokens, max_len;
-    /* Most predictions whose logits one call computes. */
+    /* Largest number of predictions whose logits one call computes. */
     size_t piece;
     kvd_dtype compute;
-    /* The batch's first token among kept outputs; set by the caller. */
+    /* Index of the batch's first token among kept attention outputs. The caller sets it. */
     size_t kept_row;
     /*
-     * The batch's first prompt token in keep_prompts' buffer, set by the caller, or KVD_NOT_KEPT.
+     * Index of the batch's first prompt token in keep_prompts' buffer, or KVD_NOT_KEPT. The caller
+     * sets it.
      */
     size_t kept_prompt;
 
-    /* spare: bytes that hidden states may take. rows_new: NULL on failure. */
+    /*
+     * rows_new allocates n hidden states, or returns NULL on failure. `spare` returns the bytes
+     * that hidden states may take.
+     */
     float *(*rows_new)(kvd_model_runner *r, size_t n, const char *what, kvd_err *err);
     void (*rows_free)(kvd_model_runner *r, float *rows);
     size_t (*spare)(const kvd_model_runner *r);
 
     /*
-     * Outputs of n_tokens tokens, which `reference` keeps from kept_row on; call once.
-     * attention_bytes: per token.
+     * `reference` stores attention outputs of n_tokens tokens, from kept_row on. May be called
+     * once. attention_bytes returns the bytes per token.
      */
     int (*keep_attention)(kvd_model_runner *r, size_t n_tokens, kvd_err *err);
     size_t (*attention_bytes)(const kvd_model_runner *r);
     void (*drop_attention)(kvd_model_runner *r);
 
     /*
-     * Q, K, V of n_rows prompt tokens, which `reference` keeps; call once. Compressed runs then
-     * skip prompts. NULL: never. prompt_bytes: per token.
+     * `reference` stores Q, K and V of n_rows prompt tokens, and runs with compression then skip
+     * prompts. May be called once. NULL if unsupported. prompt_bytes returns the bytes per token.
      */
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
 
     /*
-     * reference: uncompressed model through the final norm. below: only layers before `layer`, into
-     * `residual`.
+     * `reference` runs the uncompressed model through the final norm. `below` runs only the layers
+     * before `layer` and writes `residual`.
      */
     int (*reference)(kvd_model_runner *r, const kvd_batch *b, float *hidden, kvd_err *err);
     int (*below)(kvd_model_runner *r, const kvd_batch *b, int layer, float *residual, kvd_err *err);
 
     /*
-     * plan_load: copies matrices to the GPU; fails for unsupported plans. plan_unload: also for
-     * plans not loaded. NULL: no copies.
+     * plan_load copies the plan's matrices to the GPU and fails for unsupported plans. plan_unload
+     * is allowed for plans not loaded. Both are NULL if nothing is copied.
      */
     int (*plan_load)(kvd_model_runner *r, kvd_plan *plan, kvd_err *err);
     void (*plan_unload)(kvd_model_runner *r, kvd_plan *plan);
-    /* Returns the plan's attention engine; valid until plan_unload. */
+    /* Returns the name of the plan's attention implementation, valid until plan_unload. */
     const char *(*plan_engine)(const kvd_plan *plan);
     /*
-     * Runs a batch from first_layer and `residual` on, or from the start if 0. Adds to *account and
-     * *error (may be NULL). Waits for the end.
+     * Runs a batch with the plan. Starts at first_layer from `residual`, or from the tokens if
+     * first_layer is 0. Adds to *account and *error (may be NULL). Waits for the end.
      */
     int (*plan_run)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan, int first_layer,
                     const float *residual, float *hidden, kvd_cache_account *account,
                     kvd_attention_error *error, kvd_err *err);
 
     /*
-     * Returns true, with *account and *error as by plan_run, if `plan` compresses nothing and bits
-     * equal `reference`. NULL: never. *error requires keep_attention.
+     * Returns true if `plan` compresses nothing, so that its result has the bits of `reference`.
+     * Then fills *account and *error like plan_run. NULL: never true. *error requires
+     * keep_attention.
      */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
@@ -148,9 +156,10 @@ struct kvd_model_runner {
                   kvd_err *err);
 
     /*
-     * For n <= piece final states. reference_logits, called first, computes uncompressed logits u.
-     * score: adds to per_sequence[sequence[i]]; NULL `rows`: u.
-     * logit_change: *largest = max |v - u|, infinite for NaN; *sum2 += sum of u^2.
+     * Functions for n <= piece final hidden states. reference_logits must come first and computes
+     * the uncompressed logits u. `score` adds to per_sequence[sequence[i]] and uses u if `rows` is
+     * NULL. logit_change sets *largest to max |v - u| (infinite for NaN) and adds the sum of u^2 to
+     * *sum2.
      */
     int (*reference_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
     int (*score)(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
@@ -158,16 +167,19 @@ struct kvd_model_runner {
     int (*logit_change)(kvd_model_runner *r, const float *rows, size_t n, double *largest,
                         double *sum2, kvd_err *err);
 
-    /* For provenance; valid until `free`. */
+    /* Returns a description for result files, valid until `free`. */
     const char *(*describe)(const kvd_model_runner *r);
     void (*free)(kvd_model_runner *r);
 };
 
-/* Borrows the checkpoint. NULL on failure. */
+/* Creates a runner on the CPU. Borrows the checkpoint. Returns NULL on failure. */
 kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                  kvd_err *err);
 #ifdef KVD_CUDA
-/* On the current GPU; compute: KVD_F32 or KVD_BF16. Borrows the checkpoint. NULL on failure. */
+/*
+ * Creates a runner on the current GPU that computes in KVD_F32 or KVD_BF16. Borrows the checkpoint.
+ * Returns NULL on failure.
+ */
 kvd_model_runner *kvd_runner_cuda(const kvd_checkpoint *c, kvd_dtype compute, size_t max_tokens,
                                   size_t max_len, kvd_err *err);
 #endif

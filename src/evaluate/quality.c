@@ -12,14 +12,14 @@
 enum { RESAMPLES = 2000 };
 
 /*
- * Returns e^x for x <= 0, or 0 below -700; vectorisable. x = n ln 2 + r, e^x = 2^n e^r; Taylor
- * degree 13, error below 1e-17.
+ * Returns e^x for x <= 0, or 0 below -700. Compilers can vectorise it. With x = n ln 2 + r, e^x =
+ * 2^n e^r, where a Taylor polynomial of degree 13 gives e^r with an error below 1e-17.
  */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
     /* Adding 1.5 * 2^52 rounds x / ln 2 to an integer in the low bits. */
     const double round_to_int = 6755399441055744.0;
-    /* gcc does not vectorise `?:`. */
+    /* A mask, because gcc does not vectorise `?:` here. */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -61,7 +61,7 @@ KVD_CLONES static double sum_exp(const float *x, size_t n, double top)
     return sum;
 }
 
-/* Sum over j of e^{a_j - top} (a_j - b_j). */
+/* Returns the sum over j of e^{a_j - top} (a_j - b_j). */
 KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size_t n, double top)
 {
     double sum = 0;
@@ -71,9 +71,9 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
     return sum;
 }
 
-/* Sums over a row of logits x. bad: first column that is not finite, or -1. */
+/* Sums over a row of logits x. `bad` is the first column that is not finite, or -1. */
 typedef struct {
-    /* Largest logit; sum of e^{x - top}; log of the sum of e^x. */
+    /* Largest logit, sum of e^{x - top}, and log of the sum of e^x. */
     double top, sum, lse;
     size_t best;
     ptrdiff_t bad;
@@ -100,8 +100,8 @@ static row_sums scan_row(const float *x, size_t vocab)
 }
 
 /*
- * KL divergence of p = softmax(a) from softmax(b): E_p[a - b] - lse(a) + lse(b). Exactly 0 for
- * equal logits; rounding 1e-15 max |a - b|.
+ * Returns the KL divergence of p = softmax(a) from softmax(b), E_p[a - b] - lse(a) + lse(b). It is
+ * exactly 0 for equal logits, and rounding errors are 1e-15 max |a - b|.
  */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)
@@ -130,7 +130,7 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     size_t bad_row = SIZE_MAX;
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
-    /* Added in row order: results do not depend on threads. */
+    /* Sums are added in row order, so that results do not depend on threads. */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
         return kvd_no_memory(err, "row sums", (unsigned long long)n * sizeof *row);
@@ -185,7 +185,10 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
 
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
-/* Returns true if a text has no uncompressed correct prediction: the ratio is undefined. */
+/*
+ * Returns true if the uncompressed model has no correct prediction on a text, where the ratio is
+ * undefined.
+ */
 static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
     for (size_t t = 0; t < n_texts; t++) {
@@ -217,7 +220,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_REF_TOP1 * n + i] = reference ? reference[i].top1 : 0;
         total += q[i].n;
     }
-    /* Not computed: NaN, such as the interval of one sequence. */
+    /* Intervals that cannot be computed, such as that of one sequence. */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 
@@ -242,7 +245,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
                                                                    x + (size_t)want[i].den * n;
         if (share && no_share(den, first, n_texts))
             continue;
-        /* One seed for all fields: equal bootstrap resamples. */
+        /* With one seed for all fields, their bootstrap draws the same sequences. */
         if (kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             goto done;
     }
@@ -285,7 +288,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the quantile `share` (0 .. 1) of sorted x [n], n >= 1. */
+/* Returns the quantile `share` (0 to 1) of sorted x [n], n >= 1. */
 static double quantile(const float *x, size_t n, double share)
 {
     const double at = share * (double)(n - 1);

@@ -1,4 +1,4 @@
-/* Quality of next-token predictions against the text and the uncompressed model. */
+/* Quality of next-token predictions, compared with the text and the uncompressed model. */
 #ifndef KVD_EVALUATE_QUALITY_H
 #define KVD_EVALUATE_QUALITY_H
 
@@ -11,19 +11,20 @@
 
 /* Sums over the predictions of one sequence. */
 typedef struct {
-    double n;    /* predicted tokens */
-    double nll;  /* -log p(next token), nats */
-    double top1; /* predictions whose top token is the next token */
-    /* KL divergence from the uncompressed model, nats. */
+    double n;    /* number of predicted tokens */
+    double nll;  /* -log p(next token) in nats */
+    double top1; /* predictions whose most probable token is the next token */
+    /* KL divergence from the uncompressed model in nats. */
     double kl;
-    /* Predictions with the uncompressed model's top token. */
+    /* Number of predictions whose most probable token is the uncompressed model's. */
     double agree;
 } kvd_quality;
 
 /*
- * Adds n predictions to *q. logits, reference (uncompressed; NULL: no kl, agree): [n][vocab];
- * target [n]: next tokens. The first of equal logits is the largest. Fails, naming the row, for
- * non-finite logits or targets >= vocab.
+ * Adds n predictions to *q. Arrays: logits and reference [n][vocab], target [n] (the next tokens).
+ * With reference NULL (the uncompressed model's logits), kl and agree stay. The first of equal
+ * logits counts as the largest. Fails for logits that are not finite or targets >= vocab, and names
+ * the row.
  */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_err *err);
@@ -31,29 +32,35 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
 typedef struct {
     /* KL divergence from the uncompressed model, in nats. */
     float kl;
-    /* p(next token) minus the uncompressed model's */
+    /* p(next token) minus that of the uncompressed model */
     float p_change;
 } kvd_prediction_change;
 
-/* Also writes each prediction's change to each [n], or NULL; requires `reference`. */
+/*
+ * Like kvd_quality_add, and writes each prediction's change to each [n] unless NULL. Requires
+ * `reference`.
+ */
 int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *reference,
                          const uint32_t *target, size_t n, size_t vocab,
                          kvd_prediction_change *each, kvd_err *err);
 
-/* Distribution of changes, as llama-perplexity --kl-divergence, with interpolated quantiles. */
+/*
+ * Distribution of changes, like that of llama-perplexity --kl-divergence but with interpolated
+ * quantiles.
+ */
 typedef struct {
-    /* KL divergence (nats): median, quantiles, maximum. p_change: mean. */
+    /* Median, quantiles and maximum of the KL divergence (nats). Mean of p_change. */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
 } kvd_change_summary;
 
-/* Summarises n >= 1 changes. */
+/* Summarises the changes of n >= 1 predictions. */
 int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_summary *out,
                         kvd_err *err);
 
 /*
- * Means over sequences, 95 % intervals from 2000 bootstrap resamples. perplexity: exp(mean nll).
- * top1_share: top-1 accuracy / uncompressed, only by kvd_quality_compare... Undefined values are
- * NaN.
+ * Means over sequences with 95 % intervals from 2000 bootstrap resamples. perplexity is exp(mean
+ * nll). top1_share is top-1 accuracy / that of the uncompressed model, which only
+ * kvd_quality_compare... computes. Undefined values are NaN.
  */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
@@ -65,15 +72,15 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Texts have equal weight: means over texts, resamples per text. Text i: sequences first[i] ..
- * first[i + 1] - 1, not empty.
+ * Like kvd_quality_compare, but texts have equal weight and are resampled each. Text i has
+ * sequences first[i] .. first[i + 1] - 1, at least one.
  */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Errors of attention outputs (ZDC, section 4.2). An output: a head's vector for a token, before
+ * Errors of attention outputs (ZDC, section 4.2). An output is a head's vector for a token before
  * W_O (D-25 in docs/readings.md).
  */
 
@@ -91,19 +98,22 @@ void kvd_kept_attention_release(kvd_kept_attention *k);
 /* Stores the outputs of a layer. ctx: a kvd_kept_attention. */
 int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Sums over batches, [n_layers][n_heads]; outputs u uncompressed, v compressed. */
+/*
+ * Sums over batches, [n_layers][n_heads]. Outputs are u of the uncompressed model and v of the
+ * compressed one.
+ */
 typedef struct {
-    const kvd_kept_attention *kept; /* outputs u, borrowed */
+    const kvd_kept_attention *kept; /* the outputs u, borrowed */
     int n_layers, n_heads, d_head;
-    /* Sum of |v - u|^2, outputs u (uncompressed), v (compressed). */
+    /* Sum of |v - u|^2. */
     double *diff2;
-    /* Sum of |u|^2 over uncompressed outputs u. */
+    /* Sum of |u|^2. */
     double *norm2;
-    /* Sum of |v - u| / |u| over uncompressed outputs u != 0. */
+    /* Sum of |v - u| / |u| where u != 0. */
     double *relative;
-    /* Number of uncompressed outputs u != 0. */
+    /* Number of outputs with u != 0. */
     double *n;
-    /* Number of uncompressed outputs u = 0. */
+    /* Number of outputs with u = 0. */
     double *n_zero;
 } kvd_attention_error;
 
@@ -113,16 +123,16 @@ void kvd_attention_error_release(kvd_attention_error *e);
 /* Adds a layer's error. ctx: a kvd_attention_error. */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Adds n tokens without error in any layer. */
+/* Adds n tokens that have no error in any layer. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
 /*
- * _norm: ||v - u|| / ||u|| of one head. _zdc: ZDC's error D, mean of |v - u| / |u| over u != 0. NaN
- * if all u are 0.
+ * _norm returns ||v - u|| / ||u|| of one head. _zdc returns the error D of the ZDC paper, the mean
+ * of |v - u| / |u| where u != 0. Both are NaN if all u are 0.
  */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
-/* Means over layers and heads. *n_zero: outputs u = 0, not part of *zdc. */
+/* Means over layers and heads. *n_zero is the number of outputs u = 0, which *zdc leaves out. */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,
                               double *n_zero);
 

@@ -14,7 +14,7 @@ typedef struct {
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    /* [hook.piece][vocab] Logits: uncompressed, compressed model. */
+    /* [hook.piece][vocab] Logits of the uncompressed and of the compressed model. */
     float *logits[2];
 } runner;
 
@@ -50,7 +50,7 @@ static size_t spare(const kvd_model_runner *r)
 {
     (void)r;
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    /* A quarter of the memory; no limit if unknown. */
+    /* A quarter of the memory, or no limit if its size is unknown. */
     return pages > 0 && bytes > 0 ? (size_t)pages * (size_t)bytes / 4 : SIZE_MAX;
 }
 
@@ -92,7 +92,7 @@ static size_t prompt_bytes(const kvd_model_runner *r)
     return kvd_kept_prompts_row_bytes(r->config);
 }
 
-/* Returns the batch's recorded prompts or NULL. */
+/* Returns the batch's recorded prompts, or NULL. */
 static kvd_kept_prompts *prompts_of(runner *self)
 {
     if (!self->keeps_prompts || self->hook.kept_prompt == KVD_NOT_KEPT)
@@ -173,7 +173,7 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
                                                run_prompts, self, err)
                             : 0;
     cache.prompts = first_pass ? &prompts : NULL;
-    /* Layer inputs are not recorded: methods that read them rerun prompts. */
+    /* Layer inputs are not recorded, so methods that read them run the prompts again. */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)
         status = first_layer ? kvd_forward_run_from(self->forward, b, &capture.hook, first_layer,
@@ -189,8 +189,8 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
 }
 
 /*
- * Without compression, the cache equals dense attention bit for bit: fills *account and *error,
- * returns true.
+ * Without compression the cache equals dense attention bit for bit. Then fills *account and *error
+ * and returns true.
  */
 static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error)
@@ -226,7 +226,7 @@ static int reference_logits(kvd_model_runner *r, const float *rows, size_t n, kv
     return kvd_forward_logits(self->forward, rows, n, self->logits[0], err);
 }
 
-/* NULL `rows`: scores the uncompressed logits. */
+/* Scores predictions. With NULL `rows`, scores the uncompressed model's logits. */
 static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err)
 {
@@ -292,7 +292,7 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
         kvd_no_memory(err, "an evaluation", sizeof *self);
         return NULL;
     }
-    /* 32 MiB of logits, 16 to 1024 predictions. */
+    /* Logits of one call take up to 32 MiB, for 16 to 1024 predictions. */
     size_t piece = (size_t)8 * 1024 * 1024 / vocab;
     piece = piece < 16 ? 16 : piece > 1024 ? 1024 : piece;
     self->hook = (kvd_model_runner){.config = config,

@@ -63,7 +63,7 @@ typedef struct {
     const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    /* [MAX_SAMPLES][n_texts] Share of each sample on each text; NULL: not wanted. */
+    /* [MAX_SAMPLES][n_texts] Share of each sample on each text, or NULL if not wanted. */
     kvd_interval *of_text;
 } search;
 
@@ -92,7 +92,7 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/* Inserts at index `at`; per-text intervals must be in s->of_text at s->n. */
+/* Inserts a sample at index `at`. Its intervals per text must be in s->of_text at s->n. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -106,7 +106,7 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
     s->n++;
 }
 
-/* Sets *x to the setting nearest to `wanted`, evaluated once. */
+/* Sets *x to the setting nearest to `wanted`. Evaluates it unless that was done before. */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
     const kvd_target_axis *const a = s->axis;
@@ -133,8 +133,8 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Bisects until the last setting that meets the target and the first that misses it are neighbours.
- * b: compares the share or an interval end.
+ * Bisects until no setting is left between the last one that meets the target and the first that
+ * misses it. `b` selects the share or an end of its interval for the comparison.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -163,7 +163,10 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
     }
 }
 
-/* Evaluates a further setting on each side of the crossing, to find a dip or peak. */
+/*
+ * Evaluates one more setting on each side of the crossing, to find out whether the share dips or
+ * peaks there.
+ */
 static int look_around(search *s, double target, kvd_err *err)
 {
     const double step = 2 * s->axis->step, largest = s->axis->largest;
@@ -229,8 +232,8 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
 }
 
 /*
- * Returns the p at which `c` falls below the target if sequence s occurs times[s] times. Scratch:
- * share [c->n].
+ * Returns the p at which curve `c` falls below the target, if sequence s counts times[s] times.
+ * share [c->n] is scratch memory.
  */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
@@ -310,7 +313,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 
 /* ---- search of one method ---- */
 
-/* Position x is p itself, or 0 to 1 in another parameter's range. */
+/* Position x on the search axis is p itself, or goes from 0 to 1 over another parameter's range. */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;
@@ -318,7 +321,7 @@ typedef struct {
     void *ctx;
 } method_axis;
 
-/* Copy of the method with one parameter value. */
+/* Copy of the method with one value of the parameter. */
 typedef struct {
     kvd_method method;
     kvd_point point;
@@ -337,7 +340,7 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* p has its own column; without rate->with, settings must not change with p. */
+    /* p has its own column. Unless rate->with is set, p must not change the settings text. */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -386,7 +389,7 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* A second parameter's range may end before p, as with --sweep. */
+    /* A second parameter's range may end before p does, as with --sweep. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -430,7 +433,7 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /* The settings text holds the fractions p of Q-K or V alone. */
+    /* The settings text may hold the fractions p of Q-K or V alone. */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }
@@ -446,7 +449,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* The name changed: compares again from 0 (i++ turns (size_t)-1 into 0). */
+            /* As the name changed, compares again from 0, which i++ makes of (size_t)-1. */
             i = (size_t)-1;
         }
 }

@@ -9,7 +9,7 @@
 struct kvd_gpu_quality {
     kvd_device_memory memory;
     size_t max_rows;
-    uint32_t *target; /* GPU [max_rows]: next token at each position */
+    uint32_t *target; /* [max_rows] in GPU memory: next token at each position */
     kvd_quality_row *row, *got;
 };
 

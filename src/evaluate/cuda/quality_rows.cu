@@ -1,6 +1,6 @@
 /*
- * Prediction quality of rows of logits x, one block per row. Threads sum e^{x - top} with own
- * largest logit `top`; merging rescales.
+ * Computes the prediction quality of rows of logits x, one block per row. Each thread sums e^{x -
+ * top}, where `top` is its own largest logit. Merging two threads rescales their sums.
  */
 #include "evaluate/cuda/quality_rows.h"
 
@@ -10,23 +10,23 @@ namespace
 enum { THREADS = 256, TILE = 8 };
 
 struct part {
-    float top;     /* largest logit so far; -inf at first */
+    float top;     /* largest logit so far, -inf at first */
     uint32_t best; /* first column with the largest logit */
     /* First column whose logit is not finite, or the vocabulary size. */
     uint32_t bad;
     /* Sum of e^{x - top} over logits x. */
     double sum;
-    /* Sum of e^{x - top} (x - y), y of the uncompressed model. */
+    /* Sum of e^{x - top} (x - y), where y are the uncompressed model's logits. */
     double diff;
 };
 
 /*
- * Returns e^{value - top}, or 0 below e^-700, by a Taylor polynomial of degree 11 (error below
- * 7e-15), twice as fast as exp().
+ * Returns e^{value - top}, or 0 below e^-700. A Taylor polynomial of degree 11 (error below 7e-15)
+ * takes half the time of exp().
  */
 __device__ __forceinline__ double weight(float value, float top)
 {
-    /* Adding and subtracting 1.5 * 2^52 rounds x / ln 2 to an integer n. */
+    /* Adding and then subtracting 1.5 * 2^52 rounds x / ln 2 to an integer. */
     const double x = (double)value - (double)top, round_to_int = 6755399441055744.0;
     const double t = fma(x, 1.4426950408889634, round_to_int), n = t - round_to_int;
     const double r = fma(n, -0x1.a39ef35793c76p-33, fma(n, -0x1.62e42fee00000p-1, x));
@@ -51,7 +51,7 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* Adds logits x of columns `column`, `column` + THREADS, ... to p. */
+/* Adds this thread's logits x, in columns `column`, `column` + THREADS, ..., to p. */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)
@@ -96,7 +96,7 @@ template <bool DIFF> __device__ __forceinline__ void merge(part &p, const part &
     p.top = top;
 }
 
-/* Thread 0 gets the merged statistics. */
+/* Merges the statistics of all threads into thread 0. */
 template <bool DIFF> __device__ __forceinline__ void gather(part &p)
 {
     __shared__ part of_warp[THREADS / 32];
@@ -110,7 +110,7 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    /* Earlier readers of of_warp must finish before it is written. */
+    /* All threads must have read of_warp's old values before new ones are written. */
     __syncthreads();
     if (lane == 0)
         of_warp[warp] = p;
@@ -154,7 +154,10 @@ __global__ void __launch_bounds__(THREADS, 4)
                      ref_lse = (double)ref.top + log(ref.sum);
         kvd_quality_row out;
         out.nll = lse - (double)x[target[blockIdx.x]];
-        /* KL divergence of p = softmax(u) from softmax(x): E_p[u - x] - lse(u) + lse(x). */
+        /*
+         * KL divergence of p = softmax(u) from softmax(x): E_p[u - x] - lse(u) + lse(x), where lse
+         * is the log of the sum of exponentials.
+         */
         out.kl = REFERENCE ? ref.diff / ref.sum - ref_lse + lse : 0;
         out.ref_nll = REFERENCE ? ref_lse - (double)u[target[blockIdx.x]] : out.nll;
         out.best = mine.best;

@@ -19,17 +19,20 @@ typedef struct {
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    /* [hook.piece][vocab] Logits: uncompressed, compressed model. */
+    /* [hook.piece][vocab] Logits of the uncompressed and of the compressed model. */
     float *logits[2];
     int *flag;
     kvd_change *change;
     /* [n_layers][KVD_ERROR_PARTS][n_heads] Partial sums of attention errors. */
     kvd_error_sums *error;
     kvd_device_memory kept;
-    /* [n_layers][kept_tokens][n_heads * d_head] Uncompressed outputs, or NULL. */
+    /*
+     * [n_layers][kept_tokens][n_heads * d_head] Attention outputs of the uncompressed model, or
+     * NULL.
+     */
     char *kept_out;
     size_t kept_tokens;
-    /* Host copy of partial sums. */
+    /* Copy of a kernel's partial sums in host memory. */
     void *host;
 } runner;
 
@@ -57,7 +60,7 @@ static void rows_free(kvd_model_runner *r, float *rows)
     (void)cudaFree(rows);
 }
 
-/* Hidden states may take half of the free memory; projections need the rest. */
+/* Hidden states may take half of the free memory, as projections need the rest. */
 static size_t spare(const kvd_model_runner *r)
 {
     size_t available = 0, total = 0;

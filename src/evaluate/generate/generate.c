@@ -7,14 +7,14 @@
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"
 
-/* Generates sequences: a GPU with its model copy, or a CPU thread. */
+/* One of the units that generate in parallel: a GPU with its copy of the model, or a CPU thread. */
 typedef struct {
-    /* For its own GPU, n_gpus 1. */
+    /* Specification for this worker's GPU alone. */
     kvd_generator_spec spec;
-    /* Cache in host memory; NULL until needed. */
+    /* Path with the cache in host memory, or NULL until needed. */
     kvd_generate_path *rows;
 #ifdef KVD_CUDA
-    struct kvd_gpu_weights *weights; /* in GPU memory; NULL until the first call */
+    struct kvd_gpu_weights *weights; /* weights in GPU memory, or NULL until the first call */
 #endif
 } worker;
 
@@ -22,8 +22,8 @@ struct kvd_generator {
     const kvd_checkpoint *checkpoint;
     const kvd_config *config;
     kvd_generator_spec spec;
-    worker *worker; /* [spec.n_gpus] one per GPU or CPU thread */
-    size_t n_calls; /* calls of kvd_generate so far */
+    worker *worker; /* [spec.n_gpus] one for each GPU or CPU thread */
+    size_t n_calls; /* number of earlier kvd_generate calls */
 };
 
 const char *kvd_generator_name(const kvd_generator_spec *s)
@@ -80,7 +80,7 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /* On a GPU, the first plan decides the path. */
+    /* On a GPU, the first plan decides whether the engine or host memory is used. */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -118,19 +118,22 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /* [c->n_sequences] Statistics, at each group's first sequence. */
+    /* [c->n_sequences] Statistics of each group, at its first sequence. */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
-    /* Next group, for --part; begins at the number of earlier calls, to spread single groups. */
+    /*
+     * Next group, for --part. Begins at the number of earlier calls, so that jobs of one group
+     * spread over the parts.
+     */
     size_t group;
     bool failed;
     kvd_err err;
 } job;
 
 /*
- * Returns the GPU engine if it supports the plan, else host memory. Frees the other first: each
- * takes all GPU memory. The caller frees the engine.
+ * Returns the GPU engine if it supports the plan, otherwise the path in host memory. Frees the
+ * other one first, as each takes all GPU memory. The caller frees the engine.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -155,7 +158,7 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
     return w->rows;
 }
 
-/* Takes the next group of this --part. Returns false if none is left or a worker failed. */
+/* Takes the next group of this --part. Returns false if none is left or another worker failed. */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
     const kvd_generator_spec *const s = &j->g->spec;
@@ -225,7 +228,7 @@ static void run_worker(job *j, worker *w)
 typedef struct {
     job *job;
     worker *worker;
-    int threads; /* OpenMP threads */
+    int threads; /* number of OpenMP threads */
     pthread_t thread;
 } hand;
 
@@ -237,7 +240,7 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-/* Runs n workers, the first in this thread, on shared processor threads. */
+/* Runs n workers, the first of them in this thread. They share the processor's threads. */
 static void run_workers(job *j, size_t n)
 {
     hand *const h = calloc(n, sizeof *h);
@@ -289,7 +292,7 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
     else
         run_worker(&j, g->worker);
     (void)pthread_mutex_destroy(&j.lock);
-    /* In the order of sequences: sums do not depend on timing. */
+    /* Adding in the order of sequences makes sums independent of timing. */
     for (size_t s = 0; account && !j.failed && s < c->n_sequences; s++)
         kvd_stepwise_account_add(account, &j.account[s]);
     free(j.account);

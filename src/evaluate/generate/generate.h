@@ -1,11 +1,11 @@
 /*
- * Generates tokens after prompts, with K and V read from a compressed cache. The next input is the
- * largest logit's token or a given one.
+ * Generates tokens after prompts with a compressed cache. Each next input is the token with the
+ * largest logit, or a given one.
  *
- * Prompts attend uncompressed, so the first token is the uncompressed model's.
+ * Prompts attend to uncompressed K and V, so the first token is the same as without compression.
  *
- * Two paths (generate_path.h): float32 cache in host memory (methods/sequence_cache.h), or the CUDA
- * engine in bf16.
+ * There are two paths (generate_path.h): a float32 cache in host memory (methods/sequence_cache.h),
+ * or the CUDA engine in bf16.
  */
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_H
 #define KVD_EVALUATE_GENERATE_GENERATE_H
@@ -19,50 +19,58 @@
 /* Prompts, and tokens to generate after each. */
 typedef struct {
     size_t n_sequences;
-    /* [n_sequences + 1] Prompt s: id[offset[s] .. offset[s+1]-1], not empty. */
+    /* [n_sequences + 1] Prompt s is id[offset[s] .. offset[s+1]-1], not empty. */
     const size_t *offset;
     const uint32_t *id;
-    /* [n_sequences + 1] Output of sequence s: indices end[s] .. end[s+1]-1, not empty. */
+    /* [n_sequences + 1] The output of sequence s has indices end[s] .. end[s+1]-1, not empty. */
     const size_t *end;
     /*
-     * Inputs at output indices. KVD_FREE_TOKEN: the model chooses; consecutive ones are an answer.
-     * NULL: all are free.
+     * Inputs at output indices, or NULL if all are free. At KVD_FREE_TOKEN the model chooses.
+     * Consecutive free tokens form an answer.
      */
     const uint32_t *forced;
     /*
-     * Called after each chosen token[at]. Returns 0: continue; 1: end the answer, feeding the
-     * token; 2: end without feeding; -1: failure. NULL: full length.
+     * Called after each token[at] that the model chose, or NULL. Returns 0 to continue, 1 to end
+     * the answer but feed the token, 2 to end it without, -1 for a failure. NULL: answers have full
+     * length.
      */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
     /*
-     * Progress, or NULL. n: sequences since the last call, perhaps a fraction; negative takes back
-     * a repeated group.
+     * Reports progress, or NULL. n is the number of sequences since the last call, perhaps a
+     * fraction. A negative n takes back a group that is repeated.
      */
     void (*advanced)(void *ctx, double n);
     void *advanced_ctx;
-    /* [n_sequences] True: already generated. NULL: none. Groups do not depend on this. */
+    /*
+     * [n_sequences] True for sequences already generated. NULL: none. Groups do not depend on this.
+     */
     const bool *done;
 } kvd_continuations;
 
-/* In `forced`: the model chooses. In kvd_continued.token: not computed. */
+/* In `forced`: the model chooses the token. In kvd_continued.token: the token was not computed. */
 #define KVD_FREE_TOKEN UINT32_MAX
 
 typedef struct {
-    /* Cache bits after the prompt, after the last token. */
+    /* Bits of the cache after the prompt and after the last token. */
     double prompt_bits, bits;
-    /* Seconds of prompt and steps; shared passes are divided by tokens. */
+    /*
+     * Seconds for the prompt and for decode steps. Passes that sequences share are divided by
+     * tokens.
+     */
     double prompt_s, steps_s;
     size_t steps;
 } kvd_continued_cost;
 
-/* Per generated token, [end[n_sequences]]; NULL: not wanted. */
+/* Results per generated token, [end[n_sequences]]. NULL: not wanted. */
 typedef struct {
-    /* Largest logit's token, first of equals. Required with kvd_continuations.ended. */
+    /*
+     * Token with the largest logit, the first of equal ones. Required with kvd_continuations.ended.
+     */
     uint32_t *token;
-    /* ln p of the token fed next. */
+    /* ln p of the token that is fed next. */
     double *log_p;
-    /* 1 + number of tokens with larger logits than the token fed next. */
+    /* 1 + the number of tokens with larger logits than the token that is fed next. */
     uint32_t *rank;
     /* [n_sequences] */
     kvd_continued_cost *cost;
@@ -70,53 +78,58 @@ typedef struct {
 
 typedef struct {
     bool gpu;
-    /* KVD_F32, or KVD_BF16 on a GPU. */
+    /* Number type of the forward pass: KVD_F32, or KVD_BF16 on a GPU. */
     kvd_dtype compute;
-    /* First GPU; GPUs with a model copy each (0: 1), or CPU threads. */
+    /*
+     * First GPU, and the number of GPUs (0 means 1), each with a copy of the model. On the CPU, the
+     * number of threads.
+     */
     int first_gpu, n_gpus;
     /*
-     * Part of this process, number of parts (0, 1: all). Group i of call k belongs to part (k + i)
-     * mod n_parts.
+     * Which part of the work this process does, and the number of parts (0 or 1: all of it). Group
+     * i of call k belongs to part (k + i) mod n_parts.
      */
     size_t part, n_parts;
     /*
-     * Tokens of a forward pass; limits sequences together (host memory) or an iteration's prompts
-     * (engine).
+     * Largest number of tokens in a forward pass. In host memory this limits sequences that run
+     * together, in the engine an iteration's prompts.
      */
     size_t max_tokens;
-    /* Most tokens of a prompt with its continuation. */
+    /* Largest number of tokens of a prompt with its continuation. */
     size_t max_len;
 } kvd_generator_spec;
 
 typedef struct kvd_generator kvd_generator;
 
-/* The checkpoint must outlive the generator. Returns NULL on failure. */
+/* Creates a generator, for which the checkpoint must stay open. Returns NULL on failure. */
 kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                  kvd_err *err);
 void kvd_generator_free(kvd_generator *g);
 
-/* Returns the implementation for a plan; why: reason against the CUDA engine, or "". */
+/*
+ * Returns which implementation runs a plan. `why` gets the reason against the CUDA engine, or "".
+ */
 enum { KVD_GENERATOR_WHY = 160 };
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);
 
 /*
- * Called after sequences first .. first + n - 1; *account: bytes of their steps. Nonzero stops,
- * with *err filled.
+ * Called after sequences first .. first + n - 1 are done. *account has the bytes of their steps. A
+ * nonzero result stops generation, with *err filled.
  */
 typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
 
 /*
- * Generates with the open plan. *account: sizes and bits read by steps. account, step: may be NULL.
- * plan->prompt is ignored. Callbacks come from one thread at a time. Results do not depend on the
- * number of equal GPUs. SIGINT or SIGTERM fail before the next pass.
+ * Generates with an open plan. *account gets sizes and bits that steps read. account and step may
+ * be NULL. plan->prompt is ignored. Callbacks come from one thread at a time. Results do not depend
+ * on the number of equal GPUs. After SIGINT or SIGTERM, fails before the next pass.
  */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
                  const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,
                  void *ctx, kvd_err *err);
 
-/* Returns device and number type, for result files. */
+/* Returns the device and number type as text for result files. */
 const char *kvd_generator_name(const kvd_generator_spec *s);
 
 #endif

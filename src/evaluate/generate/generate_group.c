@@ -1,4 +1,4 @@
-/* Decides each forward pass's tokens and the following ones. */
+/* Decides which tokens each forward pass runs and which follow. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,8 @@ static bool is_own(const kvd_continuations *c, size_t at)
 }
 
 /*
- * Stores one output token at `at` and returns the next input. x [vocab]: logits, or NULL for tokens
- * only.
+ * Stores one output token at `at` and returns the next input. x [vocab] are its logits, or NULL if
+ * only tokens are wanted.
  */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
@@ -37,7 +37,7 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     return next;
 }
 
-/* Sequences first .. first + n - 1, run together. */
+/* Sequences first .. first + n - 1, which run together. */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
@@ -47,22 +47,28 @@ typedef struct {
     pthread_mutex_t *lock;
     size_t first, n;
     uint32_t *next; /* [n] */
-    /* [n] Output index of the token after `next`. */
+    /* [n] Output index of the token that follows `next`. */
     size_t *at;
-    /* [n] Tokens of each sequence in the cache. */
+    /* [n] Number of each sequence's tokens in the cache. */
     size_t *rows;
-    /* Batch of the pass (kvd_batch). row [n]: sequence in *c; slot [n]: in the group. */
+    /*
+     * Batch of the pass (kvd_batch). row [n]: index in *c of each sequence. slot [n]: index in the
+     * group.
+     */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     /* [n] */
     uint32_t *best;
-    /* [path->piece][vocab_size] Logits; NULL if not needed. */
+    /* [path->piece][vocab_size] Logits, or NULL if not needed. */
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
-    /* Inputs of a single sequence that outgrows its RoPE table (longrope), or NULL. */
+    /* Inputs of a single sequence that outgrows its RoPE table (longrope models), or NULL. */
     uint32_t *text;
-    /* Input tokens of the group, of finished passes; sequences reported to c->advanced. */
+    /*
+     * Input tokens of the whole group, input tokens of finished passes, and sequences reported to
+     * c->advanced.
+     */
     double all_tokens, tokens, told;
     double pass_tokens; /* input tokens of the current pass */
 } group;
@@ -77,7 +83,10 @@ static size_t length_of(const kvd_continuations *c, size_t s)
     return c->end[s + 1] - c->end[s];
 }
 
-/* Returns the length of the first cache: longrope models change RoPE at rope_original_positions. */
+/*
+ * Returns the length of the first cache. In longrope models it ends at rope_original_positions,
+ * where RoPE changes.
+ */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     const size_t n = prompt_of(c, s), all = n + length_of(c, s),
@@ -129,7 +138,7 @@ static void share_time(group *u, size_t n_sequences, double seconds)
     }
 }
 
-/* part: fraction of the group that is done. */
+/* Reports progress. `part` is the fraction of the group that is done. */
 static void advance(group *u, double part)
 {
     const kvd_continuations *const c = u->c;
@@ -197,7 +206,10 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/* Appends a token to u->text; beyond first_length begins a new cache with the text as prompt. */
+/*
+ * Appends a token to u->text. If the text outgrows first_length, begins a new cache with all of
+ * it as the prompt.
+ */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];
@@ -211,7 +223,7 @@ static int add_to_text(group *u, kvd_err *err)
     return u->path->begin(u->path, u->plan, 1, err);
 }
 
-/* *left: sequences with another token to decide. */
+/* Runs one step. *left becomes the number of sequences that still have a token to decide. */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -297,7 +309,7 @@ static void take_back(group *u)
     (void)pthread_mutex_unlock(u->lock);
 }
 
-/* After a failure, makes room (path->grow) and runs again. */
+/* Runs the group. After a failure, makes room (path->grow) and runs it again. */
 static int generate(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                     const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                     pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)

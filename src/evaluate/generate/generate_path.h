@@ -1,4 +1,6 @@
-/* Interface between the generator and its paths: the CUDA engine, or a cache in host memory. */
+/*
+ * Interface between the generator and the two places of its cache: the CUDA engine and host memory.
+ */
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 #define KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 
@@ -11,67 +13,72 @@ struct kvd_gpu_weights;
 
 typedef struct kvd_generate_path kvd_generate_path;
 struct kvd_generate_path {
-    /* Most sequences of one `read`. */
+    /* Largest number of sequences in one `read`. */
     size_t piece;
-    /* Progress callback of `run` in layers, or NULL. */
+    /* Reports progress of `run` in layers, or NULL. */
     void (*layer_done)(void *ctx, int n_layers);
     void *layer_ctx;
     /* Returns how many sequences from `first` on run together, at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
     /*
-     * Called after failed `run`, and `end`. Returns 1: room was made; 0: no help; -1: failure.
-     * NULL: never.
+     * Called after a failed `run` and `end`. Returns 1 if it made room, 0 if that would not help,
+     * -1 on failure. NULL: never called.
      */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
-    /* Returns how many of n sequences from `first` on run together, at least 1. NULL: all. */
+    /*
+     * Returns how many of n sequences from `first` on run together, at least 1. NULL: all of them.
+     */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
     /* Begins n sequences in slots 0 .. n - 1. The plan must stay open until `end`. */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
-    /* Runs all prompts, or some sequences' next token. slot [b->n_sequences]. */
+    /* Runs all prompts, or the next token of some sequences. slot [b->n_sequences]. */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
     /*
-     * Returns for sequences from .. from + n - 1 of the latest batch the largest logit's token
-     * (first of equals) and logits [n][vocab_size] (may be NULL).
+     * Reads results of sequences from .. from + n - 1 of the latest batch: the token with the
+     * largest logit (first of equal ones) and logits [n][vocab_size] (may be NULL).
      */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
-    /* Returns a slot's cache bits (kvd_sequence_cache_bits). */
+    /* Returns the bits of a slot's cache (kvd_sequence_cache_bits). */
     double (*bits)(const kvd_generate_path *p, size_t slot);
-    /* Ends `begin`, also after failures. Adds to *account unless NULL. */
+    /* Ends what `begin` began, also after failures. Adds its bytes to *account unless NULL. */
     void (*end)(kvd_generate_path *p, kvd_stepwise_account *account);
     void (*free)(kvd_generate_path *p);
 };
 
 /*
- * Returns true if sequence s outgrows the short RoPE table (longrope), so that K and V are
+ * Returns true if sequence s outgrows the short RoPE table of longrope models. K and V are then
  * recomputed, as by Hugging Face.
  */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
 /*
- * Generates n <= path->together sequences; with kvd_generate_outgrows n must be 1. `lock` is held
- * during c->ended and c->advanced.
+ * Generates n <= path->together sequences, but only n = 1 with kvd_generate_outgrows. `lock` is
+ * held during c->ended and c->advanced.
  */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err);
 
-/* Forward pass of a model, with an attention callback on the CPU. */
+/* Forward pass of a model whose attention is a callback on the CPU. */
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
-    /* Records prompts, for kvd_plan_first_pass. twice: the batch has each prompt two times. */
+    /*
+     * Records the prompts' Q, K and V for kvd_plan_first_pass. With `twice`, the batch has each
+     * prompt two times.
+     */
     int (*first)(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prompts, bool twice,
                  kvd_err *err);
-    /* Keeps the final hidden state of each sequence's last token. */
+    /* Runs a batch. Keeps the final hidden state of each sequence's last token. */
     int (*run)(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kvd_err *err);
-    /* Logits [n][vocab_size] of the states that `run` kept. */
+    /* Computes logits [n][vocab_size] of the states that `run` kept. */
     int (*logits)(kvd_generate_pass *p, size_t from, size_t n, float *logits, kvd_err *err);
     void (*free)(kvd_generate_pass *p);
 };
 
 /*
- * On the CPU in float32, or on GPU s->first_gpu in s->compute. The checkpoint must outlive the
- * pass. piece: largest n of `logits`. NULL on failure.
+ * Creates a pass on the CPU in float32, or on GPU s->first_gpu in s->compute. The checkpoint must
+ * stay open. `piece` is the largest n of `logits`. Returns NULL on failure.
  */
 kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                          kvd_err *err);
@@ -82,25 +89,25 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
 #endif
 
 /*
- * Returns a path with the cache in CPU memory. weights: GPU memory, borrowed; NULL: computes on the
- * CPU. NULL on failure.
+ * Returns a path with the cache in CPU memory, or NULL on failure. `weights` are in GPU memory and
+ * borrowed. NULL: the CPU computes.
  */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
 #ifdef KVD_CUDA
-/* Returns true if the GPU engine supports the plan; otherwise fills `why`. */
+/* Returns true if the GPU engine supports the plan. Otherwise writes the reason to `why`. */
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
 /*
- * Returns a path on the CUDA engine. Borrows `weights`. scores: `read` returns logits. NULL on
- * failure.
+ * Returns a path on the CUDA engine, or NULL on failure. Borrows `weights`. `scores` is true if
+ * `read` shall return logits.
  */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);
 
-/* Loads weights in s->compute on GPU s->first_gpu. NULL on failure. */
+/* Loads the weights in type s->compute onto GPU s->first_gpu. Returns NULL on failure. */
 struct kvd_gpu_weights *kvd_generate_weights_new(const kvd_checkpoint *c,
                                                  const kvd_generator_spec *s, kvd_err *err);
 void kvd_generate_weights_free(struct kvd_gpu_weights *w, const kvd_generator_spec *s);
@@ -108,7 +115,7 @@ void kvd_generate_weights_free(struct kvd_gpu_weights *w, const kvd_generator_sp
 void kvd_generate_use_gpu(const kvd_generator_spec *s);
 #endif
 
-/* Returns the index of the largest element, first of equals. */
+/* Returns the index of the largest element, the first of equal ones. */
 size_t kvd_generate_largest(const float *x, size_t n);
 
 #endif

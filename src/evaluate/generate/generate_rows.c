@@ -1,4 +1,4 @@
-/* Generator path with the cache in host memory (methods/sequence_cache.h). */
+/* Generates with the cache in host memory (methods/sequence_cache.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +10,11 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     kvd_generator_spec spec;
     kvd_forward *forward;
-    /* For methods that read prompts twice. */
+    /* Pass for methods that read prompts twice. */
     kvd_forward *twice;
     /* [max_tokens][d_model] Hidden states after the final norm. */
     float *hidden;
-    /* [max_tokens][d_model] Final states of last tokens. */
+    /* [max_tokens][d_model] Hidden states of each sequence's last token. */
     float *last;
     size_t d;
 } cpu_pass;
@@ -94,10 +94,10 @@ typedef struct {
     kvd_generate_pass *pass;
     size_t max_tokens;
     const kvd_plan *plan;
-    kvd_attention hook; /* calls `cache`'s hook, then path.layer_done */
+    kvd_attention hook; /* calls `cache`'s hook and then path.layer_done */
     kvd_sequence_cache cache;
     kvd_prompts prompts;
-    /* [piece][vocab_size] Logits; tokens also need them. */
+    /* [piece][vocab_size] Logits, also needed to choose tokens. */
     float *logits;
 } by_rows;
 

@@ -1,6 +1,6 @@
 /*
- * Items of published benchmarks. Prompt: context + question + answer prefix. The cache is
- * compressed after the prompt, or the context, which later questions share.
+ * Items of published benchmarks. A prompt consists of context, question and answer prefix. The
+ * cache is compressed after the prompt, or after the context, which several questions may share.
  */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_H
@@ -11,42 +11,45 @@
 #include "evaluate/tasks/metrics.h"
 
 typedef struct {
-    char *question;      /* "" if the context contains it */
-    char *answer_prefix; /* last part of the prompt; "" for none */
+    char *question;      /* "" if the context contains the question */
+    char *answer_prefix; /* last part of the prompt, or "" */
     char **reference;    /* [n_references], at least one */
     size_t n_references;
 } kvd_benchmark_turn;
 
 typedef struct {
-    char *id;   /* from the file, or the item's number in it */
-    char *task; /* scores are averaged per task */
+    char *id;   /* from the file, or the item's number in the file */
+    char *task; /* scores are averaged for each task */
     char *context;
     kvd_benchmark_turn *turn;
-    /* Questions asked in turn on one cache; at least 1. */
+    /* Number of questions asked in turn on one cache, at least 1. */
     size_t n_turns;
-    char **choice; /* [n_choices] class names */
+    char **choice; /* [n_choices] names of classes */
     size_t n_choices;
     kvd_metric metric;
-    size_t max_new_tokens; /* per answer, at least 1 */
-    /* Ends an answer; "": only the end-of-text token. A line feed drops leading line feeds. */
+    size_t max_new_tokens; /* limit of each answer's tokens, at least 1 */
+    /*
+     * Text that ends an answer. "": only the end-of-text token does. If it is a line feed, leading
+     * line feeds are dropped.
+     */
     char *stop;
 } kvd_benchmark_item;
 
-/* Owns all strings and arrays. A zeroed list is empty. */
+/* List of items, which owns all strings and arrays. A zeroed list is empty. */
 typedef struct {
     kvd_benchmark_item *item;
     size_t n, capacity;
 } kvd_benchmark;
 
-/* Append a zeroed item, or a zeroed question of the last item. NULL on failure. */
+/* Append a zeroed item, or a zeroed question of the last item. Return NULL on failure. */
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
-/* Appends a copy of `text` to *list of *n strings. */
+/* Appends a copy of `text` to *list, which has *n strings. */
 int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
 void kvd_benchmark_release(kvd_benchmark *b);
 
 typedef enum {
-    /* Recognised by the fields of the objects. */
+    /* Finds the form by the fields of the objects. */
     KVD_FORM_AUTO,
     KVD_FORM_RULER,
     KVD_FORM_LONGBENCH,
@@ -54,38 +57,39 @@ typedef enum {
     KVD_FORM_INFINITEBENCH,
     KVD_FORM_GSM8K,
     KVD_FORM_SCBENCH,
-    /* RULER in kvpress's columns. */
+    /* RULER with the column names of kvpress. */
     KVD_FORM_KVPRESS,
     KVD_FORM_GENERAL,
     KVD_N_FORMS
 } kvd_benchmark_form;
 extern const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1];
 
-/* Limits of max_new_tokens and of a task name's bytes. */
+/* Largest max_new_tokens, and most bytes of a task's name. */
 enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20, KVD_BENCHMARK_TASK_BYTES = 100 };
 
 typedef struct {
     kvd_benchmark_form form;
-    /* kvd_metric of all items; -1: the benchmark's own. */
+    /* kvd_metric for all items, or -1 for the benchmark's own. */
     int metric;
-    /* Most answer tokens; 0: the benchmark's. */
+    /* Limit of answer tokens, or 0 for the benchmark's own. */
     size_t max_new_tokens;
-    /* Ends an answer; NULL: the benchmark's own text. */
+    /* Text that ends an answer, or NULL for the benchmark's own. */
     const char *stop;
-    size_t most; /* items to read per file; 0: all */
-    /* Solved examples before a GSM8K question, 0 .. KVD_GSM8K_SHOTS. */
+    size_t most; /* number of items to read per file, or 0 for all */
+    /* Number of solved examples before a GSM8K question, 0 to KVD_GSM8K_SHOTS. */
     size_t shots;
 } kvd_benchmark_settings;
 
 /*
- * Appends items: JSON objects, one per line, or a list (.json). Errors name file, line and unknown
- * fields.
+ * Appends the items of a file of JSON objects, one per line or in a list (.json). Errors name the
+ * file, the line and unknown fields.
  */
 int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_settings *s,
                        kvd_err *err);
 
 /*
- * Replaces metric, answer tokens and stop text. Fails for an empty prompt or unsuitable references.
+ * Replaces metric, answer tokens and stop text as `s` says. Fails for an empty prompt or unsuitable
+ * references.
  */
 int kvd_benchmark_change(kvd_benchmark_item *x, const kvd_benchmark_settings *s, kvd_err *err);
 

@@ -21,7 +21,7 @@ typedef struct {
     kvd_benchmark_item *item;
     const kvd_benchmark_settings *s;
     const char *file_task;
-    size_t number; /* JSON object's number, from 1 */
+    size_t number; /* number of the JSON object, from 1 */
     const json_t *x;
 } reader;
 
@@ -42,7 +42,7 @@ static bool has(const json_t *x, const char *fields)
     return true;
 }
 
-/* Returns the text of a JSON string or number; NULL for other values. */
+/* Returns a JSON string or number as text, or NULL for other values. */
 static char *scalar(const json_t *x)
 {
     return json_is_string(x)   ? strdup(json_string_value(x))
@@ -87,7 +87,7 @@ static int set(char **to, const char *text, kvd_err *err)
 }
 
 typedef struct {
-    const char *name; /* "context" for {context} */
+    const char *name; /* name of the field, such as "context" for {context} */
     const char *text;
 } slot;
 
@@ -116,7 +116,7 @@ static char *filled(const char *template, size_t n, const slot *slots, kvd_err *
     return out;
 }
 
-/* The context ends with {context}; the rest is the question. */
+/* Fills in a template. The context ends with {context}, and the rest is the question. */
 static int fill(reader *r, const char *template, const slot *slots, kvd_err *err)
 {
     static const char name[] = "{context}";
@@ -139,7 +139,10 @@ static char *stripped(const char *s)
     return strndup(s, n);
 }
 
-/* If max_new_tokens is missing, keeps the item's number or takes 128. */
+/*
+ * Sets the limit of answer tokens. If max_new_tokens is missing, keeps the item's number or takes
+ * 128.
+ */
 static int answer_tokens(reader *r, kvd_err *err)
 {
     const json_t *const most = json_object_get(r->x, "max_new_tokens");
@@ -165,7 +168,7 @@ static int read_ruler(reader *r, kvd_err *err)
     if (need_text(r->x, "input", &input, err) || optional_text(r->x, "answer_prefix", &prefix, err))
         return -1;
     kvd_benchmark_turn *const turn = kvd_benchmark_add_turn(r->b, err);
-    /* NULL prefix: the last line has question and answer prefix. */
+    /* If `prefix` is NULL, the last line has both question and answer prefix. */
     const char *const line = strrchr(input, '\n');
     const size_t n = line ? (size_t)(line + 1 - input) : strlen(input);
     if (!turn || !(r->item->context = strndup(input, n)))
@@ -274,8 +277,8 @@ static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
 }
 
 /*
- * Finds what the prompt repeats: a call like "func_12(-3)" (code_run) or "the largest number"
- * (math_find); else NULL.
+ * Finds the words of an input that the prompt repeats: a call like "func_12(-3)" (task code_run) or
+ * "the largest number" (math_find). Otherwise sets NULL.
  */
 static int named_part(const char *task, const char *input, char **out, kvd_err *err)
 {
@@ -446,7 +449,7 @@ static bool nearly_same(const char *a, const char *b)
     return (!*a || !strcasecmp(a, "s")) && (!*b || !strcasecmp(b, "s"));
 }
 
-/* Refuses misspelt fields. */
+/* Refuses fields whose names are nearly those of known ones. */
 static int check_spelling(const json_t *x, kvd_err *err)
 {
     static const char *const fields[] = {"prompt",  "context",       "question",
@@ -518,7 +521,7 @@ static int unrecognised(const json_t *x, kvd_err *err)
                     *fields ? fields : "none");
 }
 
-/* Refuses fields only for KVD_FORM_GENERAL, unless an option replaces them. */
+/* Refuses fields that only KVD_FORM_GENERAL reads, unless an option replaces them. */
 static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
 {
     static const struct {
@@ -535,7 +538,7 @@ static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
     return 0;
 }
 
-/* Refuses task names that a table could not show on one line. */
+/* Refuses names of tasks that do not fit on one line of a table. */
 static int check_task(const char *task, kvd_err *err)
 {
     const size_t n = strlen(task);
@@ -605,7 +608,7 @@ static int read_item(reader *r, kvd_err *err)
     return kvd_benchmark_change(r->item, r->s, err);
 }
 
-/* Returns the folder in TASK/validation.jsonl (RULER), else the file's name. */
+/* Returns TASK of a path TASK/validation.jsonl (RULER), otherwise the file's name. */
 static char *task_of_path(const char *path)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,
@@ -666,7 +669,7 @@ static int read_lines(reader *r, const char *path, FILE *f, kvd_err *err)
             status = kvd_in(err, "'%s', line %zu", path, number);
         json_decref(x);
     }
-    /* Without memory, getline fails with neither ferror nor feof set. */
+    /* When memory runs out, getline fails with neither ferror nor feof set. */
     if (!status && n < 0 && !feof(f))
         status = kvd_fail_errno(err, "cannot read '%s'", path);
     free(line);

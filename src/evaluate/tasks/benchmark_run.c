@@ -36,7 +36,10 @@ static int push(kvd_ids *to, const uint32_t *id, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Returns the prompt's text in the chat template; *split: bytes before the question. */
+/*
+ * Returns the prompt's text in the chat template. *split becomes the number of bytes before the
+ * question.
+ */
 static char *turn_text(const kvd_benchmark_run *r, const char *context, const kvd_benchmark_turn *t,
                        bool first, size_t *split, kvd_err *err)
 {
@@ -74,7 +77,10 @@ static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t,
     return status;
 }
 
-/* prompt: compressed at once; question: the rest up to the answer. */
+/*
+ * Tokenizes one question of an item. `prompt` gets what is compressed at once, `question` the rest
+ * up to the answer.
+ */
 static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x, size_t turn,
                          kvd_ids *prompt, kvd_ids *question, kvd_err *err)
 {
@@ -94,7 +100,10 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
     return status ? -1 : 0;
 }
 
-/* Removes the prompt's middle to fit prompt, question and `taken` tokens into max_len. */
+/*
+ * Removes the middle of the prompt, so that it fits into max_len with the question and `taken`
+ * tokens.
+ */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
 {
@@ -280,7 +289,7 @@ static bool is_end(const kvd_benchmark_run *r, uint32_t token)
            (r->settings.chat && token == r->chat_stop);
 }
 
-/* Returns an answer up to its stop text; *stopped: found. */
+/* Returns an answer up to its stop text. *stopped tells whether that was found. */
 static char *answer_text(const kvd_benchmark_run *r, const kvd_benchmark_item *x,
                          const uint32_t *token, size_t n, bool *stopped, kvd_err *err)
 {
@@ -304,7 +313,7 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /* 1: feeds the end token; 2: not, the chat template writes it. */
+    /* Returns 1 so that the end token is fed, or 2 if the chat template writes it. */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     while (high - low > 1) {

@@ -7,17 +7,17 @@
 #include "model/text/chat.h"
 #include "model/text/tokenizer.h"
 
-/* Place of compression in the prompt; later tokens enter one by one. */
+/* Place in the prompt where the cache is compressed. Later tokens enter it one by one. */
 typedef enum {
-    /* After the first question. */
+    /* Compresses after the first question. */
     KVD_COMPRESS_PROMPT,
-    /* After the context, before the question. */
+    /* Compresses after the context, before the question. */
     KVD_COMPRESS_CONTEXT
 } kvd_compress_at;
 extern const char *const kvd_compress_at_words[3];
 
 typedef enum {
-    /* Questions follow on one cache, with the answers between. */
+    /* Questions follow each other on one cache, with the answers between them. */
     KVD_TURNS_FOLLOW,
     /* Each question has its own cache of the context. */
     KVD_TURNS_APART
@@ -27,11 +27,11 @@ extern const char *const kvd_benchmark_turns_words[3];
 typedef struct {
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
-    /* Most tokens of prompt and answers; longer prompts lose their middle. */
+    /* Largest number of tokens of prompt and answers. Longer prompts lose their middle. */
     size_t max_len;
-    /* Its max_len is computed from the items. */
+    /* Settings of the generator. Its max_len is computed from the items. */
     kvd_generator_spec generator;
-    bool no_special; /* leave out the begin-of-text token */
+    bool no_special; /* leaves out the begin-of-text token */
     /*
      * Chat template with begin-of-text token, or NULL. The answer prefix follows the assistant's
      * header.
@@ -41,9 +41,9 @@ typedef struct {
 
 typedef struct {
     size_t item, turn, sequence;
-    /* Indices at .. end - 1 in kvd_continuations. */
+    /* The answer has indices at .. end - 1 in kvd_continuations. */
     size_t at, end;
-    bool last; /* last answer of its sequence */
+    bool last; /* true for the last answer of its sequence */
 } kvd_benchmark_answer;
 
 typedef struct {
@@ -52,10 +52,10 @@ typedef struct {
     const kvd_tokenizer *tokenizer;
     kvd_benchmark_run_settings settings;
     kvd_generator *generator;
-    /* Borrowed; NULL: nothing is saved. */
+    /* Borrowed. NULL: nothing is saved. */
     kvd_journal *journal;
     kvd_continuations run;
-    kvd_benchmark_answer *answer; /* [n_answers], in sequence order */
+    kvd_benchmark_answer *answer; /* [n_answers] in the order of sequences */
     size_t n_answers;
     /* [items->n] True if the prompt lost its middle. */
     bool *cut;
@@ -66,7 +66,7 @@ typedef struct {
 typedef struct {
     /* [n_answers] Answers up to their stop text. */
     char **text;
-    double *score; /* [n_answers] 0 to 1 */
+    double *score; /* [n_answers] from 0 to 1 */
     /* [n_answers] */
     size_t *n_tokens;
     /* [n_sequences] */
@@ -75,9 +75,9 @@ typedef struct {
 } kvd_benchmark_result;
 
 /*
- * Long prompts lose their middle, as in LongBench. Fails, naming the item, for a question longer
- * than max_len, one without own text (KVD_COMPRESS_CONTEXT), or missing chat tokens. *r can be
- * released after a failure.
+ * Prepares the prompts. Long ones lose their middle, as in LongBench. Fails, naming the item, for a
+ * question longer than max_len, for one that is not apart from the context (KVD_COMPRESS_CONTEXT),
+ * and for missing chat tokens. *r can be released after a failure.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
@@ -85,8 +85,9 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
- * Runs and scores all items; with --part only generates and saves. name: in the journal. Fails if
- * counted bytes show no compression. The caller releases zeroed *out, also after a failure.
+ * Runs and scores all items. With --part, only generates and saves. `name` is the name in the
+ * journal. Fails if the counted bytes show no compression. The caller releases zeroed *out, also
+ * after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

@@ -48,7 +48,7 @@ struct kvd_benchmark_table {
     uint64_t seed;
     kvd_column column[KVD_N_POINT_COLUMNS + N_COLUMNS];
     kvd_rows *rows;
-    /* [n_tasks] Distinct names, in order. */
+    /* [n_tasks] Different names, in order. */
     const char **task;
     size_t *task_of; /* [n_items] */
     size_t n_tasks;
@@ -129,7 +129,10 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
     return task == ALL_TASKS || t->task_of[item] == task;
 }
 
-/* Mean score in *r, minus *less unless NULL. ALL_TASKS: resamples within tasks. */
+/*
+ * Computes the mean score in *r, minus that of *less unless NULL. With ALL_TASKS, resamples items
+ * within each task.
+ */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
 {
@@ -223,7 +226,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_stored", bytes / (double)sequences);
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / tokens / dense_bytes(t->config));
-    /* In relation to a 16-bit cache. */
+    /* Relative to a 16-bit cache. */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
     kvd_rows_real(t->rows, "prompt_tokens", prompt / (double)sequences);

@@ -1,6 +1,6 @@
 /*
- * Benchmark results in a kvdim/tasks file: lines /rows per setting and task, arrays /answers/...
- * per setting and answer.
+ * Benchmark results in a kvdim/tasks file: lines /rows per setting and task, and arrays
+ * /answers/... per setting and answer.
  */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
@@ -14,22 +14,23 @@ enum { KVD_BENCHMARK_LINE = 400 };
 typedef struct kvd_benchmark_table kvd_benchmark_table;
 
 /*
- * Borrows `r` and `config`. calibrated: calibration text; seed: of the bootstrap. NULL on failure.
+ * Creates an empty table. Borrows `r` and `config`. `calibrated` names the calibration text, `seed`
+ * is of the bootstrap. Returns NULL on failure.
  */
 kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const kvd_config *config,
                                              const char *calibrated, uint64_t seed, kvd_err *err);
 void kvd_benchmark_table_free(kvd_benchmark_table *t);
 
 /*
- * Adds a line per task and, for several, one of their equally weighted mean; owns *result. The
- * uncompressed model must come first.
+ * Adds a line for each task and, if there are several, one for their mean with equal weights. Owns
+ * *result. The uncompressed model must come first.
  */
 int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
                             const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err);
 
 /*
- * Latest mean score / uncompressed one, equal task weights, 95 % interval. Fails if the
- * uncompressed model scores 0.
+ * Computes the latest mean score / that of the uncompressed model, with a 95 % interval. Tasks have
+ * equal weight. Fails if the uncompressed model scores 0.
  */
 int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);
 

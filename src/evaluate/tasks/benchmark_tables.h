@@ -17,20 +17,23 @@
 
 typedef struct {
     const char *task;
-    /* Template with {context}, {input}, {A} .. {D}; the question follows {context}. */
+    /* Template with {context}, {input} and {A} to {D}. The text after {context} is the question. */
     const char *prompt;
     size_t max_new_tokens;
     kvd_metric metric;
-    const char *stop; /* ends an answer; NULL for none */
+    const char *stop; /* text that ends an answer, or NULL */
 } kvd_benchmark_row;
 
-/* Return NULL for an unknown task. */
+/* Both return NULL for an unknown task. */
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
-/* _row: settings with the first question's prompt, or NULL. _next: prompt of later questions. */
+/*
+ * _row returns settings with the first question's prompt, or NULL. _next returns the prompt of
+ * later questions.
+ */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
 const char *kvd_scbench_next(const char *task);
-/* For unknown names returns the settings of needle tasks (niah_...). */
+/* For unknown names, returns the settings of needle tasks (niah_...). */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);
 
 extern const kvd_benchmark_row kvd_longbench_v2_row, kvd_gsm8k_row, kvd_gsm8k_cot_row;

@@ -7,25 +7,25 @@
 
 #include "common/err.h"
 
-/* Unicode code points; invalid UTF-8 bytes become 0x110000 + byte. */
+/* Unicode code points of a text. An invalid UTF-8 byte becomes 0x110000 + byte. */
 typedef struct {
     uint32_t *c;
     size_t n;
 } kvd_characters;
 
-/* The caller frees x->c. */
+/* Decodes UTF-8 text. The caller frees x->c. */
 int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err);
-/* Converts to lower case one by one (towlower of C.UTF-8). */
+/* Converts characters to lower case one by one (towlower of C.UTF-8). */
 int kvd_characters_lower(kvd_characters *x, kvd_err *err);
 /* Returns true for letters and digits, but not the underscore. */
 bool kvd_character_is_word(uint32_t c);
-/* Returns true for white space as Python's str.split. */
+/* Returns true for white space as in Python's str.split. */
 bool kvd_character_is_space(uint32_t c);
-/* Returns the index of the first y in x, or SIZE_MAX. */
+/* Returns the index in x of the first occurrence of y, or SIZE_MAX. */
 size_t kvd_characters_find(const kvd_characters *x, const kvd_characters *y);
 
 typedef struct {
-    /* Ranges of the text, which must outlive this structure. */
+    /* Words as ranges of the text, which must outlive this structure. */
     kvd_characters *word;
     size_t n;
 } kvd_words;

@@ -13,7 +13,7 @@ enum { KVD_GSM8K_SHOTS = 8 };
 
 /*
  * Returns the first n <= KVD_GSM8K_SHOTS examples, each "Q: ...\nA: ...\n\n". The caller frees the
- * text. NULL without memory.
+ * text. Returns NULL if memory is short.
  */
 char *kvd_gsm8k_shots(size_t n, kvd_err *err);
 

@@ -25,7 +25,7 @@ static bool same_digits(const char *s, size_t n, const char *number)
     return strlen(number) == n && !memcmp(s, number, n);
 }
 
-/* Returns true if the word is `reference` for Python's int(). */
+/* Returns true if Python's int() reads the word as `reference`. */
 static bool is_number(const kvd_characters *word, const char *reference)
 {
     char *const plain = malloc(word->n + 1);
@@ -143,7 +143,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
     return 0;
 }
 
-/* Chinese punctuation, removed in addition to ASCII's. */
+/* Chinese punctuation, removed like that of ASCII. */
 static const char chinese_marks[] =
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛"
     "〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏";
@@ -154,7 +154,7 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Characters of `s`, lower case, sorted, without spaces and punctuation. */
+/* Extracts the characters of `s` in lower case, sorted, without spaces and punctuation. */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

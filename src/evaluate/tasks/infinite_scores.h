@@ -12,22 +12,25 @@
 /* Returns true if s is an integer as JSON writes it, such as -12. */
 bool kvd_is_whole_number(const char *s);
 
-/* code_run: 1 if the last word is the integer `reference`. */
+/* Scores task code_run: 1 if the last word is the integer `reference`. */
 int kvd_last_integer(const char *answer, const char *reference, double *score, kvd_err *err);
 
-/* math_find: 1 if the first number, without sign, is `reference`. */
+/* Scores task math_find: 1 if the first number, without its sign, is `reference`. */
 double kvd_first_number(const char *answer, const char *reference);
 
-/* math_calc: fraction of reference integers before the first wrong one, without signs. */
+/*
+ * Scores task math_calc: the fraction of reference integers before the first wrong one, without
+ * signs.
+ */
 double kvd_leading_numbers(const char *answer, const kvd_metric_key *key);
 
 /*
- * code_debug: 1 if the answer begins with the right letter, or has letter or text after "is:" or
- * "answer:". References: text, letter.
+ * Scores task code_debug: 1 if the answer begins with the right letter, or has the letter or text
+ * after "is:" or "answer:". The references are text and letter.
  */
 int kvd_option_named(const char *answer, const kvd_metric_key *key, double *score, kvd_err *err);
 
-/* longbook_qa_chn: F1 over characters, ignoring case, punctuation and white space. */
+/* Scores task longbook_qa_chn: F1 over characters, ignoring case, punctuation and white space. */
 int kvd_characters_f1(const char *answer, const char *reference, double *score, kvd_err *err);
 
 #endif

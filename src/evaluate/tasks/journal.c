@@ -15,16 +15,16 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /* JSON objects: "run", "account", "sequences", and origin "file", "line". */
+    /* JSON objects with "run", "account", "sequences" and their place, "file" and "line". */
     json_t *groups;
     size_t n_saved;
     char **part;
     size_t n_parts;
-    /* True if this run made the file and saved nothing yet. */
+    /* True if this run created the file and has saved nothing. */
     bool empty;
 };
 
-/* Space, 16 hexadecimal digits of XXH3, line feed. */
+/* A line's checksum: space, 16 hexadecimal digits of XXH3, line feed. */
 enum { CHECKSUM = 18 };
 
 static void checksum(char *to, const char *text, size_t n)
@@ -56,7 +56,7 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
     return kvd_run_key_same(path, "cannot be resumed", then, key, err);
 }
 
-/* The first line must match this run's options, later ones their checksum. */
+/* Reads a line. The first must match this run's options, and later ones their checksum. */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
 {
@@ -87,7 +87,10 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
     return status;
 }
 
-/* *whole: bytes of complete lines; a killed run may leave another. */
+/*
+ * Reads all lines. *whole becomes the bytes of complete lines, as a killed run may leave half a
+ * line at the end.
+ */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
 {
@@ -143,7 +146,7 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     return status;
 }
 
-/* The part's process may still be running. */
+/* Reads the journal of a --part, whose process may still be running. */
 static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err *err)
 {
     char **const grown = realloc(j->part, (j->n_parts + 1) * sizeof *grown);
@@ -183,7 +186,7 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     char *where;
     if (asprintf(&where, "%.*s", folder ? folder : 1, folder ? j->path : ".") < 0)
         return kvd_no_memory(err, "a path", strlen(j->path));
-    /* Sorted: a sequence in two journals always comes from the same. */
+    /* In sorted order, a sequence that is in two journals always comes from the same one. */
     const int n = scandir(where, &entry, NULL, alphasort);
     int status = n < 0 ? kvd_fail_errno(err, "cannot read the folder '%s'", where) : 0;
     for (int i = 0; i < n; i++) {
@@ -338,7 +341,7 @@ typedef struct {
     const kvd_continued *out;
     /* [c->n_sequences] */
     bool *done;
-    /* [c->n_sequences] Statistics, at each group's first sequence. */
+    /* [c->n_sequences] Statistics of each group, at its first sequence. */
     kvd_stepwise_account *account;
     kvd_progress *progress;
 } saved_call;
@@ -360,7 +363,7 @@ static int check_interrupted(void *ctx, size_t first, size_t n, const kvd_stepwi
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
-/* Takes a saved group unless a sequence already has results. */
+/* Takes a saved group, unless one of its sequences already has results. */
 static int take_group(saved_call *r, json_t *group, size_t *n)
 {
     json_t *const sequences = json_object_get(group, "sequences");

@@ -1,6 +1,7 @@
 /*
- * Sequences of an unfinished kvdim-tasks, in OUT.h5.items, or OUT.h5.items.I-of-N of one --part: a
- * line of options, then a line per generated group.
+ * File of the sequences that an unfinished kvdim-tasks has generated: OUT.h5.items, or
+ * OUT.h5.items.I-of-N of one --part. A line of options comes first, then a line per group of
+ * sequences.
  */
 #ifndef KVD_EVALUATE_TASKS_JOURNAL_H
 #define KVD_EVALUATE_TASKS_JOURNAL_H
@@ -14,23 +15,23 @@
 typedef struct kvd_journal kvd_journal;
 
 /*
- * Opens a journal, with `parts` also path.I-of-N. Fails for another `key` or damage before the last
- * line. NULL on failure.
+ * Opens a journal and, with `parts`, also path.I-of-N. Fails for another `key` or for damage before
+ * the last line. Returns NULL on failure.
  */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
-/* Return the saved sequences, and the --part journals read. */
+/* Return the number of saved sequences, and of --part journals read. */
 size_t kvd_journal_n_saved(const kvd_journal *j);
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
-/* Removes the journal and the journals of --part. */
+/* Removes the journal and those of each --part. */
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
-/* Removes an empty file that this run made, whose key would block the next run. */
+/* Removes an empty file that this run created, as its key would block the next run. */
 void kvd_journal_close(kvd_journal *j);
 
 /*
- * kvd_generate with saved sequences from the journal; saves the others. run: setting and task. j
- * NULL: saves nothing. *progress (may be NULL) counts all; c->advanced is ignored. SIGINT or
- * SIGTERM fail after the group.
+ * Like kvd_generate, but takes saved sequences from the journal and saves the others. `run` names
+ * setting and task. With j NULL, saves nothing. *progress (may be NULL) counts all sequences.
+ * c->advanced is ignored. After SIGINT or SIGTERM, fails when the group is done.
  */
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,

@@ -73,8 +73,8 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * Scores by class names in the answer. LongBench removes names while iterating and so skips the
- * next name, as here.
+ * Scores by the class names in the answer. LongBench removes names from a list while it iterates,
+ * which skips the next name, and so does this.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -107,7 +107,7 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* Returns the bytes of leading digits of any script (Python's \d+). */
+/* Returns the bytes of leading digits of any script, like Python's \d+. */
 static size_t digits_of_any_script(const char *s)
 {
     size_t n = digits(s);
@@ -155,7 +155,7 @@ static size_t number_width(const char *s)
     return wide >= 2 ? sign + wide : narrow ? sign + narrow : 0;
 }
 
-/* Drops commas, dollar signs and a final point; out [n + 1]. */
+/* Drops commas, dollar signs and a final point. Writes to out [n + 1]. */
 static void plain_number(const char *s, size_t n, char *out)
 {
     size_t m = 0;
@@ -193,7 +193,7 @@ static int last_number(const char *answer, const char *reference, double *score,
     return status;
 }
 
-/* Returns X of "The correct answer is (X)" or "The correct answer is X", else 0. */
+/* Returns X of "The correct answer is (X)" or "The correct answer is X", otherwise 0. */
 static char chosen(const char *answer)
 {
     static const char words[] = "The correct answer is ";
@@ -244,8 +244,8 @@ static char *blanked(const char *s, const char *drop)
 }
 
 /*
- * InfiniteBench: a reference must follow "answer is:" or the like; otherwise the first word in
- * "ABCD" counts.
+ * Scores a letter as InfiniteBench: a reference must follow "answer is:" or the like. Without such
+ * words, the first word in "ABCD" counts.
  */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {
@@ -309,7 +309,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* Fails if every answer would have one score. */
+/* Fails if every answer would have the same score. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

@@ -1,4 +1,7 @@
-/* Scores of an answer, 0 to 1, as the benchmarks' code (sources: docs/tasks.md). */
+/*
+ * Scores of an answer from 0 to 1, as the benchmarks' own code computes them (sources:
+ * docs/tasks.md).
+ */
 #ifndef KVD_EVALUATE_TASKS_METRICS_H
 #define KVD_EVALUATE_TASKS_METRICS_H
 
@@ -23,7 +26,7 @@ typedef enum {
     KVD_METRIC_CODE,
     /* 1 / (class names in the answer) if the right one is among them, else 0. */
     KVD_METRIC_CLASSIFICATION,
-    /* Fraction of the answer's numbers equal to N; reference "Paragraph N". */
+    /* Fraction of the answer's numbers equal to N of the reference "Paragraph N". */
     KVD_METRIC_RETRIEVAL,
     /* KVD_METRIC_RETRIEVAL for references in Chinese. */
     KVD_METRIC_RETRIEVAL_ZH,
@@ -55,14 +58,15 @@ extern const char *const kvd_metric_words[KVD_N_METRICS + 1];
 typedef struct {
     char *const *reference; /* [n_references] */
     size_t n_references;
-    /* [n_choices] Class names. */
+    /* [n_choices] Names of classes. */
     char *const *choice;
     size_t n_choices;
 } kvd_metric_key;
 
 /*
- * Scores by the best reference, except: match-all: mean; leading-numbers: one list; letter, option:
- * text and letter. Invalid UTF-8 bytes are characters. Fails for unsuitable references.
+ * Returns the score of the best reference. Exceptions: match-all takes the mean, leading-numbers
+ * has one list, letter and option have a text and a letter as references. Invalid UTF-8 bytes are
+ * characters. Fails for unsuitable references.
  */
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);

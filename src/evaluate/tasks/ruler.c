@@ -9,9 +9,12 @@
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/ruler_build.h"
 
-/* Random streams: TASK_STREAM + k for task k; ORDER_STREAM shuffles, restarted per item. */
+/*
+ * Random streams. Task k draws from TASK_STREAM + k. ORDER_STREAM shuffles and restarts for each
+ * item.
+ */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/* Most tokens of vt's example; most draws of a too long item. */
+/* Limit of the tokens of vt's example, and of repeated draws of an item that is too long. */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -27,7 +30,7 @@ const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
                                                             "fwe",
                                                             NULL};
 
-/* RULER's scripts/synthetic.yaml, in the order of kvd_ruler_words. */
+/* Needle tasks of RULER's scripts/synthetic.yaml, in the order of kvd_ruler_words. */
 static const kvd_ruler_needles needle_tasks[] = {
     {KVD_RULER_NOISE, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
     {KVD_RULER_ESSAY, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
@@ -133,24 +136,24 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/* How an item's words or lines are fitted to a length. */
+/* How an item's number of words or lines is fitted to a length in tokens. */
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
-    /* Size of a trial item, to estimate tokens per word or line. */
+    /* Size of a trial item that estimates the tokens per word or line. */
     size_t sample;
-    /* First size, and reduction of a too long one. */
+    /* First size of the search. Items that are too long shrink by this. */
     size_t step;
     size_t least;
-    /* Tokens of vt's example, not counted per line. */
+    /* Tokens of vt's example, which are not counted per line. */
     size_t beside;
-    /* Search limit, as a multiple of the estimated size. */
+    /* Search limit as a multiple of the estimated size. */
     size_t slack;
 } fit;
 
 /*
- * RULER's binary search from f->step to f->slack times an estimate (from f->sample). None fits:
- * f->step.
+ * Searches the size like RULER: bisection between f->step and f->slack times an estimate from an
+ * item of f->sample. Takes f->step if no size fits.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -176,7 +179,10 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
     return 0;
 }
 
-/* fwe: adds f->step words up to f->limit tokens, then removes the last step if f->least remain. */
+/*
+ * Searches the size for task fwe: adds f->step words up to f->limit tokens, then removes the last
+ * step if f->least remain.
+ */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -193,7 +199,10 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
     return 0;
 }
 
-/* Shortens by f->step while too long, then draws at most ATTEMPTS others; RULER draws forever. */
+/*
+ * Builds an item. While it is too long, shortens it by f->step, then draws at most ATTEMPTS others.
+ * RULER would draw forever.
+ */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
     size_t tokens = 0;
@@ -237,7 +246,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* RULER never ends if 500 words are too long; here 25. */
+    /* RULER never ends if 500 words are too long. This program starts at 25. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)

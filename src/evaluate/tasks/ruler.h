@@ -13,19 +13,19 @@
 #include "evaluate/tasks/benchmark.h"
 #include "model/text/tokenizer.h"
 
-/* Tasks of synthetic.yaml without qa_1 and qa_2; default items per task. */
+/* Number of tasks in synthetic.yaml without qa_1 and qa_2, and default number of items per task. */
 enum { KVD_N_RULER_TASKS = 11, KVD_RULER_ITEMS = 500 };
 /* Names of the tasks as in synthetic.yaml; NULL-terminated. */
 extern const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1];
 
 typedef struct {
-    bool task[KVD_N_RULER_TASKS]; /* by kvd_ruler_words */
-    size_t length;                /* most tokens of a prompt with its answer */
-    size_t items;                 /* per task; 0: KVD_RULER_ITEMS */
+    bool task[KVD_N_RULER_TASKS]; /* selected tasks, in the order of kvd_ruler_words */
+    size_t length;                /* limit of a prompt's tokens with its answer */
+    size_t items;                 /* items per task, or 0 for KVD_RULER_ITEMS */
     uint64_t seed;
-    /* UTF-8 text that hides needles, or NULL. */
+    /* UTF-8 text in which needles are hidden, or NULL. */
     const char *essay;
-    /* True if special tokens count. */
+    /* True if special tokens count towards the length. */
     bool special;
     /* True if context and question are tokenized separately. */
     bool context_apart;
@@ -34,17 +34,18 @@ typedef struct {
 bool kvd_ruler_needs_essay(size_t k);
 
 /*
- * Appends items of chosen tasks: prompt and answer within s->length tokens, one question, `id` from
- * 0. Equal settings give equal items; more keep the first. *changes: metric, answer tokens, stop
- * text. Fails, naming the task, for a too long item or missing essay.
+ * Appends items of the selected tasks. Prompt and answer fit into s->length tokens. Each item has
+ * one question, and `id` counts from 0. Equal settings give equal items, and more items begin with
+ * the same ones. *changes has metric, answer tokens and stop text. Fails, naming the task, for an
+ * item that is too long or a missing essay.
  */
 int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,
                    kvd_err *err);
 
 /*
- * Writes JSON lines with RULER's fields and task, whole or not at all. special: counts special
- * tokens.
+ * Writes JSON lines with RULER's fields and the task, to a whole file or none. `special` counts
+ * special tokens.
  */
 int kvd_ruler_write(const kvd_benchmark *b, const char *path, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err);

@@ -1,4 +1,4 @@
-/* Builds RULER's texts at sizes that ruler.c chooses. Private to ruler*.c. */
+/* Builds RULER's texts with sizes that ruler.c chooses. Private to ruler*.c. */
 #ifndef KVD_EVALUATE_TASKS_RULER_BUILD_H
 #define KVD_EVALUATE_TASKS_RULER_BUILD_H
 
@@ -11,28 +11,28 @@
 extern const char kvd_ruler_adjectives[], kvd_ruler_nouns[], kvd_ruler_verbs[];
 
 typedef struct {
-    char *text; /* copy with '\0' after each word */
+    char *text; /* copy of the words with '\0' after each */
     const char **word;
     size_t n;
 } kvd_ruler_list;
 
-/* Random texts in a needle (a fact hidden in a long text). */
+/* Kinds of random text in a needle (a fact hidden in a long text). */
 typedef enum { KVD_RULER_NUMBERS, KVD_RULER_UUIDS, KVD_RULER_WORDS } kvd_ruler_kind;
 typedef enum { KVD_RULER_NOISE, KVD_RULER_ESSAY, KVD_RULER_NEEDLES } kvd_ruler_haystack;
 
 enum { KVD_RULER_HOPS = 4, KVD_RULER_CHAIN = KVD_RULER_HOPS + 1, KVD_RULER_COMMON = 10 };
 
-/* From RULER's synthetic.yaml. */
+/* Needle task as in RULER's synthetic.yaml. */
 typedef struct {
     kvd_ruler_haystack haystack;
     kvd_ruler_kind key, value;
-    /* Keys (names), values per key, keys asked for. */
+    /* Number of keys (names), of values per key, and of keys asked for. */
     size_t keys, values, queries;
 } kvd_ruler_needles;
 
 /* Texts of an item, all allocated. A zeroed item is empty. */
 typedef struct {
-    /* Prompt without answer prefix; its last line is the question. */
+    /* Prompt without answer prefix, whose last line is the question. */
     char *input;
     char *prefix;
     char **answer;
@@ -44,12 +44,12 @@ typedef struct {
     const kvd_tokenizer *tokenizer;
     kvd_rng rng;
     const kvd_ruler_needles *needles;
-    /* Tokens reserved for the answer. */
+    /* Number of tokens reserved for the answer. */
     size_t new_tokens;
     kvd_ruler_list adjectives, nouns, verbs;
     kvd_ruler_list essay;
-    bool *ends; /* [essay.n] true: the word ends a sentence */
-    /* vt's example: noise lines; line of each assignment. */
+    bool *ends; /* [essay.n] true if the word ends a sentence */
+    /* Number of noise lines in vt's example, and line of each assignment. */
     size_t example_lines, example_at[KVD_RULER_CHAIN];
 } kvd_ruler;
 
@@ -58,20 +58,23 @@ int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *e
 int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 
 /*
- * Size n: essay words, noise lines or distracting needles (needle tasks), noise lines (vt),
- * distinct (cwe) or all (fwe) words. *t must be zeroed; the caller releases it also after a
- * failure.
+ * Builds an item of size n. That is the number of essay words, noise lines or distracting needles
+ * in needle tasks, of noise lines in vt, of distinct words in cwe and of all words in fwe. *t must
+ * be zeroed. The caller releases it, also after a failure.
  */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
 /* Returns true if fwe's three answers are the most frequent words except "...". */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
-/* vt's example of n noise lines; stores assignment places in *r. */
+/* Builds vt's example of n noise lines. Stores the places of assignments in *r. */
 kvd_ruler_build kvd_ruler_vt_example;
 
-/* Permutation of n by seed alone: RULER restarts its generator per item. */
+/*
+ * Fills index [n] with a permutation that depends on the seed alone, as RULER restarts its
+ * generator for each item.
+ */
 void kvd_ruler_order(const kvd_ruler *r, size_t n, size_t *index);
-/* Draws k distinct numbers below n, rising; index [n]. */
+/* Draws k different numbers below n in rising order. index [n] begins with them. */
 void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index);
 
 extern const char kvd_ruler_noise[];

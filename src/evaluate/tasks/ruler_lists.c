@@ -112,7 +112,7 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/* Writes word k of n: *r's words or, if too few, hyphenated nouns. */
+/* Writes word k of n, from *r's words or, if these are too few, of two nouns with a hyphen. */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
     const size_t a = r->adjectives.n, b = a + r->nouns.n, nouns = r->nouns.n;
@@ -137,8 +137,8 @@ static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
 /*
- * Numbered list of n words: KVD_RULER_COMMON occur `often` times, others `seldom`. *words
- * [words_for(r, n)], freed by the caller.
+ * Writes a numbered list of n words, of which KVD_RULER_COMMON occur `often` times and the others
+ * `seldom` times. *words [words_for(r, n)] is freed by the caller.
  */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
@@ -190,7 +190,7 @@ static int push_common(const kvd_ruler *r, size_t n, const size_t *words, kvd_ru
 
 int kvd_ruler_cwe_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
-    /* As in RULER, repetitions depend on the prompt length. */
+    /* As in RULER, the numbers of repetitions depend on the prompt length. */
     const bool small = r->s->length < 4096;
     const size_t example = small ? 20 : 40;
     size_t *words = NULL, size;
@@ -241,21 +241,21 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Returns fwe's different words, "..." included. */
+/* Returns the number of fwe's different words, "..." included. */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
     return n > CODED_ANSWERS ? n : 1 + CODED_ANSWERS;
 }
 
-/* Count of rank k >= 1 in n words: Zipf's law, exponent 2. */
+/* Returns how often the word of rank k >= 1 occurs among n words, by Zipf's law with exponent 2. */
 static size_t zipf(size_t n, size_t k)
 {
     static const double zeta_2 = 1.6449340668482264;
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/* Shuffled made-up words, rank k zipf(n, k) times; rank 1: "...". */
+/* Writes shuffled made-up words, that of rank k zipf(n, k) times. Rank 1 is "...". */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

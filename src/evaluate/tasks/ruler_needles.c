@@ -24,8 +24,8 @@ static bool is_abbreviation(const char *word, size_t n)
 }
 
 /*
- * Returns true if `word` ends in . ! or ? (perhaps quoted), is no abbreviation, and `next` is not
- * lower case.
+ * Returns true if `word` ends in . ! or ? (perhaps quoted) and is no abbreviation, and `next` does
+ * not begin in lower case.
  */
 static bool ends_sentence(const char *word, const char *next)
 {
@@ -67,7 +67,7 @@ static void draw(kvd_ruler *r, kvd_ruler_kind kind, char word[NEEDLE_WORD])
     if (kind == KVD_RULER_NUMBERS) {
         snprintf(word, NEEDLE_WORD, "%d", (int)(1000000 + kvd_rng_below(&r->rng, 9000000)));
     } else if (kind == KVD_RULER_UUIDS) {
-        /* UUID version 4, variant 1 (RFC 4122). */
+        /* Makes a UUID of version 4, variant 1 (RFC 4122). */
         const uint64_t high = (kvd_rng_u64(&r->rng) & ~0xf000ULL) | 0x4000,
                        low = (kvd_rng_u64(&r->rng) & ~(3ULL << 62)) | 1ULL << 63;
         snprintf(word, NEEDLE_WORD, "%08llx-%04llx-%04llx-%04llx-%012llx",
@@ -121,7 +121,8 @@ static const char *essay_word(const kvd_ruler *r, size_t i)
 }
 
 /*
- * Writes n essay words, repeated if needed, with needles at depths of 40 percentages from 0 to 100.
+ * Writes n words of the essay, repeated if needed. Needles are at depths drawn from 40 percentages
+ * between 0 and 100.
  */
 static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
 {
@@ -129,7 +130,7 @@ static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
     for (size_t i = 0; i < n; i++)
         sentences += i + 1 == n || r->ends[i % r->essay.n];
     kvd_ruler_positions(r, N_DEPTHS, h->n, depth);
-    /* Adjacent needles are two blanks apart, as in RULER. */
+    /* Two blanks separate adjacent needles, as in RULER. */
     for (size_t i = 0; i <= h->n; i++) {
         size_t until = sentences;
         if (i < h->n) {
@@ -159,7 +160,7 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
         char key[NEEDLE_WORD], value[NEEDLE_WORD];
         if (i)
             fputc('\n', f);
-        /* RULER inserts from the end: the first needle is last. */
+        /* RULER inserts from the end, so the first needle is last. */
         if (left && at[h->n - left] == i) {
             put_hidden(f, r, h, --left);
             fputc('\n', f);

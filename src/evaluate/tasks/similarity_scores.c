@@ -88,11 +88,11 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* Words as numbers, shared by both texts. */
+/* Words as numbers that both texts share. */
 typedef struct {
     /* [n_words] */
     size_t *word;
-    size_t *end; /* [n_sentences] index after each last word */
+    size_t *end; /* [n_sentences] index after the sentence's last word */
     size_t n_words, n_sentences, n_distinct;
 } sentences;
 
@@ -160,7 +160,9 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/* Sets in_union[w] for the longest common subsequence of Python's `rouge`. */
+/*
+ * Marks in in_union the words of a longest common subsequence, the one that Python's `rouge` finds.
+ */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {
@@ -196,7 +198,10 @@ static double package_f1(double both, double answer, double reference)
     return 2 * (p * r / (p + r + 1e-8));
 }
 
-/* Counts distinct common words; subsequences: in longest common subsequences. */
+/*
+ * Counts different words that both texts have. With `subsequences`, counts words in longest common
+ * subsequences.
+ */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
 {
@@ -256,7 +261,7 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
 
 typedef struct {
     const kvd_characters *a, *b;
-    /* [b->n] Frequent characters, which the search ignores. */
+    /* [b->n] True for frequent characters, which the search ignores. */
     bool *popular;
     /* [b->n + 1] Match lengths for two successive indices of a. */
     size_t *length[2];
@@ -266,7 +271,10 @@ typedef struct {
     size_t a, b, n;
 } block;
 
-/* Longest common block of a[alo .. ahi-1] and b[blo .. bhi-1]; ties: first in a, then b. */
+/*
+ * Finds the longest common block of a[alo .. ahi-1] and b[blo .. bhi-1]. If lengths are equal, the
+ * first in a counts, then the first in b.
+ */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     block best = {alo, blo, 0};
@@ -330,7 +338,7 @@ static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, 
     return ok ? 0 : kvd_no_memory(err, "matches of two texts", 3 * b->n * sizeof(size_t));
 }
 
-/* First line without backtick, #, //; *len 0: none. */
+/* Returns the first line without backtick, # or //. *len becomes 0 if there is none. */
 static const char *code_line(const char *s, size_t *len)
 {
     s += strspn(s, "\n");
@@ -353,7 +361,7 @@ int kvd_code_similarity(const char *answer, const char *reference, double *score
     double r = 0;
     int status = kvd_characters_of(line, n, &a, err) ||
                  kvd_characters_of(reference, strlen(reference), &b, err);
-    /* As fuzzywuzzy: equal texts score 1, an empty text 0. */
+    /* As in fuzzywuzzy, equal texts score 1 and an empty text 0. */
     if (!status && !kvd_words_order(&a, &b))
         r = 1;
     else if (!status && a.n && b.n)

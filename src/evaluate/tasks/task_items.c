@@ -31,7 +31,7 @@ typedef struct {
     kvd_ids prompt, forced;
     /* [n + 1] First token of each prompt, and of each continuation. */
     size_t *offset, *end;
-    /* [n] Question tokens before the answer of each sequence. */
+    /* [n] Number of question tokens before each sequence's answer. */
     size_t *lead;
     size_t n, capacity;
 } builder;
@@ -63,8 +63,8 @@ static int grow_sizes(size_t **list, size_t capacity, kvd_err *err)
 }
 
 /*
- * Ends the prompt. question: prescribed next, with the answer; NULL: the model generates `more`
- * tokens.
+ * Ends the prompt. `question` and then the answer are prescribed tokens. With NULL, the model
+ * generates `more` tokens.
  */
 static int end_sequence(builder *b, const kvd_ids *question, const kvd_ids *answer, size_t more,
                         kvd_err *err)
@@ -113,7 +113,7 @@ static int make_clusters(kvd_task_items *items, kvd_err *err)
 static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const uint32_t *id,
                          size_t n, kvd_err *err)
 {
-    /* A failure frees exactly the stored texts. */
+    /* Advanced at once, so that after a failure exactly the stored texts are freed. */
     const size_t i = items->n_items++;
     items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
     return items->reference[i] ? 0 : -1;
@@ -211,7 +211,7 @@ static int read_fields(const kvd_task_documents *d, const char *field, fields *f
     return 0;
 }
 
-/* Refuses plain text, which has no fields. */
+/* Reads two fields of each document. Refuses plain text, which has none. */
 static int read_both(const kvd_task_documents *d, const char *second, fields *a, fields *b,
                      kvd_err *err)
 {
@@ -225,7 +225,7 @@ static int read_both(const kvd_task_documents *d, const char *second, fields *a,
     return 0;
 }
 
-/* Keeps the first `room` tokens. Fails below `least`. */
+/* Keeps the first `room` tokens of a document. Fails if they are fewer than `least`. */
 static int encode_document(const kvd_task_documents *d, const kvd_tokenizer *tok, const char *text,
                            size_t len, size_t room, size_t least, kvd_ids *ids, kvd_err *err)
 {
@@ -337,7 +337,7 @@ static int label_documents(kvd_task_items *items, const fields *label, const cha
                : kvd_fail(err, "a choice between %zu classes is none", items->n_classes);
 }
 
-/* Encodes a class name after a space. */
+/* Tokenizes a class name that follows a space. */
 static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids, kvd_err *err)
 {
     char *text;
@@ -418,7 +418,7 @@ static int make_needle(const kvd_tokenizer *tok, unsigned number, needle *x, kvd
            kvd_tokenizer_encode(tok, answer, strlen(answer), false, &x->answer, err);
 }
 
-/* Inserts the needle into id [n] at `depth` 0 .. 1, shortening the text. */
+/* Inserts the needle into id [n] at `depth` (0 to 1). The text gets shorter by as much. */
 static int push_needle(builder *b, const uint32_t *id, size_t n, const needle *x, double depth,
                        size_t max_len, kvd_err *err)
 {

@@ -8,12 +8,12 @@
 
 enum { KVD_TASKS_FILES = 256 };
 
-/* Names for --target-metric: "score", then kvd_task_measures; NULL-terminated. */
+/* Names for --target-metric: "score", then those of kvd_task_measures. NULL-terminated. */
 extern const char *const kvd_target_metric_words[];
 
 typedef struct {
     kvd_inputs_options in;
-    /* 0 or NULL from here on: option not given. */
+    /* From here on, 0 or NULL means that the option was not given. */
     size_t generate, needle, items;
     const char *reference, *classify, *classes, *ask;
     const char *benchmark[KVD_TASKS_FILES];
@@ -21,36 +21,39 @@ typedef struct {
     kvd_benchmark_form form;
     kvd_metric metric;
     bool metric_given, resume;
-    /* Share of the uncompressed score to keep; NaN: no search. */
+    /* Share of the uncompressed model's score to keep, or NaN without --target. */
     double target;
-    const char *target_key; /* NULL: each method's usual parameter */
+    const char *target_key; /* NULL for each method's usual parameter */
     int target_metric;
     size_t max_new_tokens, shots;
     kvd_ruler_settings ruler;
     bool ruler_given;
     const char *write_items;
-    char *stop; /* allocated; NULL if not given */
+    char *stop; /* allocated, or NULL if not given */
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
     int chat;
     int gpus; /* 0 if not given */
-    /* Part from 1, number of parts; 0 without --part. */
+    /* Number of this part from 1, and number of parts. 0 without --part. */
     size_t part, parts;
     kvd_dtype compute;
-    bool cache_given; /* false: the program chooses in.cache */
+    bool cache_given; /* false if the program chooses in.cache */
 } kvd_tasks_options;
 
-/* *cfg must be zeroed. Wrong usage ends the program with status 2. */
+/* Parses the command line into zeroed *cfg. Wrong usage ends the program with status 2. */
 void kvd_tasks_parse(int argc, char **argv, kvd_tasks_options *cfg);
 /* Returns true if --benchmark or --ruler was given. */
 bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg);
 void kvd_tasks_options_release(kvd_tasks_options *cfg);
 
-/* chat: template or NULL; engine: name of the generating engine. */
+/*
+ * Records options and inputs in the output. `chat` is a template or NULL. `engine` names the
+ * implementation that generates.
+ */
 int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_chat *chat,
                      const char *engine, kvd_err *err);
 
-/* Makes all items in zeroed *f. tok NULL (--generate): texts are not compared. */
+/* Makes all items in zeroed *f. tok is NULL if texts are not compared (--generate). */
 int kvd_tasks_items(const kvd_tasks_options *cfg, kvd_corpus *corpus, const kvd_tokenizer *tok,
                     uint64_t seed, kvd_task_run *f, kvd_err *err);
 

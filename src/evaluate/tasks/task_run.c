@@ -52,7 +52,10 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
     return i;
 }
 
-/* Scores `mine` against the uncompressed `theirs` (perhaps the same) and the reference. */
+/*
+ * Scores text `mine` against the reference and the uncompressed model's text `theirs`, which may be
+ * the same.
+ */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
 {
@@ -120,7 +123,7 @@ static void score_needles(const kvd_task_run *f, kvd_task_result *r, const uint3
     }
 }
 
-/* Returns the most probable class, the first of equals. */
+/* Returns the most probable class, the first of equal ones. */
 static size_t choose(const kvd_task_items *items, size_t item, const double *log_p)
 {
     size_t best = 0;
@@ -151,7 +154,7 @@ static void score_classes(const kvd_task_run *f, kvd_task_result *r, const doubl
     }
 }
 
-/* reference: the uncompressed model, compared with itself. */
+/* Runs a task. `reference` is true for the uncompressed model, which is compared with itself. */
 static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const kvd_plan *plan,
                     bool reference, kvd_task_result *r, kvd_progress *progress, kvd_err *err)
 {
@@ -232,7 +235,7 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
     if (f->part)
         return 0;
     const kvd_stepwise_account *const a = &r->account;
-    /* Bits times `unit` are a fraction of a 16-bit cache. */
+    /* Multiplies bits to make them a fraction of a 16-bit cache. */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
@@ -265,7 +268,7 @@ size_t kvd_task_run_sequences(const kvd_task_run *f)
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err)
 {
-    /* Keys and values stay unchanged in the forward pass's type. */
+    /* Keys and values keep the forward pass's type. */
     const kvd_plan uncompressed = {.type = spec->compute};
     kvd_generator_spec sized = *spec;
     size_t longest = 1;
@@ -329,7 +332,10 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     return status;
 }
 
-/* Sums of measure m, with bootstrap: (*r - *less, unless NULL) / (*of, or NULL: items). */
+/*
+ * Computes an interval by bootstrap, of (*r - *less, unless NULL) / (*of, or the number of items if
+ * NULL).
+ */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,
                     kvd_interval *out, kvd_err *err)

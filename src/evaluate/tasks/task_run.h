@@ -1,4 +1,4 @@
-/* Runs the items of every task once uncompressed and with compressed caches. */
+/* Runs the items of every task, first without compression and then with compressed caches. */
 #ifndef KVD_EVALUATE_TASKS_TASK_RUN_H
 #define KVD_EVALUATE_TASKS_TASK_RUN_H
 
@@ -9,7 +9,7 @@
 #include "evaluate/tasks/journal.h"
 #include "evaluate/tasks/task_items.h"
 
-/* Measures, in the order of kvd_task_measures. */
+/* Measures of tasks, in the order of kvd_task_measures. */
 typedef enum {
     KVD_TASK_ROUGE1,
     KVD_TASK_ROUGE1_PRECISION,
@@ -32,77 +32,80 @@ typedef enum {
 typedef struct {
     kvd_task_task task;
     const char *name, *units, *long_name;
-    /* True: against uncompressed output; false: right answers. */
+    /* True if compared with the uncompressed model's output, false if with right answers. */
     bool own;
 } kvd_task_measure_info;
 extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];
 
 typedef struct {
-    /* Per item; NULL: task not run; NaN: no reference text or tokenizer. */
+    /* [n_items] NULL if the task was not run. NaN without a reference text or tokenizer. */
     double *value[KVD_N_FREE_MEASURES];
     /* generate: [n_items][n_new] */
     uint32_t *token;
     double seconds;
-    /* Cache bytes / uncompressed 16-bit bytes, mean over steps. */
+    /* Bytes of the cache / bytes of a 16-bit cache, mean over steps. */
     double cache_share;
-    /* Bytes that a decode step reads / uncompressed 16-bit bytes. */
+    /* Bytes that a decode step reads / bytes of a 16-bit cache. */
     double read_share;
     kvd_stepwise_account account;
 } kvd_task_result;
 
 typedef struct {
-    /* Items of each task; n_items is 0 if the task is not wanted. */
+    /* Items of each task. n_items is 0 if the task is not wanted. */
     kvd_task_items items[KVD_N_FREE_TASKS];
     kvd_task_result reference; /* uncompressed model */
-    /* Borrowed, set by the caller; NULL: nothing is saved. */
+    /* Borrowed, set by the caller. NULL: nothing is saved. */
     kvd_journal *journal;
     /* Private fields follow. */
     const kvd_config *config;
-    /* Borrowed; NULL: generated texts are not compared. */
+    /* Borrowed. NULL: generated texts are not compared. */
     const kvd_tokenizer *tokenizer;
     kvd_generator *generator;
-    /* Tokens of the uncompressed model, per task. */
+    /* Tokens that the uncompressed model generated in each task. */
     uint32_t *token[KVD_N_FREE_TASKS];
     /* Class that the uncompressed model chose for each document. */
     size_t *choice;
-    /* True with --part: generates own items and scores nothing. */
+    /* True with --part, where this process only generates its items. */
     bool part;
 } kvd_task_run;
 
 /*
- * Runs the uncompressed model; sets spec->max_len. The tokenizer must outlive *f. *f can be
- * released after a failure.
+ * Prepares tasks and runs the uncompressed model. Sets spec->max_len. The tokenizer must outlive
+ * *f. *f can be released after a failure.
  */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
 
-/* Returns the sequences of one setting. */
+/* Returns the number of sequences of one setting. */
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
- * Runs all items; name: in the journal. Fails if counted bytes show no compression. *r: zeroed or
- * of an earlier call; release with kvd_task_result_release.
+ * Runs all items. `name` is the name in the journal. Fails if the counted bytes show no
+ * compression. *r is zeroed or of an earlier call, and released with kvd_task_result_release.
  */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);
 void kvd_task_result_release(kvd_task_result *r);
 
 /*
- * Means per item over n results of different seeds; seconds are sums. spread[m]: standard deviation
- * over seeds. The caller releases zeroed *mean, also after a failure.
+ * Computes means per item over n results of different seeds, and sums of seconds. spread[m] is the
+ * standard deviation over seeds. The caller releases zeroed *mean, also after a failure.
  */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);
 
 /*
- * Mean of measure m in *r, minus *less unless NULL; bootstrap over texts. NaN if an item has no
- * value.
+ * Computes the mean of measure m in *r, minus that of *less unless NULL, with a bootstrap over
+ * texts. NaN if an item has no value.
  */
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/* Mean of measure m / uncompressed mean, resampled jointly by text. Fails if that is 0. */
+/*
+ * Computes the mean of measure m / the uncompressed model's mean, both resampled together by text.
+ * Fails if the latter is 0.
+ */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);
 

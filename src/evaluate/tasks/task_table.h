@@ -1,8 +1,10 @@
 /*
- * Results of kvdim-tasks: a line per setting; /generated, /needle, /classified: values per item.
+ * Results of kvdim-tasks: a line per setting, and values per item in /generated, /needle and
+ * /classified.
  *
- * Columns NAME, NAME_lo, NAME_hi: mean, confidence interval. NAME_change (right answers): paired
- * difference from the uncompressed model. NAME_sd: over seeds.
+ * Columns NAME, NAME_lo and NAME_hi are the mean and its confidence interval. NAME_change (measures
+ * with right answers) is the paired difference from the uncompressed model, NAME_sd the standard
+ * deviation over seeds.
  */
 #ifndef KVD_EVALUATE_TASKS_TASK_TABLE_H
 #define KVD_EVALUATE_TASKS_TASK_TABLE_H
@@ -11,20 +13,23 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* Bytes of a printed results line. */
+/* Bytes of a printed line of results. */
 enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
 
-/* Borrows `f` and `config`. label, calibrated: texts; seed: of the bootstrap. NULL on failure. */
+/*
+ * Creates an empty table. Borrows `f` and `config`. `label` and `calibrated` name texts, `seed` is
+ * of the bootstrap. Returns NULL on failure.
+ */
 kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *config,
                                    const char *label, const char *calibrated, bool seeds,
                                    uint64_t seed, kvd_err *err);
 void kvd_task_table_free(kvd_task_table *c);
 
 /*
- * plan: open, the first of n_seeds. spread [KVD_N_FREE_MEASURES]: standard deviations, if n_seeds >
- * 1.
+ * Adds a line. `plan` is the open one of the first of n_seeds. spread [KVD_N_FREE_MEASURES] has
+ * standard deviations if n_seeds > 1.
  */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,

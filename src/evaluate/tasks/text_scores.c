@@ -6,8 +6,8 @@
 #include "evaluate/tasks/characters.h"
 
 /*
- * Lower case of the first character if in [a-z0-9], else a space. U+0130: i; U+212A (kelvin sign):
- * k.
+ * Returns the first character in lower case if in [a-z0-9], otherwise a space. U+0130 becomes i,
+ * U+212A (kelvin sign) k.
  */
 static char word_character(const char *s, size_t n, size_t *width)
 {
@@ -99,7 +99,7 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
     return status;
 }
 
-/* Wagner and Fischer's edit distance; scratch row [m + 1]. */
+/* Computes the edit distance by Wagner and Fischer's algorithm. row [m + 1] is scratch memory. */
 static size_t distance(const uint32_t *a, size_t n, const uint32_t *b, size_t m, size_t *row)
 {
     for (size_t j = 0; j <= m; j++)

@@ -12,20 +12,20 @@ typedef struct {
 } kvd_rouge;
 
 /*
- * ROUGE-1 (Lin 2004), as Google's rouge-score 0.1.2 without stemmer: lower-case words [a-z0-9] with
- * multiplicity. Texts without words score 0.
+ * Computes ROUGE-1 (Lin 2004) like Google's rouge-score 0.1.2 without stemmer: lower-case words
+ * [a-z0-9], counting repeated ones. Texts without words score 0.
  */
 int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, size_t n_prediction,
                 kvd_rouge *out, kvd_err *err);
 
 /*
- * 1 - d / max(length), d: Levenshtein distance in characters; 1 for empty texts. (LongBench:
- * substitutions cost 2.)
+ * Computes 1 - d / max(length), where d is the Levenshtein distance in characters. Empty texts
+ * score 1. (In LongBench, substitutions cost 2.)
  */
 int kvd_edit_similarity(const char *a, size_t n_a, const char *b, size_t n_b, double *out,
                         kvd_err *err);
 
-/* Returns the tokens before the first difference. */
+/* Returns the number of tokens before the first difference. */
 size_t kvd_agreeing_prefix(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b);
 
 #endif

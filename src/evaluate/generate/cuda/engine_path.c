@@ -1,5 +1,5 @@
 /*
- * Generates with the CUDA engine in bf16: shared iterations for prompts, then decode steps of all
+ * Generates with the CUDA engine in bf16. Prompts share iterations, then each decode step runs all
  * sequences.
  */
 #include <math.h>
@@ -19,13 +19,14 @@
 enum { PAGE = 64 };
 
 /*
- * Slots of a group: 1 / GROUPS of all sequences within limits, independent of the number of GPUs.
+ * Sequences of a group: 1 / GROUPS of all within these limits. The number of GPUs does not change
+ * it.
  */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
     size_t rows;
-    kvd_engine_count of; /* cache of the slot; `bits` is never NaN */
+    kvd_engine_count of; /* cache contents of the slot, where `bits` is never NaN */
 } slot_state;
 
 typedef struct {
@@ -35,24 +36,27 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     kvd_engine_spec spec;
     kvd_engine *engine;
-    size_t pages; /* pages of the first engine */
+    size_t pages; /* pages of memory that the first engine has */
     size_t slots, max_tokens;
     bool scores;
     /* [slots] */
     kvd_slice *slice;
     /* [slots] */
     uint32_t *token;
-    /* [slots][vocab_size] Logits; NULL if never wanted. */
+    /* [slots][vocab_size] Logits, or NULL if none are wanted. */
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
-    /* KV heads of all layers; of those in engine->count (not: window without method). */
+    /*
+     * KV heads of all layers, and of the layers in engine->count (all but those with a window and
+     * no method).
+     */
     double heads, counted_heads;
-    /* Bits of K and V of a token before quantisation. */
+    /* Bits of a token's K and V before quantisation. */
     double row_bits;
-    /* Bits of K and V of a token and layer, uncompressed. */
+    /* Bits of a token's K and V in one layer, uncompressed. */
     double dense_bits;
-    /* Bits per token in addition to K and V (kvd_plan_entry_bits). */
+    /* Bits per token that methods store in addition to K and V (kvd_plan_entry_bits). */
     double entry_bits;
     kvd_stepwise_account account;
 } by_engine;
@@ -72,7 +76,7 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /* Cuts off ": use ...", advice for GPU-only programs. */
+        /* Cuts ": use ..." off the message, as this advice is for programs that need a GPU. */
         if (advice)
             *advice = '\0';
         return -1;
@@ -90,9 +94,9 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 {
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
     const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
-    /* cut: K is projected after RoPE, then quantised. */
+    /* `cut` is true if K is projected after RoPE and then quantised. */
     const bool rebuilds = p->dims && p->dims->rebuild, cut = p->bits && p->dims && !rebuilds;
-    /* Copies follow the prompt in position. */
+    /* Copies of the prompt take the positions that follow it. */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const char *reason = NULL;
     kvd_err err = {""};
@@ -116,7 +120,10 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     return !reason;
 }
 
-/* Returns the bits of K and V of a token before quantisation; shared latents count once. */
+/*
+ * Returns the bits of a token's K and V before quantisation. A latent that K and V share counts
+ * once.
+ */
 static double layer_bits(const by_engine *e, int layer)
 {
     const kvd_plan *const p = e->plan;
@@ -145,7 +152,7 @@ static bool holds_window(const by_engine *e, int layer)
     return !e->plan->bits && rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
 }
 
-/* Returns the bits of layers that engine->count skips. */
+/* Returns the bits of layers that are absent from engine->count. */
 static double window_bits(const by_engine *e, size_t rows)
 {
     double sum = 0;
@@ -171,8 +178,8 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 }
 
 /*
- * Returns the quantised rows of n tokens: without the newest and (unless tokens are dropped) exact
- * first ones.
+ * Returns how many of n tokens are quantised. The newest tokens are not, nor are exact first ones
+ * unless tokens are dropped.
  */
 static size_t coded(const by_engine *e, size_t n)
 {
@@ -194,7 +201,7 @@ static bool cuts_prompts(const by_engine *e)
     return e->plan->channels && !e->plan->channels->prune;
 }
 
-/* Adds n tokens to e->account, and the bits read if `step`. */
+/* Adds n tokens to e->account. With `step`, also adds the bits that a decode step reads. */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
@@ -202,7 +209,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /* Tokens leave the window before the step reads. */
+    /* Tokens leave the sliding window before the step reads it. */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
@@ -215,7 +222,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += is->bits + window;
     a->entries += is->entries * e->entry_bits + is->side;
     a->dense += dense_bits(e, s->rows);
-    /* A step also reads its own token uncompressed. */
+    /* A step also reads its own token, which is uncompressed. */
     a->peak += was.bits + e->row_bits + window;
     a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
                is->unread * e->row_bits - is->unseen;
@@ -235,7 +242,7 @@ static void count_rows(by_engine *e)
     e->entry_bits = e->plan->tokens ? e->counted_heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
-/* Returns the sequences from `first` on that fit into the pages; at least 1. */
+/* Returns how many sequences from `first` on fit into the engine's pages, at least 1. */
 static size_t fitting(const kvd_engine_facts *f, const kvd_continuations *c, size_t first,
                       size_t most, size_t room)
 {
@@ -263,7 +270,10 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
     return fitting(f, c, first, n, f->pages);
 }
 
-/* Opens an engine with more room for outliers or code streams, up to a head's numbers. */
+/*
+ * Replaces the engine by one with more room for outliers or code streams. A head's numbers are the
+ * limit.
+ */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {
     by_engine *const e = of(p);

@@ -1,5 +1,5 @@
 /*
- * Forward pass on a GPU with attention on the CPU (model/pass/cuda/host_hook.h), for a cache in
+ * Runs the model on a GPU with attention on the CPU (model/pass/cuda/host_hook.h), for a cache in
  * host memory.
  */
 #include <math.h>
@@ -16,14 +16,14 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     const kvd_config *config;
     kvd_generator_spec spec;
-    const kvd_gpu_weights *weights; /* GPU memory, borrowed */
+    const kvd_gpu_weights *weights; /* weights in GPU memory, borrowed */
     kvd_gpu_forward *forward;
-    /* Tokens for which an open `forward` has memory. */
+    /* Number of tokens for which `forward` now has memory. */
     size_t room;
     kvd_device_memory memory;
-    /* GPU [max_tokens][d_model]: final hidden states. */
+    /* [max_tokens][d_model] in GPU memory: hidden states after the last layer. */
     float *hidden;
-    /* GPU [max_tokens][d_model]: final states of last tokens. */
+    /* [max_tokens][d_model] in GPU memory: hidden states of each sequence's last token. */
     float *last;
     float *logits;
 } gpu_pass;
@@ -60,7 +60,7 @@ static int make_room(gpu_pass *g, size_t times, kvd_err *err)
     return g->forward ? 0 : -1;
 }
 
-/* NULL `hidden`: ends after the last attention. */
+/* Runs a batch. With NULL `hidden`, ends after the last layer's attention. */
 static int run_with(gpu_pass *g, const kvd_batch *b, kvd_attention *inner, float *hidden,
                     kvd_err *err)
 {
@@ -110,7 +110,10 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     return 0;
 }
 
-/* Streams routed experts that would leave less than 1/8 of free GPU memory. */
+/*
+ * Decides whether routed experts stay in host memory and are copied when needed. They do if less
+ * than 1/8 of the free GPU memory would be left otherwise.
+ */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
 {
@@ -124,7 +127,7 @@ static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_s
 
 void kvd_generate_use_gpu(const kvd_generator_spec *s)
 {
-    /* The next CUDA call reports errors of cudaSetDevice. */
+    /* If this fails, the next CUDA call reports it. */
     (void)cudaSetDevice(s->first_gpu);
 }
 
