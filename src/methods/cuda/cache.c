@@ -128,7 +128,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
             ? run_kernels(c->with, l, in, out, err)
             : kvd_cache_products_run(&c->with->products, in, l, c->type, c->prompt, out, err))
         return -1;
-    /* A latent vector is key and value, but is stored once. */
+    /* A latent vector serves as key and value, but is stored once. */
     const size_t sides = in->config->latent ? 1 : 2, kept = l->kept * sides / 2,
                  dense = sides * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;
     c->account.calls += in->n_sequences;

@@ -1,13 +1,17 @@
 /*
- * KV cache on the GPU, as an attention hook: counters and numbers of methods/cache.h, except for
- * rounding.
+ * KV cache on the GPU, called as an attention hook. Counters and numbers equal those of
+ * methods/cache.h, except for rounding.
  *
- * K' = K A_k and V' = V A_v are rounded to the cache's type; scores (q A_q) . K', output (P V')
- * B_v. Each layer runs as
- * kernels: bf16 pass and cache, d_head a multiple of 16 up to 256, no score cap, no sliding window
- * shorter than the sequence. Counters exclude padding to multiples of 16.
- * products: float32 on cuBLAS otherwise. Prompt tokens attend to unchanged K and V.
- * rows: on the CPU, for plans that run token by token.
+ * K' = K A_k and V' = V A_v are rounded to the cache's type. Scores are (q A_q) . K', the output is
+ * (P V') B_v. Prompt tokens attend to unchanged K and V.
+ *
+ * kernels run a layer if pass and cache are bf16, d_head is a multiple of 16 up to 256, there is no
+ * score cap, and no sliding window is shorter than the sequence. Counters exclude padding to
+ * multiples of 16.
+ *
+ * products run other layers in float32 on cuBLAS.
+ *
+ * rows run on the CPU, for plans that go token by token.
  */
 #ifndef KVD_METHODS_CUDA_CACHE_H
 #define KVD_METHODS_CUDA_CACHE_H

@@ -41,7 +41,7 @@ static bool one_for_both(const kvd_dims_head *head, int n)
     return same;
 }
 
-/* Writes the identity if the head has no such matrix. */
+/* Copies a matrix of a head, or writes the identity if the head has none. */
 static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, size_t ld)
 {
     const float *const m = matrix_of(h, side);
@@ -62,8 +62,8 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
 }
 
 /*
- * Fills `to`, which must be zero. Projections: [wide][wide] per group of `heads` heads, wide =
- * heads * d; others: [wide][d] per head.
+ * Fills `to`, which must be zero. Projections are [wide][wide] per group of `heads` heads, wide =
+ * heads * d. Other matrices are [wide][d] per head.
  */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
@@ -112,7 +112,7 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
 }
 
 typedef struct {
-    /* Memory of all matrices. While `arena` is NULL, the first pass counts bytes. */
+    /* Memory of all matrices. The first pass only counts bytes, with `arena` NULL. */
     char *arena;
     size_t used;
     /* [n][d][d] */
@@ -194,7 +194,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     } else if (!copy_layers(&u, c, share, dims, layer, err)) {
         u.arena = kvd_device_new(memory, u.used, what, err);
         u.used = 0;
-        /* Copies from pageable memory must end before the buffers are freed. */
+        /* The copies are from pageable memory and must end before the buffers are freed. */
         status = u.arena && !copy_layers(&u, c, share, dims, layer, err)
                      ? kvd_cuda_check(cudaDeviceSynchronize(), what, err)
                      : -1;

@@ -6,13 +6,16 @@
 #include "model/pass/cuda/paged.h"
 
 /*
- * Projection matrices of one layer on the device; NULL means the identity. a_q, a_k, a_v project Q,
- * K, V; b_k and b_v rebuild keys and values or outputs.
+ * Projection matrices of one layer on the device. NULL means the identity. a_q, a_k and a_v project
+ * Q, K and V. b_k rebuilds keys, b_v rebuilds values or outputs.
  *
- * float32 products: [n_kv_heads][d_head][d_head]
- * bf16 kernels: bf16, per KV head: a_q and a_k [d_head][d_qk], a_v [d_head][d_v], b_v [d_v][d_head]
- * latents: float32; a_q is NULL; a_k and a_v [groups][heads d_head][heads d_head]; b_k (before
- * RoPE) and b_v [n_kv_heads][heads d_head][d_head]
+ * float32 products: [n_kv_heads][d_head][d_head].
+ *
+ * bf16 kernels: bf16, per KV head, a_q and a_k [d_head][d_qk], a_v [d_head][d_v], b_v
+ * [d_v][d_head].
+ *
+ * latents: float32, a_q NULL, a_k and a_v [groups][heads d_head][heads d_head], b_k (before RoPE)
+ * and b_v [n_kv_heads][heads d_head][d_head].
  *
  * Columns (rows of b_v) beyond a head's kept dimensions are zero. a_k may equal a_q.
  */
@@ -27,16 +30,18 @@ typedef struct {
 } kvd_cache_layer;
 
 /*
- * Chooses bf16 kernels or float32 products per layer and copies matrices to the device.
- * layer [n_layers]: zeroed. NULL `dims`: no projection. max_len: 0 if kernels support sliding
- * windows.
- * Fails if heads that share a latent are on different GPUs.
+ * Chooses bf16 kernels or float32 products for each layer and copies matrices to the device. layer
+ * [n_layers] must be zeroed. NULL `dims`: no projection. max_len is 0 if kernels support sliding
+ * windows. Fails if heads that share a latent are on different GPUs.
  */
 int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
                           kvd_cache_layer *layer, kvd_device_memory *memory, kvd_err *err);
 
-/* Multiplies every head of o [n_tokens][o_pitch] by b_v: out [n_tokens][n_heads * d_head], bf16. */
+/*
+ * Multiplies every head of o [n_tokens][o_pitch] by b_v. Writes out [n_tokens][n_heads * d_head],
+ * bf16.
+ */
 int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l,
                            const uint16_t *o, uint16_t *out, kvd_err *err);
 
@@ -47,7 +52,7 @@ typedef struct {
     uint32_t *rope_row;
     uint32_t *host_row;
     size_t n_rows;
-    /* Set for non-finite numbers; not read, because the output shows them. */
+    /* Set for non-finite numbers, but not read, as the output shows them too. */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
 
@@ -78,15 +83,15 @@ int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in
                            const kvd_cache_layer *layer, kvd_dtype type, size_t prompt, void *out,
                            kvd_err *err);
 
-/* Float32 vectors of all heads; ld: floats per token. */
+/* Float32 vectors of all heads, `ld` floats from token to token. */
 typedef struct {
     const float *x;
     size_t ld;
 } kvd_head_rows;
 
 /*
- * y [m] = x [k] * matrix [k][m] for n_tokens vectors of each of `batch` heads.
- * ldx, ldy: floats per token; strides: floats per head.
+ * Computes y [m] = x [k] * matrix [k][m] for n_tokens vectors of each of `batch` heads. ldx and ldy
+ * are floats per token, the strides floats per head.
  */
 typedef struct {
     const float *x, *matrix;
@@ -100,8 +105,8 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
                            const kvd_gpu_share *share, size_t max_tokens, size_t max_len,
                            kvd_err *err);
 /*
- * Projects keys (before RoPE) and values to p->k_cut and p->v_cut, rounded to `type`. Sets `*k`
- * (after RoPE) and `*v` to rebuilt vectors.
+ * Projects keys (before RoPE) and values to p->k_cut and p->v_cut, rounded to `type`. Sets *k
+ * (after RoPE) and *v to the rebuilt vectors.
  */
 int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows *k,

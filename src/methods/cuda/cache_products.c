@@ -1,5 +1,5 @@
 /*
- * Attention of one layer by float32 matrix products; all heads are zero-padded to d_head columns.
+ * Attention of one layer by float32 matrix products, with all heads zero-padded to d_head columns.
  */
 #include <stdlib.h>
 
@@ -87,7 +87,7 @@ static int rounded(const kvd_gpu_attention_in *in, kvd_dtype from, const void *x
                           what, err);
 }
 
-/* Sets `*out` to x or its conversion in `wide`. */
+/* Sets *out to x if float32, otherwise to its conversion in `wide`. */
 static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, float *wide,
                  kvd_head_rows *out, kvd_err *err)
 {
@@ -95,7 +95,7 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
     return in->type == KVD_F32 ? 0 : rounded(in, in->type, x, in->ld, KVD_F32, width, wide, err);
 }
 
-/* Projects K or V to `cut`, rounded to `type`. NULL `matrix`: identity. */
+/* Projects K or V to `cut`, rounded to `type`. If `matrix` is NULL, only rounds. */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
 {

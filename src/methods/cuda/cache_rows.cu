@@ -1,4 +1,4 @@
-/* Rounds rows to the type of a cache, and records times of the GPU. */
+/* Kernels that round rows to the type of a cache, and record times on the GPU. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

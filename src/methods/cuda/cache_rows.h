@@ -12,8 +12,8 @@ extern "C" {
 #endif
 
 /*
- * Rounds x [n][width] (KVD_F32 or KVD_BF16, ld elements per token) to `store`, as float32. `to`
- * [n][width] may be x.
+ * Rounds x [n][width] (KVD_F32 or KVD_BF16, ld elements per token) to type `store`, but writes
+ * float32. to [n][width] may be x.
  */
 cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype store, size_t n,
                             size_t width, float *to, cudaStream_t stream);

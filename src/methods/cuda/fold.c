@@ -30,7 +30,10 @@ bool kvd_gpu_fold_packs(const kvd_config *c)
     return !c->bias_qkv && !c->qk_norm && (whole || c->rope_layout == KVD_ROPE_INTERLEAVED);
 }
 
-/* Replaces each head's W_V [d][d_model] by A_v^T W_V [d_v][d_model]. Scratch: temp [d][d_model]. */
+/*
+ * Replaces each head's W_V [d][d_model] by A_v^T W_V [d_v][d_model]. temp [d][d_model] is scratch
+ * memory.
+ */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                      uint16_t *temp, kvd_err *err)
 {
@@ -68,7 +71,7 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
         const int g = h / c->map.group, d_v = c->map.d_v[g];
         if (h > 0 && h % c->map.group == 0)
             b += (size_t)c->map.d_v[g - 1] * (size_t)d;
-        /* c = B W_O^T, with B [d_v][d] and W_O^T [d][model]. */
+        /* Computes c = B W_O^T with B [d_v][d] and W_O^T [d][model]. */
         if (multiply(w, d_v, model, d, b, d, o + (size_t)h * (size_t)d, heads * d, CUBLAS_OP_T,
                      CUBLAS_OP_N, temp + c->map.o_offset[h], c->map.o_pitch, err))
             return -1;

@@ -9,8 +9,8 @@
 #include "model/pass/cuda/layer.h"
 
 /*
- * Sets n_qkv and n_o of the bf16 weights to the remaining columns. `layer` must be made from
- * `dims`. Without kvd_gpu_fold_packs, V heads stay d_head apart.
+ * Sets n_qkv and n_o of the bf16 weights to the numbers of columns that remain. `layer` must be
+ * made from `dims`. Unless kvd_gpu_fold_packs, V heads stay d_head apart.
  */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
@@ -27,7 +27,9 @@ bool kvd_gpu_fold_packs(const kvd_config *c);
  */
 int kvd_gpu_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, const void *a,
                          const void *from, void *to, kvd_err *err);
-/* Replaces W_O by W_O B_v^T, with b_v of `c`. Scratch: temp [d_model][n_heads * d_head]. */
+/*
+ * Replaces W_O by W_O B_v^T, with b_v of `c`. temp [d_model][n_heads * d_head] is scratch memory.
+ */
 int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                          void *temp, kvd_err *err);
 

@@ -25,12 +25,12 @@ typedef struct {
     /* Output of the QKV product, after RoPE unless hook.wants_raw is set. */
     const void *x;
     size_t ld;
-    /* Keys before RoPE, ld_pre elements per token; NULL unless hook.wants_pre. */
+    /* Keys before RoPE, ld_pre elements per token, or NULL unless hook.wants_pre is set. */
     const void *k_pre;
     size_t ld_pre;
-    /* Layer inputs, bf16 [tokens][d_model]; NULL unless hook.wants_input. */
+    /* Layer inputs, bf16 [tokens][d_model], or NULL unless hook.wants_input is set. */
     const void *input;
-    /* Number of decode steps, first in the batch. */
+    /* Number of decode steps, which come first in the batch. */
     size_t steps;
     /* Number of prompts or chunks; 0 during graph capture. */
     size_t prompts;
@@ -38,17 +38,17 @@ typedef struct {
 } kvd_paged_rows;
 
 /*
- * Page tables of single KV heads that hold different numbers of tokens. Element b * n_kv_heads + g:
- * KV head g of step b.
+ * Page tables of single KV heads, which may hold different numbers of tokens. Element b *
+ * n_kv_heads + g is KV head g of step b.
  */
 typedef struct {
     /* Shape of each KV head with its query heads. */
     kvd_attn_map map;
-    /* Largest number of requests of an iteration, times n_kv_heads. */
+    /* Largest number of requests in an iteration, times n_kv_heads. */
     size_t rows;
-    /* Device [layers][rows]: number of cached tokens, including the new one. */
+    /* Device [layers][rows]: number of cached tokens with the new one. */
     const int32_t *kv_len;
-    /* Device [1]: elements before the padding, n_kv_heads per decode step. */
+    /* Device [1]: number of elements before the padding, n_kv_heads per decode step. */
     const int32_t *live;
     /* Device [layers][rows][max_pages]: page numbers. */
     const int32_t *table;
@@ -60,15 +60,15 @@ struct kvd_gpu_method {
     struct kvd_paged_cache *cache; /* borrowed */
     const kvd_plan *plan;          /* borrowed, open */
     /*
-     * True if all layers share bf16 pages, which `appended` must refill for each layer; compressed
-     * data is stored elsewhere.
+     * True if all layers share bf16 pages, which `appended` must fill anew for each layer from
+     * compressed data elsewhere.
      */
     bool one_layer;
     /* True if layers with a sliding window keep uncompressed K and V. */
     bool skips_windows;
     /*
-     * [n_layers] True for layers without a window that keep uncompressed K and V, counted in `held`
-     * and `bits`. NULL: none.
+     * [n_layers] True for layers without a window that keep uncompressed K and V. `held` and `bits`
+     * count these. NULL: none.
      */
     const bool *skips;
     /*
@@ -83,17 +83,17 @@ struct kvd_gpu_method {
     /* Bit p is set if this method itself times phase p (enum kvd_phase). */
     unsigned apart;
     /*
-     * Page tables of single KV heads, or NULL. `appended` copies new K and V there from the slot's
-     * bf16 page.
+     * Page tables of single KV heads, or NULL. `appended` must copy new K and V there from the
+     * slot's bf16 page.
      */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
-    /* Bytes per page, excluding bf16 pages: in layers without and with a sliding window. */
+    /* Bytes per page, excluding bf16 pages, in layers without and with a sliding window. */
     size_t page_bytes, near_page_bytes;
     /* Bytes per slot, summed over layers. */
     size_t slot_bytes;
-    /* Allocates `pages` pages; layers with a window have cache->near->n_pages. */
+    /* Allocates `pages` pages. Layers with a window have cache->near->n_pages. */
     int (*make)(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
     /* Device [n_heads][rows of Q in blocked layout]: ln of prompt tokens' softmax denominators. */
@@ -102,24 +102,29 @@ struct kvd_gpu_method {
     float *lse_steps;
 
     /*
-     * Called on the host before and after an iteration; `begin` fails if the method cannot run it.
+     * Called on the host before and after an iteration. `begin` fails if the method cannot run it.
      */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     /*
-     * Returns a slot's cached tokens if its sequence has `before` tokens. RoPE positions count
-     * dropped tokens.
+     * Returns a slot's number of cached tokens if its sequence has `before` tokens. RoPE positions
+     * also count dropped tokens.
      */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
-    /* Returns a slot's cached tokens, mean over KV heads and layers. NULL: all equal. */
+    /*
+     * Returns a slot's number of cached tokens, mean over KV heads and layers. NULL: all are equal.
+     */
     double (*mean)(const kvd_gpu_method *m, size_t slot);
-    /* Returns a slot's merged tokens, summed over KV heads and layers. NULL: none. */
+    /* Returns a slot's number of merged tokens, summed over KV heads and layers. NULL: none. */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
-    /* Returns a slot's tokens at KVD_LEVEL_LOW, summed over KV heads and layers. NULL: none. */
+    /*
+     * Returns a slot's number of tokens at KVD_LEVEL_LOW, summed over KV heads and layers. NULL:
+     * none.
+     */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
     /*
-     * Returns a slot's tokens with pruned key channels, summed over KV heads and layers. NULL:
-     * none.
+     * Returns a slot's number of tokens with pruned key channels, summed over KV heads and layers.
+     * NULL: none.
      */
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
     /* Frees a slot's memory outside the bf16 pages. */
@@ -131,16 +136,12 @@ struct kvd_gpu_method {
      * the cache's data type.
      */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
-    /*
-     * Returns the part of `bits` of tokens that left the sliding window in the latest step. NULL:
-     * none.
-     */
+    /* Returns the share of `bits` that left the sliding window in the latest step. NULL: none. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
-     * For methods whose steps read part of the cache.
-     * *side: bits of side information for choosing tokens, not part of `bits`. *unread: skipped
-     * tokens, mean over KV heads and layers.
-     * NULL: steps read everything.
+     * For methods whose steps read part of the cache. *side gets bits of side information for
+     * choosing tokens, which `bits` leaves out. *unread gets the number of skipped tokens, mean
+     * over KV heads and layers. NULL: steps read everything.
      */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
@@ -153,8 +154,8 @@ struct kvd_gpu_method {
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Replacements for functions of the paged cache, or NULL.
-     * attend_steps writes out [steps][o_pitch], attend_prompts the rows after these.
+     * Replace functions of the paged cache, or are NULL. attend_steps writes out [steps][o_pitch],
+     * attend_prompts the rows after these.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -173,28 +174,28 @@ enum {
 
 /* GPU code of the methods whose kvd_method_info.gpu points to it. */
 typedef struct kvd_gpu_kind {
-    /* Returns the supported features (KVD_GPU_* bits). NULL: none. */
+    /* Returns the features that the code supports (KVD_GPU_* bits). NULL: none. */
     unsigned (*computes)(const kvd_plan *plan);
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
     /*
-     * Returns why tensor-parallel GPUs may not divide the KV heads (a clause), or NULL. NULL:
-     * always `joined`.
+     * Returns why tensor-parallel GPUs may not divide the KV heads (a clause for a message), or
+     * NULL. NULL function: always `joined`.
      */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;
     /* Returns true if this code can run the plan. NULL: always. */
     bool (*runs)(const kvd_plan *plan);
     /*
-     * Returns true if text can be generated: prompts attend uncompressed; `entries` and `bits`
-     * count as on the CPU. NULL: never.
+     * Returns true if text can be generated, which requires that prompts attend uncompressed, and
+     * that `entries` and `bits` count as on the CPU. NULL: never.
      */
     bool (*generates)(const kvd_plan *plan);
     /* Returns true if kernels support the model's heads. NULL: kvd_gpu_method_check decides. */
     bool (*fits)(const kvd_plan *plan, const kvd_config *config);
-    /* Returns true if keys before RoPE are also read without hook.wants_raw. NULL: never. */
+    /* Returns true if keys before RoPE are read even without hook.wants_raw. NULL: never. */
     bool (*before_rope)(const kvd_plan *plan);
-    /* Creates `*m`, owned by the cache even after a failure. Errors name what is unsupported. */
+    /* Creates *m, which the cache owns even after a failure. Errors name what is unsupported. */
     int (*open)(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                 kvd_err *err);
 } kvd_gpu_kind;
@@ -202,12 +203,12 @@ typedef struct kvd_gpu_kind {
 /* Returns the name of the plan's first method, in the order of the axes, or NULL. */
 const char *kvd_gpu_method_name(const kvd_plan *plan);
 
-/* Returns NULL if no GPU code runs the plan. */
+/* Returns the GPU code that runs the plan, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
 /* Returns why tensor-parallel GPUs cannot divide the KV heads, or NULL. */
 const char *kvd_gpu_heads_joined(const kvd_plan *plan);
-/* Returns NULL. For kvd_gpu_kind.joins_heads of methods whose KV heads can be divided. */
+/* Returns NULL. Serves as kvd_gpu_kind.joins_heads of methods whose KV heads can be divided. */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
 /* Fails if the GPU code lacks a feature of the model for requests of max_len tokens. */
@@ -217,7 +218,8 @@ int kvd_gpu_method_check(const kvd_plan *p, const kvd_config *c, size_t max_len,
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 
 /*
- * Creates `*m`, or NULL if the plan only projects heads. `cache` must have layers but no pool yet.
+ * Creates *m, or sets NULL if the plan only projects heads. `cache` must have layers but no pool
+ * yet.
  */
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);

@@ -77,7 +77,7 @@ static int needs_second_append(const kvd_cache_layer *l)
     return l->a_k != l->a_q;
 }
 
-/* plan: bytes of the schedule. */
+/* Allocates arrays for prompts. `plan` is the number of bytes of the schedule. */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
@@ -136,7 +136,7 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Zeroes c->o, from which padding reads. */
+/* Allocates buffers. Zeroes c->o, as padding reads from it. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -296,7 +296,7 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
                              .pool = kvd_paged_cache_pool(c, layer)};
 }
 
-/* If a_k differs from a_q, a second launch overwrites K with K a_k. */
+/* Queues the append. If a_k differs from a_q, a second launch overwrites K with K a_k. */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
 {
@@ -404,7 +404,7 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                : 0;
 }
 
-/* KVD_ATTENTION_STOCK gives all heads one width: cost is proportional to length. */
+/* With KVD_ATTENTION_STOCK all heads have one width, so that cost is proportional to length. */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS
@@ -431,8 +431,8 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /*
- * Returns the attention tiles of `map`, made once per iteration and work list; later calls reset
- * the queue. NULL on failure.
+ * Returns the attention tiles of `map`, or NULL on failure. Makes them once per iteration and work
+ * list. Later calls only reset the queue.
  */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)

@@ -17,12 +17,12 @@
 /* Attention tiles of prompts, shared by layers with equal head dimensions. */
 typedef struct {
     kvd_prefill_tile *tile;
-    /* [CTAs + 1] First tile of each CTA, unless CTAs take tiles from a queue. */
+    /* [CTAs + 1] First tile of each CTA. Not used if CTAs take tiles from a queue. */
     int32_t *first;
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Index in work_map of the head layout for which the tiles were made; -1: no tiles. */
+    /* Index in work_map of the head layout for which tiles were made, or -1. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -37,35 +37,38 @@ typedef struct kvd_paged_cache {
     kvd_step_batch *batch;
     kvd_pages *pages;
     kvd_pages *near; /* pages of layers with a sliding window */
-    size_t window;   /* tokens; 0 if none is shorter than max_len */
+    size_t window;   /* sliding window in tokens, or 0 if none is shorter than max_len */
     /* [n_layers] Index of each layer among those with (or without) a window. */
     int *kind_index;
     int n_full;
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before kvd_paged_cache_init */
     /*
-     * True if prompts attend to unprojected K and V. Set before kvd_paged_cache_init, which clears
-     * it without projections. Prompts and steps then need separate iterations.
+     * True if prompts attend to unprojected K and V. Prompts and steps then need separate
+     * iterations. Set before kvd_paged_cache_init, which clears it for plans without projections.
      */
     bool exact_prompts;
     /*
-     * True if the method itself lets prompts attend to unprojected K and V. Set by
-     * kvd_paged_cache_init if the plan rebuilds keys.
+     * True if the method itself lets prompts attend to unprojected K and V. kvd_paged_cache_init
+     * sets it if the plan rebuilds keys.
      */
     bool exact_method;
-    /* Key outliers of a KV head per page; 0: default. Set before kvd_paged_cache_init. */
+    /*
+     * Number of key outliers of a KV head per page, 0 for the default. Set before
+     * kvd_paged_cache_init.
+     */
     size_t outliers;
     /* [max_slices + 1] First token of each prompt (exact_prompts). */
     size_t *offset;
     /*
-     * [n_layers] Unprojected layers, for exact_prompts with a method; whole_pool holds one at a
-     * time.
+     * [n_layers] Unprojected layers, if exact_prompts is set with a method. whole_pool holds one at
+     * a time.
      */
     kvd_cache_layer *whole;
     void *whole_pool;
-    /* Projections padded per layer, for KVD_ATTENTION_STOCK. */
+    /* Projections padded to one width per layer, for KVD_ATTENTION_STOCK. */
     kvd_dims widest;
-    /* Projections of heads; NULL: none, or the method projects. */
+    /* Projections of heads. NULL if there are none or the method projects. */
     const kvd_dims *dims;
     /* Borrowed. NULL: the plan only projects heads. */
     kvd_gpu_method *method;
@@ -73,19 +76,23 @@ typedef struct kvd_paged_cache {
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
     /*
-     * [n_layers] Work list of each layer; the first n_full_works are for layers without a window.
+     * [n_layers] Index of each layer's work list. The first n_full_works are for layers without a
+     * window.
      */
     int *work_of;
     int n_works, n_full_works;
     /* [n_works] Head layout of each work list. */
     const kvd_attn_map **work_map;
-    /* Work lists of decode steps: all, and those of layers without a window, which come first. */
+    /*
+     * Number of work lists of decode steps: all, and those of layers without a window, which come
+     * first.
+     */
     int n_step_works, n_full_step_works;
     /* [n_step_works] */
     void **workspace;
     /*
-     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task for each number of decode steps;
-     * -1: not computed.
+     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task for each number of decode steps,
+     * or -1 if not yet computed.
      */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
@@ -94,8 +101,8 @@ typedef struct kvd_paged_cache {
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
     /*
-     * Bytes per page in all layers without a window (with one_layer: in the largest), including
-     * whole_pool.
+     * Bytes per page in all layers without a window (with one_layer: in the largest of them),
+     * including whole_pool.
      */
     size_t page_bytes;
     /* Part of page_bytes for layers with pages of their own although one_layer is set. */
@@ -107,15 +114,16 @@ typedef struct kvd_paged_cache {
 /* Returns a layer's sliding window in tokens, or 0 if no window is below max_len. */
 size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
 /*
- * `*c` must be zeroed, except attention, exact_prompts and outliers. batch, pages, near and clock
- * may be empty; near: NULL without windows. The caller must release `*c`, also after a failure.
+ * Opens the cache. *c must be zeroed, except attention, exact_prompts and outliers. batch, pages,
+ * near and clock may still be empty. near is NULL without windows. The caller must release *c, also
+ * after a failure.
  */
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err);
 /*
- * Allocates near_pages pages for layers with a window and kvd_plan_copies() * pages for others,
- * filled with random numbers for timing.
+ * Allocates near_pages pages for layers with a window and kvd_plan_copies() * pages for others.
+ * Fills them with random numbers for timing.
  */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
                               cudaStream_t stream, kvd_err *err);
@@ -133,8 +141,8 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
 
 /*
  * kvd_paged_cache_put stores new K and V and ends the timed phases up to KVD_PHASE_APPEND.
- * kvd_paged_cache_attend writes steps, then prompts, o_pitch elements per token; the caller must
- * end phase `*open`.
+ * kvd_paged_cache_attend writes rows of o_pitch elements, first of steps, then of prompts. The
+ * caller must end phase *open.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -143,8 +151,8 @@ void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /* Returns a layer's attention-sink logits on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
 /*
- * Stores new K and V, those of decode steps in pages of `pool` that table [steps][max_pages] lists.
- * For methods.
+ * For methods: stores new K and V. Those of decode steps go to pages of `pool` that table
+ * [steps][max_pages] lists.
  */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
@@ -156,13 +164,13 @@ typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
     int32_t pitch;
-    /* True if kernels do not write `table` and `kv_len`. */
+    /* True if the host copies `table` and `kv_len`, so that kernels do not write them. */
     bool uploaded;
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
-/* Returns the running timed phase, KVD_PHASE_QKV or KVD_PHASE_ROPE, for the hook to end. */
+/* Returns the timed phase that runs now, KVD_PHASE_QKV or KVD_PHASE_ROPE. The hook must end it. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /* Discards the tiles of earlier prompts. Call before an iteration's first layer. */
 void kvd_paged_cache_begin(kvd_paged_cache *c);

@@ -50,7 +50,7 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-/* *shared: largest page among layers that use the same pages. */
+/* Counts bytes per page. *shared is the largest page among layers that use pages in turn. */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
@@ -94,7 +94,7 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Returns NULL if the work list divides whole requests. */
+/* Returns the page tables of single KV heads, or NULL if the work list divides whole requests. */
 static const kvd_gpu_heads *heads_of_work(const kvd_paged_cache *c, int work)
 {
     return work < c->n_full_step_works ? kvd_paged_heads_of(c) : NULL;
@@ -197,7 +197,7 @@ int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kv
     return 0;
 }
 
-/* Makes the work lists first .. end - 1, which must divide equally many requests. */
+/* Makes the work lists first .. end - 1, which must divide equal numbers of requests. */
 static int plan_some(const kvd_paged_cache *c, int first, int end, size_t n, const void *works,
                      cudaStream_t stream, kvd_err *err)
 {

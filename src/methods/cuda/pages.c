@@ -13,7 +13,7 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
     return n_rows * max_pages * sizeof(int32_t);
 }
 
-/* Initial serial of a row, equal to no slot's: every row is written before use. */
+/* Serial that no slot has, so that every row is written before use. */
 enum { UNKNOWN = -1 };
 
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
@@ -76,13 +76,13 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
         return;
     while (s->held > pages_of(tokens))
         p->free[p->n_free++] = s->page[--s->held];
-    /* Outdates the page table rows of this slot. */
+    /* Makes all page table rows of this slot outdated. */
     s->serial = ++p->serial;
 }
 
 void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from)
 {
-    /* Rows keep the numbers of freed pages, which no kernel reads. */
+    /* Rows may still list freed pages, which no kernel reads. */
     kvd_page_slot *const s = &p->slot[slot];
     for (; s->first < s->held && s->first < from / KVD_PAGE_TOKENS; s->first++)
         p->free[p->n_free++] = s->page[s->first];
@@ -107,7 +107,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
                         p->max_pages * KVD_PAGE_TOKENS);
     kvd_pages_pass(p, slot, from);
     for (; s->first == s->held && s->first < before; s->first++)
-        /* Kernels do not read elements before s->first. */
+        /* Fills elements before s->first, which kernels do not read. */
         s->page[s->held++] = (int32_t)p->n_pages;
     for (; s->held < need; s->held++) {
         if (p->n_free == 0)
@@ -118,7 +118,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
     return 0;
 }
 
-/* The next upload copies the row's first `filled` page numbers. */
+/* Notes that the next upload must copy the row's first `filled` page numbers. */
 static void touch(kvd_pages *p, size_t row, size_t filled)
 {
     if (p->dirty_first == p->dirty_end) {

@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct {
     size_t n_pages, n_slots, n_rows, max_pages;
-    /* [n_pages] Stack of page numbers; the first n_free are free. */
+    /* [n_pages] Stack of page numbers, of which the first n_free are free. */
     int32_t *free;
     size_t n_free;
     uint64_t serial;
@@ -30,28 +30,29 @@ typedef struct {
     int32_t *table;
     int32_t *device;
     struct {
-        /* Serial of the slot whose pages this row lists; 0: only the idle page. */
+        /* Serial of the slot whose pages this row lists, or 0 if it lists only the idle page. */
         uint64_t serial;
         size_t filled;
     } * row;
-    /* First changed row, one after the last, and pages of the longest changed row. */
+    /* First changed row, one after the last, and number of pages of the longest changed row. */
     size_t dirty_first, dirty_end, dirty_pages;
 } kvd_pages;
 
-/* `*p` must be zeroed before. The caller must release `*p`, also after a failure. */
+/* Allocates the tables. *p must be zeroed. The caller must release *p, also after a failure. */
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
                    kvd_err *err);
 void kvd_pages_release(kvd_pages *p);
 size_t kvd_pages_bytes(size_t n_rows, size_t max_pages);
 
 /*
- * Assigns pages until `tokens` tokens fit; `fresh` frees the slot's pages first. Fails if pages run
+ * Assigns pages until `tokens` tokens fit. `fresh` first frees the slot's pages. Fails if pages run
  * out or exceed max_pages.
  */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
- * kvd_pages_hold for a slot whose tokens before `from` are no longer read: pages with only these
- * are freed or not assigned. If `from` decreases below freed pages, frees all pages first.
+ * Like kvd_pages_hold, for a slot whose tokens before `from` are no longer read. Pages with only
+ * such tokens are freed or not assigned. If `from` decreases below freed pages, frees all pages
+ * first.
  */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
@@ -64,7 +65,7 @@ void kvd_pages_give_back(kvd_pages *p, size_t slot);
 /* Fill a row with a slot's pages or with the idle page. */
 void kvd_pages_row(kvd_pages *p, size_t row, size_t slot);
 void kvd_pages_row_idle(kvd_pages *p, size_t row);
-/* Queues the copy of changed rows. The table must not change until the stream has ended. */
+/* Queues the copy of changed rows. The table must not change until the copy is done. */
 int kvd_pages_upload(kvd_pages *p, cudaStream_t stream, kvd_err *err);
 
 #endif

@@ -15,7 +15,7 @@
 
 typedef struct {
     bool on;
-    /* Largest number of records; number of records so far, without the start. */
+    /* Largest number of records, and number so far, without the start. */
     size_t capacity, n;
     /* [capacity] %globaltimer: device memory, pinned memory. */
     unsigned long long *device, *host;
@@ -23,8 +23,8 @@ typedef struct {
 } kvd_clock;
 
 /*
- * `*c` must be zeroed. The caller must release `*c`, also after a failure. `on` false: does
- * nothing.
+ * Opens the clock. *c must be zeroed. The caller must release *c, also after a failure. With `on`
+ * false, the clock does nothing.
  */
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);
@@ -34,18 +34,21 @@ int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 int kvd_clock_end(kvd_clock *c, kvd_phase p, cudaStream_t stream, kvd_err *err);
 int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 /*
- * Returns the device address for the phase's end time, written by a kernel. NULL: clock off or
- * full.
+ * Returns the device address where a kernel writes the end time of the phase, or NULL if the clock
+ * is off or full.
  */
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
-/* The records must be on the host. Time outside all phases becomes KVD_PHASE_HOST. */
+/*
+ * Adds up the phases. The records must be on the host. Time outside all phases becomes
+ * KVD_PHASE_HOST.
+ */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 
 #ifdef __cplusplus
 extern "C"
 #endif
-    /* Writes %globaltimer (ns) after all earlier work on the stream. */
+    /* Queues a kernel that writes %globaltimer (ns) after all earlier work on the stream. */
     cudaError_t
     kvd_stamp(unsigned long long *to, cudaStream_t stream);
 

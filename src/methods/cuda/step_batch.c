@@ -6,12 +6,12 @@ static const char what[] = "lists of an iteration";
 
 enum {
     LISTS = 9,
-    STEP_LISTS = 5 /* lists for decode steps, first in memory */,
+    STEP_LISTS = 5 /* number of lists for decode steps, first in memory */,
     LIVE = 8,
     CONSTANTS = 2
 };
 
-/* Divides one memory block; lists with one element per token come last. */
+/* Divides one memory block into lists. Lists with one element per token come last. */
 static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
 {
     int32_t *const a = array;

@@ -1,6 +1,6 @@
 /*
- * Device lists that describe an iteration: decode steps first, then prompts or chunks; element i is
- * request i.
+ * Device lists that describe an iteration: decode steps first, then prompts or chunks. Element i is
+ * for request i.
  */
 #ifndef KVD_METHODS_CUDA_STEP_BATCH_H
 #define KVD_METHODS_CUDA_STEP_BATCH_H
@@ -17,18 +17,18 @@ typedef struct {
     /* [max_slices] Token ids of decode steps, if there are no prompts. */
     uint32_t *step_id;
     uint32_t *step_at;
-    /* [max_slices] Cache slot of each request; padding has the slot after the last. */
+    /* [max_slices] Cache slot of each request. Padding has the slot after the last. */
     int32_t *slot;
     /*
      * [max_slices] Tokens of each request, including dropped ones, for layers with a sliding
      * window.
      */
     int32_t *seq_len;
-    /* [1] Decode steps before the padding. */
+    /* [1] Number of decode steps before the padding. */
     int32_t *live;
     /*
-     * [max_slices] Number of new tokens of each request, and index of the first in the batch (for
-     * prompts: among prompt tokens).
+     * [max_slices] Number of new tokens of each request, and index of the first of them in the
+     * batch (for prompts: among prompt tokens).
      */
     int32_t *q_len, *start;
     /* [max_slices] First row in the blocked layout of Q. */
@@ -44,7 +44,7 @@ typedef struct {
     /* Constant device arrays [max_slices]: one[i] = 1, count[i] = i. */
     const int32_t *one, *count;
     size_t n_steps, n_slices, n_tokens;
-    /* Rows of prompts' Q in blocked layout; page table row length. */
+    /* Number of rows of prompts' Q in blocked layout, and row length of page tables. */
     size_t n_q8, max_pages;
     /* 1 if blocked Q has one row per token, without gaps. */
     int no_gaps;
@@ -52,12 +52,12 @@ typedef struct {
     void *pinned, *array;
 } kvd_step_batch;
 
-/* `*b` must be zeroed. The caller must release `*b`, also after a failure. */
+/* Allocates the lists. *b must be zeroed. The caller must release *b, also after a failure. */
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err);
 void kvd_step_batch_release(kvd_step_batch *b);
 size_t kvd_step_batch_bytes(size_t max_slices, size_t max_tokens);
 
-/* Queue copies to the device: lists of decode steps, or all. */
+/* Queue copies of lists to the device: those of decode steps, or all. */
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 

@@ -3,7 +3,10 @@
 
 #include "methods/cuda/cache_parts.h"
 
-/* Returns a zero-padded copy of x [rows][columns]; without memory NULL and *status -1. */
+/*
+ * Returns a zero-padded copy of x [rows][columns]. If memory is short, returns NULL and sets
+ * *status to -1.
+ */
 static float *padded(const float *x, size_t rows, size_t columns, size_t to_rows, size_t to_columns,
                      int *status, kvd_err *err)
 {
@@ -20,7 +23,7 @@ static int pad_head(const kvd_dims_head *from, size_t d, int d_qk, int d_v, kvd_
 {
     int status = 0;
     const size_t qk = (size_t)from->d_qk, v = (size_t)from->d_v;
-    /* A head without a matrix keeps d_head, so d_head is the layer's widest. */
+    /* A head without a matrix keeps all d_head dimensions, so d_head is the layer's widest. */
     *to = (kvd_dims_head){.d_qk = d_qk, .d_v = d_v};
     to->a_q = padded(from->a_q, d, qk, d, (size_t)d_qk, &status, err);
     to->a_k =

@@ -18,16 +18,16 @@
 #include "methods/axis.h"
 
 /*
- * Projections of one KV head. A matrix shared by Q and K must be a_k == a_q, to be counted once.
- * NULL: all d_head dimensions.
+ * Projections of one KV head. If Q and K share a matrix, a_k must equal a_q, which is then counted
+ * once. NULL: all d_head dimensions are kept.
  */
 typedef struct {
     int d_qk, d_v;
-    /* [d_head][d_qk]; with kvd_dims.rebuild a_q is NULL, a_k [heads * d_head][d_qk]. */
+    /* [d_head][d_qk]. With kvd_dims.rebuild, a_q is NULL and a_k is [heads * d_head][d_qk]. */
     float *a_q, *a_k;
-    /* [d_qk][d_head] Rebuilds keys if kvd_dims.rebuild; else NULL. */
+    /* [d_qk][d_head] Rebuilds keys if kvd_dims.rebuild is set, otherwise NULL. */
     float *b_k;
-    /* [d_head][d_v]; with kvd_dims.rebuild [heads * d_head][d_v]. */
+    /* [d_head][d_v]. With kvd_dims.rebuild, [heads * d_head][d_v]. */
     float *a_v;
     /* [d_v][d_head] Projects the attention output back. */
     float *b_v;
@@ -38,8 +38,8 @@ typedef struct kvd_dims {
     kvd_pair pair[2];
     int n_layers, n_kv_heads, d_head;
     /*
-     * True if keys are rebuilt before RoPE (Palu): k' = k_pre A_k, read as RoPE(k' B_k), shared by
-     * `heads` adjacent KV heads.
+     * True if keys are rebuilt before RoPE (Palu): k' = k_pre A_k is stored and read as RoPE(k'
+     * B_k). `heads` adjacent KV heads then share k'.
      */
     bool rebuild;
     int heads;
@@ -48,15 +48,15 @@ typedef struct kvd_dims {
 } kvd_dims;
 
 /*
- * Method with own projections, from calibration text or a file. `make` receives a zeroed *d,
- * released with kvd_dims_release.
+ * Method with its own projections, from calibration text or a file. `make` gets a zeroed *d, which
+ * is released with kvd_dims_release.
  */
 typedef struct {
     kvd_method_info info; /* must be the first member */
     /* Returns true if the method needs squared gradients (--fisher). NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
     /*
-     * Returns true if random projections (setup.drawn) get widths from pairs `sigma` in
+     * Returns true if random projections (setup.drawn) take their widths from pairs `sigma` in
      * setup.spectrum. NULL: never.
      */
     bool (*reads_sigma)(const kvd_parameter_values *v);
@@ -69,9 +69,9 @@ extern const kvd_dims_maker kvd_dims_palu, kvd_dims_projected;
 /* Prompt queries and cached keys of a KV head, for kvd_channels_method.prune. */
 typedef struct {
     int layer, kv_head;
-    /* Query heads of the KV head; channels of a key. */
+    /* Number of query heads per KV head, and of channels of a key. */
     size_t group, d;
-    /* Number of prompt tokens; floats from one token's queries to the next. */
+    /* Number of prompt tokens, and floats from one token's queries to the next token's. */
     size_t n_q, ldq;
     /* Queries after RoPE, [n_q][group][d]. */
     const float *q;
@@ -85,8 +85,8 @@ typedef struct {
     size_t n, d;
     const float *x;
     /*
-     * More rows if `stacks`. Keys: queries of n_q tokens, ldq floats apart, [group][d]. Values:
-     * moment [d][d] of W_O rows. Otherwise 0 and NULL.
+     * More rows, only if `stacks` is set. For keys: queries of n_q tokens, ldq floats apart,
+     * [group][d]. For values: moment [d][d] of the rows of W_O. Otherwise 0 and NULL.
      */
     size_t n_q, group, ldq;
     const float *q;
@@ -95,16 +95,16 @@ typedef struct {
 typedef struct {
     kvd_method_info info; /* must be the first member */
     /*
-     * keep[i]: 1 stores key channel i, 0 prunes it. *newest: newest tokens that keep all channels.
-     * Thread-safe; NULL if the method projects.
+     * Sets keep[i] to 1 to store key channel i, 0 to prune it. *newest is the number of newest
+     * tokens that keep all channels. Thread-safe. NULL if the method projects.
      */
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
     /*
-     * width: columns of A; NULL: kvd_plan.widths. project (thread-safe): A [d][width] from prompt
-     * rows of K or V; NULL: `shared`.
-     * Rows are stored as x A, read as (x A) A^T; KVD_LEVEL_LOW stores fewer columns. Both NULL: the
-     * method prunes.
+     * width returns the columns of A. NULL: those of kvd_plan.widths. project (thread-safe)
+     * computes A [d][width] from prompt rows of K or V. NULL: `shared` is set. Rows are stored as x
+     * A and read as (x A) A^T, with fewer columns at KVD_LEVEL_LOW. Both are NULL if the method
+     * prunes.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
@@ -114,8 +114,8 @@ typedef struct {
     bool shared;
 } kvd_channels_method;
 /*
- * think and strawman are methods of their own; online=1 and explicit=1 add the last two to a method
- * such as zack.
+ * think and strawman are methods of their own. online=1 and explicit=1 add the last two to another
+ * method, such as zack.
  */
 extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
     kvd_channels_explicit;
@@ -128,7 +128,7 @@ double *kvd_channels_moments(const kvd_checkpoint *c, kvd_err *err);
 
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Rotations in the spectrum file for Q-K (such as qk) and V (such as vw). */
+    /* Names of the rotations for Q-K (such as qk) and V (such as vw) in the spectrum file. */
     kvd_pair pair[2];
     /* True if every head keeps the same number of dimensions. */
     bool one_p;
@@ -140,16 +140,16 @@ extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_
     kvd_dims_fisher, kvd_dims_matryoshka;
 
 /*
- * Keeps *w leading columns of each KV head's rotation. Fails if rotations are missing, per query
- * head, before RoPE or not finite, or layers differ.
+ * Keeps *w leading columns of each KV head's rotation. Fails if rotations are missing, not finite,
+ * per query head or before RoPE, or if layers differ.
  */
 int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);
 void kvd_dims_release(kvd_dims *d);
 
 /*
- * As kvd_dims_build for one head and side (0: Q-K, 1: V) of `width` in 1 .. d_head; others keep
- * d_head.
+ * Like kvd_dims_build, but only one head and side (0: Q-K, 1: V) gets `width` dimensions, 1 ..
+ * d_head. The others keep all.
  */
 int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                  int kv_head, int side, int width, kvd_err *err);
@@ -162,15 +162,18 @@ void kvd_dims_leave(kvd_dims *d, int side);
 /* Removes the projections of the first `first` and last `last` layers. */
 void kvd_dims_leave_layers(kvd_dims *d, int first, int last);
 
-/* Fails if *d has another shape than the model, or attention is latent (key = value). */
+/*
+ * Fails if *d has another shape than the model, or if the model's attention is latent (key =
+ * value).
+ */
 int kvd_dims_fits(const kvd_dims *d, const kvd_config *c, kvd_err *err);
 
-/* *w must have the same shape as *d. */
+/* Writes the numbers of kept dimensions to *w, which must have the shape of *d. */
 void kvd_dims_widths(const kvd_dims *d, kvd_widths *w);
 
 /*
- * Sets widths to round((1 - p) d_head), at least 1; p: removed fraction. Returns -1 unless 0 <= p <
- * 1.
+ * Sets all widths to round((1 - p) d_head), at least 1, where p is the removed fraction. Returns -1
+ * unless 0 <= p < 1.
  */
 int kvd_widths_uniform(kvd_widths *w, double p);
 

@@ -37,7 +37,7 @@ typedef struct {
     double share;
 } target;
 
-/* qsort order: smallest rounding loss first, as in the public code. */
+/* Compares for qsort: smallest rounding loss first, as in the public code. */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -54,7 +54,10 @@ static size_t largest(const target *t, size_t n)
     return best;
 }
 
-/* Divides `total` by information [n] into ranks of 1 to `wide`; n <= total <= n * wide. */
+/*
+ * Divides `total` into n ranks of 1 to `wide`, in proportion to `information`. n <= total <= n *
+ * wide.
+ */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
 {
@@ -80,7 +83,7 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
                 t[i].rank++;
                 used++;
             }
-    /* No rank may be 0: the matrix with the largest rank gives 1. */
+    /* No rank may be 0, so the matrix with the largest rank gives 1. */
     for (size_t i = 0; i < n; i++)
         if (t[i].rank == 0) {
             t[largest(t, n)].rank--;
@@ -93,8 +96,8 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
 }
 
 /*
- * Writes singular values [wide] and vectors [wide][wide] (columns), largest first, of n calibration
- * tokens of `heads` heads from `first` on.
+ * Writes singular values [wide] and vectors [wide][wide] (columns), largest first. Input: n
+ * calibration tokens of `heads` heads, beginning with head `first`.
  */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
@@ -123,8 +126,8 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
 }
 
 /*
- * Returns the rank of ZACK Eq. 6: the singular values left out sum to at most fraction r. tail[i]:
- * fraction from index i on.
+ * Returns the rank of ZACK Eq. 6: singular values left out sum to at most fraction r. tail[i] is
+ * the fraction from index i on.
  */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
@@ -167,7 +170,8 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
 }
 
 /*
- * Writes ranks by ZACK Eq. 6 at the smallest removal rate whose ranks sum to at most `most` >= n.
+ * Writes ranks by ZACK Eq. 6, with the smallest removal rate at which their sum is at most `most`.
+ * most >= n.
  */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
@@ -248,8 +252,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates *a [wide][r], columns of `basis` from `from` on (cyclic), and *b [r][d], the transpose
- * of head h's rows.
+ * Allocates *a [wide][r], columns of `basis` from `from` on (cyclic), and *b [r][d], transposed
+ * rows of head h.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)

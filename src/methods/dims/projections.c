@@ -10,8 +10,8 @@
 #include "methods/dims/dims.h"
 
 /*
- * Method zack (ZACK, sections 3 and 5): rotates Q-K by queries stacked on keys after RoPE, V by
- * values stacked on W_O, per KV head (reading Z-1 in docs/readings.md).
+ * Method zack (ZACK, sections 3 and 5): rotations per KV head. Q-K: from queries stacked on keys
+ * after RoPE. V: from values stacked on W_O. See reading Z-1 in docs/readings.md.
  */
 const kvd_dims_method kvd_dims_zack = {
     .info =
@@ -51,8 +51,8 @@ const kvd_dims_method kvd_dims_uniform = {
 
 /*
  * Method balanced: minimises the expected squared error of q.k and P V W_O at given widths
- * (docs/methods.md), by singular value decompositions of Cq^{1/2} Ck^{1/2} and Cv^{1/2} (W_O
- * W_O^T)^{1/2}; Cq, Ck, Cv: second moments of queries, keys, values.
+ * (docs/methods.md). Uses singular value decompositions of Cq^{1/2} Ck^{1/2} and Cv^{1/2} (W_O
+ * W_O^T)^{1/2}, where Cq, Ck, Cv are second moments of queries, keys and values.
  */
 const kvd_dims_method kvd_dims_balanced = {
     .info =
@@ -65,9 +65,9 @@ const kvd_dims_method kvd_dims_balanced = {
 };
 
 /*
- * Method fisher: changes the model's predictions least, to second order, by singular value
- * decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. C: second moments of queries q and
- * attention outputs o; G: of the loss gradients, with targets drawn from predictions.
+ * Method fisher: changes the model's predictions least, to second order. Uses singular value
+ * decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. C are second moments of queries q and
+ * attention outputs o, G those of the loss gradients, with targets drawn from predictions.
  */
 const kvd_dims_method kvd_dims_fisher = {
     .info =
@@ -111,8 +111,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"p", 0, 0.8, false, NULL, 0, 0};
 
 /*
- * Returns columns 0 .. cols-1 as float32 [rows][cols]; `transposed`: [cols][rows]. On failure
- * returns NULL and fills *err.
+ * Returns columns 0 .. cols-1 as float32 [rows][cols], or [cols][rows] if `transposed`. Returns
+ * NULL on failure.
  */
 static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
                    kvd_err *err)

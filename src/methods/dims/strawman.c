@@ -43,8 +43,8 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 }
 
 /*
- * Replaces a short prompt's undetermined eigenvectors (rounding noise) by orthonormalised unit
- * vectors. Scratch: spare [2][d].
+ * Replaces eigenvectors that a short prompt leaves undetermined (rounding noise) by orthonormalised
+ * unit vectors. spare [2][d] is scratch memory.
  */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {

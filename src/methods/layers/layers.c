@@ -111,7 +111,7 @@ const kvd_layers_method kvd_layers_minicache = {
 /*
  * Method xkv: adjacent layers share singular vectors (Chang et al. 2025, "xKV: Cross-Layer SVD for
  * KV-Cache Compression", section 3). Keys before RoPE of `layers` layers, [n][layers * heads * d],
- * become their best approximation of rank `rank_k`; values likewise with `rank_v`.
+ * become their best approximation of rank `rank_k`. Values become that of rank `rank_v`.
  */
 
 enum { LAYERS, RANK_K, RANK_V };
@@ -131,8 +131,7 @@ static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int lay
 }
 
 /*
- * Copies all layers of the group to w [n][n_layers * heads * d]; `back` copies from w to the
- * layers.
+ * Copies all layers of the group to w [n][n_layers * heads * d], or from w to the layers if `back`.
  */
 static void gather(const kvd_layers_block *b, double *w, bool back)
 {
@@ -147,8 +146,8 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
 }
 
 /*
- * Replaces the group's rows X by X V V^T (V: r leading eigenvectors of X^T X) or U U^T X (U: of X
- * X^T), whichever matrix is smaller.
+ * Replaces the group's rows X by X V V^T (V: r leading eigenvectors of X^T X), or by U U^T X (U:
+ * those of X X^T) if this matrix is smaller.
  */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * The layers axis: methods that store K and V of several layers as one, after a prompt's last
- * layer; later tokens stay separate.
+ * Interface of methods that store K and V of several layers as one, once a prompt has passed the
+ * last of them. Later tokens stay separate.
  */
 #ifndef KVD_METHODS_LAYERS_LAYERS_H
 #define KVD_METHODS_LAYERS_LAYERS_H
@@ -11,7 +11,7 @@
 typedef struct {
     kvd_side side;
     int first_layer, n_layers;
-    /* Prompt tokens, KV heads, dimensions of a head. */
+    /* Number of prompt tokens, of KV heads and of dimensions per head. */
     size_t n, heads, d;
     /* n_layers pointers to [n][heads][d], overwritten by `merge`. */
     float *const *x;
@@ -26,14 +26,14 @@ typedef struct {
 typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
-    /* True if `merge` expects keys before RoPE; the caller then rotates the merged keys. */
+    /* True if `merge` expects keys before RoPE. The caller then applies RoPE to merged keys. */
     bool keys_before_rope;
     /*
-     * Fails for invalid parameters or layers that cannot be grouped. Called before `group`; may be
+     * Fails for invalid parameters or layers that cannot be grouped. Called before `group`. May be
      * NULL.
      */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
-    /* Returns the layers in the group that begins at `layer`; 1: not merged. */
+    /* Returns the number of layers in the group that begins at `layer`, 1 if it is not merged. */
     int (*group)(const kvd_parameter_values *v, const kvd_config *c, int layer);
     int (*merge)(const kvd_parameter_values *v, const kvd_layers_block *b, kvd_layers_count *count,
                  kvd_err *err);
@@ -42,7 +42,7 @@ struct kvd_layers_method {
 extern const kvd_layers_method kvd_layers_minicache, kvd_layers_xkv;
 
 /*
- * Sets `*rank` of K or V for n prompt tokens, `wide` elements each. Fails for invalid parameters.
+ * Sets *rank of K or V for n prompt tokens of `wide` elements each. Fails for invalid parameters.
  */
 int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t wide, size_t *rank,
                  kvd_err *err);

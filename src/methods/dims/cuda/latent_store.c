@@ -27,8 +27,8 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
 }
 
 /*
- * Fills host tables: head, one per KV head; run, page offset of every 8 latent elements; source,
- * their offset in the copied array (s->wide).
+ * Fills host tables: `head` per KV head, `run` (page offset of every 8 latent elements) and
+ * `source` (offset of these in a new token's latents, if s->wide).
  */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
@@ -193,8 +193,8 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 }
 
 /*
- * Fills the codes in page order, adds to c->sink_bits and c->token_bits and returns the bits of a
- * token.
+ * Fills the codes in page order and returns the bits of a token. Adds to c->sink_bits and
+ * c->token_bits.
  */
 static int32_t fill_codes(kvd_latent_codes *c, int l, const kvd_allot_tables *t,
                           const kvd_dims *dims, kvd_latent_code *to)

@@ -10,7 +10,7 @@
 #include "methods/dims/cuda/latents.h"
 
 /*
- * Latents of one layer; index [2]: 0 is K, 1 is V. Set rank and matrix before
+ * Latents of one layer. Index [2]: 0 is K, 1 is V. Set rank and matrix before
  * kvd_latent_store_init, up and applies_rope before the first launch.
  */
 typedef struct {
@@ -20,7 +20,7 @@ typedef struct {
     int *matrix[2];
     const void *up;
     bool applies_rope;
-    /* Elements of a page of latents; element offset of the layer's first page in the pool. */
+    /* Elements of a page of latents, and element offset of the layer's first page in the pool. */
     size_t page, at;
     int first_run, n_runs, max_rank;
     /* Elements per token: sum of all ranks, K and V. */
@@ -50,7 +50,7 @@ typedef struct {
     uint16_t *pool;
     /* Bytes of a page in all layers (one_layer: the largest). */
     size_t page_bytes;
-    /* Bytes of a token in all layers: of the first n_sink tokens, and of later ones. */
+    /* Bytes that a token takes in all layers: one of the first n_sink tokens, and a later one. */
     double sink_bytes, token_bytes;
     uint32_t n_sink;
     /* True if each slot has its own projections. */
@@ -58,7 +58,7 @@ typedef struct {
     size_t matrix_slot; /* elements of a slot's projection matrices */
     uint32_t *tokens;   /* [n_slots] */
     size_t n_slots, slot_bytes;
-    /* Bytes of all slots, including just finished requests. */
+    /* Bytes of all slots, including those of requests that have just finished. */
     double held;
 } kvd_latent_store;
 
@@ -85,11 +85,11 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);
 
 typedef struct {
     int32_t n, words;          /* numbers of a token; 32-bit words of its code */
-    size_t code, store, exact; /* offsets of the layer in arrays of kvd_latent_codes */
+    size_t code, store, exact; /* offsets of the layer in three arrays of kvd_latent_codes */
 } kvd_latent_codes_layer;
 
 /*
- * Latents coded by method allot; a request's first tokens are uncoded. Pages of `store` hold one
+ * Latents that method allot has coded, except a request's first tokens. Pages of `store` hold one
  * layer.
  */
 typedef struct {
@@ -101,12 +101,12 @@ typedef struct {
     uint32_t *words;
     uint16_t *exact;
     size_t page_bytes, slot_bytes; /* in all layers together */
-    /* Bits of a token in all layers, as the CPU counts them. */
+    /* Bits of a token in all layers, counted like on the CPU. */
     double sink_bits, token_bits;
 } kvd_latent_codes;
 
 /*
- * Makes the tables of method allot; dims: projections of this GPU's KV heads. Call after
+ * Makes the tables of method allot. `dims` has the projections of this GPU's KV heads. Call after
  * kvd_latent_store_init. The caller must free c->layer, also after a failure.
  */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,

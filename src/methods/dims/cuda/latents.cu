@@ -169,7 +169,7 @@ template <int LATER> __device__ __forceinline__ void wait_for_part()
     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
-/* PARTS: B exceeds shared memory and is loaded in parts. */
+/* PARTS is true if B exceeds shared memory and is loaded in parts. */
 template <int W16, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads();
     }
     const int jump = WARPS * static_cast<int>(gridDim.x), steps = rank / 16;
-    /* shared-memory half in use */
+    /* index of the shared-memory half in use */
     int stage = 1;
     if (PARTS) {
         begin_part(matrix, d, rank, 0, b_smem);
@@ -554,7 +554,7 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    /* If B is loaded in parts, all CTAs take equal times, so the grid is one wave. */
+    /* If B is loaded in parts, all CTAs take equally long, so all of them should run at once. */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

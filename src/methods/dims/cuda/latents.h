@@ -24,7 +24,8 @@ extern "C" {
 #endif
 
 /*
- * Element offsets of one KV head in a page of latents and of the cache; index [2]: 0 is K, 1 is V.
+ * Element offsets of one KV head in a page of latents and in a page of the cache. Index [2]: 0 is
+ * K, 1 is V.
  */
 typedef struct {
     int32_t latent[2], page[2];
@@ -52,7 +53,7 @@ static inline int kvd_latent_slices_bad(const kvd_latent_slices *s)
 /* Arguments of kvd_latent_put: stores queries after RoPE, and latents of new tokens in pages. */
 typedef struct {
     kvd_latent_slices s;
-    /* Query heads and their dimension; 0: no queries. */
+    /* Number of query heads and their dimension. 0 heads: there are no queries. */
     int32_t n_heads, d_head;
     /* Device [tokens][n_heads * d_head], rows ld_q elements apart, aligned to 16 bytes. */
     const void *q;
@@ -86,8 +87,8 @@ typedef struct {
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
 /*
- * Largest rank of kvd_latent_restore: pages x = latent B, with RoPE for keys. Rows after the last
- * token become 0 up to a multiple of 8, then undefined.
+ * Largest rank that kvd_latent_restore supports. It writes pages x = latent B, with RoPE for keys.
+ * Rows after the last token become 0 up to a multiple of 8, later ones are undefined.
  */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
@@ -100,7 +101,7 @@ typedef struct {
      * Device [n][max_pages * KVD_PAGE_TOKENS] Row positions; negative: unchanged. NULL: 0, 1, 2 ...
      */
     const int32_t *position;
-    /* Device [n] Slot of each request. NULL: shared matrices. */
+    /* Device [n] Slot of each request. NULL: all requests share matrices. */
     const int32_t *slot;
     size_t matrix_slot;
     /* Device [n_kv_heads] */
@@ -118,8 +119,9 @@ typedef struct {
     const float *cosine, *sine;
     int32_t interleaved;
     /*
-     * For kvd_latent_restore_joint: KV heads share latents. joint: B [rank / 8][n_kv_heads *
-     * d_head][8], instead of `matrix`. joint_latent: page offsets; joint_rank: at least 16.
+     * For kvd_latent_restore_joint, where KV heads share latents. `joint` is B [rank /
+     * 8][n_kv_heads * d_head][8] and replaces `matrix`. joint_latent has page offsets, joint_rank
+     * is at least 16.
      */
     const void *joint[2];
     int32_t joint_latent[2], joint_rank[2];
@@ -156,7 +158,9 @@ cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t 
                                       int32_t n_q8, int32_t n_heads, int32_t d_head, const void *q,
                                       void *rows, cudaStream_t stream);
 
-/* Projection at element `at` of an array: `width` eigenvectors, then zero columns up to `rank`. */
+/*
+ * Projection at element `at` of an array: `width` eigenvectors, then columns of zeros up to `rank`.
+ */
 typedef struct {
     int32_t width, rank, at;
 } kvd_latent_basis;

@@ -58,7 +58,7 @@ __device__ __forceinline__ void arrive_both(uint32_t bar)
                      : "memory");
 }
 
-/* Ring-buffer stage, and phase parity of its barriers. */
+/* Stage of the ring buffer, and phase parity of its barriers. */
 struct place {
     int stage;
     uint32_t parity;
@@ -75,9 +75,9 @@ struct task {
     int b, length, token, side, tile;
 };
 
-/* A cluster's tasks: per 256 tokens, K and V of all pairs of heads. */
+/* Tasks of a cluster of CTAs: K and V of all pairs of heads, for each 256 tokens. */
 struct tasks {
-    /* Next task, its request, and the tasks of earlier requests. */
+    /* Next task, its request, and number of tasks in earlier requests. */
     int number, b, before;
 };
 
@@ -106,7 +106,7 @@ __device__ __forceinline__ size_t page_at(const kvd_latent_restore_args &a, cons
 }
 
 struct barriers {
-    uint32_t full, empty; /* addresses of [STAGES] */
+    uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
 /* Called by one thread. */
@@ -206,7 +206,7 @@ __device__ __forceinline__ void write_page(const kvd_latent_restore_args &a, con
     }
 }
 
-/* Starts the product of N blocks of 16 ranks; nonzero `more` adds to x. */
+/* Starts the product of N blocks of 16 ranks. If `more` is nonzero, adds to x. */
 template <int N>
 __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, uint32_t B,
                                            int more)
@@ -230,7 +230,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
     for (place p = {0, 0}; next_task(a, s, &t);) {
         const int rank = a.joint_rank[t.side],
                   token = t.token + group * KVD_PAGE_TOKENS + 16 * warp;
-        /* Barrier of the stage of the last but one wgmma group. */
+        /* Barrier of the stage that the wgmma group before the latest reads. */
         uint32_t used = 0;
         for (int k = 0; k < rank; k += RANKS, advance(p)) {
             const uint32_t from = smem + (uint32_t)(p.stage * STAGE_BYTES),
@@ -243,8 +243,8 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
             /*
-             * A last stage may have several wgmma groups: waits for all readers of the previous
-             * stage.
+             * The last stage may have several wgmma groups, so waits for all readers of the
+             * previous stage.
              */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();

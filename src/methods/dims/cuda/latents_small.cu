@@ -1,4 +1,7 @@
-/* Kernels on latents: projections from eigenvectors, tokens with fewer columns, codes. */
+/*
+ * Kernels on latents: make projections from eigenvectors, store tokens with fewer columns, code and
+ * decode.
+ */
 #include "methods/dims/cuda/latents.h"
 
 #include "kernels/cuda/mma.cuh"
@@ -7,7 +10,9 @@ namespace
 {
 
 enum { THREADS = 256 };
-/* Smallest eigenvalue of a determined direction, relative to the largest. */
+/*
+ * Smallest eigenvalue, relative to the largest, at which the direction is not just rounding noise.
+ */
 constexpr float KNOWN = 1e-6F;
 
 __device__ __forceinline__ uint16_t bf16_of(float x)
@@ -16,7 +21,8 @@ __device__ __forceinline__ uint16_t bf16_of(float x)
 }
 
 /*
- * One CTA per matrix. left: squared length of each unit vector outside the span of earlier columns.
+ * Runs one CTA per matrix. left: squared length of each unit vector outside the span of earlier
+ * columns.
  */
 __global__ void __launch_bounds__(THREADS)
     complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
@@ -95,7 +101,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the pool offset of a token, in pages of latents. */
+/* Returns the number of the page that holds token t of request b. */
 __device__ __forceinline__ size_t page_of(const kvd_latent_slices &s, int b, int t)
 {
     return static_cast<size_t>(__ldg(s.page_table + b * s.max_pages + t / KVD_PAGE_TOKENS));
@@ -139,7 +145,7 @@ __device__ __forceinline__ uint32_t *words_of(const kvd_latent_code_args &a, int
                static_cast<size_t>(a.words);
 }
 
-/* A CTA codes one token after another; a thread codes one number. */
+/* Each CTA codes one token after another, each thread one number of it. */
 __global__ void __launch_bounds__(THREADS)
     code_tokens(const __grid_constant__ kvd_latent_code_args a)
 {
@@ -188,7 +194,7 @@ __device__ __forceinline__ uint16_t decoded(const kvd_latent_code_args &a, int b
     return bf16_of(c.mean + c.deviation * __ldg(levels_of(a, c) + q));
 }
 
-/* A CTA decodes 8 tokens at a time, in page order. */
+/* Each CTA decodes 8 tokens at a time, in page order. */
 __global__ void __launch_bounds__(THREADS)
     decode_tokens(const __grid_constant__ kvd_latent_code_args a)
 {

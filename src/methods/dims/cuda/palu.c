@@ -23,7 +23,7 @@ typedef struct {
     size_t down[2];
     /* Offsets of B^T of K and V, and of B of K in the fused kernel's order. */
     size_t up, up_pair;
-    /* Offset of the matrices B_v [rank][d_head], not transposed. */
+    /* Offset of the matrices B_v [rank][d_head], which are not transposed. */
     size_t back;
 } kvd_palu_layer;
 
@@ -34,7 +34,7 @@ typedef struct {
     /* Projections of this GPU's KV heads; points to `own`. */
     const kvd_dims *dims;
     kvd_dims own;
-    /* True if the QKV product gives latents; false with norms of K or biases. */
+    /* True if the QKV product gives latents. Norms of K or biases prevent that. */
     bool folded;
     bool fused;
     kvd_latent_codes codes;
@@ -168,7 +168,7 @@ static int make_matrices(kvd_palu *p, kvd_err *err)
     return status;
 }
 
-/* W_K and W_V of each group, [heads * d_head][d_model], become A^T W, stored after W_Q. */
+/* Replaces W_K and W_V of each group, [heads * d_head][d_model], by A^T W, stored after W_Q. */
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {
     kvd_gpu_layer *const to = &p->w->weights.layer[l];
@@ -228,8 +228,8 @@ static int padded(int rank)
 }
 
 /*
- * The fused kernel derives RoPE from two table rows: angles linear in the position, (cosine, sine)
- * of length 1.
+ * Returns true if the fused kernel can derive RoPE from two rows of the tables: angles are linear
+ * in the position, and (cosine, sine) has length 1.
  */
 static bool fuses(const kvd_palu *p)
 {
@@ -252,7 +252,7 @@ static bool fuses(const kvd_palu *p)
     return true;
 }
 
-/* Returns the plan's first member that does not run with palu. */
+/* Returns the name of a method in the plan that does not run with palu, or NULL. */
 static const char *refused_member(const kvd_plan *plan)
 {
     return plan->layers                                  ? plan->layers->info.name
@@ -281,7 +281,10 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Rounds ranks up to multiples of 16. Uncompressed prompts need pages of whole K and V. */
+/*
+ * Rounds ranks up to multiples of 16. If prompts attend uncompressed, pages must hold whole K and
+ * V.
+ */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -404,7 +407,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                             "values of latents", err);
 }
 
-/* Computes latents by separate products, after norms of K or biases. */
+/* Computes latents by separate products, after the norms and biases of K. */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_latent_layer *const l = &p->store.layer[r->layer];
@@ -522,7 +525,10 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                : 0;
 }
 
-/* Fails for chunks and for prompts with steps: uncompressed rows are kept one layer at a time. */
+/*
+ * Fails for chunks of prompts, and for prompts together with decode steps, as uncompressed rows are
+ * kept for one layer at a time.
+ */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     for (size_t i = it->n_steps; m->cache->exact_method && i < it->n_slices; i++)

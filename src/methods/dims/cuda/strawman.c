@@ -1,10 +1,12 @@
 /*
- * Method strawman, online=1 and explicit=1 in the CUDA engine. Phases: compress (Gram matrices,
- * eigenvectors), rotate (projection), restore (K and V of a step).
+ * Method strawman, online=1 and explicit=1 in the CUDA engine. Timed phases: compress (Gram
+ * matrices, eigenvectors), rotate (projection), restore (K and V of a step).
  *
- * strawman: K^T K and V^T V per KV head, equal widths
- * online=1: Q^T Q + K^T K and V^T V + W_O W_O^T, widths of kvd_plan.widths
- * explicit=1: matrices of kvd_plan.widths
+ * strawman: K^T K and V^T V per KV head, equal widths.
+ *
+ * online=1: Q^T Q + K^T K and V^T V + W_O W_O^T, widths of kvd_plan.widths.
+ *
+ * explicit=1: matrices of kvd_plan.widths.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +24,8 @@ static strawman *self_of(kvd_gpu_method *m)
 }
 
 /*
- * Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d]; ld, stride: elements between
- * rows, matrices.
+ * Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d]. `ld` is the number of elements
+ * between rows, `stride` between matrices.
  */
 static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t rows, int count,
                     bool first, float *to, kvd_err *err)
@@ -38,7 +40,7 @@ static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t
         what, err);
 }
 
-/* start: the prompt's first row. */
+/* Makes the Gram matrices of a prompt whose first row is `start`. */
 static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -63,7 +65,10 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
     return 0;
 }
 
-/* Undetermined directions of short prompts are chosen as on the CPU. */
+/*
+ * Computes the projections of a prompt. Directions that a short prompt leaves undetermined are
+ * chosen as on the CPU.
+ */
 static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -83,7 +88,7 @@ static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                : 0;
 }
 
-/* to [tokens][n][wide] = x [tokens][n][d] times a [n][d][wide], per head. */
+/* Multiplies per head: to [tokens][n][wide] = x [tokens][n][d] times a [n][d][wide]. */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
@@ -143,7 +148,7 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Copies new K and V of prompts, and Q if Gram matrices include Q^T Q. */
+/* Copies new K and V of prompts, and also Q if Gram matrices include Q^T Q. */
 static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_slices *at,
                   kvd_err *err)
 {
@@ -163,7 +168,7 @@ static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_s
                : 0;
 }
 
-/* Prompts attend to unprojected K and V, so projection follows attention. */
+/* Projects after attention, as prompts attend to unprojected K and V. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     strawman *const s = self_of(m);
@@ -305,7 +310,10 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/* Counts as methods/entries.c: kept dimensions, and the request's matrices. */
+/*
+ * Returns a slot's bits as on the CPU (methods/entries.c): kept dimensions, and the request's
+ * matrices.
+ */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)(const void *)m;

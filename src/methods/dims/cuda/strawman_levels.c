@@ -1,4 +1,7 @@
-/* Tokens of different widths (important and other) in caches with projected and rebuilt rows. */
+/*
+ * Stores important prompt tokens with more columns than others, in caches with projected and
+ * rebuilt rows.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +30,10 @@ static int first_of(const kvd_strawman *s, int layer)
     return together ? layer - layer % together : layer;
 }
 
-/* Sets low [n_layers][n], columns of less important tokens, and the bytes that each saves. */
+/*
+ * Sets low [n_layers][n], the columns that less important tokens keep, and the bytes that each such
+ * token saves.
+ */
 static void describe(const kvd_strawman *s, kvd_latent_basis *low, double *saved)
 {
     const int kv = s->method.cache->share->n_kv_heads;
@@ -90,7 +96,10 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err)
     return 0;
 }
 
-/* Timing runs without `overlap` set the less important tokens from prompt lengths. */
+/*
+ * Sets the numbers of less important tokens. In timing runs without `overlap` they follow from
+ * prompt lengths.
+ */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err)
 {
     kvd_strawman_levels *const v = &s->levels;

@@ -4,23 +4,23 @@
 #include "methods/dims/cuda/latent_store.h"
 
 /*
- * Importance of prompt tokens: "other" tokens store only the columns of kvd_plan.widths_low. Device
- * arrays.
+ * Importance of prompt tokens. Less important ones ("other" tokens) store only the columns of
+ * kvd_plan.widths_low. Device arrays.
  */
 typedef struct {
     /* [n_layers][n] Columns of other tokens. NULL: all tokens are equal. */
     kvd_latent_basis *low;
-    /* [slots][n_layers] Number of other tokens, device and pinned. */
+    /* [slots][n_layers] Number of other (less important) tokens, in device and pinned memory. */
     int32_t *n_low, *host_low;
     size_t n_slots;
     /* Outputs and scratch memory of kvd_zdc_choose. */
     float *lse, *value;
-    float *sum; /* as in kvd_zdc_choose_by_all */
+    float *sum; /* argument of kvd_zdc_choose_by_all */
     uint8_t *level;
     int32_t *place;
-    /* Host [n_layers]: bytes that an other token saves. */
+    /* Host [n_layers]: bytes that each other (less important) token saves. */
     double *saved;
-    /* Bytes that other tokens of all slots save. */
+    /* Bytes that other (less important) tokens of all slots save. */
     double less;
 } kvd_strawman_levels;
 
@@ -28,15 +28,15 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_latent_store store;
     kvd_gpu_worker *w;
-    /* KV heads times 2 (K and V); largest rank, a multiple of 16. */
+    /* Number of KV heads times 2 (K and V), and largest rank, a multiple of 16. */
     int n, wide;
     /* True if slots have no matrices but share kvd_plan.widths. */
     bool shared;
     /* Device [n_layers][n]: projections of a layer. */
     kvd_latent_basis *basis;
-    /* [n_layers] Offset of a layer's matrices in a slot; elements of a slot. */
+    /* [n_layers] Offset of a layer's matrices in a slot's, and number of elements of a slot. */
     size_t *layer_at, each;
-    /* Elements without padding: a slot's matrices; a token in all layers. */
+    /* Elements without padding: of a slot's matrices, and of a token in all layers. */
     size_t matrix_kept, token_kept;
     /* Device [slots][n_layers]: projections of all heads, K first. */
     uint16_t *matrix;
@@ -67,12 +67,12 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
 /* Allocates what does not depend on slots, and s->method.lse. */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
-/* Must be called before each iteration. */
+/* Prepares an iteration. Must be called before each. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
-/* Must be called after the attention of the prompts. */
+/* Chooses important tokens. Must be called after the attention of the prompts. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
-/* Must be called after each iteration, before kvd_latent_store_note. */
+/* Updates the byte counts. Must be called after each iteration, before kvd_latent_store_note. */
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
 /* Returns the elements that less important tokens save, over all layers. */
 double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot);

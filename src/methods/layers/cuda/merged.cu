@@ -8,7 +8,7 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-/* Marks unmerged vectors: the word of their two norms holds -1 and -1 in bf16. */
+/* Marks unmerged vectors: the 32-bit word of two bf16 norms is then -1 and -1. */
 constexpr uint32_t APART = 0xbf80bf80u;
 
 __device__ __forceinline__ size_t page_elements(const kvd_merged_args &a)
@@ -22,8 +22,8 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
 }
 
 /*
- * Returns 64 tokens' norms of vector v (K of head v / 2; V if v is odd), a word per token for both
- * layers.
+ * Returns norms of vector v for 64 tokens, one word per token for both layers. v is K of head v /
+ * 2, or V if v is odd.
  */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
@@ -42,8 +42,8 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 }
 
 /*
- * Eight tokens of vector v of request b. Lane l: token l % 8, runs l / 8, l / 8 + 4, ... of 8
- * numbers.
+ * Eight tokens of vector v of request b. Lane l has token l % 8, and of its vector runs l / 8, l /
+ * 8 + 4, ... of 8 numbers.
  */
 struct octet {
     /* page number; pool index of the lane's first number */
@@ -62,7 +62,7 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
     return {page, at, 8 * o + lane % 8, lane, a.d_head / 8};
 }
 
-/* Calls f with the pool index of each of the lane's runs of 8 numbers. */
+/* Calls f with the pool index of each run of 8 numbers that the lane has. */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
     size_t at = o.at;
@@ -134,7 +134,10 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Weights of spherical interpolation. For zero or opposite vectors, one is taken unchanged. */
+/*
+ * Weights of spherical interpolation. If vectors are zero or opposite, one of them is taken
+ * unchanged.
+ */
 struct factors {
     double from, to;
 };
@@ -152,7 +155,7 @@ __device__ __forceinline__ factors factors_of(const measured &m, double t)
     return f;
 }
 
-/* Writes the interpolated direction as the common one of both layers. */
+/* Writes the interpolated direction, which both layers share. */
 __device__ void share_direction(const kvd_merged_args &a, const octet &o, const measured &m,
                                 double t)
 {
@@ -213,7 +216,10 @@ __device__ __forceinline__ uint4 times(uint4 x, float length)
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* Restores decode steps, 8 numbers per thread. Later rows become zero, up to a multiple of 8. */
+/*
+ * Restores K and V for decode steps, 8 numbers per thread. Rows after the last token become zero,
+ * up to a multiple of 8.
+ */
 template <bool SECOND>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_merged_args a)
 {
@@ -286,7 +292,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* others: CTAs in the grid's other dimensions. */
+/* Returns the grid's size in x. `others` is the number of CTAs in its other dimensions. */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -21,48 +21,49 @@
 extern "C" {
 #endif
 
-/* Requests of a batch and stored pages of one or two layers; device memory. */
+/* Requests of a batch, and stored pages of one or two layers. Pointers are to device memory. */
 typedef struct {
     int32_t n, max_pages, n_sms;
-    int32_t n_kv_heads, d_head; /* d_head: numbers of K (and of V) per KV head */
-    /* [n] Number of cached tokens, including new ones, and slot of each request. */
+    int32_t n_kv_heads, d_head; /* d_head is the number of elements of K (and of V) per KV head */
+    /* [n] Number of cached tokens with new ones, and slot, of each request. */
     const int32_t *kv_len, *slot;
     const int32_t *page_table; /* [n][max_pages] */
     /* bf16 pages that attention reads. */
     uint16_t *rows;
     /*
-     * Pages like `rows`. first: common directions and the first layer's unmerged vectors; second:
-     * the second layer's vectors.
+     * Pages like `rows`. `first` holds common directions and unmerged vectors of the first layer,
+     * `second` vectors of the second layer.
      */
     uint16_t *first, *second;
     /*
-     * [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] Vector lengths in the two layers, K then V per KV
-     * head. Negative: unmerged.
+     * [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] Vector lengths in the two layers, K then V of each
+     * KV head. Negative: unmerged.
      */
     uint16_t *length;
 } kvd_merged_args;
 
 cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
 /*
- * Angles between prompt vectors in `first` and `rows`. Device range [n][2][2], K and V: inverted
- * bits of the smallest angle (float32 radians, for atomic maxima), bits of the largest.
+ * Measures angles between prompt vectors in `first` and `rows`. Device range [n][2][2], for K and
+ * V: inverted bits of the smallest angle (float32 radians, for atomic maxima), and bits of the
+ * largest.
  */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
 /*
  * Merges prompts by spherical interpolation from `first` (t = 0) to `rows` (t = 1), except angles
- * in the upper fraction `gamma`; device apart [slots] counts these.
+ * in the upper fraction `gamma`. Device apart [slots] counts unmerged vectors.
  */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /*
- * Restores decode steps to `rows`, for the second or first layer. Newest tokens must be in `first`
- * or `second`, marked unmerged.
+ * Writes to `rows` what decode steps read, for the second or first layer. The newest tokens must be
+ * in `first` or `second`, marked unmerged.
  */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
 /*
- * Copies each request's tokens from index prompt[b] on to `rows`; prompt [n] is in device memory.
- * Later rows become 0 up to a multiple of 8.
+ * Copies each request's tokens from index prompt[b] on to `rows`. prompt [n] is in device memory.
+ * Rows after the last token become 0 up to a multiple of 8.
  */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
@@ -83,10 +84,10 @@ cudaError_t kvd_merged_leading(const float *vectors, int32_t m, int32_t width, i
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* Request in each slot, for methods that merge the layers of prompts. */
+/* Request in each slot, for methods that merge layers when a prompt ends. */
 typedef struct {
     struct kvd_merged_slot {
-        size_t tokens; /* 0: no request */
+        size_t tokens; /* 0 if the slot has no request */
         size_t prompt;
     } * slot;
     size_t n;
@@ -96,13 +97,13 @@ typedef struct {
 int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
 /*
- * Sets the lengths of prompts; in timing runs, unprocessed tokens count as prompt. Returns true if
- * a slot's prompt changed.
+ * Sets the lengths of prompts. In timing runs, tokens that were never processed count as prompt.
+ * Returns true if a slot's prompt changed.
  */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
 /* Updates the slots' tokens and s->held (by m->bits) after an iteration. */
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it);
-/* Returns device memory filled with random numbers, for timing. Returns NULL on failure. */
+/* Returns device memory filled with random numbers, for timing, or NULL on failure. */
 uint16_t *kvd_merged_pool(kvd_device_memory *memory, size_t elements, float deviation,
                           cudaStream_t stream, kvd_err *err);
 #endif

@@ -15,7 +15,7 @@ enum { T = 1, GAMMA /* indices in the parameter table of layers.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /* [n_layers] First layer of the pair; -1: not merged. */
+    /* [n_layers] First layer of each layer's pair, or -1 if the layer is not merged. */
     int *first;
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: first and last merged layer */
@@ -90,7 +90,7 @@ static size_t page_elements(const merged *k)
     return (size_t)k->method.cache->layer[0].map.page_elements;
 }
 
-/* Returns the vectors of a token in a layer, K and V. */
+/* Returns the number of vectors of a token in a layer, K and V. */
 static size_t vectors(const merged *k)
 {
     return 2 * (size_t)k->method.cache->share->n_kv_heads;
@@ -185,7 +185,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Counts as the CPU method does (minicache_merge in layers.c). */
+/* Returns a slot's bits, counted like minicache_merge in layers.c. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);

@@ -18,7 +18,7 @@ static const char what[] = "decomposition of layers";
 typedef struct {
     int first, n;
     size_t wide;    /* elements of K or V of a token, in all layers of the group */
-    size_t rank[2]; /* largest rank, rounded up to a multiple of 16 */
+    size_t rank[2]; /* largest rank of K and V, rounded up to a multiple of 16 */
     uint16_t *latents;
     /* Element offset of the group's basis [2][wide][rank] in a slot. */
     size_t basis_at;
@@ -29,7 +29,7 @@ typedef struct {
     kvd_gpu_worker *w;
     layer_group *group;
     int n_groups;
-    int *group_of; /* [n_layers] group of each layer; -1: none */
+    int *group_of; /* [n_layers] group of each layer, or -1 */
     bool *skips;   /* [n_layers] */
     int begin;
     /* Largest width, largest sum of ranks of K and V, and largest rank of all groups. */
@@ -39,7 +39,7 @@ typedef struct {
     int32_t *run;          /* for each group, kvd_latent_put_args.run */
     uint16_t *basis;       /* device [slots][basis_slot] */
     size_t basis_slot;
-    /* Prompt rows of a group [max_tokens][wide]; latents [max_tokens][ranks]. */
+    /* Prompt rows of a group [max_tokens][wide], and their latents [max_tokens][ranks]. */
     uint16_t *x[2], *latent;
     float *gram, *value;
     const kvd_cusolver *lib;
@@ -50,7 +50,7 @@ typedef struct {
     int *info;
     int *host_info; /* pinned [max_slices][n_groups][2] */
     size_t prompts; /* number of prompts in the iteration */
-    /* [slots + 1] Prompt tokens, device and pinned; padding: 0. */
+    /* [slots + 1] Number of prompt tokens, device and pinned. The last is for padding and 0. */
     int32_t *prompt, *host_prompt;
     /* Device [max_slices]: prompt tokens of decode steps' requests. */
     int32_t *steps;
@@ -68,7 +68,7 @@ static int solved(cusolverStatus_t s, kvd_err *err)
     return s == CUSOLVER_STATUS_SUCCESS ? 0 : kvd_fail(err, "%s: cuSOLVER status %d", what, (int)s);
 }
 
-/* Returns the elements of K or V of a token in a layer. */
+/* Returns the number of elements of K or V of a token in a layer. */
 static size_t row_of(const xkv *k)
 {
     return (size_t)k->method.cache->config->n_kv_heads * (size_t)k->method.cache->config->d_head;
@@ -78,7 +78,7 @@ static size_t rank_of(const xkv *k, const layer_group *g, int side, size_t n)
 {
     kvd_err err;
     size_t rank;
-    /* Cannot fail: parameters were checked before. */
+    /* Cannot fail, as the parameters were checked before. */
     (void)kvd_xkv_rank(&k->method.plan->layers_values, (kvd_side)side, n, g->wide, &rank, &err);
     return rank;
 }
@@ -305,7 +305,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Counts as the CPU method does (xkv_merge in layers.c). */
+/* Returns a slot's bits, counted like xkv_merge in layers.c. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
