@@ -151,8 +151,8 @@ void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /* Returns a layer's attention-sink logits on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
 /*
- * For methods: stores new K and V. Those of decode steps go to pages of `pool` that table
- * [steps][max_pages] lists.
+ * For methods: stores new K and V. Decode steps use pages of `pool` that table [steps][max_pages]
+ * lists.
  */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);

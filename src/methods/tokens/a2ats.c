@@ -36,7 +36,7 @@ typedef struct {
     size_t size, d;
     /* [n_layers][n_kv_heads][d][d] Cholesky factors L of the queries' second moments */
     float *factor;
-    /* [n_layers][n_kv_heads][size][d] centroids times L, the space of the k-means. */
+    /* [n_layers][n_kv_heads][size][d] Centroids times L, in the space of the k-means. */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;
@@ -50,7 +50,7 @@ static void close(void *self)
     free(x);
 }
 
-/* Applies RoPE to x [d] by `positions`, perhaps negative. Scratch: table [d]. */
+/* Applies RoPE to x [d] by `positions`, which may be negative. table [d] is scratch memory. */
 static void turn(const kvd_config *c, int layer, double positions, float *table, float *x)
 {
     const size_t half = (size_t)c->d_head / 2;
@@ -109,7 +109,7 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
                 1.0f, k, (blasint)x->d, factor, (blasint)x->d, 0.0f, y, (blasint)x->d);
 }
 
-/* Runs k-means on y [n][d] = k L, with keys k [n][d]. */
+/* Runs k-means on y [n][d] = k L, where k [n][d] are keys. */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)
 {

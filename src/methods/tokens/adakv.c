@@ -1,7 +1,7 @@
 /*
  * Method adakv: snapkv with one token budget per layer (Ada-KV, Feng et al. 2024, arXiv 2407.11550,
- * section 3 and Algorithm 1). Fraction `alpha` goes to each head's largest scores, the rest to the
- * largest remaining scores of all heads.
+ * section 3 and Algorithm 1). The fraction `alpha` goes to each head's largest scores, the rest to
+ * the largest remaining scores of all heads.
  */
 #include <stdlib.h>
 
@@ -19,8 +19,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 /*
- * Each head keeps at least `floor` of its `old` tokens. Overwrites `score` and `all`, both
- * [n_heads][old].
+ * Chooses `budget` tokens over all heads, at least `floor` of each head's `old` tokens. Overwrites
+ * `score` and `all`, both [n_heads][old].
  */
 static int choose(double *score, size_t n_heads, size_t old, size_t budget, size_t floor,
                   uint8_t *all, uint8_t *const *level, kvd_err *err)

@@ -23,8 +23,8 @@ static size_t history_of(const kvd_tokens_shaped *a)
 }
 
 /*
- * The state has attention probabilities [n][history]; the query at position t writes column t %
- * history.
+ * Returns the bytes of attention probabilities [n][history]. The query at position t writes column
+ * t % history.
  */
 static size_t state_bytes(const void *self, size_t n)
 {

@@ -1,7 +1,7 @@
 /*
- * Method cake: larger token budgets for layers with more spread and more variable attention (CAKE,
- * Qin et al. 2025, arXiv 2503.12491, section 4, and its code). A [window][n]: probabilities from
- * the prompt's last `window` tokens. Per layer:
+ * Method cake: gives larger token budgets to layers with more spread and more variable attention
+ * (CAKE, Qin et al. 2025, arXiv 2503.12491, section 4, and its code). A [window][n] are
+ * probabilities from the prompt's last `window` tokens. Per layer:
  *
  *     H = - sum of A log A,   V = sum over tokens of the variance of A over rows,
  *     budget of a layer ~ H^(1/tau1) V^(1/tau2),   score of a token = mean + gamma variance of A.
@@ -49,8 +49,8 @@ static size_t observed(const void *self, size_t n)
 }
 
 /*
- * Adds a query head's attention entropy to *h, variance to *v and token scores to score [old];
- * other arrays are scratch.
+ * Adds one query head's attention entropy to *h, variance to *v and token scores to score [old].
+ * The other arrays are scratch memory.
  */
 static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
@@ -100,7 +100,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/* Divides `total` tokens (negative: removes) equally among n budgets. */
+/* Divides `total` tokens equally among n budgets, or removes as many if negative. */
 static void spread(long *budget, int n, long total, long most)
 {
     const long amount = labs(total), sign = total > 0 ? 1 : -1;

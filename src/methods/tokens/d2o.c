@@ -1,7 +1,7 @@
 /*
- * Method d2o: h2o's choice; dropped tokens are merged into similar kept ones (D2O, Wan et al. 2024,
- * arXiv 2406.13035, section 3.3). u: largest cosine with a kept key; merged above a running mean of
- * u, with weights exp(1) (kept) and exp(u).
+ * Method d2o: chooses tokens like h2o, and merges dropped tokens into similar kept ones (D2O, Wan
+ * et al. 2024, arXiv 2406.13035, section 3.3). u is the largest cosine with a kept key. Tokens
+ * above a running mean of u are merged, with weights exp(1) (kept) and exp(u).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
-/* State of one KV head; sum: attention sums of h2o. */
+/* State of one KV head. `sum` has the attention sums of h2o. */
 typedef struct {
     double threshold;
     /* 1 after the first drop, which begins the running mean */
@@ -49,7 +49,9 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     kvd_tokens_h2o.forget(self, ((state_of_head *)state)->sum, kept, n);
 }
 
-/* Returns the largest cosine of key i with a kept key; *like: index of that token. */
+/*
+ * Returns the largest cosine of key i with a kept key. *like becomes the index of that kept token.
+ */
 static double similarity(const kvd_merge_choice *c, const double *length, size_t i, size_t *like)
 {
     double most = -INFINITY;

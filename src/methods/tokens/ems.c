@@ -1,7 +1,7 @@
 /*
  * Method ems: evicts the least important tokens and merges the next ones into kept tokens (EMS, Li
- * et al. 2024, arXiv 2412.08521). Importance: larger of mean probability from the last `window`
- * tokens and from all that see the token, each relative to its mean.
+ * et al. 2024, arXiv 2412.08521). Importance is the larger of two mean probabilities, from the last
+ * `window` tokens and from all that see the token, each relative to its mean.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 typedef struct {
     size_t old; /* number of prompt tokens before the last `window` */
-    /* [old] Importance of tokens before the last `window`; 0: never merged. */
+    /* [old] Importance of tokens before the last `window`. Tokens with 0 are never merged. */
     double importance[];
 } state_of_head;
 

@@ -11,22 +11,25 @@
 struct kvd_parameter_values;
 
 /*
- * Number of tokens that stay in each KV head. After a prompt, the `keep_new` newest and the
- * `keep_old` with the largest scores stay. Above `limit`, a step drops at least `drop` tokens with
- * the smallest scores, never the `recent` newest.
+ * Number of tokens that stay in each KV head. After a prompt, the `keep_new` newest stay, and the
+ * `keep_old` with the largest scores. Above `limit`, a step drops at least `drop` tokens with the
+ * smallest scores, but never the `recent` newest.
  */
 typedef struct {
     int32_t keep_new, keep_old;
     int32_t limit, recent;
-    int32_t drop; /* number of entries dropped at once; 0: one */
+    int32_t drop; /* number of entries dropped at once, where 0 means one */
     /*
-     * For kvd_evict_rule.fixed. at: index, by age, of the entry to drop. If share > 0, `limit` is
-     * this fraction of all tokens, rounded up. place: index in the pages of the entry to drop, set
-     * by the engine; -1: none.
+     * For kvd_evict_rule.fixed. at: index, by age, of the entry to drop. share: if above 0, `limit`
+     * is this fraction of all tokens, rounded up. place: index in the pages of the entry to drop,
+     * set by the engine, or -1.
      */
     int32_t at, place;
     double share;
-    /* Number of prompt tokens; number of steps in which the temperature rises from tau0 to tau1. */
+    /*
+     * Number of prompt tokens, and number of steps in which the temperature rises from tau0 to
+     * tau1.
+     */
     int32_t prompt, steps;
     /*
      * Part of `keep_old` that each KV head chooses by its own scores. The rest, n_kv_heads *
@@ -35,16 +38,19 @@ typedef struct {
     int32_t keep_own;
 } kvd_evict_budget;
 
-/* Score by which a KV head's tokens are ranked; the largest stay. */
+/* Score by which a KV head's tokens are ranked. Tokens with the largest scores stay. */
 typedef enum {
     KVD_EVICT_ATTENTION, /* sum of received attention probabilities */
     /*
-     * Tokens have no scores. The first kvd_evict_budget.limit - recent stay; the newest replaces
-     * the oldest of the last `recent`.
+     * Tokens have no scores. The first kvd_evict_budget.limit - recent stay, and the newest
+     * replaces the oldest of the last `recent`.
      */
     KVD_EVICT_FIRST,
-    KVD_EVICT_SHORT_KEYS, /* minus the key's L2 norm; after prompts only */
-    /* Minus (key / |key|) . m, m the mean of the prompt's normalised keys. After prompts only. */
+    KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key, after prompts only */
+    /*
+     * Minus (key / |key|) . m, where m is the mean of the prompt's normalised keys. After prompts
+     * only.
+     */
     KVD_EVICT_ODD_KEYS,
     /* ln of expected attention probability times |v| (expectedattention.c). After prompts only. */
     KVD_EVICT_EXPECTED,
@@ -59,8 +65,9 @@ typedef enum {
      */
     KVD_EVICT_PIVOTAL,
     /*
-     * The larger of the token's mean probabilities from the last `window` queries and from all,
-     * each divided by its mean; summed over `smooth` neighbours (ems.c). After prompts only.
+     * The larger of two mean probabilities that the token received, from the last `window` queries
+     * and from all, each divided by its mean over tokens. Summed over `smooth` neighbours (ems.c).
+     * After prompts only.
      */
     KVD_EVICT_IMPORTANT,
     /*
@@ -74,44 +81,45 @@ typedef enum {
 typedef enum {
     KVD_MERGE_NONE,
     /*
-     * Merges into the token with the largest key cosine u, if u reaches a running mean. Weights:
-     * exp(u), and e for the kept token. After prompts and steps (d2o.c).
+     * Merges into the token with the largest key cosine u, if u reaches a running mean. The weights
+     * are exp(u), and e for the kept token. After prompts and steps (d2o.c).
      */
     KVD_MERGE_LIKE,
     /*
-     * Merges into the token with the largest key cosine outside the last `window`, if it reaches
-     * `cosine`. Weights are scores. Only the `most` * keep_old largest scores are merged (ems.c).
+     * Merges into the token with the largest key cosine outside the last `window`, if the cosine
+     * reaches `cosine`. Weights are scores. Only the `most` * keep_old largest scores are merged
+     * (ems.c).
      */
     KVD_MERGE_IMPORTANT,
     /*
-     * Merges into the kept token nearest by position, except the first `sink` and the last
+     * Merges into the kept token nearest by position, but not into the first `sink` or the last
      * (elasticcache.c).
      */
     KVD_MERGE_NEAREST,
     /*
-     * Merges runs of tokens whose neighbouring keys have cosines above `cosine` into the largest
-     * score. Weights fall with key distance. The `keep_old` largest scores and `keep_new` newest
-     * are in no run (kvmerger.c).
+     * Merges runs of tokens whose neighbouring keys have cosines above `cosine` into the token with
+     * the largest score. Weights fall with key distance. The `keep_old` largest scores and
+     * `keep_new` newest are in no run (kvmerger.c).
      */
     KVD_MERGE_RUNS
 } kvd_merge_kind;
 
 /*
- * Scoring rule. If tau is 0, scores sum attention probabilities; otherwise those of softmax((x +
- * noise) / tau) of attention scores x.
+ * Scoring rule. If tau is 0, scores sum attention probabilities. Otherwise they sum those of
+ * softmax((x + noise) / tau), where x are attention scores.
  */
 typedef struct {
-    /* Softmax temperature of the prompt and of the last step, linear between. */
+    /* Softmax temperature of the prompt and of the last step. Between them it changes linearly. */
     float tau0, tau1;
     uint64_t seed;
-    /* Number in the model of this GPU's first query head; it selects the noise. */
+    /* Number in the model of this GPU's first query head, which selects the noise. */
     int32_t first_head;
-    int32_t window; /* number of prompt rows to sum; 0: all */
-    int32_t smooth; /* number of neighbouring tokens to sum; odd */
+    int32_t window; /* number of prompt rows to sum, or 0 for all */
+    int32_t smooth; /* odd number of neighbouring tokens to sum */
     /* a kvd_evict_ranking */
     int32_t ranking;
     /*
-     * 1: the KV heads of a layer keep equal tokens, by summed scores, and steps rank by their own
+     * 1 if the KV heads of a layer keep equal tokens, by summed scores, and steps rank by their own
      * probabilities only. Requires temperature 0.
      */
     int32_t whole_layer;
@@ -124,24 +132,27 @@ typedef struct {
     double whole_heads;
     /* KVD_EVICT_EXPECTED: number of positions after the prompt for which queries are predicted. */
     int32_t future;
-    /* KVD_EVICT_EXPECTED: 1 uses mean and covariance of queries, 0 the mean. */
+    /* KVD_EVICT_EXPECTED: 1 uses mean and covariance of queries, 0 only the mean. */
     int32_t covariance;
     /* KVD_EVICT_EXPECTED: added to the expected attention probability. */
     float epsilon;
     float gamma; /* KVD_EVICT_SPREAD: weight of the variance */
     /*
-     * Number of tokens of a window, which stay or are dropped together (windowkv.c); 0: single
-     * tokens. Requires KVD_EVICT_ATTENTION.
+     * Number of tokens of a window, which stay or are dropped together (windowkv.c), or 0 for
+     * single tokens. Requires KVD_EVICT_ATTENTION.
      */
     int32_t review;
     /* If review > 0: number of consecutive layers that keep the first one's tokens. */
     int32_t layers;
-    /* If review > 0: a window's score is the mean of 1: its better half, 0: all its tokens. */
+    /*
+     * If review > 0: a window's score is the mean over its better half (1) or over all its tokens
+     * (0).
+     */
     int32_t largest;
     /*
-     * Not 0: the fraction `crush` of `keep_old` represents the dropped tokens, ordered by distance
-     * of their bits (one per query head) from 1: 0 1 0 1 ..., 2: the majority bits (kvcrush.c).
-     * Requires whole_layer and KVD_EVICT_ATTENTION.
+     * If not 0, the fraction `crush` of `keep_old` represents the dropped tokens, ordered by
+     * distance of their bits (one per query head) from an anchor. 1: the anchor is 0 1 0 1 ..., 2:
+     * the majority bits (kvcrush.c). Requires whole_layer and KVD_EVICT_ATTENTION.
      */
     int32_t anchor;
     double crush;
@@ -150,62 +161,64 @@ typedef struct {
     double beta;
     /* KVD_MERGE_IMPORTANT, KVD_MERGE_RUNS: smallest cosine of merged keys */
     double cosine;
-    double most; /* KVD_MERGE_IMPORTANT: merged tokens as a multiple of keep_old */
-    /* 1: steps drop the entry at kvd_evict_budget.at (elasticcache.c). */
+    double most; /* KVD_MERGE_IMPORTANT: number of merged tokens as a multiple of keep_old */
+    /* 1 if steps drop the entry at kvd_evict_budget.at (elasticcache.c). */
     int32_t fixed;
 } kvd_evict_rule;
 
 /* Rules by which a decode step chooses the tokens that it reads. */
 typedef enum {
-    KVD_READ_BOUNDS, /* pages, by bounds of q k (quest.c) */
-    KVD_READ_RECENT, /* tokens, by attention of the last `history` rows (alisa.c) */
-    /* tokens, by q times the centroid nearest to their key (a2ats.c) */
+    KVD_READ_BOUNDS, /* pages, ranked by bounds of q k (quest.c) */
+    KVD_READ_RECENT, /* tokens, ranked by attention of the last `history` rows (alisa.c) */
+    /* tokens, ranked by q times the centroid nearest to their key (a2ats.c) */
     KVD_READ_CODES,
-    /* clusters at two levels; unattended prompt tokens were dropped (mpcache.c) */
+    /* clusters at two levels, without prompt tokens that got little attention (mpcache.c) */
     KVD_READ_CLUSTERS,
-    /* prompt pages, by q times their mean key; keys are low-rank (shadowkv.c) */
+    /* prompt pages, ranked by q times their mean key, with low-rank keys (shadowkv.c) */
     KVD_READ_LANDMARKS
 } kvd_read_ranking;
 
 /*
- * Tokens that a step reads: `budget` (below 1: a fraction of the cached ones), rounded up to pages
- * of `page` tokens.
+ * How many tokens a step reads: `budget` (below 1: a fraction of the cached ones), rounded up to
+ * pages of `page` tokens.
  */
 typedef struct {
     double budget;
     size_t page;
     int32_t ranking; /* a kvd_read_ranking */
-    /* KVD_READ_RECENT: fraction of the budget for the newest tokens; number of rows that count. */
+    /*
+     * KVD_READ_RECENT: fraction of the budget for the newest tokens, and number of rows that count.
+     */
     double local;
     int32_t history;
     /* KVD_READ_CODES: numbers of first and of newest tokens, read in addition to the budget. */
     int32_t sink, newest;
     /*
-     * KVD_READ_CLUSTERS: page, large: tokens of a small and of a large cluster. first: fraction of
-     * large clusters to score. alpha: weight of a cluster's largest keys. A prompt token stays if
-     * one of the last fraction `rows` of queries gives it probability `threshold`.
+     * KVD_READ_CLUSTERS. page, large: number of tokens of a small and of a large cluster. first:
+     * fraction of large clusters to score. alpha: weight of a cluster's largest keys. A prompt
+     * token stays if one of the last fraction `rows` of queries gives it probability `threshold`.
      */
     int32_t large;
     double first, alpha, rows, threshold;
     /*
-     * KVD_READ_LANDMARKS: rank of prompt keys; numbers of pages with exact keys (outliers, and last
-     * full pages), read in addition to `budget`, a fraction of the prompt.
+     * KVD_READ_LANDMARKS: rank of prompt keys, and numbers of pages with exact keys (outliers, and
+     * last full pages). These are read in addition to `budget`, a fraction of the prompt.
      */
     int32_t rank, outliers, last;
 } kvd_read_rule;
 
-/* Centroids of keys before RoPE, for KVD_READ_CODES: host arrays of all layers and KV heads. */
+/* Centroids of keys before RoPE, for KVD_READ_CODES. Host arrays of all layers and KV heads. */
 typedef struct {
-    int32_t size;     /* centroids of a KV head */
+    int32_t size;     /* number of centroids of a KV head */
     int32_t relative; /* RoPE position at which queries are compared with centroids */
-    /* [n_layers][n_kv_heads][d][d] L: the nearest centroid c minimises |k L - c L|. */
+    /* [n_layers][n_kv_heads][d][d] L. The centroid c nearest to key k minimises |k L - c L|. */
     const float *factor;
     const float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times L */
     const float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } kvd_read_codes;
 
 typedef struct {
-    size_t prompt, whole; /* number of tokens of the prompt; of prompt and steps */
+    size_t prompt, whole; /* number of tokens of the prompt, and of prompt and steps */
     int layer, n_layers;
 } kvd_evict_request;
 
@@ -217,21 +230,21 @@ typedef struct {
      * over query heads.
      */
     const double *x;
-    /* Statistics per layer: 2 with KVD_EVICT_SPREAD, else n. */
+    /* Number of statistics per layer: 2 with KVD_EVICT_SPREAD, otherwise n. */
     size_t each;
 } kvd_evict_layers;
 
 typedef struct {
-    /* Sets members of *rule, in which `smooth` is 1, `seed` is the plan's and all others are 0. */
+    /* Sets members of *rule. Before, `smooth` is 1, `seed` is the plan's, and all others are 0. */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*
-     * Sets budgets [n_layers] from statistics of all layers; `budget` must then return their mean.
+     * Sets budgets [n_layers] from statistics of all layers. `budget` must then return their mean.
      * NULL: `budget` alone gives the budgets.
      */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);
-    /* True if ranking needs unprojected keys; excludes methods that remove dimensions. */
+    /* True if ranking needs unprojected keys, which excludes methods that remove dimensions. */
     bool whole_keys;
 } kvd_tokens_eviction;
 

@@ -30,13 +30,15 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
-    /* RoPE tables [n + future][d / 2], then their means [d / 2] over `future` positions. */
+    /* RoPE tables [n + future][d / 2], then their means over `future` positions [d / 2]. */
     float *cosine, *sine;
     float *x; /* [n][d] one query head's queries */
-    /* [n][d] R^T k and C R^T k of every key; R: mean rotation, C: covariance of queries. */
+    /*
+     * [n][d] R^T k and C R^T k of every key. R is the mean rotation, C the covariance of queries.
+     */
     float *k, *y;
     float *cov, *mean; /* covariance [d][d], mean [d] of queries */
-    /* [n] exponents z of one query head; scores summed over query heads. */
+    /* [n] Exponents z of one query head, and scores summed over query heads. */
     double *z, *score;
     uint32_t *position;
 } buffers;
@@ -67,7 +69,7 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_err *err)
     return 0;
 }
 
-/* Writes R^T k to b->k, then negates the sine table, so that kvd_rope_apply rotates back. */
+/* Writes R^T k to b->k. Then negates the sine table, so that kvd_rope_apply rotates back. */
 static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, buffers *b)
 {
     const size_t n = p->n, half = p->d / 2, future = (size_t)e->v->value[FUTURE], all = n + future;
@@ -105,7 +107,9 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
     const size_t turned = kvd_config_rope_dims(e->config);
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
-        /* Rotating and rotating back multiplies by the square of the tables' constant factor. */
+        /*
+         * Rotating and rotating back multiplies by the square of the constant factor in the tables.
+         */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
     for (size_t c = 0; c < d; c++) {
@@ -183,7 +187,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->epsilon = (float)v->value[EPSILON];
 }
 
-/* The first `sink` tokens always stay and count in the budget. */
+/* Returns the budget. The first `sink` tokens always stay and count in it. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),

@@ -1,6 +1,6 @@
 /*
- * Noise of method keyformer: a standard Gumbel number per token and query head, from seed and
- * indices; for C and CUDA.
+ * Noise of method keyformer, for C and CUDA: a standard Gumbel number per token and query head,
+ * computed from seed and indices.
  */
 #ifndef KVD_METHODS_TOKENS_GUMBEL_H
 #define KVD_METHODS_TOKENS_GUMBEL_H
@@ -40,8 +40,8 @@ static inline double kvd_gumbel(uint64_t head, uint32_t token)
 }
 
 /*
- * Returns a standard Gumbel number. A uniform u above 1/2 is computed from 1 - u, because float32
- * is finer near 0.
+ * Returns a standard Gumbel number. If the uniform number u is above 1/2, computes from 1 - u,
+ * because float32 is finer near 0.
  */
 KVD_ANYWHERE static inline float kvd_gumbelf(uint64_t head, uint32_t token)
 {

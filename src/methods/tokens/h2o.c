@@ -1,7 +1,7 @@
 /*
  * Method h2o: keeps heavy hitters and recent tokens (Zhang et al. 2023, "H2O: Heavy-Hitter Oracle",
- * Algorithm 1, and its code): per KV head the `recent` newest tokens, and the `heavy` others with
- * the largest sums of attention probabilities.
+ * Algorithm 1, and its code). Each KV head keeps the `recent` newest tokens, and the `heavy` others
+ * with the largest sums of attention probabilities.
  */
 #include <string.h>
 
@@ -46,7 +46,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     const size_t recent = kvd_tokens_budget(v->value[RECENT], a->n_expected);
     double *const sum = state;
     (void)err;
-    /* The newest token's element holds a dropped token's sum. */
+    /* The newest token's element still holds a dropped token's sum. */
     sum[a->n - 1] = 0;
     for (int j = 0; j < a->group; j++)
         for (size_t i = 0; i < a->n; i++)

@@ -1,9 +1,10 @@
 /*
- * Methods importance and received (ZDC section 5). importance: important tokens of a layer have the
- * largest sums of softmax denominators over query heads, in logarithms (reading D-10); others have
- * widths dims_low. `mean` divides by the keys that a token sees (D-11). Sets of similar layers are
- * found per prompt; the paper does so offline. Later tokens are important (D-12). See
- * docs/readings.md.
+ * Methods importance and received (ZDC section 5).
+ *
+ * importance: important tokens of a layer have the largest sums of softmax denominators over query
+ * heads, in logarithms (reading D-10). Others have widths dims_low. `mean` divides by the number of
+ * keys that a token sees (D-11). Sets of similar layers are found per prompt, in the paper offline.
+ * Later tokens are important (D-12). Readings are in docs/readings.md.
  *
  * received (ablation ZDC/LT): by received attention, summed over rows and query heads, without
  * shared sets.
@@ -117,8 +118,8 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     free(order);
     const int together = kvd_tokens_layers(v);
     /*
-     * From the last layer down, so that compared layers still have their own sets. Layers l .. end
-     * - 1 use the sets of layer l.
+     * Goes from the last layer down, so that compared layers still have their own sets. Layers l to
+     * end - 1 use the sets of layer l.
      */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;

@@ -1,7 +1,7 @@
 /*
  * Method keydiff: keeps prompt tokens whose keys differ most (KeyDiff, Park et al. 2025, arXiv
- * 2504.15364, section 3): the `budget` smallest cosines with the anchor, the mean of normalised
- * keys.
+ * 2504.15364, section 3). These are the `budget` smallest cosines with the anchor, the mean of
+ * normalised keys.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         for (size_t c = 0; c < p->d; c++)
             anchor[c] += (double)k[c] / of_k;
     }
-    /* The anchor's norm would not change the order of tokens. */
+    /* Dividing by the anchor's norm would not change the order of tokens. */
     for (size_t t = 0; t < p->n; t++) {
         const float *const k = p->k + t * p->ld;
         double product = 0;

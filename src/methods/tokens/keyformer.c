@@ -1,11 +1,12 @@
 /*
  * Method keyformer: keeps recent tokens and the largest regularised scores (Adnan et al. 2024,
- * "Keyformer: KV Cache Reduction through Key Tokens Selection", section 3 and Algorithm 1). Score
- * of token i, summed over all queries:
+ * "Keyformer: KV Cache Reduction through Key Tokens Selection", section 3 and Algorithm 1). The
+ * score of token i, summed over all queries, is
  *
  *     exp((x_i + z_i) / tau) / sum_j exp((x_j + z_j) / tau),
  *
- * x: attention scores; z: Gumbel noise per token and query head. tau rises from `tau0` to `tau1`.
+ * with attention scores x and Gumbel noise z per token and query head. tau rises from `tau0` to
+ * `tau1`.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -72,7 +73,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     double *const f = state, *const x = malloc(a->n * sizeof *x);
     if (!x)
         return kvd_no_memory(err, "scores of entries", a->n * sizeof *x);
-    /* The newest token's element holds a dropped token's score. */
+    /* The newest token's element still holds a dropped token's score. */
     f[a->n - 1] = 0;
     for (int j = 0; j < a->group; j++) {
         const float *const score = a->score + (size_t)j * a->n;

@@ -1,8 +1,8 @@
 /*
  * Method kvcrush: part of the budget represents dropped tokens (KVCrush, Jha et al. 2025, arXiv
- * 2503.00022, and its code in OpenVINO GenAI). A token has one bit per query head: among its
- * `budget` most probable. Tokens that snapkv would drop are ordered by Hamming distance from a
- * reference (anchor); evenly spaced ones stay.
+ * 2503.00022, and its code in OpenVINO GenAI). A token has one bit per query head, set if it is
+ * among the head's `budget` most probable. Tokens that snapkv would drop are ordered by Hamming
+ * distance from a reference (anchor), and evenly spaced ones stay.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,10 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/* Keeps n dropped tokens, evenly spaced in the order of their distances (at most `most`). */
+/*
+ * Keeps n dropped tokens, evenly spaced in the order of their distances. Distances are at most
+ * `most`.
+ */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

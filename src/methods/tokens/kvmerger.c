@@ -1,6 +1,6 @@
 /*
  * Method kvmerger: merges runs of prompt tokens with similar keys (KVMerger, Wang et al. 2024,
- * arXiv 2407.08454, section 4) into the most attended token p, averaging K and V by weights
+ * arXiv 2407.08454, section 4) into the most attended token p. K and V are averaged with weights
  *
  *     exp(-|k_p - k_i|^2 / (2 sigma^2)),   sigma = (mean of |k_p - k_i| over the run) / sqrt(2).
  */
@@ -28,7 +28,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* The state has, for each token, the index of its run's pivot. */
+/* Returns the bytes of the state: for each token, the index of its run's pivot. */
 static size_t state_bytes(const void *self, size_t n)
 {
     (void)self;

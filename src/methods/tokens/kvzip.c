@@ -1,7 +1,7 @@
 /*
  * Method kvzip: keeps the entries that the model needs to repeat the prompt (KVzip, Kim et al.
- * 2025, arXiv 2505.23416, section 3). Score: largest probability from a copy of the prompt, per KV
- * head. The largest over all layers and KV heads stay.
+ * 2025, arXiv 2505.23416, section 3). An entry's score is its largest probability from a copy of
+ * the prompt. The largest scores over all layers and KV heads stay.
  */
 #include <cblas.h>
 #include <math.h>

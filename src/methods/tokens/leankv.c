@@ -1,12 +1,12 @@
 /*
  * Method leankv (registered as sparsity): KV heads drop insignificant tokens and store less
- * significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1; readings L-1 to
- * L-6 in docs/readings.md).
+ * significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1). L-1 to L-6 are
+ * readings in docs/readings.md.
  *
- * Significance: mean probability from later tokens (L-4) over query heads (L-6), with sum 1 outside
- * a window of newest tokens (L-3). After the prompt, tokens of cumulative significance below `tl`
- * are dropped, below `th` lowered (L-2). A step judges the token that leaves the window by the
- * prompt's borders, relative to the mean (L-1). Means continue (L-5).
+ * Significance is the mean probability from later tokens (L-4) over query heads (L-6), with sum 1
+ * outside a window of newest tokens (L-3). After the prompt, tokens of cumulative significance
+ * below `tl` are dropped, below `th` lowered (L-2). A step judges the token that leaves the window
+ * by the prompt's borders, relative to the mean (L-1). Means continue in steps (L-5).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
 typedef struct {
     /*
-     * Limits of significance relative to the mean: below cut_low a token is dropped, below cut_high
+     * Limits of significance relative to the mean. Below cut_low a token is dropped, below cut_high
      * it is lowered.
      */
     double cut_low, cut_high;
@@ -123,7 +123,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    /* The new token's elements hold a dropped token's sums. */
+    /* The new token's elements still hold a dropped token's sums. */
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)

@@ -1,8 +1,9 @@
 /*
- * Method mpcache: drops prompt tokens unattended by its last ones, then reads only some clusters
- * (MPCache, Zeng et al. 2025, arXiv 2501.06807, section 4, and its code). Similarity of q and a
- * cluster: sum over channels of alpha * q * max + (1 - alpha) * q * min of its keys. A step reads
- * the most similar small clusters of the most similar large ones.
+ * Method mpcache: drops prompt tokens that get little attention from its last ones, then reads only
+ * some clusters (MPCache, Zeng et al. 2025, arXiv 2501.06807, section 4, and its code). The
+ * similarity of q and a cluster is the sum over channels of alpha * q * max + (1 - alpha) * q * min
+ * of the cluster's keys. A step reads the most similar small clusters of the most similar large
+ * ones.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -61,7 +62,7 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/* The extremes of large clusters are computed, not stored. */
+/* Returns the bits that `select` reads. Extremes of large clusters are computed, not stored. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -73,7 +74,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
 }
 
 /*
- * Writes the similarity of the queries and clusters of `size` tokens. Returns the number of
+ * Writes the similarities of the queries with each cluster of `size` tokens. Returns the number of
  * clusters.
  */
 static size_t compare(const kvd_tokens_shaped *m, const kvd_read_choice *c, size_t size,

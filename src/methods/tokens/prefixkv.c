@@ -1,6 +1,6 @@
 /*
- * Method prefixkv: token budgets such that layers keep equal fractions of attention (PrefixKV, Wang
- * et al. 2024, arXiv 2412.03409, section 3, and its code).
+ * Method prefixkv: sets token budgets so that all layers keep equal fractions of attention
+ * (PrefixKV, Wang et al. 2024, arXiv 2412.03409, section 3, and its code).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -46,8 +46,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns how many of the most important tokens reach the fraction `share`. sum[i]: importance of
- * the first i + 1.
+ * Returns how many of the most important tokens reach the fraction `share`. sum[i] is the
+ * importance of the first i + 1.
  */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
@@ -73,7 +73,7 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
  */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /* The importances of a layer add up to 1, so that threshold 2 keeps all tokens. */
+    /* The importances of a layer add up to 1, so threshold 2 keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;
@@ -95,8 +95,8 @@ static size_t sinks_of(const kvd_parameter_values *v, size_t n)
 }
 
 /*
- * Writes the number of tokens that each layer keeps, with sinks and the last token. x [layers][n]:
- * importance.
+ * Writes the number of tokens that each layer keeps, with sinks and the last token. x [layers][n]
+ * is the importance.
  */
 static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
                       size_t *kept, kvd_err *err)

@@ -1,7 +1,7 @@
 /*
- * Method pyramidkv: snapkv with budgets that fall linearly (PyramidKV, Cai et al. 2024, arXiv
- * 2406.02069, section 3.2 and its code), before the last `window` tokens from 2 * budget - budget /
- * beta (first layer) to budget / beta (last).
+ * Method pyramidkv: snapkv with budgets that fall linearly with the layer (PyramidKV, Cai et al.
+ * 2024, arXiv 2406.02069, section 3.2 and its code). Without the last `window` tokens, they fall
+ * from 2 * budget - budget / beta to budget / beta.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
  * Method quest: a step reads cache pages whose keys may have large scores (Quest, Tang et al. 2024,
- * arXiv 2406.10774, section 3). Bound of q k: sum over channels of max(q min, q max) of a page's
- * keys.
+ * arXiv 2406.10774, section 3). The bound of q k is the sum over channels of max(q min, q max) of a
+ * page's keys.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
-/* Counts pages with a cached token. */
+/* Returns the number of pages with a cached token. */
 static size_t count_pages(const kvd_parameter_values *v, const uint32_t *position, size_t n)
 {
     const uint32_t page = (uint32_t)v->value[PAGE];

@@ -1,6 +1,6 @@
 /*
  * Method scissorhands: keeps tokens that were pivotal recently (Liu et al. 2023, "Scissorhands",
- * section 4 and Algorithms 1 and 2). A query finds a token unimportant if it gives it less than its
+ * section 4 and Algorithms 1 and 2). To a query, a token is unimportant if it gets less than the
  * mean probability.
  */
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.06, true, "recent", 0, 0.
 typedef struct {
     /* Number of prompt queries (rows and query heads) that found the token unimportant. */
     double prompt;
-    /* One bit per decode step, newest in bit 0: 1 if the token was unimportant. */
+    /* One bit per decode step, the newest in bit 0. 1: the token was unimportant. */
     uint64_t rows;
     uint32_t steps; /* decode steps since the token was appended */
 } entry;
@@ -55,8 +55,8 @@ static int count_bits(uint64_t x)
 }
 
 /*
- * Returns how many of the last `history` queries gave less than the mean, over `group` query heads,
- * times `history`. A prompt partly in the history counts by its share. The result is a whole
+ * Returns `history` times how many of the last `history` queries gave less than the mean, over
+ * `group` query heads. A prompt partly in the history counts by its share. The result is a whole
  * number.
  */
 static double unimportant(const entry *e, size_t history, int group)

@@ -150,8 +150,8 @@ void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_at
 }
 
 /*
- * Returns true if token a is dropped before b: a has the smaller score or, for equal scores, the
- * smaller index.
+ * Returns true if token a is dropped before b: its score is smaller, or scores are equal and its
+ * index is smaller.
  */
 static bool worse(const double *score, size_t a, size_t b)
 {

@@ -1,11 +1,11 @@
 /*
- * Method shadowkv: low-rank prompt keys, values in slower memory; steps read the chunks whose mean
- * key has the largest scores (ShadowKV, Sun et al. 2024, arXiv 2410.21465, section 4, and its
- * code).
+ * Method shadowkv: stores prompt keys in low rank and values in slower memory. Steps read the
+ * chunks whose mean key has the largest scores (ShadowKV, Sun et al. 2024, arXiv 2410.21465,
+ * section 4, and its code).
  *
  * Keys X [n][n_kv_heads * d_head] before RoPE are stored as X V_r and V_r, `rank` right singular
- * vectors. Landmark: mean key of a chunk. Outliers: chunks with the smallest cosine of landmark and
- * key, always read with exact keys.
+ * vectors. A landmark is the mean key of a chunk. Outliers are the chunks with the smallest cosine
+ * of landmark and key, always read with exact keys.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(shadow) + chunks * (q->d * sizeof(float) + 1);
 }
 
-/* Writes the mean of n keys k [n][d]. Returns the smallest cosine of a key with it. */
+/* Writes the mean of n keys k [n][d]. Returns the smallest cosine of a key with the mean. */
 static double describe(const float *k, size_t n, size_t d, float *mean)
 {
     double least = 1, length = 0;
@@ -88,7 +88,7 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
     return least;
 }
 
-/* Writes landmarks and outlier flags. exact [n]: 1 if a key stays exact. */
+/* Writes landmarks and outlier flags. exact [n] is 1 if a key stays exact. */
 static int find_landmarks(const shadowkv *q, shadow *s, const kvd_prompt_keys *p, uint8_t *exact,
                           kvd_err *err)
 {

@@ -1,7 +1,7 @@
 /*
  * Method taskkv: keeps the whole prompt in the KV heads that differ most (Task-KV, He et al. 2025,
- * arXiv 2501.15113): attention outputs over the last `window` tokens and query heads, farthest from
- * their mean.
+ * arXiv 2501.15113). These have attention outputs (over the last `window` tokens and query heads)
+ * farthest from the mean.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static size_t window_rows(const kvd_parameter_values *v)
     return (size_t)v->value[WINDOW];
 }
 
-/* Writes each KV head's semantic vector x [d] and distance from the mean. */
+/* Writes each KV head's semantic vector x [d] and its distance from the mean. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -42,7 +42,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
         /*
-         * Two heads are equally far from their mean; distances stay 0, so that rounding does not
+         * Two heads are equally far from their mean. Distances stay 0, so that rounding does not
          * decide.
          */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {

@@ -1,5 +1,5 @@
 /*
- * Methods of the tokens axis: decide after the prompt and every step which cached tokens are kept,
+ * Interface of methods that decide after the prompt and every step which cached tokens are kept,
  * lowered (fewer bits or dimensions) or dropped.
  */
 #ifndef KVD_METHODS_TOKENS_TOKENS_H
@@ -9,9 +9,11 @@
 #include "methods/axis.h"
 #include "methods/tokens/eviction.h"
 
-/* Exact attention statistics of a prompt for one KV head. A row is one prompt token as a query. */
+/*
+ * Exact attention statistics of a prompt for one KV head. A "row" is one prompt token as a query.
+ */
 typedef struct {
-    int layer, kv_head, group; /* group: query heads of the KV head */
+    int layer, kv_head, group; /* group is the number of query heads of the KV head */
     size_t n;
     /* Number of tokens of the whole sequence if known in advance, otherwise n. */
     size_t n_expected;
@@ -44,11 +46,11 @@ typedef struct {
     int layer;
     size_t n;
     /*
-     * After RoPE: [rows][n_heads][d_head], [rows][n_kv_heads][d_head]. rows: n, or 2 n with
-     * `repeats`.
+     * After RoPE: [rows][n_heads][d_head], [rows][n_kv_heads][d_head]. There are n rows, or 2 n
+     * with `repeats`.
      */
     const float *q, *k;
-    size_t window; /* sliding window, as kvd_attention_in */
+    size_t window; /* sliding window in tokens, as in kvd_attention_in */
 } kvd_observed_prompt;
 
 typedef struct {
@@ -75,7 +77,7 @@ typedef struct {
 
 typedef struct {
     size_t n;
-    /* [n] Level of each cached token; tokens at KVD_LEVEL_DROPPED may be merged. */
+    /* [n] Level of each cached token. Tokens at KVD_LEVEL_DROPPED may be merged. */
     const uint8_t *level;
     const float *k; /* [n][d_k] keys as attention reads them */
     const float *v; /* [n][d_v] values as stored */
@@ -83,9 +85,9 @@ typedef struct {
 } kvd_merge_choice;
 
 typedef struct {
-    int layer, kv_head, group; /* group: query heads of the KV head */
-    size_t n, d;               /* number of cached tokens; floats of a key */
-    /* [n] Sequence positions, rising; the newest token is the last. */
+    int layer, kv_head, group; /* group is the number of query heads of the KV head */
+    size_t n, d;               /* number of cached tokens, and number of floats of a key */
+    /* [n] Sequence positions, rising, with the newest token last. */
     const uint32_t *position;
     const float *k; /* [n][d] keys as attention reads them */
     /* [group][d] queries of the step, ldq floats apart. */
@@ -96,13 +98,13 @@ typedef struct {
 
 typedef struct {
     int kv_head;
-    size_t n, n_kv_heads, d; /* prompt tokens, KV heads, head dimensions */
+    size_t n, n_kv_heads, d; /* numbers of prompt tokens, KV heads and dimensions per head */
     const float *k_pre;      /* [n][n_kv_heads * d] keys before RoPE */
     const float *k;          /* [n][d] keys of this KV head after RoPE */
     kvd_dtype type;          /* data type of stored numbers */
 } kvd_prompt_keys;
 
-/* Bits of rebuilt keys in the cache: per token, and once per KV head. */
+/* Bits of rebuilt keys in the cache: for each token, and once per KV head. */
 typedef struct {
     double token, prompt;
 } kvd_rebuilt_bits;
@@ -110,15 +112,20 @@ typedef struct {
 typedef struct kvd_tokens_method kvd_tokens_method;
 struct kvd_tokens_method {
     kvd_method_info info; /* must be the first member */
-    /* lowers: some tokens get KVD_LEVEL_LOW. only_lowers: some get it and none is dropped. */
+    /*
+     * lowers: some tokens get KVD_LEVEL_LOW. only_lowers: some tokens get KVD_LEVEL_LOW and none is
+     * dropped.
+     */
     bool lowers, only_lowers;
     /* Bits that the method stores per cached token in addition to K and V. */
     double entry_bits;
-    /* How the CUDA engine drops tokens; NULL: not supported. */
+    /* How the CUDA engine drops tokens, or NULL if it does not support the method. */
     const kvd_tokens_eviction *eviction;
-    /* Returns how the CUDA engine does what `select` does. NULL: not supported. */
+    /*
+     * Returns how the CUDA engine does what `select` does. NULL if it does not support the method.
+     */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
-    /* Returns the centroids of a method with KVD_READ_CODES; `self` is open. */
+    /* Returns the centroids of a method with KVD_READ_CODES. `self` is open. */
     kvd_read_codes (*read_codes)(const void *self);
     /* Returns the number of last rows that kvd_prompt_attention.recent covers. NULL: 0. */
     size_t (*window)(const kvd_parameter_values *v);
@@ -127,7 +134,7 @@ struct kvd_tokens_method {
      */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
-    /* Stores private data in *self. On failure frees all of it, and `close` is not called. */
+    /* Stores private data in *self. On failure frees all of it. `close` is then not called. */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
@@ -138,7 +145,7 @@ struct kvd_tokens_method {
     size_t (*state_bytes)(const void *self, size_t n);
     /*
      * repeats: each prompt is followed by a copy of itself. observe (thread-safe) computes the
-     * numbers by which `rank` chooses; NULL: softmax denominators. observed: number of doubles per
+     * numbers by which `rank` chooses. NULL: softmax denominators. observed: number of doubles per
      * layer.
      */
     bool repeats;
@@ -154,25 +161,25 @@ struct kvd_tokens_method {
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
     /*
-     * After a decode step: sets level [n] of a KV head. Levels must not rise; the newest token
-     * begins at KVD_LEVEL_HIGH. `forget` reduces the state to the n remaining tokens, with old
-     * indices kept [n].
+     * Sets level [n] of a KV head after a decode step. Levels must not rise, and the newest token
+     * begins at KVD_LEVEL_HIGH. `forget` reduces the state to the n remaining tokens, whose old
+     * indices are kept [n].
      */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
     /*
      * Like `prompt` and `step`, for all n_heads KV heads of a layer. Without `select`, exactly one
-     * of `prompt` and `prompt_heads` exists; at most one of `step` and `step_heads`.
+     * of `prompt` and `prompt_heads` exists, and at most one of `step` and `step_heads`.
      */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
     /*
-     * Merges dropped tokens after prompts and, with merges_steps, after steps. into[i] (initially
-     * n) becomes the index of a kept token, which receives token i in a mean weighted by `weight`
-     * (initially 1). NULL: none.
+     * Merges dropped tokens after prompts and, with merges_steps, after steps. into[i] (at first n)
+     * becomes the index of the kept token that receives token i, in a mean weighted by `weight` (at
+     * first 1). NULL: no merging.
      */
     bool merges_steps;
     int (*merge)(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
@@ -184,8 +191,9 @@ struct kvd_tokens_method {
     int (*rebuild)(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err);
     /*
-     * Chooses the tokens that a step reads: read[i] (initially 1) becomes 0 to skip token i.
-     * `prompt` may still drop tokens; `prompt` and `step` may fill the state. NULL: all are read.
+     * Chooses the tokens that a step reads: read[i] (at first 1) becomes 0 to skip token i.
+     * `prompt` may still drop tokens. `prompt` and `step` may fill the state. NULL: all tokens are
+     * read.
      */
     int (*select)(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err);
@@ -235,8 +243,8 @@ typedef struct {
     const kvd_config *config;
 } kvd_tokens_shaped;
 /*
- * Serve as `open` of methods whose private data is kvd_tokens_shaped; `close` must be free(). The
- * second also checks the budget.
+ * Serve as `open` of methods whose private data is kvd_tokens_shaped. `close` must be free(). The
+ * second function also checks the budget.
  */
 int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
@@ -252,7 +260,7 @@ size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
 /*
- * Indices of the first parameters of snapkv, pyramidkv and adakv; KVD_WINDOW_KEYS is the next
+ * Indices of the first parameters of snapkv, pyramidkv and adakv. KVD_WINDOW_KEYS is the next
  * index.
  */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
@@ -290,7 +298,9 @@ kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
  */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);
 
-/* Writes prompt token t's probabilities for tokens 0 .. t to a [n]. Scratch: product [n]. */
+/*
+ * Writes prompt token t's probabilities for tokens 0 to t to a [n]. product [n] is scratch memory.
+ */
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
 
@@ -298,12 +308,12 @@ double kvd_tokens_dot(const float *a, const float *b, size_t d);
 /* Returns the length of a vector of d numbers, at least 1e-12. */
 double kvd_tokens_length(const float *x, size_t d);
 
-/* Returns the first index of the smallest score; n must be above 0. */
+/* Returns the first index of the smallest score. n must be above 0. */
 size_t kvd_tokens_least(const double *score, size_t n);
 
 /*
- * CUDA code; NULL without it. evict: methods that drop equal numbers in every KV head; uneven:
- * different numbers; selection: methods whose steps read a part; zdc: importance.
+ * CUDA code, or NULL if linked without. evict: methods that drop equal numbers in every KV head.
+ * uneven: different numbers. selection: methods whose steps read a part. zdc: importance.
  */
 extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
     kvd_gpu_selection KVD_IF_LINKED, kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_zdc_received KVD_IF_LINKED,

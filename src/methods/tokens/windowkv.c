@@ -1,7 +1,8 @@
 /*
- * Method windowkv: keeps windows of consecutive tokens, equal in all layers of a group (WindowKV,
- * Zuo et al. 2025, arXiv 2503.17922, section 3, and its code). Score: mean probability from the
- * prompt's last tokens, `largest`: over the better half. Budgets fall by group as in pyramidkv.
+ * Method windowkv: keeps windows of consecutive tokens, the same in all layers of a group
+ * (WindowKV, Zuo et al. 2025, arXiv 2503.17922, section 3, and its code). A window's score is the
+ * mean probability from the prompt's last tokens, with `largest` over its better half. Budgets fall
+ * by group as in pyramidkv.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +53,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* May sort the scores x [n] of the window. */
+/* Returns a window's score. May sort its token scores x [n]. */
 static double score_of(const kvd_tokens_shaped *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
@@ -152,7 +153,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* The last window counts as full, so that the budget may exceed what stays. */
+/* Returns the budget. The last window counts as full, so that the budget may exceed what stays. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t rows = (size_t)v->value[WINDOW], review = (size_t)v->value[REVIEW],

@@ -15,9 +15,9 @@ typedef struct {
     size_t tokens, entries;
     /* Cached tokens after the latest iteration. */
     double held;
-    int32_t merged; /* value of kvd_evict_merging.merged before the request */
+    int32_t merged; /* value of kvd_evict_merging.merged before this request */
     /*
-     * For rule.fixed: ring of the entries that steps may drop, position of its oldest entry, its
+     * For rule.fixed: ring of the entries that steps may drop, position of its oldest entry, and
      * size.
      */
     int32_t *place;
@@ -42,10 +42,10 @@ typedef struct {
     float *mass, *score, *lse, *lse_steps, *work;
     float *distance;
     int32_t *kept;
-    /* joined: tensor-parallel GPUs add up the scores of their heads. */
+    /* `joined` is true if tensor-parallel GPUs add up the scores of their heads. */
     bool joined;
     float *sums;
-    /* RoPE: [1] of layers with rope_local_theta, [0] of all others. */
+    /* RoPE data: [1] for layers with rope_local_theta, [0] for all others. */
     kvd_evict_expected expected[2];
     /* Bytes per token in layers without a sliding window: K, V, score and position of all heads. */
     double entry_bytes;
@@ -79,7 +79,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Returns the cached tokens after a step that begins with n. */
+/* Returns the number of cached tokens after a step that begins with n. */
 static size_t left_of(const kvd_evict_budget *b, size_t n)
 {
     const size_t limit = (size_t)b->limit, all = n + 1, recent = (size_t)b->recent;
@@ -110,7 +110,7 @@ static void list_places(const evict *e, size_t slot)
         s->place[i] = (int32_t)(at + i);
 }
 
-/* For rule.fixed: drops the oldest entry after the first `at`; the newest takes its place. */
+/* For rule.fixed: drops the oldest entry after the first `at`, where the newest takes its place. */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
     evict_slot *const slot = &e->slot[s->slot];
@@ -140,7 +140,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             changed = changed || e->rule.fixed;
             continue;
         }
-        /* In timing runs, uncomputed tokens count as the prompt. */
+        /* In timing runs, tokens that were never computed count as the prompt. */
         if (i >= it->n_steps && s->before)
             return kvd_fail(err,
                             "method '%s' compresses a prompt in one piece: it goes without chunks",
@@ -180,7 +180,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         slot->held = (double)slot->entries;
         if (s->last)
             slot->tokens = slot->entries = 0;
-        else /* keeps pages for the entries and the next token */
+        else /* keeps pages for the cached tokens and the next token */
             kvd_pages_keep(m->cache->pages, s->slot, slot->entries + 1);
     }
     return 0;
@@ -308,7 +308,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
         a.expected = expected_of(e, r->layer);
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
-    /* Scores are computed from unprojected keys; kvd_evict_choose moves the stored rows. */
+    /* Scores are computed from unprojected keys, but kvd_evict_choose moves the stored rows. */
     kvd_evict_prompts_args whole = a;
     if (c->whole) {
         whole.map = c->whole[r->layer].map;
@@ -345,7 +345,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Returns the bytes of score, position and history of a token; 0 without scores. */
+/* Returns the bytes of score, position and history of a token, 0 if there are no scores. */
 static size_t entry_state_bytes(const evict *e)
 {
     return sizeof *e->state.score + sizeof *e->state.position +
@@ -377,7 +377,7 @@ static int make_merging(evict *e, cudaStream_t stream, kvd_err *err)
     const kvd_paged_cache *const c = e->method.cache;
     const size_t heads = e->n_slots * (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
     kvd_evict_merging *const g = &e->merging;
-    /* Bytes 0xff are NaN: no token dropped yet. */
+    /* Bytes 0xff make NaN, which means that no token was dropped yet. */
     return kvd_evict_merging_slots(g, &e->memory, e->n_slots, &e->merged, stream, err) ||
                    !(g->threshold =
                          kvd_device_new(&e->memory, heads * sizeof *g->threshold, what, err)) ||
@@ -424,7 +424,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 }
 
 /*
- * Fills x->future, device [positions][half][2]: mean cosine and sine of RoPE over positions n .. n
+ * Fills x->future, device [positions][half][2]: mean cosine and sine of RoPE over positions n to n
  * + future - 1.
  */
 static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
@@ -589,9 +589,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     describe(e, plan);
     if (make_work(e, err))
         return -1;
-    /*
-     * If the rule has a temperature, the eviction kernels compute their own softmax denominators.
-     */
+    /* If the rule has a temperature, eviction kernels compute their own softmax denominators. */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
                        (e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0));
@@ -620,7 +618,7 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                : 0;
 }
 
-/* Returns false if the plan can only be timed. */
+/* Returns true if text can be generated, false if the plan can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);

@@ -1,7 +1,7 @@
 /*
- * Eviction on the device: chooses the cached tokens (entries) of each KV head that stay.
+ * Eviction on the device: chooses which cached tokens (entries) of each KV head stay.
  *
- * Pages hold entries in any order, keys after RoPE; all KV heads hold equally many. If scores are
+ * Pages hold entries in any order, keys after RoPE. All KV heads hold equally many. If scores are
  * equal, the earlier token is dropped. Launchers follow model/pass/cuda/blocks.h.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_H
@@ -18,14 +18,14 @@ extern "C" {
 #endif
 
 /*
- * Scores and positions of cached tokens, device [n_slots][n_layers][kv_head][room]; layer: the one
+ * Scores and positions of cached tokens, device [n_slots][n_layers][kv_head][room]. `layer` is that
  * of this launch.
  */
 typedef struct {
     float *score;
     uint32_t *position;
     /*
-     * KVD_EVICT_PIVOTAL: history of each token, newest step in bit 0; a bit is 1 if the probability
+     * KVD_EVICT_PIVOTAL: history of each token, newest step in bit 0. A bit is 1 if the probability
      * was below the mean. `score` then counts the prompt only.
      */
     uint64_t *rows;
@@ -35,41 +35,41 @@ typedef struct {
 /* Device data of merging rules (kvd_evict_rule.merge). */
 typedef struct {
     /*
-     * Scratch [n_kv_heads][n_q8]. into: index of the token that receives token i of `kept`, or -1;
-     * weight: its weight in the mean; length: 1 / |key| of every token.
+     * Scratch [n_kv_heads][n_q8]. into: index of the token that receives token i of `kept`, or -1.
+     * weight: weight of token i in the mean. length: 1 / |key| of every token.
      */
     int32_t *into;
     float *weight, *length;
     /*
-     * [slot][layer][kv_head] Running mean of dropped tokens' cosines (KVD_MERGE_LIKE); NaN: none
-     * yet.
+     * [slot][layer][kv_head] Running mean of dropped tokens' cosines (KVD_MERGE_LIKE), NaN at
+     * first.
      */
     double *threshold;
-    int32_t *merged; /* [slot] number of merged tokens, added up */
-    /* [slot][n_kv_heads] Tokens that stay (KVD_MERGE_RUNS). NULL: the budgets decide. */
+    int32_t *merged; /* [slot] number of tokens merged so far, over all requests */
+    /* [slot][n_kv_heads] Number of tokens that stay (KVD_MERGE_RUNS). NULL: the budgets decide. */
     int32_t *count;
-    /* Scratch [batch][n_kv_heads]: index of the dropped token; -1: none. */
+    /* Scratch [batch][n_kv_heads]: index of the dropped token, or -1. */
     int32_t *victim;
-    void *near; /* scratch, kvd_evict_near_bytes bytes */
+    void *near; /* scratch memory of kvd_evict_near_bytes bytes */
 } kvd_evict_merging;
 
 /*
- * RoPE and scratch for KVD_EVICT_EXPECTED. `interleaved` pairs 2 i and 2 i + 1, otherwise i and i +
- * dims/2.
+ * RoPE and scratch memory for KVD_EVICT_EXPECTED. `interleaved` pairs dimensions 2 i and 2 i + 1,
+ * otherwise i and i + dims/2.
  */
 typedef struct {
-    int32_t dims, half; /* dimensions that RoPE rotates; d_head / 2 */
+    int32_t dims, half; /* number of dimensions that RoPE rotates, and d_head / 2 */
     int32_t interleaved;
-    /* Device [positions][half] kvd_rope_tables; NULL without RoPE. */
+    /* Device [positions][half] tables of kvd_rope_tables. NULL without RoPE. */
     const float *cosine, *sine;
     /*
-     * Device [positions][half][2], row n: mean cosine and sine over positions n .. n + rule.future
-     * - 1.
+     * Device [positions][half][2]. Row n has the mean cosine and sine over positions n to n +
+     * rule.future - 1.
      */
     const float *future;
-    /* Square of the constant factor in the tables of kvd_rope_tables. */
+    /* Square of the constant factor that kvd_rope_tables puts into the tables. */
     float square;
-    float *work; /* device, kvd_evict_expected_bytes bytes */
+    float *work; /* device memory of kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
 
 /* Arguments of kvd_evict_prompts: whole prompts of a batch, in one layer. */
@@ -81,13 +81,13 @@ typedef struct {
     const kvd_evict_budget *budget;
     int32_t hopper;
     /*
-     * Model layer, number of prompts, rows of `q`, pages per row of the page table, tokens of the
-     * longest prompt.
+     * Model layer, number of prompts, number of rows of `q`, pages per row of the page table, and
+     * tokens of the longest prompt.
      */
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
-     * Device [batch]: first row in `q`, number of tokens, and slot of each prompt. With
-     * KVD_EVICT_REPEATED each prompt has twice the rows: the prompt, then its copy.
+     * Device [batch]: first row in `q`, number of tokens and slot of each prompt. With
+     * KVD_EVICT_REPEATED each prompt has twice the rows, as a copy follows.
      */
     const int32_t *q_start, *q_len, *slot;
     /* Device [batch][max_pages]. */
@@ -96,23 +96,26 @@ typedef struct {
     const void *q;
     void *pool; /* device pages with K and V of the layer */
     /*
-     * Device [n_heads][n_q8] ln of softmax denominators; overwritten if the rule has a temperature.
+     * Device [n_heads][n_q8] ln of softmax denominators. Overwritten if the rule has a temperature.
      */
     float *lse;
-    /* Device scratch [n_heads][n_q8]: token scores per query head, from received probabilities. */
+    /*
+     * Device scratch [n_heads][n_q8]: probabilities that each token received, summed per query
+     * head.
+     */
     float *mass;
     /* Device scratch [n_q8] for rule.anchor: distance from the anchor. */
     float *distance;
     /*
-     * 1: `mass` and `distance` are already summed over tensor-parallel GPUs, which have n_heads
-     * query heads together.
+     * `summed` is 1 if `mass` and `distance` already have the sums over tensor-parallel GPUs, which
+     * together have n_heads query heads.
      */
     int32_t summed, n_heads;
-    /* Device output [n_kv_heads][n_q8] token scores, except KVD_EVICT_FIRST. */
+    /* Device output [n_kv_heads][n_q8] token scores. Not used with KVD_EVICT_FIRST. */
     float *score;
     /*
-     * Device output [n_kv_heads][n_q8]: indices of the tokens that stay, rising. If tokens are
-     * merged, the indices of all others follow.
+     * Device output [n_kv_heads][n_q8]: indices of the tokens that stay, in rising order. If tokens
+     * are merged, the indices of all others follow.
      */
     int32_t *kept;
     kvd_evict_merging merging;
@@ -125,9 +128,9 @@ typedef struct {
  */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Steps of kvd_evict_prompts. kvd_evict_score_any runs the scoring function for the rule and the
- * device; kvd_evict_choose then chooses and moves tokens. Only _keys and _expected write `score`,
- * the others `mass`.
+ * Parts of kvd_evict_prompts. kvd_evict_score_any runs the scoring function for the rule and
+ * device, then kvd_evict_choose chooses and moves tokens. _keys and _expected write `score`, the
+ * other functions `mass`.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -136,15 +139,15 @@ cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStr
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * With rule.whole_layer on several GPUs: sums `mass` over query heads into its first row and fills
+ * For rule.whole_layer on several GPUs: sums `mass` over query heads into its first row, and fills
  * `distance`. The caller adds both [n_q8] over GPUs before kvd_evict_choose.
  */
 cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
  * kvd_evict_mark sets mass [q_start + t] to 1 if one of the last `rows` (fraction of the prompt)
- * gives token t a mean probability of at least `threshold`, else to 0.
- * kvd_evict_marked drops tokens with mass 0 except the newest. It fills `kept`, length [batch] and
- * keep_old of args->budget [slot].
+ * gives token t a mean probability of at least `threshold`, otherwise to 0. kvd_evict_marked drops
+ * tokens with mass 0, but never the newest. It fills `kept`, length [batch] and keep_old of
+ * args->budget [slot].
  */
 cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
                            cudaStream_t stream);
@@ -156,10 +159,10 @@ size_t kvd_evict_expected_bytes(int n_heads, int d_head);
  * others.
  */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* KVD_MERGE_RUNS: fills `kept`, merging.count and weights from `mass`, which is overwritten. */
+/* For KVD_MERGE_RUNS: fills `kept`, merging.count and weights from `mass`, which is overwritten. */
 cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
-/* Arguments of kvd_evict_steps: one decode step per request, one layer. */
+/* Arguments of kvd_evict_steps: one decode step per request, in one layer. */
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
@@ -167,7 +170,7 @@ typedef struct {
     const kvd_evict_budget *budget;
     int32_t layer, batch, max_pages, splits;
     /*
-     * Device [batch]: number of cached tokens, newest included, and slot. Slots from n_slots on are
+     * Device [batch]: number of cached tokens with the newest, and slot. Slots from n_slots on are
      * padding.
      */
     const int32_t *kv_len, *slot;
@@ -176,19 +179,19 @@ typedef struct {
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
     /*
-     * Device [batch][n_heads] ln of softmax denominators. Unused if the rule has a temperature, and
-     * with KVD_EVICT_FIRST.
+     * Device [batch][n_heads] ln of softmax denominators. Not used if the rule has a temperature,
+     * nor with KVD_EVICT_FIRST.
      */
     const float *lse;
     /*
-     * Scratch of kvd_evict_steps_bytes bytes, if the rule has a temperature, and with
+     * Scratch memory of kvd_evict_steps_bytes bytes, used if the rule has a temperature and with
      * KVD_EVICT_PIVOTAL.
      */
     float *work;
     /*
-     * Device [batch][room] if several GPUs divide the heads with rule.whole_layer, else NULL.
-     * kvd_evict_steps then only sums scores into it; the caller adds them over GPUs and calls
-     * kvd_evict_steps_drop.
+     * Device [batch][room] if several GPUs divide the heads with rule.whole_layer, otherwise NULL.
+     * If set, kvd_evict_steps only sums scores into it. The caller then adds them over GPUs and
+     * calls kvd_evict_steps_drop.
      */
     float *sums;
     kvd_evict_merging merging;
@@ -196,8 +199,8 @@ typedef struct {
 
 /*
  * Adds the step's probabilities to the scores (not with KVD_EVICT_FIRST), then drops surplus tokens
- * and moves the last tokens to freed indices. splits: CTAs per KV head, 1, 2, 4 or 8 on sm_90, else
- * 1.
+ * and moves the last tokens to the freed indices. `splits` is the number of CTAs per KV head: 1, 2,
+ * 4 or 8 on sm_90, otherwise 1.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *args, cudaStream_t stream);
@@ -208,9 +211,9 @@ size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room)
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
- * kvd_evict_merging_work allocates scratch of n elements for prompts, kvd_evict_merging_slots
- * zeroed counts of merged tokens. *host [n_slots] is pinned, to be freed with cudaFreeHost. *m owns
- * device memory.
+ * kvd_evict_merging_work allocates scratch memory of n elements for prompts.
+ * kvd_evict_merging_slots allocates zeroed counts of merged tokens. *host [n_slots] is pinned and
+ * must be freed with cudaFreeHost. *m owns device memory.
  */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
@@ -232,25 +235,25 @@ static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
     return newest + (old < (size_t)b->keep_old ? old : (size_t)b->keep_old);
 }
 
-/* The functions from here on are for tests. */
+/* The functions from here on are for tests only. */
 
 /*
  * Copies scores and positions of a KV head's cached tokens to host arrays, sized for the longest
- * request. Only for methods whose steps drop by score.
+ * request. For methods whose steps drop by score.
  */
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,
                        uint32_t *position, size_t *n, kvd_err *err);
 
 /*
- * Return the numbers of cached tokens and of pages of a KV head. Only for methods whose KV heads
- * may hold different numbers of tokens.
+ * Return the numbers of cached tokens and of pages of a KV head. For methods whose KV heads may
+ * hold different numbers of tokens.
  */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 
 /*
  * Copies the page numbers, rising, that a KV head chose in decode step `step` (last layer) to the
- * host. *tokens: tokens in them. Only for methods that choose pages.
+ * host. *tokens becomes the number of tokens in them. For methods that choose pages.
  */
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err);

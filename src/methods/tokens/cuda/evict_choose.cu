@@ -1,6 +1,6 @@
 /*
  * Chooses prompt tokens and moves their rows to the front of the pages: token kept[i] moves to
- * index i <= kept[i]. Each RUN of tokens is read before it is written.
+ * index i <= kept[i]. Each RUN of tokens is read before one is written.
  */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * KVD_EVICT_IMPORTANT. On entry `score` has sums over the last `window` queries, `mass` over all
- * queries.
+ * Computes scores for KVD_EVICT_IMPORTANT. At first `score` has sums over the last `window`
+ * queries, `mass` over all queries.
  */
 __global__ void __launch_bounds__(CHOOSE)
     importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -112,7 +112,10 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     local = sum_over<CHOOSE>(local) / old;
     global = sum_over<CHOOSE>(global) / old;
-    /* Score: the larger of recent probability / recent mean and total probability / total mean. */
+    /*
+     * The score is the larger of recent probability / recent mean and total probability / total
+     * mean.
+     */
     for (int t = me; t < old; t += CHOOSE)
         mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
     __syncthreads();
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(CHOOSE)
 
 /*
  * Sets a token's bit in each query head that has the token among its `keep_old` most probable.
- * distance: number of bits that differ from the anchor's.
+ * `distance` becomes the number of bits that differ from the anchor's.
  */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -143,8 +146,8 @@ __global__ void __launch_bounds__(BITS)
 }
 
 /*
- * Keeps the largest scores and every k-th other token in the order of distances. score[t] of KV
- * head 0 becomes INFINITY for kept tokens.
+ * Keeps the largest scores and every k-th other token in the order of distances. Sets score[t] of
+ * KV head 0 to INFINITY for kept tokens.
  */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -340,9 +343,7 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    /*
-     * With rule.whole_layer, every CTA reads `mass` of all heads, so `mass` must not be smoothed.
-     */
+    /* With rule.whole_layer, every CTA reads `mass` of all heads, which must not be smoothed. */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))
         return cudaErrorInvalidValue;

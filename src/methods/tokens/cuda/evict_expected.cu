@@ -1,13 +1,13 @@
 /*
  * Scores prompt tokens by expected attention (expectedattention.c). mu, C: mean and covariance of a
- * head's queries before RoPE; R: mean RoPE rotation over the next `future` positions; k_t, v_t: key
+ * head's queries before RoPE. R: mean RoPE rotation over the next `future` positions. k_t, v_t: key
  * and value.
  *
  *     z[t]     = k_t . R mu scale + k_t . R C R^T k_t scale^2 / 2
  *     score[t] = log(mean over the query heads of softmax(z)[t] + epsilon) + log |v_t|
  *
- * Logarithms avoid underflow. A launch handles at most TOGETHER prompts, to limit scratch. Scores
- * from keys alone:
+ * Logarithms avoid underflow. A launch handles at most TOGETHER prompts, to limit scratch memory.
+ * Scores from keys alone:
  *
  *     KVD_EVICT_SHORT_KEYS   score[t] = -|k_t|
  *     KVD_EVICT_ODD_KEYS     score[t] = -(k_t / |k_t|) . (mean over s of k_s / |k_s|)
@@ -25,14 +25,14 @@ enum {
     THREADS = 256,
     ROWS = 64,
     PITCH = KVD_WIDTH_NARROW + 4,
-    SLAB = 16, /* rows of a [d][d] matrix in shared memory at once */
+    SLAB = 16, /* number of rows of a [d][d] matrix in shared memory at once */
     WEIGH = 512,
     BLOCKS = KVD_WIDTH_NARROW / 32
 };
 
 /*
- * Returns the floats of a CTA's sums over queries x: (x - y)(x - y)^T [d][d], x - y [d], y [d].
- * Subtracting y, the first query, avoids cancellation.
+ * Returns the number of floats of a CTA's sums over queries x: (x - y)(x - y)^T [d][d], x - y [d],
+ * y [d]. Subtracting y, the first query, avoids cancellation.
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
@@ -53,8 +53,8 @@ __device__ __forceinline__ float wide(uint16_t x)
 }
 
 /*
- * Copies `rows` queries from token t on, without their RoPE, to shared memory x and zeroes its
- * other rows. All threads must call it, then __syncthreads.
+ * Copies `rows` queries from token t on, with RoPE undone, to shared memory x and zeroes its other
+ * rows. All threads must call it, then __syncthreads.
  */
 __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
                               int rows, float (*x)[PITCH])
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /*
  * Returns the address of dimensions 8 block .. 8 block + 7 of token t. `after` is the number of
- * elements before V in a page; 0 for K.
+ * elements before V in a page, or 0 for K.
  */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the maximum (`largest`) or sum of x over the CTA. */
+/* Returns the maximum (if `largest`) or the sum of x over the CTA. */
 __device__ float over_cta(float x, bool largest, float *of_warp)
 {
     for (int step = 1; step < 32; step *= 2) {
@@ -362,7 +362,7 @@ template <int BLOCKS> struct part {
     float x[BLOCKS][8];
 };
 
-/* Loads the lane's blocks of keys 8 t8 .. 8 t8 + 7; keys with index n or more are 0. */
+/* Loads the lane's blocks of keys 8 t8 .. 8 t8 + 7. Keys with index n or more become 0. */
 template <int BLOCKS>
 __device__ __forceinline__ part<BLOCKS> load(const kvd_evict_prompts_args &a, const int32_t *page,
                                              int g, int t8, int n, int lane)

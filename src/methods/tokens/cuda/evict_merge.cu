@@ -3,8 +3,8 @@
  *
  *     x_j = (w_j x_j + sum of w_i x_i) / (w_j + sum of w_i)
  *
- * Kernels per kvd_merge_kind write j and w; merge_kernel sums over rising i, so equal inputs give
- * equal bits.
+ * Each kvd_merge_kind has kernels that write j and w. merge_kernel sums over rising i, so equal
+ * inputs give equal bits.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -29,7 +29,7 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* KV head of n tokens; `list` has the m tokens that stay, then the dropped ones, each in order. */
+/* KV head of n tokens. `list` has the m tokens that stay, then the dropped ones, each in order. */
 struct entries {
     int n, m;
     size_t row; /* index of the prompt's first element in arrays [n_kv_heads][n_q8] */
@@ -139,9 +139,9 @@ __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const
 }
 
 /*
- * Finds for each dropped token the kept token with the largest key cosine, and writes its list
- * index to `into` and the cosine to `weight`. The first of equal cosines counts,
- * with KVD_MERGE_IMPORTANT the last.
+ * Finds for each dropped token the kept token with the largest key cosine. Writes its list index to
+ * `into` and the cosine to `weight`. The first of equal cosines counts, with KVD_MERGE_IMPORTANT
+ * the last.
  */
 __global__ void __launch_bounds__(THREADS, 4)
     similar_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -232,7 +232,8 @@ __global__ void __launch_bounds__(RULE)
     double sum = 0;
     for (int p = e.m + me; p < e.n; p += RULE)
         sum += (double)weight[p];
-    const double mean = sum_over<RULE>(sum) / (double)(e.n - e.m); /* NaN if no token was dropped */
+    /* NaN if no token was dropped. */
+    const double mean = sum_over<RULE>(sum) / (double)(e.n - e.m);
     if (me == 0)
         a.merging.threshold[((size_t)a.slot[b] * (size_t)a.state.n_layers + (size_t)a.state.layer) *
                                 (size_t)a.map.n_kv_heads +
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.into[row + (size_t)t] = key_of(score[t], t) >= least;
 }
 
-/* length becomes 1 for a token that joins the run of the token before it, else 0. */
+/* Sets `length` to 1 for a token that joins the run of the token before it, otherwise to 0. */
 __global__ void __launch_bounds__(THREADS)
     joined_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -338,12 +339,12 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[row + (size_t)t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
-/* Run of tokens from .. to - 1, merged into token `pivot`. m tokens remain in the KV head. */
+/* Run of tokens from .. to - 1, which merge into token `pivot`. m tokens remain in the KV head. */
 struct run {
     int from, to, pivot, j, m;
 };
 
-/* Returns the list index of token t of the run. */
+/* Returns the index in the list of token t of the run. */
 __device__ __forceinline__ int place_in(const run &r, int t)
 {
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
@@ -356,7 +357,7 @@ __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, i
                                        (size_t)a.q_start[b]);
 }
 
-/* Finds the runs of a KV head and their pivots; fills the list of kept tokens and `into`. */
+/* Finds the runs of a KV head and their pivots. Fills the list of kept tokens and `into`. */
 __global__ void __launch_bounds__(RANK)
     runs_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -398,8 +399,8 @@ __global__ void __launch_bounds__(RANK)
 }
 
 /*
- * Writes weights exp(-x^2 / y^2), where x is the distance of a key from the pivot's key and y the
- * mean of x over the run.
+ * Writes weights exp(-x^2 / y^2). x is the distance of a key from the pivot's key, y the mean of x
+ * over the run.
  */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -500,13 +501,13 @@ __global__ void __launch_bounds__(MERGE)
         atomicAdd(a.merging.merged + a.slot[b], merged);
 }
 
-/* Candidate for receiving a decode step's dropped token. */
+/* Token that may receive a decode step's dropped token. */
 struct candidate {
     u64 key; /* sort key: cosine in the upper half, inverted position in the lower */
     int place, unused;
 };
 
-/* Returns a sort key: larger cosine, then earlier position. */
+/* Returns a sort key: the larger cosine comes first, then the earlier position. */
 __device__ __forceinline__ u64 key_at(float cosine, uint32_t position)
 {
     return (key_of(cosine, 0) & 0xffffffffull << 32) | (u64)(uint32_t)~position;
@@ -579,7 +580,7 @@ __global__ void __launch_bounds__(NEAR)
 }
 
 /*
- * Merges the dropped token into the nearest one if their cosine reaches the running mean, then
+ * Merges the dropped token into the nearest one if their cosine reaches the running mean. Then
  * moves the newest token to the freed place.
  */
 __global__ void __launch_bounds__(MERGE)

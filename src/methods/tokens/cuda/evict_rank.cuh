@@ -1,6 +1,6 @@
 /*
- * Ranks tokens, copies rows of K and V, multiplies 32 rows by tiles with mma.sync. All threads of a
- * CTA must call functions with parameter THREADS.
+ * Device functions that rank tokens, copy rows of K and V, and multiply 32 rows by tiles with
+ * mma.sync. All threads of a CTA must call functions with parameter THREADS.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 #define KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
@@ -102,8 +102,9 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
 }
 
 /*
- * Copies up to 64 rows of K and V, from element `first` of a token list on; zero-fills the last
- * group of 8. at(i) returns token i of the list, keys(t) the address of K in token t's page.
+ * Copies up to 64 rows of K and V, from element `first` of a token list on, and fills up the last
+ * group of 8 with zeros. at(i) returns token i of the list, keys(t) the address of K in token t's
+ * page.
  */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
@@ -170,7 +171,8 @@ static __device__ __forceinline__ float exp2_approx(float x)
 }
 
 /*
- * Queries of a KV head as mma.sync fragments: HALVES groups of 8 heads, up to 32 BLOCKS dimensions.
+ * Queries of a KV head as mma.sync fragments: HALVES groups of 8 heads, and up to 32 BLOCKS
+ * dimensions.
  */
 template <int HALVES, int BLOCKS> struct step_queries {
     uint4 q[HALVES][BLOCKS];
@@ -193,9 +195,9 @@ template <int HALVES, int BLOCKS> struct step_queries {
 };
 
 /*
- * Multiplies the queries by 16 keys of width d. low, high: dimensions 8 (lane % 4) of keys lane / 4
- * and lane / 4 + 8. acc[half][c]: query head 8 half + 2 (lane % 4) + c % 2, key lane / 4 + 8 (c /
- * 2). Dimensions are permuted for 16-byte reads.
+ * Multiplies the queries by 16 keys of width d. low and high are dimensions 8 (lane % 4) of keys
+ * lane / 4 and lane / 4 + 8. acc[half][c] is query head 8 half + 2 (lane % 4) + c % 2, key lane / 4
+ * + 8 (c / 2). Dimensions are permuted for 16-byte reads.
  */
 template <int HALVES, int BLOCKS>
 static __device__ __forceinline__ void step_products(const uint16_t *low, const uint16_t *high,
@@ -231,7 +233,7 @@ static __device__ __forceinline__ void step_products(const uint16_t *low, const 
 
 /*
  * Multiplies 32 rows (fragments a) by 16 rows in shared memory (at `from`) into acc[8 of 16
- * rows][16 of 32 rows]. Four accumulator chains hide latency.
+ * rows][16 of 32 rows]. Four chains of accumulators hide latency.
  */
 template <int STEPS>
 static __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from,

@@ -3,12 +3,12 @@
  *
  *     mass[k] = sum over rows t >= k of exp(s_tk - lse_t), s = q k / sqrt(d_head)
  *
- * Temperature tau: (s + noise_k) / tau in place of s, lse computed first. KVD_EVICT_PIVOTAL: -(rows
- * t with exp(s_tk - lse_t) < 1 / (t + 1)). KVD_EVICT_REPEATED: largest probability over rows of the
- * copy.
+ * With temperature tau, (s + noise_k) / tau replaces s, and lse is computed first.
+ * KVD_EVICT_PIVOTAL: minus the number of rows t with exp(s_tk - lse_t) < 1 / (t + 1).
+ * KVD_EVICT_REPEATED: largest probability over rows of the copy.
  *
- * 128 tokens of one operand are in registers; tiles of 64 (32 above width 128) of the other are
- * summed separately, for precision.
+ * 128 tokens of one operand are in registers. Tiles of 64 (32 above width 128) of the other operand
+ * are summed separately, for precision.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/gumbel.h"
@@ -29,7 +29,7 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
 struct side {
     /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
-    /* Page table of keys; NULL for queries, which are contiguous. */
+    /* Page table of keys. NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d;
     __device__ __forceinline__ const uint16_t *group(int t8) const
@@ -39,7 +39,10 @@ struct side {
     }
 };
 
-/* Loads 32 tokens from `from` on as mma.sync fragments; groups of 8 from n on are 0. */
+/*
+ * Loads 32 tokens from `from` on as mma.sync fragments. Groups of 8 that begin at n or later become
+ * 0.
+ */
 template <int STEPS>
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -78,7 +81,10 @@ struct params {
     float lse_factor; /* factor of lse: log2(e), or 1 for base-2 logarithms */
 };
 
-/* Log-sum-exp per row; or per key: sum of probabilities, number below the mean, largest. */
+/*
+ * Result of a pass: log-sum-exp per row, or per key the sum of probabilities, the number below the
+ * mean, or the largest.
+ */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
 /* Returns -1 if p is below the mean probability 1 / (t + 1) of row t, else 0. */
@@ -136,7 +142,10 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/* LOGS writes `lse`, other kinds `mass`. WIDTH: largest width of Q and K. */
+/*
+ * Kernel for all kinds. LOGS writes `lse`, other kinds `mass`. WIDTH is the largest width of Q and
+ * K.
+ */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ params p)

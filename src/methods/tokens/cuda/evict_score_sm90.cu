@@ -1,6 +1,6 @@
 /*
- * The sums of evict_score.cu by wgmma and bulk copies of sm_90. For KVD_EVICT_REPEATED, only the
- * largest exponent of a key is exponentiated.
+ * Computes the sums of evict_score.cu with wgmma and bulk copies of sm_90. For KVD_EVICT_REPEATED,
+ * only the largest exponent of each key is exponentiated.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -40,7 +40,7 @@ struct shared {
 struct side {
     /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
-    /* Page table of keys; NULL for queries, which are contiguous. */
+    /* Page table of keys. NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d, n;
 
@@ -59,7 +59,7 @@ struct side {
     }
 };
 
-/* Starts copying 128 tokens (for queries, also their `lse`). Called by one thread. */
+/* Starts copying 128 tokens (for queries, also their `lse`). One thread must call it. */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
 {
@@ -71,17 +71,17 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/* Log-sum-exp per row, or sum or largest probability per key. */
+/* Result of a pass: log-sum-exp per row, or per key the sum of probabilities or the largest. */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
-/* Sums, maxima and noise of a thread's two tokens, 8 apart. */
+/* Sums, maxima and noise of a thread's two tokens, which are 8 apart. */
 struct totals {
     float sum[2], top[2], noise[2];
 };
 
 /*
- * Adds a tile's products x = q k to the sums of tokens `token` and `token` + 8. other: the thread's
- * first token in the tile. MASKED skips keys after the query.
+ * Adds a tile's products x = q k to the sums of tokens `token` and `token` + 8. `other` is the
+ * thread's first token in the tile. MASKED skips keys after the query.
  */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,

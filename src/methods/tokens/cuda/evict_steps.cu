@@ -1,7 +1,7 @@
 /*
- * After a decode step: recomputes q k, adds attention probabilities to the scores of cached tokens
- * (entries) and finds the entry to drop. The CTAs of a cluster divide a KV head. Other cluster
- * sizes round denominators differently.
+ * Kernels after a decode step. Recompute q k, add attention probabilities to the scores of cached
+ * tokens (entries) and find the entry to drop. The CTAs of a cluster divide a KV head. Other
+ * cluster sizes round denominators differently.
  */
 #include <cooperative_groups.h>
 
@@ -22,12 +22,12 @@ enum {
     DROP = 512
 };
 /*
- * SUMS adds probabilities to scores, TEMPERED those of a softmax with noise. COUNTS appends bits to
- * histories.
+ * SUMS adds probabilities to scores, TEMPERED adds those of a softmax with noise. COUNTS appends
+ * bits to histories.
  */
 enum kind { SUMS, TEMPERED, COUNTS };
 
-/* Waits for all CTAs of a KV head; their shared memory is then visible. */
+/* Waits for all CTAs of a KV head, whose shared memory is then visible. */
 __device__ __forceinline__ void head_barrier()
 {
 #if __CUDA_ARCH__ >= 900
@@ -54,7 +54,10 @@ struct candidate {
 };
 
 struct shared {
-    /* Softmax per warp and query head: x the maximum score, y the sum of 2^(score - maximum). */
+    /*
+     * Softmax of each warp and query head: x is the maximum score, y the sum of 2^(score -
+     * maximum).
+     */
     float2 warp_sum[WARPS][KVD_GROUP_MAX];
     float2 sum[KVD_GROUP_MAX];
     candidate warp_least[WARPS], least;
@@ -71,7 +74,7 @@ struct head {
     float *score;
     uint32_t *position;
     kvd_evict_budget budget;
-    /* true: a token's score is only this step's probability */
+    /* true if a token's score is only this step's probability */
     bool own;
     uint64_t *rows;
 };
@@ -93,7 +96,7 @@ __device__ __forceinline__ step_queries<HALVES, BLOCKS> queries_of(const kvd_evi
             a.map.q_offset + w.g * a.map.group, a.map.group, a.map.d_qk[w.g]};
 }
 
-/* Multiplies queries by keys e .. e + 15, as step_products. */
+/* Multiplies queries by keys e .. e + 15, like step_products. */
 template <int HALVES, int BLOCKS>
 __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
                                          const step_queries<HALVES, BLOCKS> &q, int e,
@@ -183,8 +186,8 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
 }
 
 /*
- * Adds probability p to the score of token i. `least` becomes token i if i may be dropped and
- * scores less.
+ * Adds probability p to the score of token i. If i may be dropped and scores less than `least`,
+ * replaces `least`.
  */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
@@ -230,7 +233,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
     return least;
 }
 
-/* Appends a bit to the history of token i. The history of new token n - 1 begins with it. */
+/* Appends a bit to the history of token i. A new token n - 1 begins its history with the bit. */
 __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 {
     const bool old = i < w.n - 1;
@@ -372,7 +375,7 @@ __global__ void __launch_bounds__(THREADS)
         mine = add_products<HALVES, BLOCKS, KIND>(a, w);
     }
     if (KIND == COUNTS)
-        return; /* drop_kernel drops tokens */
+        return; /* drop_kernel drops the tokens */
     const candidate least = least_of_head(mine, s);
     if (a.rule.merge && blockIdx.x == 0 && threadIdx.x == 0)
         a.merging.victim[number] = n > w.budget.limit ? least.place : -1;
@@ -431,9 +434,9 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
 }
 
 /*
- * Sort key for KVD_EVICT_PIVOTAL: larger if fewer of the last rule.window rows gave less than the
- * mean. Prompt counts are scaled and rounded as in scissorhands.c. The `recent` newest tokens have
- * the largest keys.
+ * Returns a sort key for KVD_EVICT_PIVOTAL, larger if fewer of the last rule.window rows gave less
+ * than the mean. Prompt counts are scaled and rounded as in scissorhands.c. The `recent` newest
+ * tokens have the largest keys.
  */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
@@ -488,8 +491,8 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
     }
     __syncthreads();
     /*
-     * Positions may be equal in timing runs, so that more tokens stay than `stay`; limits the
-     * moves.
+     * In timing runs positions may be equal, so that more tokens stay than `stay`. The minimum limits
+     * the moves.
      */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
@@ -514,7 +517,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     if (n <= budget.limit || budget.recent < 1)
         return;
     /*
-     * In a full cache, the last `recent` indices form a ring. turns: number of overwritten tokens.
+     * In a full cache, the last `recent` indices form a ring. `turns` is the number of overwritten
+     * tokens.
      */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;

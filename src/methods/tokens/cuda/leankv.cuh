@@ -69,8 +69,8 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
 }
 
 /*
- * Returns scale and zero point of a vector, N numbers per lane. IEEE divisions give the codes of
- * kvd_quantise_group.
+ * Returns scale and zero point of a vector, of which each lane has N numbers. IEEE divisions give
+ * the codes of kvd_quantise_group.
  */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
@@ -89,7 +89,7 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
     return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
 }
 
-/* The rounded scale may give codes above the maximum, so codes are clamped. */
+/* As the scale is rounded, codes may exceed the maximum, so they are clamped. */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
     const float step = __low2float(scale), zero = __high2float(scale),
@@ -110,8 +110,8 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
 }
 
 /*
- * Returns the sum of x over threads with lower numbers; *all: over the CTA. All WARPS warps must
- * call it.
+ * Returns the sum of x over threads with lower numbers, and in *all the sum over the CTA. All WARPS
+ * warps must call it.
  */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
@@ -123,7 +123,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
         const int below = __shfl_up_sync(~0u, upto, step);
         upto += lane >= step ? below : 0;
     }
-    __syncthreads(); /* all threads have read the previous call's sums */
+    __syncthreads(); /* all threads must have read the previous call's sums */
     if (lane == 31)
         sum[warp] = upto;
     __syncthreads();
@@ -158,7 +158,7 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Packs key codes of token `row` into a word: number `at` of the lanes with lane % 4 = c. */
+/* Packs key codes of token `row` into word number `at` of the lanes with lane % 4 = c. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -174,8 +174,8 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
 }
 
 /*
- * Returns the number of dimensions whose value codes are in word w; *first is the first, the others
- * are 8 apart.
+ * Returns the number of dimensions whose value codes are in word w. *first is the first of them,
+ * and the others are 8 apart.
  */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {

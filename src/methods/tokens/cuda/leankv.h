@@ -20,23 +20,23 @@ enum {
     KVD_LEANKV_HIGH,
     KVD_LEANKV_LOW,
     KVD_LEANKV_LEVELS,
-    /* tokens of a tile, whose codes are interleaved */
+    /* number of tokens of a tile, whose codes are interleaved */
     KVD_LEANKV_TILE = 16,
     KVD_LEANKV_PAGE_TOKENS = 64 /* tokens in a high-precision page */
 };
 
 /*
- * Byte offsets in a page: keys (at 0), key scales and zero points, values, value scales and zero
+ * Byte offsets in a page of keys (at 0), key scales and zero points, values, value scales and zero
  * points, scores, positions. A code q means float16 scale q + zero. A score is the float32 sum of
  * probabilities from later tokens, mean over query heads.
  */
 typedef struct {
     int32_t k_bits, v_bits; /* bits of a code of K (8, 4) and of V (8, 4, 2) */
-    int32_t tokens;         /* tokens of a page, a multiple of KVD_LEANKV_TILE */
+    int32_t tokens;         /* number of tokens of a page, a multiple of KVD_LEANKV_TILE */
     int32_t k_meta, v, v_meta, score, position;
 } kvd_leankv_precision;
 
-/* Pages of both precisions have page_bytes bytes. */
+/* Layout of pages. Both precisions have pages of page_bytes bytes. */
 typedef struct {
     int32_t d, page_bytes;
     kvd_leankv_precision level[KVD_LEANKV_LEVELS];
@@ -44,19 +44,18 @@ typedef struct {
 
 size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
 /*
- * d is 32, 64 or 128. k_bits, v_bits: for high, then low precision, which must not take more bytes.
- * Returns -1 for invalid arguments.
+ * d must be 32, 64 or 128. k_bits and v_bits are for high, then low precision, which must not take
+ * more bytes. Returns -1 for invalid arguments.
  */
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
 /*
- * Place of a code in a tile of 16 tokens, as mma.sync m16n8k16 fragments (rows: tokens for keys,
- * dimensions for values); each lane owns w words, in chunks of 4, 2 or 1.
+ * Place of a code in a tile of 16 tokens, in the order of mma.sync m16n8k16 fragments (rows: tokens
+ * for keys, dimensions for values). Each lane has w words, in chunks of 4, 2 or 1.
  *
  * Keys: lanes with lane % 4 = c have features 16 s + 4 c .. 16 s + 4 c + 3. Values: tokens 2 c, 2 c
- * + 1, 2 c + 8, 2 c + 9.
- * LeanKV's layouts [F / (K_vec K_group), N, K_group, K_vec], [F / V_group, N / V_vec, V_group,
- * V_vec] (section 6), K_group 4, V_group 8, V_vec 4.
+ * + 1, 2 c + 8, 2 c + 9. These are LeanKV's layouts [F / (K_vec K_group), N, K_group, K_vec] and [F
+ * / V_group, N / V_vec, V_group, V_vec] (section 6), with K_group 4, V_group 8, V_vec 4.
  */
 typedef struct {
     int32_t word, shift;
@@ -68,7 +67,7 @@ typedef struct {
 #define KVD_LEANKV_BOTH
 #endif
 
-/* Returns the index in a tile of word w of a lane; each lane has `words` words. */
+/* Returns the index in a tile of word w of a lane. Each lane has `words` words. */
 KVD_LEANKV_BOTH static inline int kvd_leankv_word(int words, int lane, int w)
 {
     const int vec = words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
@@ -100,11 +99,11 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
     return p;
 }
 
-/* Cached tokens and pages of a slot's KV head, per precision (high, low). */
+/* Numbers of cached tokens and of pages in a KV head of a slot, per precision (high, low). */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
-     * Limits of significance relative to the mean: tokens below [KVD_LEANKV_HIGH] lose high
+     * Limits of significance relative to the mean. Tokens below [KVD_LEANKV_HIGH] lose high
      * precision, tokens below [KVD_LEANKV_LOW] are dropped.
      */
     float cut[KVD_LEANKV_LEVELS];
@@ -113,22 +112,22 @@ typedef struct {
 /* Free pages: list[start .. end - 1], modulo the number of pages. */
 typedef struct {
     uint64_t start, end;
-    /* cached tokens of high and low precision */
+    /* number of cached tokens of high and of low precision */
     int64_t entries[KVD_LEANKV_LEVELS];
-    /* Pages requested and pages free at the first shortage; both 0 without a shortage. */
+    /* Pages requested and pages free at the first shortage. Both are 0 without a shortage. */
     uint64_t wanted, left;
 } kvd_leankv_state;
 
 /*
- * Pool of pages, passed to kernels by value. KV heads: [n_slots][n_layers][n_kv_heads]. Slots from
- * n_slots on are padding.
+ * Pool of pages, passed to kernels by value. Arrays of KV heads: [n_slots][n_layers][n_kv_heads].
+ * Slots from n_slots on are padding.
  */
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
     /*
-     * Length of a KV head's page table: pages for the most tokens, and one partly filled page per
-     * precision.
+     * Length of a KV head's page table: pages for the largest number of tokens, and one partly
+     * filled page per precision.
      */
     int32_t table_length;
     /* [n_pages] Ring buffer of free page numbers (kvd_leankv_state). */
@@ -140,7 +139,7 @@ typedef struct {
 } kvd_leankv_pool;
 
 /*
- * Returns the bytes of a slot without tokens: head records, page tables, KVD_LEANKV_SPARE_PAGES
+ * Returns the bytes of a slot without tokens: head records, page tables, and KVD_LEANKV_SPARE_PAGES
  * partly filled pages per KV head.
  */
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
@@ -160,14 +159,14 @@ cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, 
                                  cudaStream_t stream);
 
 /*
- * Arguments of a decode step in one layer. Row i is a token at position at[i] of slot[i]; its K and
+ * Arguments of a decode step in one layer. Row i is a token at position at[i] of slot[i]. Its K and
  * V are in row 0 of page page_table[i][0] of `fresh` (BLOCKED).
  */
 typedef struct {
     kvd_leankv_pool pool;
-    /* n: requests; group: query heads per KV head, at most 8. */
+    /* n is the number of requests, group the number of query heads per KV head, at most 8. */
     int32_t layer, n, group;
-    /* Largest number of cached tokens of a KV head. */
+    /* Largest number of cached tokens in a KV head. */
     int32_t room;
     int32_t splits; /* number of CTAs that divide a KV head's tokens */
     float scale;    /* usually 1 / sqrt(d) */
@@ -179,15 +178,15 @@ typedef struct {
     const void *q;     /* device bf16 [n][n_kv_heads * group * d] */
     void *o;           /* output, in the shape of `q` */
     /*
-     * Output [n][n_kv_heads][room][columns]: attention scores times log2(e), of high-precision
-     * tokens from the front, of low-precision tokens from the end. columns: `group` rounded up to
-     * even.
+     * Output [n][n_kv_heads][room][columns]: attention scores times log2(e). High-precision tokens
+     * begin at the front, low-precision tokens at the end. columns: `group` rounded up to an even
+     * number.
      */
     float *score;
     /* Output [n][n_kv_heads][8]: log2 of the softmax denominators. */
     float *lse2;
-    float *partial; /* scratch, [n][n_kv_heads][splits][8][d + 2] */
-    /* [n][n_kv_heads] Number of finished splits; 0 before and after each launch. */
+    float *partial; /* scratch memory, [n][n_kv_heads][splits][8][d + 2] */
+    /* [n][n_kv_heads] Number of finished splits, which is 0 before and after each launch. */
     uint32_t *arrived;
     int32_t window; /* number of newest tokens that stay at high precision */
 } kvd_leankv_steps;
@@ -203,21 +202,24 @@ int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
 /*
- * Arguments for the whole prompts of a batch, in one layer. Token t of prompt i is row q_start[i] +
- * t of `q`.
+ * Arguments for whole prompts of a batch, in one layer. Token t of prompt i is row q_start[i] + t
+ * of `q`.
  */
 typedef struct {
     kvd_leankv_pool pool;
-    /* n: number of prompts; n_q8: rows of `q`; longest: tokens of the longest prompt. */
+    /*
+     * n is the number of prompts, n_q8 that of rows of `q`, longest that of tokens of the longest
+     * prompt.
+     */
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
     /*
-     * Fractions of the total significance, summed in rising order: tokens below `th` are not stored
-     * at high precision, tokens below `tl` are dropped.
+     * Fractions of the total significance, which is summed from the least significant token on.
+     * Tokens below `th` are not stored at high precision, tokens below `tl` are dropped.
      */
     double th, tl;
-    /* Device [n]: slot, first row in `q` and tokens of each prompt. */
+    /* Device [n]: slot, first row in `q` and number of tokens of each prompt. */
     const int32_t *slot, *q_start, *q_len;
     const int32_t *page_table;
     int32_t max_pages;
@@ -230,15 +232,15 @@ typedef struct {
      */
     float *mass;
     /*
-     * Scratch [n_kv_heads][n_q8]: indices of high-precision tokens from the front, of low-precision
-     * tokens from the end.
+     * Scratch [n_kv_heads][n_q8]: indices of high-precision tokens from the front, and of
+     * low-precision tokens from the end.
      */
     int32_t *source;
 } kvd_leankv_prompts;
 
 /*
- * kvd_leankv_masses computes `mass`; kvd_leankv_compress then chooses precisions, assigns pages and
- * writes codes.
+ * kvd_leankv_masses computes `mass`. kvd_leankv_compress must follow and chooses precisions,
+ * assigns pages and writes codes.
  */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);

@@ -3,12 +3,12 @@
  *
  *     O[h] = sum_j p_j (c_j s_j + z_j),   p = softmax over j of q . (c'_j s'_j + z'_j) / sqrt(d)
  *
- * c, c': value and key codes; s: scales; z: zero points. Tensor cores multiply codes, exact up to
- * 255: a code is written into the low bits of 1024 (float16) or 128 (bf16), an offset that zero
- * points remove.
+ * c and c' are value and key codes, s scales, z zero points. Tensor cores multiply codes, which are
+ * exact up to 255. A code is written into the low bits of 1024 (float16) or 128 (bf16), an offset
+ * that zero points remove.
  *
- * Bound by reading codes. Warps of all CTAs take tiles of 16 tokens in turn (section 6); results
- * merge in a fixed order.
+ * Reading codes takes the most time. Warps of all CTAs take tiles of 16 tokens in turn (section 6).
+ * Results merge in a fixed order.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -20,7 +20,7 @@ enum {
     WARPS = 8,
     THREADS = 32 * WARPS,
     HEADS = 8,
-    STAGES = 3, /* tiles per warp in shared memory */
+    STAGES = 3, /* number of tiles per warp in shared memory */
     LAZY = 8    /* sums are rescaled only if a term would exceed 2^LAZY */
 };
 
@@ -88,7 +88,7 @@ __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t 
     }
 }
 
-/* Running softmax of a lane; [2]: query head 2 (lane % 4) or 2 (lane % 4) + 1. */
+/* Running softmax of a lane. Index [2]: query head 2 (lane % 4) or 2 (lane % 4) + 1. */
 template <int F> struct state {
     uint32_t q[F / 16][2];
     float factor[2], q_sum[2];
@@ -131,7 +131,7 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 
 /*
  * Adds a tile's first `rows` tokens to the running softmax and writes their scores, `step` floats
- * apart. score is NULL in lanes without a query head.
+ * apart. `score` is NULL in lanes without a query head.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
@@ -189,11 +189,11 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/* A warp's tiles: first, first + stride, ... at high, then at low precision. */
+/* Tiles of a warp: numbers first, first + stride, ..., high precision before low precision. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
-    /* Numbers of high-precision pages; from index low_pages on, of low-precision pages. */
+    /* Page numbers at high precision and, from index low_pages on, at low precision. */
     const int32_t *table;
     int first, stride, high, low, low_pages;
     /* 2^32 / (tiles per page), so that a multiplication replaces a division. */
@@ -204,8 +204,8 @@ struct tiles {
 };
 
 /*
- * Returns the offset in a page of part k of tile `in`: 0 key codes, 1 value codes, 2 key scales and
- * zeros, 3 value scales and zeros.
+ * Returns the offset in a page of part k of tile `in`. k is 0 for key codes, 1 for value codes, 2
+ * for key scales and zeros, 3 for value scales and zeros.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -215,7 +215,7 @@ __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_lea
     return (k == 0 ? 0 : k == 1 ? l.v : k == 2 ? l.k_meta : l.v_meta) + in * *bytes;
 }
 
-/* Starts copies of a tile to shared memory; wait_tile waits. All lanes must call it. */
+/* Starts copies of a tile to shared memory, for which wait_tile waits. All lanes must call it. */
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                           const char *page, int in, uint32_t to, uint32_t full,
@@ -304,8 +304,8 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 }
 
 /*
- * Processes n tiles of one precision, from the warp's tile `at` on. score: of the precision's first
- * token.
+ * Processes n tiles of one precision, from the warp's tile `at` on. `score` is that of the
+ * precision's first token.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
@@ -347,8 +347,8 @@ struct part {
 };
 
 /*
- * Writes a query to x as float32 and to q as float16, divided by a power of 2 for an exact
- * conversion. *factor: `scale` times that power.
+ * Writes a query to x as float32 and to q as float16, divided by a power of 2 so that the
+ * conversion is exact. *factor becomes `scale` times that power.
  */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
@@ -501,8 +501,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
     /*
-     * Shared memory: ring buffers of tiles, at the end outputs [WARPS][HEADS][F]; page numbers from
-     * byte table_at on.
+     * Shared memory: ring buffers of tiles, replaced at the end by outputs [WARPS][HEADS][F]. Page
+     * numbers follow from byte table_at on.
      */
     extern __shared__ __align__(16) float dynamic[];
     __shared__ __align__(16) __half q[HEADS][F];
@@ -559,7 +559,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /* Reciprocals are rounded up: division is exact for fewer than 2^16 tiles. */
+    /* Reciprocals are rounded up, so that division is exact for fewer than 2^16 tiles. */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];
@@ -580,7 +580,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                     !scores || high ? scores : scores + (size_t)(s.room - 1) * (size_t)columns,
                     high ? columns : -columns, lane, a);
     }
-    __syncthreads(); /* outputs overwrite the ring buffers */
+    __syncthreads(); /* outputs overwrite the ring buffers, so all warps must be done */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll

@@ -1,6 +1,6 @@
 /*
  * Method leankv (sparsity with hetero) in the CUDA engine. bf16 pages hold prompts and new tokens
- * of the current layer; kvd_leankv_update quantises new tokens.
+ * of the current layer. kvd_leankv_update quantises new tokens.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ typedef struct {
     kvd_device_memory memory;
     cudaStream_t stream;
     double th, tl;
-    size_t rows; /* rows of Q in layout BLOCKED */
+    size_t rows; /* number of rows of Q in layout BLOCKED */
     size_t room; /* largest number of cached tokens of a KV head */
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
@@ -43,7 +43,10 @@ static double value_of(const kvd_parameter *p, const kvd_parameter_values *v, co
     return v->value[i];
 }
 
-/* slot: pinned memory that must not change until the iteration ends. */
+/*
+ * Returns the slots' pages to the pool. `slot` is pinned memory that must not change until the
+ * iteration ends.
+ */
 static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
@@ -58,7 +61,7 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = self_of(m);
-    /* Uses the second half, because an earlier copy may still read the first. */
+    /* The second half, because an earlier copy may still read the first. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -93,7 +96,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return give_back(k, k->host_leaving, n, err);
 }
 
-/* Returns 0: between iterations the bf16 pages hold no tokens. */
+/* Returns 0, as the bf16 pages hold no tokens between iterations. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -136,7 +139,10 @@ static double mean(const kvd_gpu_method *m, size_t slot)
                              : (double)NAN;
 }
 
-/* Counts as method hetero does: codes, and 16-bit scale and zero point per vector. */
+/*
+ * Returns a slot's bits as method hetero counts them: codes, and 16-bit scale and zero point per
+ * vector.
+ */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)(const void *)m;
@@ -371,7 +377,7 @@ static int set_up(leankv *k, kvd_err *err)
     return make_scratch(k, err);
 }
 
-/* The kernels use the codes of method hetero. */
+/* Returns true for method hetero, whose codes the kernels use. */
 static bool runs(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_hetero;

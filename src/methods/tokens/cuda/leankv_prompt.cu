@@ -1,6 +1,6 @@
 /*
- * LeanKV after a prompt (section 4.2): sums received attention (mass), drops or codes tokens. One
- * CTA assigns pages by a prefix sum, without locks.
+ * LeanKV after a prompt (section 4.2): sums received attention (mass), then drops or codes tokens.
+ * One CTA assigns pages by a prefix sum, without locks.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -9,7 +9,7 @@ namespace
 {
 
 enum {
-    PAGE = 64 /* tokens of a bf16 page */,
+    PAGE = 64 /* number of tokens of a bf16 page */,
     MASS_WARPS = 4,
     WARP_KEYS = 32,
     RANK_WARPS = 32,
@@ -23,7 +23,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
-/* Returns K of one page of a prompt; V follows after PAGE * F elements. */
+/* Returns K of one page of a prompt. V follows after PAGE * F elements. */
 __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prompts &p, int prompt,
                                                            int g, int page)
 {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint3
         r[i] = block[i * 32 + lane];
 }
 
-/* A warp processes 32 keys. Early keys have the most work and start first. */
+/* Each warp processes 32 keys. Early keys have the most work and start first. */
 template <int F>
 __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
 {
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     const __nv_bfloat16 *const keys = fresh_page(p, prompt, head / p.group, first / PAGE);
     uint32_t k[4][F / 8];
 #pragma unroll
-    /* Rows after the prompt's end hold any numbers; their sums are discarded. */
+    /* Rows after the prompt's end hold undefined numbers, whose sums are discarded. */
     for (int i = 0; i < 4; i++)
         load_rows<F>(reinterpret_cast<const uint32_t *>(keys + (first % PAGE + 8 * i) * F), lane,
                      k[i]);
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
 }
 
 /*
- * A significance is below the border if it is below `value` or one of the first `ties` that equal
- * it.
+ * Limit of significance. A token is below it if its significance is below `value`, or is one of the
+ * first `ties` that equal it.
  */
 struct border {
     uint32_t value; /* bits of a non-negative float */
@@ -106,8 +106,8 @@ struct border {
 };
 
 /*
- * Finds borders out[k] such that the significances below sum to less than target[k], by bisecting
- * the bits of floats. All threads get the result.
+ * Finds borders out[k] such that significances below sum to less than target[k], by bisecting the
+ * bits of floats. All threads get the result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
@@ -435,7 +435,7 @@ __global__ void __launch_bounds__(THREADS)
                           (unsigned long long)-(long long)h.n[l]);
         p.head[at] = kvd_leankv_head{};
     }
-    __syncthreads(); /* all threads have read p.state->end */
+    __syncthreads(); /* all threads must have read p.state->end */
     if (threadIdx.x == 0)
         p.state->end = end;
 }

@@ -10,8 +10,8 @@ namespace
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
 /*
- * Least significant token of one precision outside the window of newest tokens; of equal ones the
- * oldest.
+ * Least significant token of one precision outside the window of newest tokens. The oldest of equal
+ * ones counts.
  */
 struct least {
     /* significance (float bits) in the upper 32 bits, position in the lower */
@@ -21,14 +21,16 @@ struct least {
 
 struct found {
     least level[KVD_LEANKV_LEVELS];
-    /* High-precision index of the token leaving the window; -1: none. */
+    /* High-precision index of the token that leaves the window, or -1. */
     int leaving;
     float leaving_significance;
 };
 
-/* Indices of the tokens that move, separately per precision; -1: none. */
+/* Indices of the tokens that move, separately per precision, or -1. */
 struct decision {
-    /* Lowered token: its old index at high and its new index at low precision. */
+    /*
+     * Token that becomes low precision: its old index at high and its new index at low precision.
+     */
     int lowered, low_to;
     /* High-precision index of the new token. */
     int fresh_to;
@@ -95,8 +97,8 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 }
 
 /*
- * Decides which tokens to lower or drop. sum: significances of the `body` tokens outside the
- * window.
+ * Decides which tokens to lower or drop. `sum` adds the significances of the `body` tokens outside
+ * the window.
  */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
@@ -141,7 +143,7 @@ __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int
         i - k * tokens};
 }
 
-/* Decodes a key or value, rounded to bf16. */
+/* Decodes a key or value to numbers rounded to bf16. */
 template <int F>
 __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                             const leankv::entry &e, bool keys, int lane, float (&x)[F / 32])
@@ -310,7 +312,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
     const size_t at = (size_t)(row * s.pool.n_kv_heads + g);
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         if (h.n[l] >= h.pages[l] * s.pool.layout.level[l].tokens)
-            return; /* no free page: kvd_leankv_state tells the host */
+            return; /* there is no free page, as kvd_leankv_state tells the host */
     if (threadIdx.x < HEADS)
         lse2[threadIdx.x] = s.lse2[at * HEADS + threadIdx.x];
     if (threadIdx.x == 0)

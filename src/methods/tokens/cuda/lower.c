@@ -1,6 +1,6 @@
 /*
  * Method lower with hetero (such as mikv) in the CUDA engine. All layers use the bf16 pages in
- * turn; prompts are coded after attention, and steps restore one layer at a time.
+ * turn. Prompts are coded after attention, and decode steps restore one layer at a time.
  */
 #include "methods/tokens/cuda/lower.h"
 
@@ -21,12 +21,12 @@ typedef struct {
     kvd_lower_args *layer; /* [n_layers] constant kernel arguments */
     /* Bytes of a KV head's codes, levels and scores in a page */
     size_t head_bytes;
-    /* Channel factors (kvd_lower_args.factor) of a slot in a layer; 0: none */
+    /* Number of channel factors (kvd_lower_args.factor) of a slot in a layer, or 0 */
     size_t factors;
     float *mass, *lse, *lse_steps;
     kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned memory */
     size_t slots;
-    uint32_t *tokens; /* [slots] tokens of each request; 0: no request */
+    uint32_t *tokens; /* [slots] number of tokens of each request, or 0 */
     double held;
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -138,7 +138,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                    : 0;
 }
 
-/* Returns a slot's low-precision tokens per KV head. */
+/* Returns a slot's number of low-precision tokens per KV head. */
 static size_t low_of(const lower *k, size_t slot)
 {
     const kvd_lower_budget *const b = &k->host_budget[slot];
@@ -146,7 +146,10 @@ static size_t low_of(const lower *k, size_t slot)
     return k->tokens[slot] > high ? k->tokens[slot] - high : 0;
 }
 
-/* Counts codes and, below 16 bits, 32 bits of scale and zero point per vector. */
+/*
+ * Returns the bits of a token's codes and, below 16 bits, of scale and zero point (32 bits per
+ * vector).
+ */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
     const double d = k->layer[0].d_head;
@@ -269,7 +272,7 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /* False for 16-bit codes: random bits need not be valid float16 numbers. */
+    /* 16-bit codes cannot be random in timing runs, as not all bits are valid float16 numbers. */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)
         k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;

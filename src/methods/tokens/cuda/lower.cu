@@ -1,6 +1,6 @@
 /*
- * Kernels of lower.h, rounding as kvd_quantise_group. Lane l handles token l % 8, runs
- * l / 8, l / 8 + 4, ... of 8 numbers.
+ * Kernels of lower.h, which round like kvd_quantise_group. Lane l has token l % 8, and of its
+ * vector runs l / 8, l / 8 + 4, ... of 8 numbers.
  */
 #include "methods/tokens/cuda/lower.h"
 
@@ -124,7 +124,7 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
     }
 }
 
-/* Decodes elements i .. i + 7, i a multiple of 8. */
+/* Decodes elements i .. i + 7, where i is a multiple of 8. */
 __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int level, int i)
 {
     const int bits = a.bits[v.side][level];
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
             t >= old || (k > 0 && key(t) >= least) ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
 
-/* Raises most[e] to the magnitude of number e in `from`, for e = 0 .. 7. */
+/* Raises most[e] to the magnitude of number e in `from`, for e = 0 to 7. */
 __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
 {
     const uint4 x = *reinterpret_cast<const uint4 *>(from);
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
         a.level[place_of(a, b, g, t)] = KVD_LOWER_LOW;
 }
 
-/* Returns the number of CTAs per request; `others` is the number in the grid's other dimensions. */
+/* Returns the number of CTAs per request. `others` is the number in the grid's other dimensions. */
 unsigned ctas(const kvd_lower_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -1,5 +1,5 @@
 /*
- * Kernels of method lower with hetero: tokens are codes of many (high) or few (low) bits, with step
+ * Kernels of method lower with hetero. Tokens are codes of many (high) or few (low) bits, with step
  * and zero point per vector. Launchers return cudaError_t and never synchronise, allocate or print.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_LOWER_H
@@ -24,12 +24,15 @@ extern "C" {
 
 enum { KVD_LOWER_HIGH, KVD_LOWER_LOW, KVD_LOWER_LEVELS };
 
-/* Tokens that stay at high precision: the newest, and older ones with the largest scores. */
+/*
+ * Numbers of tokens that stay at high precision: the newest, and older ones with the largest
+ * scores.
+ */
 typedef struct {
     int32_t heavy, recent;
 } kvd_lower_budget;
 
-/* One layer and a batch's requests, in device memory; d_head numbers of K and of V per head. */
+/* One layer and a batch's requests, in device memory. A head has d_head numbers of K and of V. */
 typedef struct {
     kvd_attn_map map;
     int32_t d_head;
@@ -38,7 +41,7 @@ typedef struct {
     int32_t n, max_pages, n_sms;
     const int32_t *kv_len, *slot; /* [n] */
     const int32_t *page_table;    /* [n][max_pages] */
-    /* bf16 pages of the layer; in decode steps with the newest token. */
+    /* bf16 pages of the layer. In decode steps they hold the newest token. */
     uint16_t *rows;
     /*
      * Vector records [pages][n_kv_heads][2][KVD_PAGE_TOKENS] of kvd_lower_words words. For every 32
@@ -48,7 +51,10 @@ typedef struct {
     uint32_t *codes;
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
     float *score;   /* [pages][n_kv_heads][KVD_PAGE_TOKENS] sums of probabilities */
-    /* float16 [slots][n_kv_heads][d_head] channel factors of low-precision keys. NULL: none. */
+    /*
+     * float16 [slots][n_kv_heads][d_head] channel factors of low-precision keys. NULL if there are
+     * none.
+     */
     uint16_t *factor;
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
@@ -74,14 +80,14 @@ typedef struct {
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
 /*
- * Restores all tokens of decode steps but the newest. Later rows become 0, up to a multiple of 8.
+ * Restores all tokens of decode steps but the newest. Rows after the last token become 0, up to a
+ * multiple of 8.
  */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
  * Adds the steps' probabilities to scores and codes the newest tokens. If more than `heavy` older
- * tokens have high precision, lowers the one with the smallest score.
- * q: bf16 [n][q_pitch]; lse [n][n_heads]: ln of softmax denominators. Must follow kvd_lower_restore
- * and attention.
+ * tokens have high precision, lowers the one with the smallest score. Must follow kvd_lower_restore
+ * and attention. q: bf16 [n][q_pitch]. lse [n][n_heads]: ln of softmax denominators.
  */
 cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float *lse,
                             cudaStream_t stream);

@@ -1,6 +1,6 @@
 /*
- * Finds the k largest of n 64-bit keys with one CTA, 8 bits per pass. Upper half: value; lower
- * half: unique number.
+ * Finds the k largest of n 64-bit keys with one CTA, 8 bits per pass. The upper half of a key is
+ * the value, the lower half a unique number.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 #define KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
@@ -20,7 +20,8 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 
 /*
  * Finds the digit at which counts `bin`, summed from the largest digit, reach *k. Reduces *k by the
- * keys with larger digits. *all: all keys with this digit are wanted. Called by the first warp.
+ * number of keys with larger digits. *all tells whether all keys with this digit are wanted. The
+ * first warp must call it.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -51,7 +52,8 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 
 /*
  * Returns the threshold that exactly k of n keys reach, 0 < k < n. key(t) is the key of token t,
- * its lower 32 bits below `bound`. bin: shared scratch [KVD_SELECT_BINS]. All threads must call it.
+ * whose lower 32 bits are below `bound`. bin [KVD_SELECT_BINS] is shared scratch memory. All
+ * threads must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin,
@@ -65,7 +67,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (bound - 1) >> shift == 0 && shift > 0)
-            /* Lower halves are below `bound`, so bits from `shift` up are 0. */
+            /* Lower halves are below `bound`, so their bits from `shift` up are 0. */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
@@ -86,7 +88,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     return found;
 }
 
-/* Returns the threshold that exactly k of n keys reach. Lower 32 bits must be below n. */
+/* Returns the threshold that exactly k of n keys reach. The keys' lower 32 bits must be below n. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
 {
@@ -94,8 +96,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
- * Returns the number of earlier threads with `stays`; *all: the number in the CTA. All THREADS
- * threads must call it.
+ * Returns the number of earlier threads with `stays`, and in *all their number in the CTA. All
+ * THREADS threads must call it.
  */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {
@@ -116,8 +118,8 @@ template <int THREADS> static __device__ int select_place(bool stays, int *all)
 }
 
 /*
- * Returns the sum of x over threads with lower numbers; *all: over the CTA. All THREADS threads
- * must call it.
+ * Returns the sum of x over threads with lower numbers, and in *all the sum over the CTA. All
+ * THREADS threads must call it.
  */
 template <int THREADS> static __device__ int sum_before(int x, int *all)
 {

@@ -54,7 +54,7 @@ static size_t side_of_page(const selection *e)
                                   : bounds * sizeof(uint16_t));
 }
 
-/* Returns the cached tokens of a request of n tokens, summed over the layers. */
+/* Returns the number of cached tokens of a request of n tokens, summed over the layers. */
 static size_t cached_in_all(const selection *e, size_t slot, size_t n)
 {
     size_t sum = 0;
@@ -181,7 +181,7 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     return x;
 }
 
-/* Computes bounds or codes of each request's last q_len[b] keys; longest: largest q_len. */
+/* Computes bounds or codes of each request's last q_len[b] keys. `longest` is the largest q_len. */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
 {
@@ -325,7 +325,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                : 0;
 }
 
-/* Zeroes `sides`, which timing runs read without a prompt. */
+/* Zeroes `sides`, which timing runs read although no prompt wrote them. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     selection *const e = of(m);
@@ -374,7 +374,7 @@ static int make_sums(selection *e, kvd_err *err)
                : -1;
 }
 
-/* Copies RoPE's angular frequencies to the device; base 1: local layers. */
+/* Copies RoPE's angular frequencies to the device. `base` is 1 for local layers. */
 static int make_frequency(selection *e, int base, kvd_err *err)
 {
     const kvd_config *const c = e->method.cache->config;
@@ -491,7 +491,7 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /* Without a prompt, all codes would be equal, and so would be all choices. */
+    /* In timing runs without a prompt all codes would be equal, and all choices too. */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;
@@ -544,7 +544,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return describe(e, plan, err);
 }
 
-/* Returns false if the plan can only be timed. */
+/* Returns true if text can be generated, false if the plan can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     const kvd_read_rule rule = plan->tokens->read_rule(&plan->tokens_values);

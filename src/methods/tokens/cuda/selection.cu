@@ -1,6 +1,7 @@
 /*
  * Chooses the tokens that a decode step reads, by selection pages. d_qk / 8 threads compute the
- * bounds of a page, a warp its score, a CTA the choice of a KV head. Sums are float32.
+ * bounds of a page, one warp computes its score, and one CTA chooses for a KV head. Sums are
+ * float32.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -22,7 +23,7 @@ enum {
     ROWS = 16
 };
 
-/* Selection pages of a request, as kvd_selection_pages. */
+/* Numbers of selection pages of a request (kvd_selection_pages). */
 struct pages {
     int all, newest, chosen;
 };
@@ -49,7 +50,9 @@ __device__ __forceinline__ int tokens_of(const kvd_selection &s, int n)
     return (int)kvd_selection_tokens(&s.rule, (size_t)n);
 }
 
-/* Returns the row length of `score` and `chosen`: the most selection pages of a row. */
+/*
+ * Returns the row length of `score` and `chosen`: the largest number of selection pages of a row.
+ */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (size_t)(KVD_PAGE_TOKENS / page_of(s));
@@ -140,8 +143,8 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
 }
 
 /*
- * Writes the factors of a page's score: sum over channels of rise * largest key + fall * smallest
- * key. All SCORE threads must call it.
+ * Writes the factors of a page's score, the sum over channels of rise * largest key + fall *
+ * smallest key. All SCORE threads must call it.
  */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
@@ -165,8 +168,8 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
 }
 
 /*
- * Scores selection pages first .. first + WARP_PAGES - 1 below `end`, by one warp. Each lane reads
- * CHUNKS pieces of 8 bounds.
+ * Scores selection pages first .. first + WARP_PAGES - 1 below `end`, with one warp. Each lane
+ * reads CHUNKS pieces of 8 bounds.
  */
 template <int CHUNKS>
 __device__ __forceinline__ void score_pages(const kvd_selection &s, const float *rise,
@@ -209,8 +212,8 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
 }
 
 /*
- * KVD_READ_BOUNDS: the sum over query heads of max(q low, q high) is rise * high + fall * low, with
- * rise and fall the sums of positive and of negative q.
+ * Scores pages for KVD_READ_BOUNDS. The sum over query heads of max(q low, q high) is rise * high +
+ * fall * low, where rise and fall are the sums of positive and of negative q.
  */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
@@ -235,7 +238,7 @@ __global__ void __launch_bounds__(SCORE)
         score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
-/* Scores large clusters. Their bounds are the extremes of their small clusters' bounds. */
+/* Scores large clusters, whose bounds are the extremes of their small clusters' bounds. */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -378,8 +381,8 @@ __global__ void __launch_bounds__(COPY)
 }
 
 /*
- * Returns the address of the probability from row 0 for token t; the next row's is 64 elements
- * further.
+ * Returns the address of the probability from row 0 for token t. That from the next row is 64
+ * elements further.
  */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
@@ -414,8 +417,8 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
 }
 
 /*
- * Computes the probabilities from the last rows, one key per thread. Element r of `recent` belongs
- * to the newest position t with t % history = r.
+ * Computes the probabilities from the last rows, one key per thread. Element r of `recent` is for
+ * the newest position t with t % history = r.
  */
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
@@ -465,8 +468,8 @@ __global__ void __launch_bounds__(KEYS)
             if (j % group < group - 1)
                 continue;
             /*
-             * Queries before this chunk have already written their probabilities for tokens before
-             * it.
+             * Queries before this chunk have already written probabilities for tokens before the
+             * chunk.
              */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
@@ -488,7 +491,7 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
         to[r * KVD_PAGE_TOKENS] = 0;
 }
 
-/* A warp has 16 of the tokens that the step read. */
+/* Each warp has 16 of the tokens that the step read. */
 template <int HALVES>
 __global__ void __launch_bounds__(RECALL)
     recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,

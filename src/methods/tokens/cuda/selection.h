@@ -1,14 +1,20 @@
 /*
- * Selection at read time: all tokens stay cached; steps read the newest selection pages (`page`
- * tokens each) and those with the largest scores.
+ * Selection at read time: all tokens stay cached, but steps read only the newest selection pages
+ * (`page` tokens each) and those with the largest scores.
  *
- * KVD_READ_BOUNDS: channel extremes of a page's keys bound q k (quest.c).
- * KVD_READ_RECENT: tokens, by probabilities of the last `history` rows; unread: 0 (alisa.c).
+ * KVD_READ_BOUNDS: pages, by channel extremes of their keys, which bound q k (quest.c).
+ *
+ * KVD_READ_RECENT: tokens, by probabilities of the last `history` rows, where unread tokens have 0
+ * (alisa.c).
+ *
  * KVD_READ_CODES: tokens, by q times the nearest centroid, united over query heads (a2ats.c).
- * KVD_READ_CLUSTERS: clusters of two levels, by bounds; layers drop different prompt tokens
+ *
+ * KVD_READ_CLUSTERS: clusters of two levels, by bounds. Layers drop different prompt tokens
  * (mpcache.c).
- * KVD_READ_LANDMARKS: prompt pages, by mean keys' largest softmax share. Outlier, last and later
- * tokens are always read with exact keys; others are rebuilt from latents in `rows` (shadowkv.c).
+ *
+ * KVD_READ_LANDMARKS: prompt pages, by the mean keys' largest softmax share. Outlier, last and
+ * later tokens are always read with exact keys. Other keys are rebuilt from latents in `rows`
+ * (shadowkv.c).
  *
  * With CODES and CLUSTERS, read lengths vary and each layer has its own attention plan. Attention
  * treats KV heads as requests whose page_table lists chosen pages (kvd_decode_args.piece_tokens).
@@ -26,20 +32,23 @@ extern "C" {
 #endif
 
 typedef struct {
-    /* All KV heads must have one d_qk and one d_v. */
+    /* All KV heads must have the same d_qk and d_v. */
     kvd_attn_map map;
-    /* rule.page divides KVD_PAGE_TOKENS and is 1 with KVD_READ_RECENT. */
+    /* rule.page must divide KVD_PAGE_TOKENS, and is 1 with KVD_READ_RECENT. */
     kvd_read_rule rule;
     int32_t batch, max_pages;
     /*
-     * Device [batch]: number of cached tokens, newest included, and slot. Slots from n_slots on are
+     * Device [batch]: number of cached tokens with the newest, and slot. Slots from n_slots on are
      * padding.
      */
     const int32_t *kv_len, *slot;
     int32_t n_slots;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *pool;          /* device pages of the layer */
-    /* Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: smallest keys, then largest keys. */
+    /*
+     * Device bf16 [pool page][n_kv_heads][64 / page][2][d_qk]: channel minima of the keys, then
+     * maxima.
+     */
     void *bounds;
     /*
      * Device [pool page][n_kv_heads][history][64] probabilities summed over query heads, for
@@ -49,8 +58,8 @@ typedef struct {
 } kvd_selection;
 
 /*
- * Computes the bounds of selection pages that have any of the last q_len[b] tokens. q_len is device
- * [batch], longest its maximum.
+ * Computes the bounds of selection pages with any of the last q_len[b] tokens. q_len [batch] is on
+ * the device, and `longest` is its maximum.
  */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
@@ -69,25 +78,25 @@ cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_row
                                  cudaStream_t stream);
 
 /*
- * len [batch * n_kv_heads]: number of tokens that each KV head reads. heads[0]: number of KV heads
- * of the first live[0] requests. All arrays are on the device.
+ * Writes the numbers of tokens that KV heads read to len [batch * n_kv_heads]. heads[0] becomes the
+ * number of KV heads of the first live[0] requests. All arrays are on the device.
  */
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
 
-/* Device outputs of kvd_selection_choose; row b * n_kv_heads + g is KV head g of request b. */
+/* Device outputs of kvd_selection_choose. Row b * n_kv_heads + g is KV head g of request b. */
 typedef struct {
     const void *q; /* device [batch][q_pitch] queries */
     /*
-     * Scratch [batch * n_kv_heads][max_pages * 64 / page] for scores; with KVD_READ_CODES [batch *
+     * Scratch [batch * n_kv_heads][max_pages * 64 / page] for scores. With KVD_READ_CODES [batch *
      * n_kv_heads][group][max_pages * 64].
      */
     float *score;
     /* [batch * n_kv_heads][max_pages * 64 / page] Chosen selection pages, in rising order. */
     int32_t *chosen;
     /*
-     * [batch * n_kv_heads][max_pages * 64 / page] Pages (or pieces) that attention reads, numbered
-     * by KV head. Not with KVD_READ_LANDMARKS.
+     * [batch * n_kv_heads][max_pages * 64 / page] Pages (or pieces of them) that attention reads,
+     * numbered by KV head. Not used with KVD_READ_LANDMARKS.
      */
     int32_t *table;
     /*
@@ -95,10 +104,10 @@ typedef struct {
      * from i * row_pages on.
      */
     void *rows;
-    int32_t row_pages; /* most pages of tokens that a KV head reads */
+    int32_t row_pages; /* largest number of pages with tokens that a KV head reads */
     /*
-     * Device [batch * n_kv_heads] Number of tokens read: an output if kvd_selection_varies,
-     * otherwise an input.
+     * Device [batch * n_kv_heads] Number of tokens read. Output if kvd_selection_varies, otherwise
+     * input.
      */
     int32_t *len;
     /* Device [batch] Number of tokens read, summed over calls, if kvd_selection_varies. */
@@ -108,18 +117,18 @@ typedef struct {
 cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
 /*
- * Writes a step's probabilities to `recent`. to: the chosen tokens; lse [batch *
- * n_kv_heads][group]: ln of softmax denominators.
+ * Writes a step's probabilities to `recent`. `to` has the chosen tokens, lse [batch *
+ * n_kv_heads][group] the ln of softmax denominators.
  */
 cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to, const float *lse,
                                  cudaStream_t stream);
 
 /* Device centroids and codes of a layer (KVD_READ_CODES). */
 typedef struct {
-    /* Number of centroids; relative RoPE position of queries. */
+    /* Number of centroids, and relative RoPE position of queries. */
     int32_t size, relative;
     /*
-     * Number of dimensions that RoPE rotates; `interleaved` pairs 2 i and 2 i + 1, otherwise i and
+     * Number of dimensions that RoPE rotates. `interleaved` pairs 2 i and 2 i + 1, otherwise i and
      * i + dims/2.
      */
     int32_t dims, interleaved;
@@ -133,10 +142,10 @@ typedef struct {
     float *product; /* scratch [batch * n_kv_heads][group][size] */
 } kvd_selection_codes;
 
-/* Codes each request's last q_len[b] tokens; longest: largest q_len. */
+/* Codes each request's last q_len[b] tokens. `longest` is the largest q_len. */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* Does kvd_selection_choose for KVD_READ_CLUSTERS; `score` needs twice as many elements. */
+/* Does kvd_selection_choose for KVD_READ_CLUSTERS. `score` needs twice as many elements. */
 cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
                                    cudaStream_t stream);
 /* Does kvd_selection_choose for KVD_READ_CODES. */
@@ -145,25 +154,24 @@ cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_cod
 /*
  * Device state of a layer with KVD_READ_LANDMARKS. For each pool page, kvd_selection.bounds has
  * bf16 mean keys [n_kv_heads][64 / page][d_qk] and flags [n_kv_heads][64 / page]: 0, or 1 plus the
- * number among the exact pages. `pool` holds one layer at a time.
+ * number among pages with exact keys. `pool` holds one layer at a time.
  */
 typedef struct {
     int32_t *prompt; /* [n_slots] tokens of the prompt */
     size_t side;
-    /* Number of elements of a latent vector; latents are device [pool page][64 * rank]. */
+    /* Number of elements of a latent vector. Latents are device [pool page][64 * rank]. */
     int32_t rank;
     const uint16_t *latents;
     /*
-     * Outputs per row: latents of the read tokens, in row_pages pages, and their positions
-     * [row_pages * 64]; -1: exact key.
+     * Outputs per row: latents of the tokens read, in row_pages pages, and their positions
+     * [row_pages * 64], or -1 for exact keys.
      */
     uint16_t *gathered;
     int32_t *position;
     /*
-     * values [pool page][n_kv_heads][64 * d_v].
-     * keys [page][n_kv_heads][64 * d_qk]: exact, after the mean-key pages; page numbers table
-     * [batch][max_pages].
-     * outliers [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk]: exact.
+     * values [pool page][n_kv_heads][64 * d_v]. keys [page][n_kv_heads][64 * d_qk]: exact keys
+     * after the pages with a mean key, with page numbers table [batch][max_pages]. outliers
+     * [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk]: exact keys.
      */
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
@@ -176,8 +184,8 @@ typedef struct {
 } kvd_selection_shadow;
 
 /*
- * Computes mean keys of prompts and chooses the selection pages with exact keys. score: scratch as
- * kvd_selected.score; longest: largest kv_len.
+ * Computes mean keys of prompts and chooses the selection pages with exact keys. `score` is scratch
+ * memory like kvd_selected.score, `longest` the largest kv_len.
  */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
@@ -208,7 +216,10 @@ cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
 #define KVD_ON_BOTH
 #endif
 
-/* Selection pages of a KV head: all, the newest (always read), and the chosen older ones. */
+/*
+ * Numbers of selection pages of a KV head: all, the newest (always read), and the chosen older
+ * ones.
+ */
 typedef struct {
     size_t all, newest, chosen;
 } kvd_selection_pages;
@@ -230,8 +241,8 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
 }
 
 /*
- * Selection pages of a prompt with KVD_READ_LANDMARKS: those with a mean key, those with exact
- * keys, others that a step reads.
+ * Numbers of selection pages of a prompt with KVD_READ_LANDMARKS: those with a mean key, those with
+ * exact keys, and others that a step reads.
  */
 typedef struct {
     size_t all, outliers, chosen;

@@ -1,5 +1,5 @@
 /*
- * Selection by codes of keys (a2ats.c): a CTA codes 32 tokens, its warps dividing the centroids.
+ * Selection by codes of keys (a2ats.c). A CTA codes 32 tokens, and its warps divide the centroids.
  * RoPE angles are double.
  */
 #include <cuda_bf16.h>
@@ -69,7 +69,7 @@ __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, i
         turn(c, p, -(double)t, x);
 }
 
-/* Computes y = x L for all tokens of the CTA; L is the Cholesky factor. */
+/* Computes y = x L for all tokens of the CTA, where L is the Cholesky factor. */
 __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE], float (*y)[WIDE])
 {
     enum { EACH = 8 };
@@ -88,7 +88,7 @@ __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE],
     }
 }
 
-/* Finds the nearest of this warp's centroids to the lane's token. */
+/* Finds, of the centroids that this warp has, the one nearest to the lane's token. */
 __device__ void nearest(const float *moved, int size, int d, const float *y, float *least,
                         int *best)
 {

@@ -1,6 +1,6 @@
 /*
- * Selection by mean keys (shadowkv.c), a warp per selection page. Cache pages hold one layer;
- * values and exact keys are copied from them.
+ * Selection by mean keys (shadowkv.c), with one warp per selection page. Cache pages hold one
+ * layer, from which values and exact keys are copied.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -50,7 +50,9 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/* Returns the flag of selection page i: 0, or 1 plus its number among the pages with exact keys. */
+/*
+ * Returns the flag of selection page i: 0, or 1 plus the page's number among those with exact keys.
+ */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
@@ -61,7 +63,8 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
 }
 
 /*
- * Computes mean keys. score: minus the smallest cosine between a key of the page and its mean key.
+ * Computes mean keys. `score` becomes minus the smallest cosine between a key of the page and its
+ * mean key.
  */
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,
@@ -164,7 +167,7 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/* Multiplies queries by mean keys; pages with exact keys get -INFINITY. */
+/* Multiplies queries by mean keys. Pages with exact keys get -INFINITY. */
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
                           const __grid_constant__ kvd_selection_shadow x,
@@ -377,8 +380,8 @@ __global__ void __launch_bounds__(STORE)
 }
 
 /*
- * Copies values and exact keys of 64 chosen tokens to a page. Other keys and later rows become 0,
- * up to a multiple of 8.
+ * Copies values and exact keys of 64 chosen tokens to a page. Other keys, and rows after the last
+ * token up to a multiple of 8, become 0.
  */
 __global__ void __launch_bounds__(STORE) read_kernel(const __grid_constant__ kvd_selection s,
                                                      const __grid_constant__ kvd_selection_shadow x,

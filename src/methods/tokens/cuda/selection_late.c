@@ -1,9 +1,10 @@
 /*
  * Methods mpcache and shadowkv in the CUDA engine.
  *
- * mpcache drops prompt tokens per layer; pages have room for the largest layer.
- * shadowkv decomposes prompt keys and rebuilds chosen ones from latents (phases compress, restore);
- * values and exact keys have own memory.
+ * mpcache drops prompt tokens per layer, and pages have room for the largest layer.
+ *
+ * shadowkv decomposes prompt keys and rebuilds chosen ones from latents (phases compress, restore).
+ * Values and exact keys have memory of their own.
  */
 #include <stdlib.h>
 
@@ -60,7 +61,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
     return (double)sum / (double)e->layers;
 }
 
-/* Fails for prompts in chunks and for decode steps after uncomputed tokens. */
+/* Fails for prompts in chunks, and for decode steps after tokens that were never computed. */
 static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_err *err)
 {
     const char *const name = e->method.plan->tokens->info.name;
@@ -112,7 +113,7 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return kvd_paged_cache_append_at(m->cache, r, &at, err);
 }
 
-/* Drops tokens of prompts and computes bounds of the others. */
+/* Drops tokens of prompts and computes bounds of the rest. */
 static int drop_tokens(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     selection *const e = of(m);
@@ -200,7 +201,7 @@ static size_t slot_outliers(const selection *e)
     return (size_t)e->rule.outliers * e->rule.page * e->shadow.wide;
 }
 
-/* from: first row of the batch */
+/* Returns the arguments of a layer. `from` is the first row of the batch. */
 static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from)
 {
     const size_t l = (size_t)layer, pages = l * e->pool_pages;
@@ -213,7 +214,7 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/* Returns a slot's tokens after those with a mean key; at least 1. */
+/* Returns a slot's number of tokens after those with a mean key, at least 1. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -285,7 +286,7 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
     return 0;
 }
 
-/* Computes column-major C [m x n] = A [m x k] B, or A B^T if `turns`. A and B are bf16. */
+/* Computes column-major C [m x n] = A [m x k] B, or A B^T if `turns` is set. A and B are bf16. */
 static int multiply(const selection *e, bool turns, size_t m, size_t n, size_t k, const void *a,
                     size_t lda, const void *b, size_t ldb, void *c, cudaDataType type, kvd_err *err)
 {
@@ -299,7 +300,7 @@ static int multiply(const selection *e, bool turns, size_t m, size_t n, size_t k
                             what, err);
 }
 
-/* Computes prompt i's basis, and latents of keys before RoPE in e->shadow.rows. */
+/* Computes prompt i's basis, and the latents of keys before RoPE in e->shadow.rows. */
 static int decompose(selection *e, const kvd_paged_rows *r, size_t i, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -409,7 +410,7 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
                : 0;
 }
 
-/* Returns a slot's tokens with low-rank keys. */
+/* Returns a slot's number of tokens with low-rank keys. */
 static size_t in_low_rank(const selection *e, size_t slot)
 {
     const kvd_selection_marks m = kvd_selection_marks_of(&e->rule, e->shadow.prompt[slot]);
@@ -422,7 +423,7 @@ static size_t unread_of(const selection *e, size_t slot)
     return n ? n - kvd_selection_marked(&e->rule, e->shadow.prompt[slot], n) : 0;
 }
 
-/* Counts as the CPU method does: values, exact keys, low-rank keys and bases. */
+/* Returns a slot's bits, counted like on the CPU: values, exact keys, low-rank keys and bases. */
 static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = of_const(m);
@@ -434,7 +435,7 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/* Returns a negative correction: unread low-rank keys have fewer bits than other code counts. */
+/* Returns a correction below 0, as unread low-rank keys have fewer bits than other code assumes. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = of_const(m);
@@ -451,7 +452,7 @@ static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, dou
     *unread = (double)unread_of(e, slot);
 }
 
-/* Counts device bytes of values, exact keys, latents, mean keys and bases. */
+/* Returns the device bytes of values, exact keys, latents, mean keys and bases. */
 static double shadow_held(const kvd_gpu_method *m)
 {
     const selection *const e = of_const(m);

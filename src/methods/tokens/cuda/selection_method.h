@@ -13,12 +13,15 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_attn_map one;      /* shape of one KV head with its query heads */
     kvd_read_rule rule;
-    /* Number of layers without a sliding window, number of KV heads, most tokens of a request. */
+    /*
+     * Number of layers without a sliding window, number of KV heads, and largest number of tokens
+     * of a request.
+     */
     size_t layers, kv, max_len;
     size_t n_slots, pool_pages;
-    /* [n_slots] Tokens of each slot's request, between iterations. */
+    /* [n_slots] Number of tokens of each slot's request, between iterations. */
     size_t *tokens;
-    /* [n_slots] Tokens after the latest iteration. */
+    /* [n_slots] Number of tokens after the latest iteration. */
     size_t *held;
     size_t rows, row_pages, max_pages;
     /*
@@ -43,11 +46,9 @@ typedef struct {
     } codes;
     /* For KVD_READ_CLUSTERS, with different numbers of tokens per layer. */
     struct {
-        /*
-         * Number of cached tokens, including the new one: pinned, and device [layers][max_slices].
-         */
+        /* Number of cached tokens with the new one: pinned, and device [layers][max_slices]. */
         int32_t *length, *lengths;
-        size_t *entries; /* [n_slots][layers] cached tokens */
+        size_t *entries; /* [n_slots][layers] number of cached tokens */
         kvd_evict_budget *budget;
         float *mass;
         int32_t *kept;
@@ -56,13 +57,13 @@ typedef struct {
     struct {
         /* Kernel arguments for layer 0. */
         kvd_selection_shadow of;
-        /* n_kv_heads * d_head; rank without padding */
+        /* n_kv_heads * d_head, and the rank without padding */
         size_t wide, kept;
-        size_t *prompt; /* host [n_slots] tokens of the prompt */
+        size_t *prompt; /* host [n_slots] number of prompt tokens */
         /* [n_slots][layers][wide][rank] Right singular vectors of prompt keys. */
         uint16_t *basis;
         uint16_t *latents; /* [layers][pool_pages][64 * rank] */
-        /* [layers][...] as kvd_selection_shadow; `tail` assigns pages of `keys`. */
+        /* [layers][...] Arrays of kvd_selection_shadow. `tail` assigns pages of `keys`. */
         uint16_t *values, *keys, *outliers;
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
@@ -91,7 +92,7 @@ static inline bool kvd_selection_is_late(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_CLUSTERS;
 }
-/* Returns a layer's cached tokens for a request of n tokens. */
+/* Returns the number of tokens that a layer caches for a request of n tokens. */
 size_t kvd_selection_cached(const kvd_selection_method *e, size_t slot, size_t layer, size_t n);
 
 /* Returns a device array with the numbers of cached tokens in a layer, one per batch row. */
@@ -113,8 +114,8 @@ static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 /* Sets e->method's callbacks. Fails for unsupported models or parameters. */
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
 /*
- * kvd_selection_shadow_make allocates the arrays of e->shadow per slot and page;
- * kvd_selection_shadow_work all others, after e->rows and e->row_pages are set.
+ * kvd_selection_shadow_make allocates the arrays of e->shadow per slot and page.
+ * kvd_selection_shadow_work allocates all others, after e->rows and e->row_pages are set.
  */
 int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);
 int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);

@@ -13,7 +13,7 @@ typedef struct {
     size_t tokens;
     /* Number of cached tokens, summed over KV heads and layers. */
     double held;
-    int32_t merged; /* value of kvd_evict_merging.merged before the request */
+    int32_t merged; /* value of kvd_evict_merging.merged before this request */
 } uneven_slot;
 
 typedef struct {
@@ -25,19 +25,19 @@ typedef struct {
     size_t layers, kv;
     size_t n_slots, max_len;
     uneven_slot *slot;
-    size_t *entries; /* [n_slots][layers][kv] cached tokens */
-    /* Page lists; number (s * layers + l) * kv + g is for KV head g, layer l, slot s. */
+    size_t *entries; /* [n_slots][layers][kv] number of cached tokens */
+    /* Page lists. Number (s * layers + l) * kv + g is for KV head g, layer l, slot s. */
     kvd_pages pages;
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
     /*
-     * Pinned [layers][heads.rows] number of cached tokens, new one included. One more element:
-     * decode steps times kv.
+     * Pinned [layers][heads.rows] number of cached tokens with the new one. One more element has
+     * the number of decode steps times kv.
      */
     int32_t *length;
     int32_t *lengths;
-    /* Device [layers][n_slots][kv] Tokens kept of the latest prompt. */
+    /* Device [layers][n_slots][kv] Number of tokens kept of the latest prompt. */
     int32_t *count;
     int32_t *counted;
     float *mass, *score, *lse;
@@ -46,23 +46,23 @@ typedef struct {
     kvd_evict_merging merging;
     int32_t *merged; /* pinned [n_slots] copy of merging.merged */
     /*
-     * [heads.rows / kv] Tokens of each prompt, without its copy: pinned, device. NULL if prompts
-     * have no copies.
+     * [heads.rows / kv] Number of tokens of each prompt without its copy, pinned and device. NULL
+     * if prompts have no copies.
      */
     int32_t *prompt, *prompts;
-    size_t whole; /* KV heads of a layer that keep all tokens (taskkv) */
+    size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
     float *vector;
     int32_t *is_whole;
     /* Data of methods whose budgets depend on all layers. */
     struct {
-        /* on: the method has kvd_tokens_eviction.divide, or `shared` is true */
-        bool on, shared; /* shared: KV heads of all layers share one budget */
+        /* True if the method has kvd_tokens_eviction.divide, or `shared` is true. */
+        bool on, shared; /* true if KV heads of all layers share one budget */
         /* True if budgets depend on entropy and variance, false if on token scores. */
         bool spreads;
-        /* scores of a token in a layer: kv, or 1 if KV heads keep equal tokens */
+        /* number of scores of a token in a layer: kv, or 1 if KV heads keep equal tokens */
         size_t ranks;
         float *rank;   /* device [layers][ranks][n_q8] ranking scores */
-        float *spread; /* device scratch of kvd_uneven_rank */
+        float *spread; /* device scratch memory of kvd_uneven_rank */
         double *pair;  /* device [layers][n_slots][2] entropy, variance */
         double *pairs;
         float *scores;
@@ -119,8 +119,8 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 }
 
 /*
- * Assigns pages for whole prompts if budgets are computed after the last layer, a KV head may keep
- * all tokens, or keys decide how many stay.
+ * Assigns pages. Whole prompts need them if budgets are computed after the last layer, if a KV head
+ * may keep all tokens, or if keys decide how many stay.
  */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
@@ -140,7 +140,7 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
     return 0;
 }
 
-/* For timing runs: sets the tokens that a prompt would have left. */
+/* Sets, for timing runs, the numbers of tokens that a prompt would have left. */
 static void assume(uneven *e, const kvd_slice *s)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -222,7 +222,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* Keeps room for the next token. */
+                /* Room for the next token must stay. */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -236,7 +236,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Returns 0: between iterations the bf16 pages hold no tokens. */
+/* Returns 0, as the bf16 pages hold no tokens between iterations. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -348,7 +348,9 @@ static kvd_evict_layers statistics_of(const uneven *e, size_t i)
     return (kvd_evict_layers){.n = n, .n_layers = (int)e->layers, .x = e->late.x, .each = each};
 }
 
-/* Runs as a host function of the stream, which must not call CUDA functions. */
+/*
+ * Computes the budgets. Runs as a host function of the stream, which must not call CUDA functions.
+ */
 static void CUDART_CB divide(void *of_method)
 {
     uneven *const e = of_method;
@@ -398,7 +400,7 @@ static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* In a group's first layer, chooses the group's token windows. */
+/* In the first layer of a group, chooses the windows of tokens for the whole group. */
 static cudaError_t choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream)
 {
     const int layer = a->prompt.layer, left = (int)e->layers - layer;
@@ -622,19 +624,22 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err))
         return -1;
-    /* If keys decide how many tokens stay, timing runs need prompts. */
+    /* If keys decide how many tokens stay, timing runs cannot begin without prompts. */
     e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;
 }
 
-/* Returns false if the plan can only be timed. */
+/* Returns true if text can be generated, false if the plan can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !kvd_gpu_method_beside_tokens(plan);
 }
 
-/* prefixkv, cake and windowkv exclude sliding windows and heads wider than KVD_WIDTH_NARROW. */
+/*
+ * Returns the supported features. prefixkv, cake and windowkv exclude sliding windows and heads
+ * wider than KVD_WIDTH_NARROW.
+ */
 static unsigned computes(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;

@@ -1,10 +1,10 @@
 /*
- * Chooses prompt tokens if layers or KV heads keep different numbers of them, and copies rows to
+ * Chooses prompt tokens where layers or KV heads keep different numbers of them, and copies rows to
  * pages of one KV head. Under shared budgets, equal scores rank by later KV head, then later token
  * (adakv.c).
  *
- * Also computes scores for budgets over all layers (prefixkv, cake, kvzip) and windows (windowkv).
- * spread_kernel: mean and variance by Welford's method, one key per thread.
+ * Also computes scores for budgets over all layers (prefixkv, cake, kvzip) and for windows
+ * (windowkv). spread_kernel computes mean and variance by Welford's method, one key per thread.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -21,7 +21,7 @@ typedef unsigned long long u64;
 struct head {
     kvd_evict_budget budget;
     int n, old;
-    int sink; /* first prompt tokens that always stay */
+    int sink; /* number of first prompt tokens that always stay */
     size_t at;
     const float *rank;
 };
@@ -44,7 +44,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     return h;
 }
 
-/* Returns a sort key; the first h.sink tokens have the largest. */
+/* Returns a sort key. The first h.sink tokens have the largest keys. */
 __device__ __forceinline__ u64 key_in(const head &h, int t)
 {
     return t < h.sink ? 0xffffffffull << 32 | (unsigned)t : key_of(h.rank[t], t);
@@ -56,8 +56,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
 }
 
 /*
- * Returns the sort key of a token among all KV heads of a shared budget. own: its key within the
- * head; g: index of the head.
+ * Returns the sort key of a token among all KV heads of a shared budget. `own` is the token's key
+ * within head g.
  */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(VECTOR)
 }
 
 /*
- * Finds the KV heads that keep all tokens (taskkv): their semantic vectors are farthest from the
- * mean. If two are equal, the later counts.
+ * Finds the KV heads that keep all tokens (taskkv), those whose semantic vectors are farthest from
+ * the mean. If two are equal, the later counts.
  */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)

@@ -1,6 +1,6 @@
 /*
- * Methods zdc and think in the CUDA engine (zdc.h). For think, all but the newest tokens are "less
- * important": fewer key columns, all value columns.
+ * Methods zdc and think in the CUDA engine (zdc.h). think stores all but the newest tokens as "less
+ * important", with fewer key columns and all value columns.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -27,22 +27,22 @@ static const kvd_zdc *of_const(const kvd_gpu_method *m)
     return (const kvd_zdc *)(const void *)m;
 }
 
-/* Returns the parameter `layers` (number of layers with the same choice), or 0 if unused. */
+/* Returns parameter `layers` (number of layers with the same choice), or 0 if not used. */
 static int together(const kvd_zdc *z)
 {
     return kvd_tokens_layers(&z->method.plan->tokens_values);
 }
 
 /*
- * Returns the layer whose important tokens `layer` uses, by parameter `layers`. The device applies
- * `overlap`.
+ * Returns the layer whose important tokens `layer` uses, according to parameter `layers`. The
+ * device applies `overlap`.
  */
 static int first_of(const kvd_zdc *z, int layer)
 {
     return together(z) ? layer - layer % together(z) : layer;
 }
 
-/* For timing runs: sets the numbers of less important tokens as if `overlap` had no effect. */
+/* Sets, for timing runs, the numbers of less important tokens as if `overlap` had no effect. */
 static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
 {
     const int layers = (int)kvd_zdc_layers(z);
@@ -445,7 +445,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     return open_zdc(z, err);
 }
 
-/* ---- functions of method think only ---- */
+/* From here on: functions of method think only. */
 
 enum { P, WINDOW }; /* p and window in think.c */
 
@@ -527,7 +527,7 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
                : 0;
 }
 
-/* Counts K and V, and one bit per channel of KV heads with pruned keys. */
+/* Returns the bits of K and V, and one bit per channel of KV heads with pruned keys. */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = of_const(m);
@@ -557,7 +557,7 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     int16_t *const order = malloc(bytes);
     if (!order)
         return kvd_no_memory(err, what, bytes);
-    /* Prompts that were never computed keep the original order of channels. */
+    /* Prompts that were never computed have the channels in their original order. */
     for (size_t i = 0; i < n; i++)
         order[i] = (int16_t)(i % d);
     const int status = !(z->order = kvd_device_new(&z->memory, bytes, what, err)) ||
@@ -572,7 +572,7 @@ static void release_think(kvd_gpu_method *m)
     release(m);
 }
 
-/* Tokens with pruned keys store kept channels only. */
+/* Sets the widths. Tokens with pruned keys store only the kept channels. */
 static int set_widths(kvd_zdc *z, kvd_err *err)
 {
     const kvd_config *const c = z->method.cache->config;
@@ -592,7 +592,7 @@ static int set_widths(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
-/* Returns the name of the plan's member other than think, or NULL. */
+/* Returns the name of a method in the plan other than think, or NULL. */
 static const char *think_beside(const kvd_plan *plan)
 {
     return plan->layers   ? plan->layers->info.name

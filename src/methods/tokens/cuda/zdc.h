@@ -1,12 +1,12 @@
 /*
- * Important prompt tokens (KVD_ZDC_HIGH) keep widths `dims`; others (KVD_ZDC_LOW) the first
+ * Important prompt tokens (KVD_ZDC_HIGH) keep widths `dims`. Others (KVD_ZDC_LOW) keep the first
  * columns, widths `dims_low` (ZDC section 5). Launchers follow model/pass/cuda/blocks.h.
  *
- * Page list of a slot: own page, then its page table row. Per layer, less important tokens fill the
- * first pages (at least one), then important and later tokens.
+ * The page list of a slot is its own page, then its page table row. In each layer, less important
+ * tokens fill the first pages (at least one), then important and later tokens follow.
  *
  * One attention launch has twice the heads (kernels/cuda/decode.h, second_len), the second half for
- * less important tokens. kvd_zdc_merge averages by denominators.
+ * less important tokens. kvd_zdc_merge averages the outputs by softmax denominators.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_H
@@ -22,19 +22,22 @@ extern "C" {
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
 /*
- * Bits of `level`: the layer itself ranks the token as important; the layer treats it as important,
- * perhaps because an earlier layer did.
+ * Bits of `level`. RAW: this layer ranks the token as important. USED: this layer treats it as
+ * important, perhaps because an earlier layer did.
  */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
-/* Layout of a KV head in pages of important and of other tokens; last index: 0 K (Q), 1 V (O). */
+/*
+ * Layout of a KV head in pages of important and of other tokens. Last index: 0 is K (Q), 1 is V
+ * (O).
+ */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns per token, multiples of 16 */
     /* Number of leading columns of a less important token that hold data. */
     int16_t kept[2];
     /* Index in a page of the element at which the head's K or V begins. */
     int32_t in_page[KVD_ZDC_STORES][2];
-    /* First column of the head in an output row, over important tokens and over other tokens. */
+    /* First column of the head in an output row: over important tokens, and over other tokens. */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
@@ -42,7 +45,7 @@ typedef struct {
     const int32_t *slot; /* device [batch] */
     /* Device [batch][pitch]: page numbers of each request, without the slot's own page. */
     const int32_t *table;
-    /* Row length of `table`; number of the pool page with which slot 0's list begins. */
+    /* Row length of `table`, and number of the pool page with which slot 0's list begins. */
     int32_t pitch, own;
     /* Device [slots][n_layers]: number of less important tokens. */
     int32_t *n_low;
@@ -57,58 +60,58 @@ typedef struct {
     const int32_t *q_start, *q_len;
     /* Device [n_heads][n_q8] ln of softmax denominators. */
     const float *lse;
-    /* 1: `lse` has the attention that each token received per query head. */
+    /* 1 if `lse` has the attention that each token received per query head. */
     int32_t sums;
-    /* 1: a denominator is divided by the number of keys that its token sees */
+    /* 1 if a denominator is divided by the number of keys that its token sees */
     int32_t mean;
     double share; /* fraction of important tokens */
     /* Number of consecutive layers, from this one on, that use this layer's sets. */
     int32_t span;
     /*
-     * The layer uses the preceding layer's sets if both sets overlap by at least this fraction.
+     * This layer uses the preceding layer's sets if both sets overlap by at least this fraction.
      * Above 1: never.
      */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
     /*
-     * Device output [n_q8]: bits of every token. Must not change between the layers of an
+     * Device output [n_q8]: bits of every token. Must not change from layer to layer of an
      * iteration.
      */
     uint8_t *level;
-    /* Device output [n_q8]: index among important or other tokens. */
+    /* Device output [n_q8]: index among important tokens or among other tokens. */
     int32_t *place;
 } kvd_zdc_choose_args;
 
 /*
- * Chooses the fraction `share` of each prompt with the largest importance, the log of the sum over
- * query heads of exp(lse). The earlier of equal tokens counts. Layers that reuse sets
+ * Chooses the fraction `share` of each prompt with the largest importance, which is the log of the
+ * sum over query heads of exp(lse). The earlier of equal tokens counts. Layers that reuse sets
  * ignore `share`.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /*
- * Writes the importance of tokens over this GPU's query heads to [n_q8]; kvd_zdc_choose takes it as
- * `lse`.
+ * Writes the importance of tokens over this GPU's query heads to [n_q8], which kvd_zdc_choose takes
+ * as `lse`.
  */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
 /*
- * Arguments of kvd_zdc_channels (method think): whole prompts, one layer. Key channels are stored
- * by falling importance.
+ * Arguments of kvd_zdc_channels (method think): whole prompts, in one layer. Key channels are
+ * stored by falling importance.
  */
 typedef struct {
     kvd_zdc_pages pages;
-    kvd_attn_map map; /* layout of `from`; KV heads have equal widths */
+    kvd_attn_map map; /* layout of `from`, in which KV heads have equal widths */
     int32_t batch, n_q8, window;
     /* Device [batch]: first row and number of tokens of each prompt. */
     const int32_t *q_start, *q_len;
     const void *q;    /* device queries, blocked layout */
     const void *from; /* device pages with the prompts */
     /*
-     * Device output [slots][n_layers][n_kv_heads][d_qk]: channel in each column of K. Equal
-     * channels keep their order.
+     * Device output [slots][n_layers][n_kv_heads][d_qk]: channel in each column of K. Equally
+     * important channels keep their order.
      */
     int16_t *order;
-    /* Outputs as of kvd_zdc_choose. A prompt's last `window` tokens are important. */
+    /* Outputs like those of kvd_zdc_choose. A prompt's last `window` tokens are important. */
     uint8_t *level;
     int32_t *place;
 } kvd_zdc_channels_args;
@@ -137,7 +140,7 @@ typedef struct {
     const int32_t *q_start, *q_len;
     const uint8_t *level; /* device output of kvd_zdc_choose */
     const int32_t *place;
-    const int16_t *order;     /* output of kvd_zdc_channels; NULL: columns keep their order */
+    const int16_t *order;     /* output of kvd_zdc_channels, or NULL if columns keep their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     /* Device pages with the prompts. All tokens are as wide as important ones. */
     const void *from;
@@ -147,7 +150,7 @@ typedef struct {
 } kvd_zdc_move_args;
 
 /*
- * Copies prompts to the pages of important and of other tokens. Rows after the last token of each
+ * Copies prompts to the pages of important and of other tokens. In each, rows after the last token
  * become 0, up to a multiple of 8.
  */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
@@ -168,12 +171,12 @@ typedef struct {
     const uint8_t *level;
     const int32_t *place;
     /*
-     * Device: important tokens [count[HIGH]][entry[HIGH]], then others [count[LOW]][entry[LOW]];
-     * head after head, K before V.
+     * Device: important tokens [count[HIGH]][entry[HIGH]], then others [count[LOW]][entry[LOW]]. A
+     * token has head after head, K before V.
      */
     void *rows;
     /*
-     * Device pages of 64 tokens, all as wide as important ones. Page table[0] has tokens 0 .. 63.
+     * Device pages of 64 tokens, all as wide as important ones. Page table[0] has tokens 0 to 63.
      */
     void *pages;
     const int32_t *table; /* device: the prompt's page numbers */
@@ -181,7 +184,7 @@ typedef struct {
 } kvd_zdc_rows_args;
 
 /*
- * kvd_zdc_pack copies `pages` to `rows`, kvd_zdc_unpack `rows` to `pages`. The latter zeroes
+ * kvd_zdc_pack copies `pages` to `rows`. kvd_zdc_unpack copies `rows` to `pages`, and zeroes
  * missing columns and the rest of the last 8 tokens.
  */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
@@ -190,9 +193,9 @@ cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 typedef struct {
     /* kvd_zdc_lists ignores `layer`. */
     kvd_zdc_pages pages;
-    /* rows: first dimension of the output arrays, at least `batch` */
+    /* rows is the first dimension of the output arrays, at least `batch` */
     int32_t batch, rows;
-    /* Device [batch]: number of tokens of each request, newest included. */
+    /* Device [batch]: number of tokens of each request with the newest. */
     const int32_t *kv_len;
     /*
      * Device outputs [n_layers][rows] for kvd_decode. end: number of rows up to the newest token
@@ -204,7 +207,7 @@ typedef struct {
 
 /*
  * Fills `end`, `low_len` and `table`. `end` includes the newest token, because the append kernel
- * uses it as kv_len.
+ * takes it as kv_len.
  */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
@@ -219,7 +222,7 @@ typedef struct {
     const void *o;
     /* Device [batch][2 n_heads] ln of softmax denominators. */
     const float *lse;
-    /* Device output [batch][out_pitch], columns of V of important tokens. */
+    /* Device output [batch][out_pitch] with the columns of V of important tokens. */
     void *out;
 } kvd_zdc_merge_args;
 
@@ -238,7 +241,7 @@ static __device__ __forceinline__ int zdc_pages_of(int tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns the number of pages that hold n_low less important tokens; at least one. */
+/* Returns the number of pages that hold n_low less important tokens, at least one. */
 static __device__ __forceinline__ int zdc_low_pages(int n_low)
 {
     return zdc_pages_of(max(n_low, 1));

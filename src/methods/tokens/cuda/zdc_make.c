@@ -80,7 +80,8 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 }
 
 /*
- * If the heads of important tokens are padded to the widest, those of other tokens are padded too.
+ * Makes the layouts of a layer. If heads of important tokens are padded to the widest, those of
+ * other tokens are padded too.
  */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
@@ -121,7 +122,7 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /* `both` has every head twice: at the width of important and of other tokens. */
+        /* `both` has every head twice: at the width of important tokens, and at that of others. */
         to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
 }
@@ -183,7 +184,7 @@ int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *a
     if (sum) {
         const int own = c->share->index;
         const size_t each = (size_t)a.n_q8, n = (size_t)c->share->count * each;
-        /* The parts of other GPUs are 0, so that the sum of all arrays has every part. */
+        /* Parts of other GPUs become 0, so that the sum over GPUs has every part. */
         if (kvd_cuda_check(cudaMemsetAsync(sum, 0, n * sizeof *sum, stream), what, err) ||
             kvd_cuda_check(kvd_zdc_value(&a, sum + (size_t)own * each, stream), what, err) ||
             kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||

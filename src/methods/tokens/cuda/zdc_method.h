@@ -9,11 +9,11 @@
 #include "methods/tokens/cuda/zdc.h"
 
 /*
- * GPUs that share the heads of a layer write their part of the importance to `sum`; `exchange` adds
+ * GPUs that share the heads of a layer write their part of the importance to `sum`. `exchange` adds
  * the parts of the others.
  */
 typedef struct {
-    int n, own; /* number of GPUs (0: heads are not shared), index of this GPU */
+    int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
     /* Device [n][rows]: importance over the heads of each GPU. */
     float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
@@ -21,7 +21,9 @@ typedef struct {
 } kvd_zdc_parts;
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
-/* Returns parameter `layers`, the number of consecutive layers with equal sets, or 0 if unused. */
+/*
+ * Returns parameter `layers`, the number of consecutive layers with equal sets, or 0 if not used.
+ */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
 /*
  * Return the layouts of this GPU's KV heads, device [n_kv_heads], and the layout of pages of less
@@ -45,8 +47,8 @@ typedef struct {
     /* Layout of the pages of less important tokens. */
     kvd_attn_map low;
     /*
-     * Layout for decode attention: all heads at the width of important tokens, then all at that of
-     * others.
+     * Layout for decode attention: all heads at the width of important tokens, then all at the
+     * width of others.
      */
     kvd_attn_map both;
     /* Bytes of an important and of another token in this layer. */
@@ -76,7 +78,8 @@ typedef struct {
     kvd_dims own_low;
     /*
      * For method think. order: channel order, device [slots][n_layers][n_kv_heads][d_head]. window:
-     * number of newest prompt tokens, which are important. kept: channels that other keys keep.
+     * number of newest prompt tokens, which are important. kept: number of channels that other keys
+     * keep.
      */
     int16_t *order;
     size_t window, kept;
@@ -88,13 +91,13 @@ typedef struct {
     int32_t *n_low, *host_low;
     /* Device arrays for choosing important tokens (kvd_zdc_choose_args). */
     float *lse, *value;
-    /* [n_heads][rows] Attention that tokens received; NULL except for method `received`. */
+    /* [n_heads][rows] Attention that tokens received. NULL except for method `received`. */
     float *mass;
     uint8_t *level;
     int32_t *place;
     /* parts.n is 0 unless GPUs divide prompts. */
     kvd_zdc_parts parts;
-    float *sum; /* as in kvd_zdc_choose_by_all */
+    float *sum; /* argument of kvd_zdc_choose_by_all */
     /* Device: ln of the softmax denominators of decode steps. */
     float *lse_steps;
     /* Device: attention outputs over important tokens, then over other tokens. */
@@ -111,12 +114,12 @@ static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 }
 
 /*
- * Does kvd_zdc_choose after adding importance over tensor-parallel GPUs, which must all call it, in
- * scratch `sum` of kvd_zdc_sum_bytes bytes. On one GPU `sum` is NULL.
+ * Works like kvd_zdc_choose, but first adds importance over tensor-parallel GPUs, which must all
+ * call it. `sum` is scratch memory of kvd_zdc_sum_bytes bytes, NULL on one GPU.
  */
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args, float *sum,
                           cudaStream_t stream, kvd_err *err);
-/* Returns 0 on one GPU. */
+/* Returns the bytes of scratch memory for kvd_zdc_choose_by_all, 0 on one GPU. */
 size_t kvd_zdc_sum_bytes(const kvd_paged_cache *c);
 
 /* Allocates the arrays of *z. Requires the layers of z->cache. */

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(VALUE)
     to[a.q_start[b] + t] = top + logf(sum) - (mean ? logf((float)t + 1) : 0);
 }
 
-/* Returns a sort key: larger for larger values and, of equal ones, for smaller t. */
+/* Returns a sort key, which is larger for larger values and, if values are equal, for smaller t. */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
     const unsigned bits = __float_as_uint(value);
@@ -54,7 +54,7 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/* Returns the number of common members divided by the size of the larger set. */
+/* Returns the number of common members of two sets, divided by the size of the larger set. */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the index of dimensions 8 * block .. + 7 of token i of a group whose first page has list
- * index `first`.
+ * Returns the index of dimensions 8 * block to 8 * block + 7 of token i of a group whose first page
+ * has list index `first`.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
-/* PACK copies pages to packed rows, otherwise rows to pages. */
+/* PACK copies pages to packed rows. Otherwise copies packed rows to pages. */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
 {

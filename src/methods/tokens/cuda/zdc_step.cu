@@ -1,6 +1,6 @@
 /*
- * Decode steps of zdc and think, and channel order of think. In merge_kernel a warp has a query
- * head, in other kernels a CTA has a KV head.
+ * Decode steps of zdc and think, and channel order of think. In merge_kernel each warp has a query
+ * head, in other kernels each CTA has a KV head.
  */
 #include <cuda_bf16.h>
 
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.low_len[row] = max(n_low[l], 1);
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
-    /* Important tokens share no page with other tokens, so the list may have one page more. */
+    /* As important tokens share no page with other tokens, the list may have one page more. */
     int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
         table[i] = zdc_page(a.pages, b, i);
