@@ -449,7 +449,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* As the name changed, compares again from 0, which i++ makes of (size_t)-1. */
+            /* The name has changed, so compares again from index 0, which i++ reaches. */
             i = (size_t)-1;
         }
 }

@@ -491,8 +491,8 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
     }
     __syncthreads();
     /*
-     * In timing runs positions may be equal, so that more tokens stay than `stay`. The minimum limits
-     * the moves.
+     * In timing runs positions may be equal, so that more tokens stay than `stay`. The minimum
+     * limits the moves.
      */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
