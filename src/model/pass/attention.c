@@ -10,9 +10,8 @@
 #include "model/pass/blocks.h"
 
 /*
- * Attends one head's queries first .. first+rows-1 to keys from `from`; q and out point to the
- * first query, k and v to token 0. On return row i of scores [rows][lds] holds its probabilities,
- * from key `from`.
+ * One head's queries first .. first+rows-1 over keys from `from`; q and out point to the first
+ * query, k and v to token 0. Row i of scores [rows][lds] becomes probabilities from key `from`.
  */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,

@@ -1,7 +1,4 @@
-/*
- * The attention hook: the interface through which the CPU forward pass gives Q, K and V to
- * attention, a recorder or a KV cache.
- */
+/* Attention hook: the CPU forward pass gives Q, K and V to attention, a recorder or a KV cache. */
 #ifndef KVD_MODEL_PASS_ATTENTION_H
 #define KVD_MODEL_PASS_ATTENTION_H
 
@@ -10,10 +7,7 @@
 #include "common/err.h"
 #include "model/checkpoint/config.h"
 
-/*
- * Input of attention for one layer of one batch; row i of each array belongs to token i, without
- * padding.
- */
+/* Input of attention for one layer of one batch; row i of each array is token i. */
 typedef struct {
     const kvd_config *config;
     int layer;
@@ -45,8 +39,8 @@ kvd_scores kvd_attention_scores(const kvd_attention_in *in, size_t head);
 typedef struct kvd_attention kvd_attention;
 struct kvd_attention {
     /*
-     * Writes causal, windowed attention before the output projection to out
-     * [n_tokens][n_heads][d_head]. Returns 0, or -1 with *err.
+     * Writes causal, windowed attention before W_O to out [n_tokens][n_heads][d_head]. Returns 0,
+     * or -1 with *err.
      */
     int (*run)(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err);
     int wants_pre;
@@ -57,10 +51,7 @@ struct kvd_attention {
 typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t sequence, int head,
                                  const float *prob, size_t n, kvd_err *err);
 
-/*
- * Exact CPU attention in blocks of KVD_ATTEND_ROWS queries; sums do not depend on the number of
- * threads.
- */
+/* Queries per block of exact CPU attention; sums do not depend on threads. */
 enum { KVD_ATTEND_ROWS = 128 };
 
 typedef struct {
@@ -87,17 +78,16 @@ void kvd_attend_head(size_t n, size_t window, size_t d_qk, size_t d_v, const flo
                      float *scores, float *out, size_t ldo);
 
 /*
- * kvd_attend_head for queries first .. first + rows - 1, on the calling thread: q and out point to
- * the first query, k and v to token 0. scores [rows][first + rows] is scratch.
+ * kvd_attend_head for queries first .. first + rows - 1 on the calling thread; q and out point to
+ * the first query. scores [rows][first + rows] is scratch.
  */
 void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size_t d_v,
                      const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
                      size_t ldv, kvd_scores score, float *scores, float *out, size_t ldo);
 
 /*
- * Recording hook: calls `record` with Q, K and V, then the hook `inner`, then `output` (or NULL)
- * with its result. A caller sets wants_pre or wants_input if `record` reads those. The first error
- * ends the run.
+ * Recording hook: calls `record` with Q, K and V, the hook `inner`, then `output` (or NULL). Set
+ * wants_pre or wants_input if `record` reads those. An error ends the run.
  */
 typedef struct {
     kvd_attention hook;

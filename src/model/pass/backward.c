@@ -391,10 +391,7 @@ static void head_back(kvd_backward *w, size_t rows)
     kvd_tensor_drop(&w->head.tensor);
 }
 
-/*
- * Adds the losses of `rows` tokens to *loss and writes their gradient of the last layer to w->dx.
- * Target UINT32_MAX: no loss.
- */
+/* Adds losses to *loss, and writes the last layer's gradient to w->dx. UINT32_MAX: no loss. */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
                       double *loss, kvd_err *err)
 {
@@ -490,10 +487,7 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
     }
 }
 
-/*
- * Turns dx from the gradient of the layer's output to that of its input, if `last` without
- * attention's part.
- */
+/* Turns dx from the layer output's gradient to its input's, if `last` without attention. */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];

@@ -1,9 +1,8 @@
 /*
  * Gradient of the loss with respect to all keys and values, on the CPU in float32.
  *
- * Loss: sum of -log p(next token), in nats, over all tokens but the last of each sequence;
- * independent of batching. Layer inputs are kept, (n_layers + 1) n_tokens d_model floats; all else
- * is recomputed.
+ * Loss: sum of -log p(next token), in nats, independent of batching. Keeps layer inputs, (n_layers
+ * + 1) n_tokens d_model floats, and recomputes all else.
  */
 #ifndef KVD_MODEL_PASS_BACKWARD_H
 #define KVD_MODEL_PASS_BACKWARD_H
@@ -32,10 +31,7 @@ typedef struct {
     const float *v;
     /* Queries after RoPE, attention outputs and gradients: [n_tokens][n_heads][d_head]. */
     const float *q, *o, *dq, *d_o;
-    /*
-     * Input X of the QKV projections, [n_tokens][d_model]. Gradients per sequence: W_K: k_raw^T X,
-     * W_V: v^T X, [n_kv_heads d_head][d_model].
-     */
+    /* Input X of QKV, [n_tokens][d_model]; gradients: W_K: k_raw^T X, W_V: v^T X. */
     const float *in;
 } kvd_gradients;
 
@@ -52,23 +48,19 @@ typedef struct kvd_backward kvd_backward;
 /*
  * Makes later runs draw targets from the model's probabilities, by seed, sequence and position.
  *
- * The mean of outer products of gradients is then the Fisher information F: a small weight change e
- * has KL divergence e^T F e / 2.
+ * Mean outer products of gradients are then the Fisher information F: a weight change e has KL
+ * divergence e^T F e / 2.
  */
 void kvd_backward_draw(kvd_backward *w, uint64_t seed);
 
-/*
- * Allocates buffers for max_tokens tokens per batch and max_len per sequence. The checkpoint is
- * borrowed. On failure returns NULL and fills *err.
- */
+/* `c` is borrowed. On failure returns NULL and fills *err. */
 kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                kvd_err *err);
 void kvd_backward_free(kvd_backward *w);
 
 /*
  * Passes gradients of layers n_layers - 1 .. first_layer to *sink. Adds to *loss and *n_predicted
- * (predicting positions). A one-token sequence has zero gradients. Fails for non-finite values or
- * an invalid batch.
+ * (predicting positions). Fails for non-finite values or invalid batches.
  */
 int kvd_backward_run(kvd_backward *w, const kvd_batch *b, int first_layer,
                      const kvd_gradient_sink *sink, double *loss, size_t *n_predicted,

@@ -125,8 +125,8 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
 }
 
 /*
- * Llama 3.1 scaling with original context n: wavelengths above n / low_freq_factor are multiplied
- * by rope_factor, below n / high_freq_factor unchanged, between blended.
+ * Llama 3.1, original context n: wavelengths above n / low_freq_factor times rope_factor, below n /
+ * high_freq_factor unchanged, between blended.
  */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
@@ -149,10 +149,7 @@ static double pair_of(const kvd_config *c, double turns)
            (2 * log(c->rope_theta));
 }
 
-/*
- * Scales RoPE frequency i as in YaRN (Peng et al. 2023): small i unchanged, large i divided by
- * rope_factor, between blended.
- */
+/* YaRN (Peng et al. 2023): small i unchanged, large i divided by rope_factor, between blended. */
 static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 {
     const double last = (double)kvd_config_rope_dims(c) - 1;

@@ -1,8 +1,8 @@
 /*
- * Operations of the forward pass in float32 on the CPU; rows of x and y belong to tokens.
+ * Operations of the forward pass in float32 on the CPU; rows of x and y are tokens.
  *
- * Products are divided among OpenMP threads with single-threaded cblas_sgemm; inside a parallel
- * region, a call uses one thread. A fixed number of threads gives equal bits.
+ * Products use OpenMP threads with single-threaded cblas_sgemm, inside a parallel region one
+ * thread. A fixed number of threads gives equal bits.
  */
 #ifndef KVD_MODEL_PASS_BLOCKS_H
 #define KVD_MODEL_PASS_BLOCKS_H
@@ -16,9 +16,7 @@
 /* y [n][d] = x / sqrt(mean(x^2) + eps) * gain [d]; y may be x. */
 void kvd_rms_norm(const float *x, const float *gain, double eps, size_t n, size_t d, float *y);
 
-/*
- * y [n][d] = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * gain [d] + bias [d]; y may be x.
- */
+/* y [n][d] = (x - mean(x)) / sqrt(variance(x) + eps) * gain [d] + bias [d]; y may be x. */
 void kvd_layer_norm(const float *x, const float *gain, const float *bias, double eps, size_t n,
                     size_t d, float *y);
 
@@ -34,27 +32,21 @@ void kvd_scale(float *x, size_t n, float factor);
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
 /*
- * Fills `cosine` and `sine` [n_positions][d_head/2]; seq_len matters for LongRoPE only. `local`:
- * frequencies of sliding-window layers. Unrotated dimensions have cosine 1, sine 0.
+ * cosine, sine [n_positions][d_head/2]; unrotated dimensions have 1 and 0. `local`: for
+ * sliding-window layers.
  */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
 
-/*
- * Returns true if `layer` has the separate RoPE base of sliding-window layers, or no RoPE
- * (frequencies 0).
- */
+/* True with the RoPE base of sliding-window layers, or without RoPE (frequencies 0). */
 bool kvd_rope_local(const kvd_config *c, int layer);
 
-/*
- * Returns RoPE frequency i < d_head/2, unscaled theta^(-2i/dims), 0 if unrotated. `local`: of
- * sliding-window layers.
- */
+/* RoPE frequency i < d_head/2, unscaled theta^(-2i/dims). `local`: for sliding-window layers. */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 
 /*
- * Rotates x [n][n_heads][d_head] in place by table row position[i] for token i. KVD_ROPE_HALF pairs
- * dimensions i and i + dims/2 of the dims rotated.
+ * Rotates x [n][n_heads][d_head] by table row position[i]. KVD_ROPE_HALF pairs i and i + dims/2 of
+ * dims rotated ones.
  */
 void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
                     const uint32_t *position, size_t n, size_t n_heads, float *x);
@@ -63,14 +55,14 @@ void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
 void kvd_swiglu(float *gate, const float *up, size_t n);
 void kvd_geglu_tanh(float *gate, const float *up, size_t n);
 /*
- * gate [n] = g sigmoid(alpha g) (1 + u), g = min(gate, limit), u = up clamped to
- * -limit .. limit (gpt-oss, arXiv:2508.10925).
+ * gate = g sigmoid(alpha g) (1 + u), g = min(gate, limit), u = up in -limit .. limit (gpt-oss,
+ * arXiv:2508.10925).
  */
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
 /*
- * Activations in place. kvd_gelu: x Phi(x), Phi the normal distribution. kvd_gelu_tanh: x sigmoid(2
- * sqrt(2/pi) (x + 0.044715 x^3)). kvd_relu: max(x, 0).
+ * In place: x Phi(x), Phi the normal distribution; x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) (tanh
+ * form); max(x, 0).
  */
 void kvd_gelu(float *x, size_t n);
 void kvd_gelu_tanh(float *x, size_t n);
@@ -80,10 +72,7 @@ void kvd_relu2(float *x, size_t n);
 /* x [n] = softcap * tanh(scale * x / softcap) in place; softcap > 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
-/*
- * Computes in place the softmax of elements from .. to-1 of row [n], the products q . k of one
- * query. The other elements become 0; from < to <= n.
- */
+/* Softmax of elements from .. to-1 of row [n], one query's q . k; others become 0. */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 
 /* Returns the index of the first NaN or infinite value, or n if there is none. */

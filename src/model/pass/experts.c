@@ -47,10 +47,7 @@ struct kvd_experts {
     float *in, *out;
     float *gate, *up;
     kvd_prefetch prefetch;
-    /*
-     * Residual after attention, and gradient of the experts' input, [max_tokens][d_model]; NULL
-     * before a backward pass.
-     */
+    /* Residual after attention, gradient of the experts' input, [max_tokens][d_model], or NULL. */
     float *x1, *dy;
     float *d_logits; /* gradient of the logits: [max_tokens][n_experts] */
     float *d_out, *d_in;
@@ -171,9 +168,7 @@ void kvd_experts_free(kvd_experts *e)
     free(e);
 }
 
-/*
- * Chooses one token's experts, never a NaN logit; with fewer than n_chosen others, factors are NaN.
- */
+/* Chooses one token's experts, never a NaN; with too few others, factors are NaN. */
 static void choose(const kvd_experts *e, const float *logit, const float *bias, size_t *expert,
                    use *uses)
 {
@@ -417,10 +412,7 @@ static float dot(const float *x, const float *y, size_t n)
     return (float)sum;
 }
 
-/*
- * Gradient e->d_in of an expert's input from e->d_out, with e->d_gate (overwritten) and e->up the
- * projections.
- */
+/* Gradient e->d_in of an expert's input from e->d_out, e->d_gate (overwritten) and e->up. */
 static void block_back(kvd_experts *e, const block *m, size_t n)
 {
     const size_t d = e->d, width = m->width;
@@ -442,10 +434,7 @@ static void forward_again(kvd_experts *e, const block *m, const float *in, size_
     rest_of_block(e, m, n);
 }
 
-/*
- * Adds an expert's part to dy [n][d_model], from d_total, the layer output's gradient; writes the
- * factors' gradient to e->d_logits.
- */
+/* Adds an expert's part to dy [n][d_model]; d_total: gradient of the layer's output. */
 static void expert_back(kvd_experts *e, const block *m, size_t expert, const float *d_total,
                         float *dy)
 {
@@ -467,7 +456,7 @@ static void expert_back(kvd_experts *e, const block *m, size_t expert, const flo
     }
 }
 
-/* Adds the shared expert's part to dy [n][d_model], from d_total, the layer output's gradient. */
+/* Adds the shared expert's part to dy [n][d_model]; d_total: gradient of the layer's output. */
 static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, const float *d_total,
                         float *dy)
 {
@@ -492,9 +481,8 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
 }
 
 /*
- * Turns gradients of one token's factors into those of its logits. Factors: softmax (over chosen
- * experts with chosen_add_up); sigmoids s_j: expert_scale s_j, with chosen_add_up divided by their
- * sum.
+ * Turns gradients of factors into those of logits. Factors: softmax (chosen_add_up: of chosen
+ * experts), or sigmoids s_j: expert_scale s_j (chosen_add_up: divided by their sum).
  */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)

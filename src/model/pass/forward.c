@@ -17,8 +17,7 @@ enum {
     /* Bytes of the output head converted at a time. */
     HEAD_SLAB = 16 * 1024 * 1024,
     /*
-     * Most and fewest rows per thread; BLAS copies all weights per block: negligible at 256 rows,
-     * half the speed at 32.
+     * Most and fewest rows per thread; BLAS copies all weights per block (32 rows: half the speed).
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
@@ -341,10 +340,7 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
     return bad < rows ? first + bad : SIZE_MAX;
 }
 
-/*
- * Computes the steps after attention for `rows` rows. Returns the first non-finite row, or
- * SIZE_MAX.
- */
+/* Steps after attention. Returns the first non-finite row, or SIZE_MAX. */
 static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
     float *x = f->x + first * f->d_model;
@@ -538,10 +534,7 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
     return final_norm(f, b, hidden, err);
 }
 
-/*
- * Returns `hidden`, projected if the model has a projection before the head; NULL with *err on
- * failure.
- */
+/* Returns `hidden`, projected if the model does so before the head; NULL with *err on failure. */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
     const float *project_out = once(f, KVD_PART_PROJECT_OUT, 0);

@@ -1,6 +1,6 @@
 /*
- * The forward pass on the CPU. Weights are converted to float32 one layer at a time, so checkpoints
- * may exceed memory.
+ * Forward pass on the CPU, converting weights one layer at a time, so checkpoints may exceed
+ * memory.
  *
  * Equal batches and thread counts give equal bits; others differ by rounding (1e-6 relative).
  */
@@ -18,49 +18,41 @@
 typedef struct kvd_forward kvd_forward;
 
 /*
- * Opens a forward pass for max_tokens tokens per batch and max_len per sequence, and checks all
- * tensors. The borrowed checkpoint must stay open. On failure returns NULL and fills *err. One
- * thread at a time may use a kvd_forward.
+ * Opens a pass for max_tokens per batch and max_len per sequence. The checkpoint must stay open. On
+ * failure returns NULL and fills *err. One thread at a time.
  */
 kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err);
 void kvd_forward_free(kvd_forward *f);
 
 /*
- * Computes bytes: *weights in float32, *activations with dense attention. `pre`: the hook reads Q
- * and K before RoPE.
+ * Bytes of float32 weights and, with dense attention, activations. `pre`: the hook reads Q, K
+ * before RoPE.
  */
 int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, bool pre,
                       double *weights, double *activations, kvd_err *err);
 
 /*
- * Runs layers 0 .. last_layer (-1: all). hidden [n_tokens][d_model], which requires all layers,
- * receives the output head's input; NULL: the last layer ends after attention.
+ * Runs layers 0 .. last_layer (-1: all). hidden [n_tokens][d_model] (all layers) receives the
+ * head's input; NULL: the last layer ends after attention.
  *
  * Fails for invalid batches and non-finite activations, as "layer 3, row 17 (sequence 2, position
- * 5): ..." (batch row, corpus sequence).
+ * 5): ...".
  */
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
                     float *hidden, kvd_err *err);
 
-/*
- * Writes the residual stream [n_tokens][d_model] that enters `layer`; kvd_forward_run_from
- * continues from it, with the bits of kvd_forward_run.
- */
+/* Writes the residual stream [n_tokens][d_model] that enters `layer`, for kvd_forward_run_from. */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);
 int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first_layer,
                          const float *residual, float *hidden, kvd_err *err);
 
-/*
- * Writes logits [n][vocab_size] of n rows of `hidden`. Fails if one is not finite. Each call
- * converts a large head again.
- */
+/* Writes logits [n][vocab_size], which must be finite. Each call converts a large head again. */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
 /*
- * Return multiply-add operations (2 each) per token: of all layers at seq_len tokens, and of the
- * output head.
+ * Floating-point operations of matrix products per token: all layers at seq_len, and output head.
  */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
@@ -74,10 +66,7 @@ double kvd_head_flop_per_token(const kvd_config *c);
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
 
-/*
- * Reference implementation in double precision, for one sequence, without BLAS or threads, for
- * tests.
- */
+/* Reference in double precision for one sequence, without BLAS or threads, for tests. */
 
 /*
  * Outputs of kvd_forward_ref for n tokens: logits [n][vocab_size] and, unless NULL,

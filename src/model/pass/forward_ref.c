@@ -81,8 +81,8 @@ static double cap(double x, double softcap)
 }
 
 /*
- * y = x / sqrt(mean(x^2) + eps) * gain + bias for rows of d, mean subtracted first unless `rms`;
- * without weights y = x.
+ * y = x / sqrt(mean(x^2) + eps) * gain + bias, unless `rms` with mean subtracted; no weights: y =
+ * x.
  */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
@@ -150,8 +150,7 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
         /*
-         * Turns in the original context: few are divided by rope_factor, many unchanged, between
-         * blended.
+         * Few turns in the original context: divided by rope_factor; many: unchanged; else blended.
          */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
@@ -193,7 +192,7 @@ static void rope(const state *s, size_t layer, double *x, size_t heads)
 
 /*
  * o_i = sum over t <= i (window: t > i - window) of softmax_t(s_it) v_t, s_it = q_i . k_t /
- * sqrt(d_head), with softcap c c tanh(s / c).
+ * sqrt(d_head), softcap c tanh(s / c).
  */
 static int attend(const state *s, size_t layer, kvd_err *err)
 {
@@ -242,10 +241,7 @@ static void hand_out(double *all, size_t layer, const double *one, size_t n)
         memcpy(all + layer * n, one, n * sizeof *one);
 }
 
-/*
- * Returns W_UK (latent to unrotated key) or, if `values`, W_UV (to values) of head h; rows are
- * outputs.
- */
+/* W_UK (latent to unrotated key) or, if `values`, W_UV of head h; rows are outputs. */
 static const double *expand(const state *s, const double *up, size_t h, bool values)
 {
     const size_t nope = (size_t)s->c->d_nope, wide = (size_t)s->c->d_value;
@@ -275,10 +271,7 @@ static int latent_queries(const state *s, size_t layer, const double *y, const d
     return 0;
 }
 
-/*
- * Latent attention: a key is rotated dimensions, then the latent; a value is zeros, then the
- * latent.
- */
+/* A key is rotated dimensions, then the latent; a value is zeros, then the latent. */
 static int latent_keys(const state *s, size_t layer, const double *y, double *raw, kvd_err *err)
 {
     const size_t rope = (size_t)s->c->rope_dims, latent = (size_t)s->c->latent;
@@ -422,10 +415,7 @@ static double clamped(const kvd_config *c, double gate, double up)
     return g / (1 + exp(-c->expert_alpha * g)) * (u + 1);
 }
 
-/*
- * Computes s->sum [n][d_model], a gated feed-forward block of y; `gate` is followed by its up and
- * down kvd_part.
- */
+/* s->sum [n][d_model] = gated feed-forward block of y, with kvd_parts `gate`, up, down in order. */
 static int gated(const state *s, size_t layer, kvd_part gate, const double *y, size_t width,
                  kvd_err *err)
 {
@@ -439,10 +429,7 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
     return project(s, down, layer, s->up, width, s->d_model, s->sum, err);
 }
 
-/*
- * Fills p [n][n_experts], factors on outputs: softmax over all or, with chosen_add_up, chosen
- * experts; 0 if not chosen.
- */
+/* p [n][n_experts]: softmax over all or, with chosen_add_up, chosen experts; 0 if not chosen. */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {
     const size_t experts = (size_t)s->c->n_experts;
@@ -561,10 +548,7 @@ static int run_layer(const state *s, size_t layer, const kvd_forward_ref_out *ou
     return -1;
 }
 
-/*
- * x = W_in e(id) + p(position + 2), with embeddings e, learned positions p and projection W_in.
- * Gemma scales e in float32.
- */
+/* x = W_in e(id) + p(position + 2): embeddings e (Gemma: scaled), learned positions p. */
 static int embed(const state *s, const uint32_t *id, kvd_err *err)
 {
     double *table = NULL, *positions = NULL;

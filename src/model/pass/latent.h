@@ -1,13 +1,11 @@
 /*
- * Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1), absorbed form, for
- * hidden state x:
+ * Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1), absorbed form:
  *
- *   cached row      [k_rope | c], shared by all heads: rotated key of rope_dims, latent c =
- * norm(W_DKV x)
+ *   cached row      [k_rope | c], shared by all heads: rotated key, latent c = norm(W_DKV x)
  *   query of head h [q_rope | q_nope W_UK]
  *   value of head h c; the output is then multiplied by W_UV
  *
- * Caches see one KV head of d_head = rope_dims + latent; the first rope_dims dimensions of V are 0.
+ * Caches see one KV head of d_head = rope_dims + latent; V begins with rope_dims zeros.
  */
 #ifndef KVD_MODEL_PASS_LATENT_H
 #define KVD_MODEL_PASS_LATENT_H
@@ -21,28 +19,23 @@
 size_t kvd_latent_scratch(const kvd_config *c);
 
 /*
- * Computes Q, K and V before RoPE from the normed layer input x [rows][d_model], without out->q_pre
- * and out->k_pre. scratch [rows][kvd_latent_scratch].
+ * Computes Q, K, V before RoPE from normed input x [rows][d_model]. scratch
+ * [rows][kvd_latent_scratch].
  */
 void kvd_latent_project(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                         size_t rows, float *scratch, const kvd_layer_qkv *out);
 
-/*
- * values [rows][n_heads][d_value] = each head's latent part of o [rows][n_heads][d_head] times
- * W_UV.
- */
+/* values [rows][n_heads][d_value] = latent part of o [rows][n_heads][d_head] times W_UV. */
 void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                        float *values);
 
 /*
- * Writes the matrices of kvd_forward_weights_o and _v from part [KVD_LAYER_WEIGHTS]; w_o or w_v may
- * be NULL. Returns 0, or -1 with *err.
- *
- * Rows of the rope_dims rotated dimensions are 0; the others, for latent c:
+ * kvd_forward_weights_o and _v from part [KVD_LAYER_WEIGHTS]; w_o or w_v may be NULL. Rows of
+ * rotated dimensions are 0; others, for latent c:
  *
  *   w_o [n_heads][d_head][d_model]  c to residual stream: row j is column j of W_O^h W_UV^h
- *   w_v [d_head][d_model]           normed input to c: rows of W_DKV times the norm's gain, without
- *                                   its division by the rms
+ *   w_v [d_head][d_model]           normed input to c: W_DKV times the norm's gain, without its
+ *                                   division by the rms
  */
 int kvd_latent_weights(const kvd_config *c, const kvd_weight *part, float *w_o, float *w_v,
                        kvd_err *err);

@@ -34,8 +34,7 @@ void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, 
 }
 
 /*
- * y = z g + b, gain g, z = (x - mean(x)) s, s = 1 / std(x): dx += s (g dy - mean(g dy) - z mean(g
- * dy z)).
+ * y = z g + b, z = (x - mean(x)) s, s = 1 / std(x): dx += s (g dy - mean(g dy) - z mean(g dy z)).
  */
 KVD_CLONES static void layer_row(const float *restrict x, const float *restrict gain, double eps,
                                  size_t d, const float *restrict dy, float *restrict dx)
@@ -160,10 +159,7 @@ void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy)
             dy[i] *= !(x[i] > 0) ? 0 : a == KVD_RELU ? 1 : 2 * x[i];
 }
 
-/*
- * Multiplies dscore [keys] by 1 - (s / softcap)^2, the capped score s computed from product [keys]
- * = q . k.
- */
+/* dscore *= 1 - (s / softcap)^2, capped score s from product [keys] = q . k. */
 static void softcap_row(const float *product, size_t keys, kvd_scores score, float *dscore)
 {
     for (size_t t = 0; t < keys; t++) {
@@ -172,10 +168,7 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
     }
 }
 
-/*
- * Turns dprob [keys], gradient dp of probabilities p, into that of q . k: scale * p * (dp - c), c =
- * sum of p * dp = o . d_o.
- */
+/* dprob [keys]: from gradient dp of probabilities p to scale * p * (dp - c), c = o . d_o. */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
 {
@@ -413,10 +406,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     }
 }
 
-/*
- * Gradient d_raw of head norms (all heads with qk_norm_whole); their input raw
- * [rows][heads][d_head] is recomputed from `in`.
- */
+/* Gradient of head norms (all heads: qk_norm_whole), whose input `raw` is recomputed from `in`. */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,
                                const float *dy, float *raw, float *d_raw)

@@ -1,7 +1,6 @@
 /*
- * Float32 gradients of one layer (layer.h) on a block of tokens. Between kvd_blas_serial and
- * kvd_blas_restore threads may compute different blocks. dy: gradient of a function's output; dx:
- * of its input.
+ * Float32 gradients of one layer (layer.h) on a block of tokens, with the threads of layer.h. dy:
+ * gradient of an output; dx: of an input.
  */
 #ifndef KVD_MODEL_PASS_LAYER_BACK_H
 #define KVD_MODEL_PASS_LAYER_BACK_H
@@ -11,10 +10,7 @@
 #include "model/checkpoint/config.h"
 #include "model/pass/layer.h"
 
-/*
- * Adds to dx [n][d] the gradient of a norm's input x [n][d] from dy [n][d]; dx must be neither x
- * nor dy.
- */
+/* Adds to dx [n][d] the gradient of a norm's input x from dy; dx must be neither x nor dy. */
 void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
                        const float *dy, float *dx);
 void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
@@ -24,10 +20,7 @@ void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add);
 
-/*
- * Gradient of gated activations with inputs gate [n], up [n]: dy [n] becomes the gradient of up,
- * gate that of gate.
- */
+/* Gated activation: dy [n] becomes the gradient of up, gate that of gate. */
 void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy);
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,
                              float *dy);
@@ -37,12 +30,11 @@ void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy);
 void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy);
 
 /*
- * Gradient of attention for one KV head and its `group` query heads, in a sequence of n tokens.
+ * Gradient of attention for one KV head and its `group` query heads, n tokens.
  *   q, o, d_o, dq   [n][group][d], stride ldq floats: queries, output, its gradient, dq (written)
  *   k, v, dk, dv    [n][d], stride ldk floats: keys, values, their gradients (written)
- *   window          as in kvd_attention_in
- *   score           of kvd_config_scores
- * scratch: 2 * KVD_ATTEND_ROWS * n floats, with a softcap 3 * KVD_ATTEND_ROWS * n.
+ *   window, score   as in kvd_attention_in, kvd_config_scores
+ *   scratch         2 * KVD_ATTEND_ROWS * n floats, with a softcap 3 * KVD_ATTEND_ROWS * n
  */
 typedef struct {
     size_t n, window, group, d, ldq, ldk;
@@ -62,8 +54,8 @@ void kvd_layer_normalise_back(const kvd_config *c, const float *x, const float *
                               const float *dy, float *dx);
 
 /*
- * Turns dx [rows][d_model] from the gradient of the layer's output into that of its input x,
- * without the part through Q, K and V. d_o [rows][n_heads][d_head]: gradient of attention output o.
+ * Turns dx [rows][d_model] from the layer output's gradient into that of x, without Q, K and V;
+ * d_o: gradient of o.
  */
 void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            const float *o, size_t rows, float *scratch, float *dx, float *d_o);
@@ -79,10 +71,7 @@ typedef struct {
     float *in;
 } kvd_layer_back_qkv;
 
-/*
- * Fills the outputs of *g, and adds to dx [rows][d_model], unless NULL, the gradient of x through
- * Q, K and V.
- */
+/* Fills the outputs of *g, and adds Q, K, V's part of x's gradient to dx (or NULL). */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);
 

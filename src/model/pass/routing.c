@@ -28,10 +28,7 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/*
- * Returns a group's rank value (DeepSeek): its largest value, or if `two` the sum of the two
- * largest.
- */
+/* A group's rank value (DeepSeek): its largest or, if `two`, two largest values. */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;

@@ -23,10 +23,7 @@
 #define KVD_ROUTE_ANYWHERE
 #endif
 
-/*
- * Returns the expert after `last` by falling logit, ties to the lower index, never a NaN; n at the
- * end. last = n: the first.
- */
+/* Returns the expert after `last` (n: the first) by falling logit, never a NaN; n at the end. */
 static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_t n, size_t last)
 {
     size_t best = n;
@@ -41,9 +38,8 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
 }
 
 /*
- * Chooses one token's experts in grouped models by logits [n_experts] and bias [n_experts] (or
- * NULL): `expert` best first, ties to the lower index, and `factor`. A NaN logit makes its factor
- * or all NaN.
+ * Chooses one token's experts in grouped models: `expert` best first, ties to the lower index, and
+ * `factor`. bias [n_experts] may be NULL.
  */
 void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, size_t *expert,
                       float *factor);

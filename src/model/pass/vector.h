@@ -6,8 +6,8 @@
 #include <string.h>
 
 /*
- * Compiles a function for baseline, AVX2 and AVX-512. It must contain the loop, and no OpenMP
- * parallel region, whose body would be baseline only.
+ * Compiles a function for baseline, AVX2 and AVX-512; OpenMP parallel regions would be baseline
+ * only.
  */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))

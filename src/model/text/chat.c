@@ -243,10 +243,7 @@ const kvd_chat *kvd_chat_form(int word)
     return word > KVD_CHAT_AUTO && word < N_FORMS + 2 ? &forms[word - 2] : NULL;
 }
 
-/*
- * Normalises a template for comparison:
- *  escapes, single quotes, and 'a' + 'b' as 'ab'.
- */
+/* Normalises a template: line feed escapes, single quotes, and 'a' + 'b' as 'ab'. */
 static void normalise(char *s)
 {
     static const char joint[] = "' + '";

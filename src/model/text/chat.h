@@ -1,9 +1,9 @@
 /*
- * Chat formats: the text around the messages of one user and one assistant, without tools. Jinja
- * templates are recognised by parts of their text (tests/oracle/make_chat.py checks with jinja2).
+ * Chat formats of one user and one assistant, without tools. Jinja templates are recognised by
+ * parts of their text (tests/oracle/make_chat.py checks with jinja2).
  *
- * A conversation is `bos`, `start`, then per turn `user`, message, `header`, answer, with `end`
- * between turns.
+ * A conversation: `bos`, `start`, per turn `user`, message, `header`, answer, with `end` between
+ * turns.
  */
 #ifndef KVD_MODEL_TEXT_CHAT_H
 #define KVD_MODEL_TEXT_CHAT_H
@@ -26,7 +26,7 @@ typedef struct {
     /* Token that ends an answer; a continued conversation has `end` instead. */
     const char *stop;
     bool trim; /* removes white space around user messages */
-    /* True if the template drops earlier reasoning, which a KV cache keeps: one turn only. */
+    /* True if the template drops earlier reasoning, which a KV cache keeps. */
     bool one_turn;
     bool end_eos; /* `stop` is the eos_token of tokenizer_config.json */
     /* Parts that a normalised template must have and lack; NULL ends a list. */
@@ -44,18 +44,14 @@ const kvd_chat *kvd_chat_form(int word);
 const kvd_chat *kvd_chat_recognise(const char *template_text);
 
 /*
- * Reads chat_template.jinja in the folder, else chat_template (or its "default") in
- * tokenizer_config.json; *path is the allocated path. Returns NULL with *err without a known
- * format, or if bos_token or eos_token disagree.
+ * Reads chat_template.jinja, else chat_template in tokenizer_config.json; *path is allocated.
+ * Returns NULL with *err without a known format, or if bos_token or eos_token disagree.
  */
 const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err);
 
 /* One turn of a conversation, as strings to tokenize separately, in this order. */
 typedef struct {
-    /*
-     * [0] beginning-of-text token, [1] system message or previous turn's end, [2] begin of the
-     * message.
-     */
+    /* [0] beginning-of-text, [1] system message or previous end, [2] message begin. */
     const char *before[3];
     const char *text; /* user's message, inside the caller's text */
     size_t len;
@@ -63,10 +59,7 @@ typedef struct {
     const char *after;
 } kvd_chat_pieces;
 
-/*
- * Returns the texts of a turn with the UTF-8 message `text`; later turns begin with c->end. If c is
- * NULL, the message alone.
- */
+/* Returns the texts of a turn around the UTF-8 message `text`; NULL c: the message alone. */
 kvd_chat_pieces kvd_chat_around(const kvd_chat *c, const char *text, bool first);
 
 #endif

@@ -113,7 +113,7 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Writes the window up to max_tokens; remaining tokens begin the next window. */
+/* Writes the window up to max_tokens; the rest begins the next window. */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;
@@ -124,7 +124,7 @@ static int cut(cutter *k, kvd_err *err)
         if (take > left)
             take = left;
         if (left - take == 1) {
-            /* A last window of 1 token would remain, but windows have at least 2. */
+            /* Windows have at least 2 tokens, the last one too. */
             if (take == 2) {
                 k->passed_over += k->n_window;
                 k->n_window = 0;
@@ -177,10 +177,7 @@ static int push_document(cutter *k, kvd_err *err)
     return push(k, k->ids.id, k->ids.n, err) || end_document(k, err) ? -1 : 0;
 }
 
-/*
- * Appends the ids of a document or, if `start`, of its beginning, without the *pushed ids appended
- * earlier.
- */
+/* Appends ids of a document (its beginning if `start`), without the *pushed appended earlier. */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
 {
@@ -200,7 +197,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
     return 0;
 }
 
-/* Estimates the bytes of text for the tokens still missing; most tokens have 3 to 5 bytes. */
+/* Estimates bytes of text for the missing tokens, usually of 3 to 5 bytes. */
 static size_t likely_bytes(const cutter *k)
 {
     const size_t missing = k->spec->max_tokens - (k->c->n_tokens - k->before) + k->spec->seq_len;

@@ -1,9 +1,9 @@
 /*
  * Sequences of token ids from texts, id lists or a random generator.
  *
- * A document (text file, row of JSONL, JSON or CSV, line of an id list) is cut into windows of
- * seq_len tokens, at least 2 in the last. Ids go to a temporary file in $TMPDIR (or /var/tmp, or
- * /tmp). max_tokens is exact; only the needed text is read.
+ * A document (text file, row of JSONL, JSON or CSV, line of ids) is cut into windows of seq_len
+ * tokens, the last of 2 or more. Ids go to a temporary file in $TMPDIR (or /var/tmp, or /tmp).
+ * max_tokens is exact.
  */
 #ifndef KVD_MODEL_TEXT_CORPUS_H
 #define KVD_MODEL_TEXT_CORPUS_H
@@ -35,17 +35,14 @@ typedef struct {
     size_t vocab_size;
 } kvd_corpus_spec;
 
-/*
- * Writes `given` (option --label) or, if NULL, "a+b" for files "a.txt" and "b.jsonl", "a+2 more"
- * for three, or "random".
- */
+/* Writes `given` or, if NULL, "a+b" for a.txt and b.jsonl, "a+2 more", or "random". */
 void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *label, size_t size);
 
 typedef struct kvd_corpus kvd_corpus;
 
 /*
- * Opens a corpus from exactly one of spec->text, spec->ids and spec->n_random; `tok` may be NULL
- * without texts. On failure, also for empty input, returns NULL and fills *err.
+ * Exactly one of spec->text, spec->ids and spec->n_random must be set; texts need `tok`. On
+ * failure, also for empty input, returns NULL and fills *err.
  */
 kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *tok, kvd_err *err);
 void kvd_corpus_close(kvd_corpus *c);
@@ -53,13 +50,10 @@ void kvd_corpus_close(kvd_corpus *c);
 size_t kvd_corpus_n_tokens(const kvd_corpus *c);
 size_t kvd_corpus_n_sequences(const kvd_corpus *c);
 size_t kvd_corpus_n_documents(const kvd_corpus *c);
-/*
- * Number of texts, at least one. kvd_corpus_text_first: for each text the sequences before it, then
- * all sequences.
- */
+/* At least 1. kvd_corpus_text_first: sequences before each text, then all. */
 size_t kvd_corpus_n_texts(const kvd_corpus *c);
 const size_t *kvd_corpus_text_first(const kvd_corpus *c);
-/* Returns the tokens left out because a window needs at least 2 tokens. */
+/* Returns the tokens left out because windows have at least 2. */
 size_t kvd_corpus_n_dropped(const kvd_corpus *c);
 /* Tokens in sequence s; kvd_corpus_offset: tokens before sequence s. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
@@ -74,10 +68,7 @@ int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[40], kvd_
 /* Writes the ids of sequences first .. first+n-1 to `id`. Returns 0, or -1 with *err. */
 int kvd_corpus_read(kvd_corpus *c, size_t first, size_t n, uint32_t *id, kvd_err *err);
 
-/*
- * Returns how many sequences from `first` have at most max_tokens tokens, at least 1 if any is
- * left.
- */
+/* Returns how many sequences from `first` have at most max_tokens tokens, if any at least 1. */
 size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens);
 
 #endif

@@ -78,10 +78,7 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
     return 0;
 }
 
-/*
- * Passes a document to the callback. Returns 0, 1 to stop, or -1 with *err, which names `unit` and
- * `where` ("line 3"), unless NULL.
- */
+/* Returns 0, 1 to stop, or -1 with *err, which names `unit` and `where` ("line 3"). */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
 {
@@ -256,7 +253,7 @@ static int read_csv(reader *r, kvd_err *err)
     return 0;
 }
 
-/* Reads a plain text file, mapped so that only the used part is read. */
+/* The file is mapped, so that only the used part is read. */
 static int read_plain(reader *r, kvd_err *err)
 {
     kvd_filemap map;
@@ -282,7 +279,7 @@ bool kvd_documents_have_fields(const char *path)
     return ends_with(path, ".jsonl") || ends_with(path, ".json") || ends_with(path, ".csv");
 }
 
-/* Fails for endings of formats with fields or markup, which are no plain documents. */
+/* Fails for endings of formats with fields or markup. */
 static int check_ending(const char *path, kvd_err *err)
 {
     static const struct {

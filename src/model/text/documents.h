@@ -1,7 +1,4 @@
-/*
- * Reads documents: a plain text file, a line of .jsonl, an entry of a .json list, or a row of .csv
- * with a header.
- */
+/* Reads documents: a text file, .jsonl line, .json list entry, or .csv row. */
 #ifndef KVD_MODEL_TEXT_DOCUMENTS_H
 #define KVD_MODEL_TEXT_DOCUMENTS_H
 
@@ -10,15 +7,12 @@
 
 #include "common/err.h"
 
-/*
- * Receives one document, valid during the call, which may have zero bytes. Returns 0, 1 to stop, or
- * -1 with *err.
- */
+/* Receives a document, which may have zero bytes. Returns 0, 1 to stop, or -1 with *err. */
 typedef int (*kvd_document)(void *ctx, const char *text, size_t len, kvd_err *err);
 
 /*
- * Calls `document` for each document in order. Returns 0, 1 if stopped, or -1 with *err naming file
- * and line. Empty files and missing or empty fields are errors; blank .jsonl lines are skipped.
+ * Calls `document` in order. Returns 0, 1 if stopped, or -1 with *err. Empty files and missing or
+ * empty fields are errors; blank .jsonl lines are skipped.
  *
  *   field  JSON key or CSV column; "a,b" joins two by a line feed; NULL: "text", or a JSON string
  *

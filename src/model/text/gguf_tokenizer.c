@@ -76,7 +76,7 @@ static int read_tokens(source *s, kvd_err *err)
     return kvd_vocab_build(&s->vocab, err) ? kvd_in(err, "'tokenizer.ggml.tokens'") : 0;
 }
 
-/* Fails unless the list has one entry per token; `status` 1 (no such list) is accepted. */
+/* Fails unless the list, if there is one, has one entry per token. */
 static int check_length(const source *s, const char *key, int status, const kvd_gguf_list *list,
                         kvd_err *err)
 {
@@ -341,10 +341,7 @@ static json_t *build_decoder(const source *s, bool space)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
-/*
- * Appends BOS or EOS (id in GGUF value `key`) to `single` if the GGUF value `flag`, default
- * `absent`, is true.
- */
+/* Appends BOS or EOS (id: GGUF `key`) to `single` if GGUF `flag`, default `absent`, is true. */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)
 {

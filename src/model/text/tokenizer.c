@@ -151,7 +151,7 @@ static bool is_gguf(const char *bytes, size_t len)
     return len >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-/* Reads a tokenizer.json and takes ownership of `root`; NULL means that *err is filled. */
+/* Takes ownership of `root`; NULL means that *err is filled. */
 static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
 {
     if (!root)

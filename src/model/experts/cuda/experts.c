@@ -1,6 +1,5 @@
 /*
- * Computes the routed experts of a layer on the device, in ascending order or, for few tokens,
- * together.
+ * Routed experts of a layer on the device, in ascending order or, for few tokens, together.
  *
  * No two additions to one element run at the same time, so equal batches give equal bits. The
  * router is float32 in every pass.
@@ -29,10 +28,7 @@ static int route(kvd_gpu_worker *w, kvd_err *err)
                   : kvd_cuda_check(cudaStreamSynchronize(w->stream), "routed experts", err);
 }
 
-/*
- * Computes expert x, with `width` hidden units on this GPU, for n rows of `in`, into
- * w->experts.out.
- */
+/* Computes expert x for n rows of `in`; `width`: hidden units on this GPU. */
 static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
                       size_t width, int clamped, kvd_err *err)
 {
@@ -55,7 +51,7 @@ static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in
                : 0;
 }
 
-/* Adds the outputs of the routed experts; the host reads the next streamed expert meanwhile. */
+/* Adds the outputs of the routed experts. */
 static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
 {
     const kvd_gpu_expert_buffers *const e = &w->experts;
@@ -113,10 +109,7 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
            (!w->weights.streamed && e->most_few && (n <= e->most_few || e->many));
 }
 
-/*
- * Adds the experts of n tokens in parts of w->most_few, and the vector `add`, unless NULL, to each
- * row.
- */
+/* Adds the experts of n tokens, w->most_few at a time, and `add` (or NULL) to each row. */
 static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
                    kvd_err *err)
 {

@@ -2,9 +2,9 @@
  * Kernels for routed experts. A thread, with groups or few tokens a warp, chooses a token's experts
  * in the CPU's order.
  *
- * few_kernel multiplies tiles of 16 rows of W with up to 32 tokens, bound by reading W. 8 warps
- * take slabs of 64 columns in turn. mma.sync m16n8k16: W is operand A, x operand B, both loaded
- * into registers, 8 neighbouring columns per lane; both operands permute columns equally.
+ * few_kernel: tiles of 16 rows of W times up to 32 tokens, bound by reading W. 8 warps take slabs
+ * of 64 columns. mma.sync m16n8k16: W is operand A, x is B, both loaded into registers with equally
+ * permuted columns, 8 neighbouring ones per lane.
  */
 #include "kernels/cuda/mma.cuh"
 #include "model/experts/cuda/experts.cuh"
@@ -55,7 +55,6 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
             (float)(exp((double)logit[expert[j]] - (double)top) / (r.add_up ? of_chosen : sum));
 }
 
-/* An expert and its score; `expert` is n_experts if there is none. */
 struct candidate {
     float value;
     uint32_t expert;
@@ -79,7 +78,7 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
     return mine;
 }
 
-/* Chooses the experts of a token as route_kernel does, with one warp. */
+/* route_kernel for one token by one warp. */
 __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token)
 {
     const uint32_t lane = threadIdx.x % 32, experts = (uint32_t)r.n_experts;
@@ -147,10 +146,7 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
     __syncwarp();
 }
 
-/*
- * Chooses experts from the best groups (kvd_route_groups), never a NaN; with too few others,
- * factors are NaN.
- */
+/* Chooses experts from the best groups (kvd_route_groups), never a NaN. */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
     __shared__ float of_group[KVD_CONFIG_EXPERTS];
@@ -310,7 +306,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* Loads the experts of pairs `first`, first + KVD_FEW_EXPERTS, ... at once. */
+/* Loads the experts of every KVD_FEW_EXPERTS-th pair from `first`. */
 __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t first,
                                              uint32_t total, uint32_t (&x)[PAIRS])
 {
@@ -319,10 +315,7 @@ __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t f
         x[k] = first + k * KVD_FEW_EXPERTS < total ? r.expert[first + k * KVD_FEW_EXPERTS] : 0;
 }
 
-/*
- * Lists (token, expert) pairs by expert, after choosing experts of up to 32 tokens if ROUTE. The
- * order within an expert varies without effect.
- */
+/* Lists (token, expert) pairs by expert; if ROUTE, chooses experts of up to 32 tokens first. */
 template <bool ROUTE>
 __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     few_plan_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -368,7 +361,7 @@ __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     }
 }
 
-/* Loads 16 bytes of a weight matrix, which this SM does not read again. */
+/* Loads 16 bytes of weights, which this SM reads once. */
 __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
 {
     uint4 v;
@@ -378,10 +371,7 @@ __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
     return v;
 }
 
-/*
- * A lane's rows (lane / 4, + 8) of a tile of W, from column 8 * (lane % 4). If UP: 8 gate rows,
- * then 8 up rows.
- */
+/* A lane's rows lane / 4 (+ 8) of a tile, from column 8 * (lane % 4); UP: gate, then up rows. */
 template <bool UP> struct tile_rows {
     const uint16_t *low, *high;
 
@@ -398,10 +388,7 @@ template <bool UP> struct tile_rows {
         high = w + (UP ? min(row, out - 1) + out : min(row + 8, out - 1)) * in;
     }
 
-    /*
-     * Loads rows `low` and `high` of a slab: w[0], w[1] from columns 0 .. 31, w[2], w[3] from 32 ..
-     * 63; zeros after the matrix.
-     */
+    /* w[0], w[1]: columns 0 .. 31 of rows `low`, `high` of a slab; w[2], w[3]: 32 .. 63. */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {
         const int column = slab * SLAB + (int)(threadIdx.x % 4) * 8;
@@ -415,9 +402,7 @@ template <bool UP> struct tile_rows {
     }
 };
 
-/*
- * Adds the products of a slab with n <= 32 tokens, in blocks of 8; block b reads from x + first[b].
- */
+/* Adds the products of a slab with n <= 32 tokens; block b of 8 reads from x + first[b]. */
 __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint4 (&w)[4],
                                          const uint16_t *x, const uint32_t (&first)[FEW_BLOCKS],
                                          int slab, int in, int n)
@@ -444,7 +429,7 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
 
 typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
 
-/* Returns one element of a tile's product, summed over the warps in a fixed order. */
+/* Returns an element of a tile's product, summed over warps in a fixed order. */
 __device__ __forceinline__ float few_total(const few_sums &sums, uint32_t token, uint32_t row)
 {
     float s = 0;
@@ -475,10 +460,7 @@ __device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_
     }
 }
 
-/*
- * Computes `hidden` from x if UP, else `out` from `hidden`. A CTA takes every gridDim.x-th tile of
- * all groups, and loads the next tile before adding up.
- */
+/* Computes `hidden` from x if UP, else `out` from `hidden`; a CTA takes every gridDim.x-th tile. */
 template <bool UP>
 __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     few_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -540,7 +522,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     }
 }
 
-/* Adds up each token's weighted experts, best first, four columns per thread. */
+/* Adds each token's weighted experts, best first, four columns per thread. */
 __global__ void __launch_bounds__(FEW_THREADS)
     few_add_kernel(const __grid_constant__ kvd_gpu_few_experts a)
 {
@@ -589,7 +571,6 @@ extern "C" cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t strea
     return cudaGetLastError();
 }
 
-/* Launches a kernel for few tokens per expert, unless `e` is an error. */
 template <class K>
 static cudaError_t launch_few(cudaError_t e, K kernel, dim3 grid, unsigned threads,
                               const kvd_gpu_few_experts &a, cudaStream_t stream)
@@ -602,7 +583,7 @@ extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts
     return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
 }
 
-/* Queues the experts' products with groups of up to KVD_FEW_TOKENS tokens. */
+/* Queues products with groups of up to KVD_FEW_TOKENS tokens. */
 static cudaError_t few_products(const kvd_gpu_few_experts &a, size_t groups, cudaStream_t stream)
 {
     const size_t up = smaller(groups * ceil_div(a.ffn, TILE / 2), (size_t)(FEW_CTAS * a.sms)),

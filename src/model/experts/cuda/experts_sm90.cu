@@ -1,11 +1,10 @@
 /*
- * Products of routed experts with many tokens, by wgmma: one launch for gate, up and activation,
- * one for down.
+ * Products of routed experts with many tokens, by wgmma: a launch for gate, up and activation, one
+ * for down.
  *
- * Tile: up to 128 tokens of an expert x 256 rows of W; two warpgroups of 64 tokens. A CTA takes
- * every gridDim.x-th tile. Tokens (operand A) and W (operand B) pass through a ring of shared
- * memory stages of 64 columns, continuing across tiles. Operands are unswizzled core matrices of 8
- * rows x 16 bytes (sm90.cuh).
+ * Tile: up to 128 tokens of an expert x 256 rows of W, two warpgroups of 64 tokens. Tokens (operand
+ * A) and W (B) pass through a shared memory ring of 64-column stages, continuing across tiles, as
+ * unswizzled core matrices of 8 rows x 16 bytes (sm90.cuh).
  */
 #include "kernels/cuda/sm90.cuh"
 #include "model/experts/cuda/experts.cuh"
@@ -30,7 +29,7 @@ enum {
     SMEM_BYTES = STAGES * STAGE_BYTES
 };
 
-/* Copies 16 bytes to shared memory, or writes zeros if `there` is false. */
+/* Copies 16 bytes to shared memory, or zeros unless `there`. */
 __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -39,8 +38,8 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
 }
 
 /*
- * Position in a thread's loads: the CTA's tiles, then steps of 64 columns. A warp loads 16 tokens
- * and 32 rows of W per step; 8 lanes read 128 bytes of a row into 8 core matrices.
+ * Position in a thread's loads: the CTA's tiles, then 64-column steps. A warp loads 16 tokens and
+ * 32 rows of W per step, 8 lanes 128 bytes of a row.
  */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
@@ -79,7 +78,7 @@ template <bool UP> struct loads {
             begin(a, tiles);
     }
 
-    /* Starts this thread's loads of the next step, if any, into `stage`. */
+    /* Starts this thread's loads of the next step into `stage`. */
     __device__ __forceinline__ void start(const kvd_gpu_few_experts &a, uint32_t stage,
                                           uint32_t tiles, uint32_t items, int steps)
     {
@@ -156,10 +155,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int step = 0; step < steps; step++) {
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
             fence_proxy_async();
-            /*
-             * The stage has arrived, and both warpgroups have finished the stage before the
-             * previous one, whose memory is loaded below.
-             */
+            /* Both warpgroups have finished the stage whose memory is loaded below. */
             __syncthreads();
             const uint32_t at = ring + stage * STAGE_BYTES;
             const uint64_t x = wgmma_desc(at + group * (KVD_MANY_TOKENS / 16 * CORE), X_LEAD, CORE),

@@ -73,8 +73,8 @@ static int multiply(const call *x, const product *p, const kvd_attention_units *
 }
 
 /*
- * Attention of a block of queries for n units (a query head of a sequence), column-major: scores^T
- * [keys][rows] = K Q^T, out^T [d][rows] = V^T P^T, probabilities P.
+ * n units (a query head of a sequence), column-major: scores^T [keys][rows] = K Q^T, out^T
+ * [d][rows] = V^T P^T, probabilities P.
  */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_attention_units *units,
                         size_t n, kvd_err *err)
@@ -103,10 +103,7 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
                : 0;
 }
 
-/*
- * Returns the addresses of Q, K, V, scores and output for one query block in adjacent sequences of
- * `len` tokens, from batch token `at`.
- */
+/* Returns matrix addresses for one query block in adjacent sequences of `len` tokens from `at`. */
 static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {
     const size_t e = x->bytes, head = x->d * e, n_heads = (size_t)x->in->share->n_heads;

@@ -1,7 +1,4 @@
-/*
- * The attention hook on the GPU, through which the forward pass gives Q, K and V to attention (CPU:
- * model/pass/attention.h).
- */
+/* Attention hook on the GPU (CPU: model/pass/attention.h), which receives Q, K and V. */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_H
 
@@ -13,8 +10,8 @@
 #include "model/checkpoint/cuda/weights.h"
 
 /*
- * Input of attention for this GPU's heads in one layer of one batch, overwritten by later work on
- * `stream`. Token strides: ld elements in q, k, v, ld_pre in q_pre, k_pre; heads are contiguous.
+ * Input of attention for this GPU's heads in one layer, overwritten by later work on `stream`.
+ * Token strides: ld of q, k, v, ld_pre of q_pre, k_pre.
  */
 typedef struct {
     const kvd_config *config; /* whole model */
@@ -26,10 +23,7 @@ typedef struct {
     size_t first_sequence; /* corpus index of the batch's sequence 0 */
     /* Tokens of the batch, and of its longest sequence. */
     size_t n_tokens, longest;
-    /*
-     * Host arrays [n_sequences]: first position in this batch, complete length; NULL without
-     * earlier tokens.
-     */
+    /* Host arrays [n_sequences]: first position, complete length; or NULL. */
     const size_t *start, *whole;
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
     /* After RoPE; with hook.wants_raw: projections without bias, norm and RoPE. */
@@ -48,15 +42,11 @@ typedef struct {
     cublasHandle_t blas;
 } kvd_gpu_attention_in;
 
-/*
- * Attention hook on one GPU. Hooks of several GPUs run at the same time, each in a thread with its
- * device current.
- */
+/* Attention hook on one GPU; hooks of several GPUs run at the same time in threads. */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
     /*
-     * Queues attention on in->stream. `out`: [n_tokens][n_heads of this GPU * d_head] of in->type.
-     * Returns 0, or -1 with *err.
+     * Queues attention on in->stream into out [n_tokens][n_heads of this GPU * d_head] of in->type.
      */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
@@ -66,13 +56,10 @@ struct kvd_gpu_attention {
 };
 
 /*
- * Exact attention on one device and stream, which waits only for the copy of changed sequence
- * lengths.
+ * Exact attention on one device and stream, which waits only for copies of changed lengths.
  *
- * Kernels of kernels/cuda require bf16, d_head a multiple of 16 up to 256, at most KVD_HEADS_MAX
- * heads, no softcap, and contiguous Q, K, V of a token.
- *
- * Otherwise cuBLAS products and a float32 softmax, with probabilities rounded to the pass's type.
+ * Kernels require bf16, d_head a multiple of 16 up to 256, at most KVD_HEADS_MAX heads, no softcap,
+ * and contiguous Q, K, V of a token; otherwise cuBLAS and a float32 softmax.
  */
 typedef struct kvd_gpu_dense kvd_gpu_dense;
 kvd_gpu_dense *kvd_gpu_dense_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype type,
@@ -85,22 +72,17 @@ kvd_gpu_attention *kvd_gpu_dense_hook(kvd_gpu_dense *d);
 const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d);
 
 /*
- * Attention by cuBLAS products: q, out [n_tokens][n_heads][d_head], k, v
- * [n_tokens][n_kv_heads][d_head], token strides ldq, ldo, ldk, ldv. Does not read q, k, v, type and
- * n_tokens of *in. Pad short heads with zeros.
+ * cuBLAS attention: q, out [n_tokens][n_heads][d_head], k, v [n_tokens][n_kv_heads][d_head]; *in
+ * gives lengths and settings only. Pad short heads with zeros.
  *
- * kvd_gpu_attend_scratch: scratch bytes for max_len >= in->longest, about 256 MiB or one query's
- * scores.
+ * kvd_gpu_attend_scratch: bytes for max_len >= in->longest, about 256 MiB or one query's scores.
  */
 size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads);
 int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q, size_t ldq,
                    const void *k, size_t ldk, const void *v, size_t ldv, void *out, size_t ldo,
                    void *scratch, kvd_err *err);
 
-/*
- * Observing hook: calls `record` with Q, K and V, then the hook `inner`, then `output` (or NULL)
- * with its result.
- */
+/* Observing hook: calls `record` with Q, K and V, the hook `inner`, then `output` (or NULL). */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_gpu_attention *inner;
@@ -111,8 +93,7 @@ typedef struct {
 void kvd_gpu_capture_init(kvd_gpu_capture *t, kvd_gpu_attention *inner);
 
 /*
- * Gradient of exact attention on the device (CPU: kvd_attend_back), with float32 sums. KVD_BF16
- * rounds inputs of products, probabilities and score gradients to bf16.
+ * Gradient of exact attention (CPU: kvd_attend_back), with float32 sums of bf16 or float32 inputs.
  */
 
 /* Input and output of kvd_gpu_attend_back; rows are tokens, and heads are contiguous. */
@@ -135,10 +116,7 @@ typedef struct {
     cublasHandle_t blas;
 } kvd_gpu_attention_back_in;
 
-/*
- * Returns scratch bytes for sequences of max_len tokens: about 256 MiB, or one query of one head if
- * larger.
- */
+/* Scratch bytes for max_len tokens: about 256 MiB, or one query of one head if larger. */
 size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_heads);
 
 int kvd_gpu_attend_back(const kvd_gpu_attention_back_in *in, void *scratch, kvd_err *err);

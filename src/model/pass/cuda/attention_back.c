@@ -9,10 +9,7 @@
 
 static const char what[] = "gradient of attention";
 
-/*
- * Returns scratch bytes per score: 8 for float32 score and gradient and, in other passes, 4 for
- * their copies.
- */
+/* 8 bytes for float32 score and gradient, in bf16 passes 4 for copies. */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 8 : 12;
@@ -30,8 +27,8 @@ typedef struct {
     size_t d, bytes, group;
     size_t n_scores;
     /*
-     * [0] scores, then probabilities, [1] gradients of probabilities, float32; in the pass's type
-     * [2] probabilities, [3] score gradients.
+     * [0] scores, probabilities, [1] their gradients, float32; [2] probabilities, [3] score
+     * gradients, pass's type.
      */
     char *score[4];
     void **pointers;
@@ -76,8 +73,8 @@ static int multiply(const call *x, const product *p, const kvd_back_units *units
 }
 
 /*
- * Gradients of a block of queries for n units, each a KV head and one of its query heads. S:
- * scores, P: probabilities, O: output; column-major:
+ * Gradients for n units, each a KV head with one query head. S: scores, P: probabilities, O:
+ * output; column-major:
  *   S^T [keys][rows] = K Q^T     dP^T [keys][rows] = V dO^T
  *   dQ^T [d][rows] = K^T dS^T    dK^T [d][keys] += Q^T dS    dV^T [d][keys] += dO^T P
  */
@@ -115,8 +112,8 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
 }
 
 /*
- * Returns the matrices' addresses for one query block in neighbouring sequences of `len` tokens,
- * from batch token `at`; `member` selects the query head of a KV head.
+ * Returns matrix addresses for one query block from batch token `at`; `member`: query head of a KV
+ * head.
  */
 static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                                size_t member)

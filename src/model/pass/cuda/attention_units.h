@@ -1,6 +1,5 @@
 /*
- * Addresses of every head's matrices, for batched cuBLAS products in attention. Functions launch a
- * kernel and return its error.
+ * Addresses of heads for batched cuBLAS products. Functions launch a kernel and return its error.
  */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
@@ -42,10 +41,7 @@ static inline KVD_ANYWHERE char *kvd_attention_matrix(const kvd_attention_units 
     return a->base[m] + u / a->n_heads * a->sequence[m] + head * a->head[m];
 }
 
-/*
- * Fills the device array `at` [KVD_AT_MATRICES][n] with the addresses for units first .. first + n
- * - 1.
- */
+/* Fills the device array `at` [KVD_AT_MATRICES][n] for units first .. first + n - 1. */
 cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void **at,
                                    cudaStream_t stream);
 
@@ -72,8 +68,7 @@ typedef struct {
 } kvd_back_place;
 
 /*
- * Unit u: KV head u % n_heads (KV heads) of sequence u / n_heads, with one of its query heads.
- * Scratch matrices begin with unit `first`.
+ * Unit u: KV head u % n_heads (KV heads) of sequence u / n_heads; scratch begins with unit `first`.
  */
 typedef struct {
     kvd_back_place at[KVD_BACK_MATRICES];
@@ -87,10 +82,7 @@ static inline KVD_ANYWHERE char *kvd_back_matrix(const kvd_back_units *a, int m,
                                 : p->base + u / a->n_heads * p->sequence + u % a->n_heads * p->head;
 }
 
-/*
- * Fills the device array `at` [KVD_BACK_MATRICES][n] with the addresses for units first .. first +
- * n - 1.
- */
+/* Fills the device array `at` [KVD_BACK_MATRICES][n] for units first .. first + n - 1. */
 cudaError_t kvd_back_pointers(const kvd_back_units *a, size_t n, void **at, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,10 +1,8 @@
 /*
- * The backward pass on one GPU (CPU: model/pass/backward.h), with equal losses, gradients and
- * draws.
+ * Backward pass on one GPU (CPU: model/pass/backward.h), with equal losses, gradients and draws.
  *
- * KVD_F32: float32 products without TF32. KVD_BF16: products from bf16, gradients included, with
- * float32 sums. All else is float32. Layer inputs are kept, 4 (n_layers + 1) max_tokens d_model
- * bytes; all else is recomputed.
+ * KVD_F32 without TF32; KVD_BF16: products from bf16 with float32 sums; all else float32. Keeps
+ * layer inputs, 4 (n_layers + 1) max_tokens d_model bytes, and recomputes all else.
  */
 #ifndef KVD_MODEL_PASS_CUDA_BACKWARD_H
 #define KVD_MODEL_PASS_CUDA_BACKWARD_H
@@ -18,8 +16,8 @@
 #include "model/pass/batch.h"
 
 /*
- * Device gradients of one layer of one batch; row i is token i, heads are contiguous. Later work on
- * `stream` overwrites the arrays.
+ * Device gradients of one layer of one batch; row i is token i. Later work on `stream` overwrites
+ * the arrays.
  */
 typedef struct {
     const kvd_config *config;
@@ -30,15 +28,12 @@ typedef struct {
     size_t first_sequence, n_tokens;
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
     /*
-     * Queries after RoPE (token stride ld), attention outputs [n_tokens][n_heads * d_head], inputs
-     * of the QKV projections [n_tokens][d_model].
+     * Q after RoPE (stride ld), attention output [n_tokens][n_heads * d_head], QKV input
+     * [n_tokens][d_model].
      */
     const void *q, *o, *in;
     size_t ld;
-    /*
-     * Gradients of Q, K after RoPE and V (token stride ld_d), and of attention output
-     * [n_tokens][n_heads * d_head].
-     */
+    /* Gradients of Q, K after RoPE and V (stride ld_d), and of attention output. */
     const float *dq, *dk, *dv, *d_o;
     size_t ld_d;
     /* Gradients of Q and K before RoPE, token stride ld_pre; without RoPE: dq and dk. */
@@ -60,23 +55,17 @@ typedef struct {
 typedef struct kvd_gpu_backward kvd_gpu_backward;
 
 /*
- * Opens a backward pass (KVD_F32 or KVD_BF16) on device `gpu`, then current; the checkpoint may be
- * closed. On failure returns NULL and fills *err.
+ * Device `gpu` is then current; the checkpoint may be closed. On failure returns NULL and fills
+ * *err.
  */
 kvd_gpu_backward *kvd_gpu_backward_new(const kvd_checkpoint *c, kvd_dtype type, int gpu,
                                        size_t max_tokens, size_t max_len, kvd_err *err);
 void kvd_gpu_backward_free(kvd_gpu_backward *w);
 
-/*
- * Makes later runs draw targets with the random numbers of kvd_backward_draw; rounding may change
- * draws near a boundary.
- */
+/* Draws targets with the random numbers of kvd_backward_draw; rounding may change some. */
 void kvd_gpu_backward_draw(kvd_gpu_backward *w, uint64_t seed);
 
-/*
- * kvd_backward_run on the device, which has finished on return. Fails for non-finite gradients,
- * after `take` received them.
- */
+/* kvd_backward_run on the device. Fails for non-finite gradients, after `take` received them. */
 int kvd_gpu_backward_run(kvd_gpu_backward *w, const kvd_batch *b, int first_layer,
                          const kvd_gpu_gradient_sink *sink, double *loss, size_t *n_predicted,
                          kvd_err *err);

@@ -1,6 +1,5 @@
 /*
- * Embedding, and norms with the additions and checks before them; one block per token, bound by
- * memory. Rows up to NORM_KEPT elements stay in registers.
+ * Embedding, and norms with additions and checks before; one block per token, bound by memory.
  *
  * Squares of four elements are added in float32, these sums in float64 (CPU: all float64;
  * difference 1e-7).
@@ -159,9 +158,7 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
     }
 }
 
-/*
- * Norm of rows of any length and alignment; threads write only elements they read, so y may be x.
- */
+/* Norm of any row length and alignment; threads write only what they read, so y may be x. */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
 {
@@ -206,7 +203,7 @@ __device__ __forceinline__ void prefetch_row(const float *row, size_t d)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(row + k));
 }
 
-/* Adds the normed output of a branch to x, one block per token, with elements in registers. */
+/* Adds a normed branch to x, one block per token, in registers. */
 __global__ void __launch_bounds__(THREADS_MAX)
     branch_kernel(const __grid_constant__ kvd_gpu_branch a)
 {
@@ -298,9 +295,7 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
 
 enum { ROUTE_WARPS = 8, ROUTE_THREADS = 32 * ROUTE_WARPS };
 
-/*
- * Norms of all rows, computed by every CTA in shared memory, times one row of the router per warp.
- */
+/* Norms of all rows in every CTA's shared memory, times one row of the router per warp. */
 __global__ void __launch_bounds__(ROUTE_THREADS)
     norm_route_kernel(const __grid_constant__ kvd_gpu_norm_route a)
 {

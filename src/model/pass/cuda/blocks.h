@@ -1,12 +1,10 @@
 /*
  * Operations of the forward pass on the device, defined in model/pass/blocks.h; rows are tokens.
- * Residual stream, gains, biases and tables are float32; matrices and inputs of products are
- * KVD_F32 or KVD_BF16, the type of the pass.
+ * Residual stream, gains, biases and tables are float32; matrices and inputs of products have the
+ * pass's type, KVD_F32 or KVD_BF16.
  *
- * Functions launch a kernel on the stream and return its error; they never synchronise or allocate.
- * Pointers are device memory.
- *
- * Rows that are not finite are recorded in *bad with the number `stage` of the check.
+ * Functions launch a kernel on the stream and return its error. Non-finite rows are recorded in
+ * *bad with the number `stage` of the check.
  */
 #ifndef KVD_MODEL_PASS_CUDA_BLOCKS_H
 #define KVD_MODEL_PASS_CUDA_BLOCKS_H
@@ -32,33 +30,30 @@ static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 }
 
 /*
- * Fills x [n][width] with table rows of n ids, times `scale` unless 0. Adds row position[i] + 2 of
- * `positions` (OPT), unless NULL.
+ * x [n][width] = table rows of n ids, times `scale` unless 0, plus (OPT) row position[i] + 2 of
+ * `positions`.
  */
 cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const uint32_t *id,
                           const float *positions, const uint32_t *position, size_t n, size_t width,
                           float *x, cudaStream_t stream);
 
 /*
- * y [n][d] = norm of x, of `type`; y may be x with KVD_F32. add [d], unless NULL, is first added to
- * x. gain NULL: y (may be NULL) is x without norm.
+ * y [n][d] = norm of x, after adding add [d] (or NULL) to x; y may be x with KVD_F32. NULL gain: no
+ * norm.
  */
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 /*
- * kvd_gpu_norm for rows first .. first + n - 1; x, y and *bad count from row 0. Row i adds d values
- * at add + i * add_ld (0: equal for all rows).
+ * kvd_gpu_norm for rows first .. first + n - 1, counted from row 0; row i adds d values at add + i
+ * * add_ld.
  */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                               size_t add_ld, const float *gain, const float *bias, double eps,
                               size_t first, size_t n, size_t d, void *y, unsigned stage,
                               kvd_gpu_bad *bad, cudaStream_t stream);
 
-/*
- * Adds a branch (attention or feed-forward block), after its RMS norm, to the residual stream, and
- * norms the sum.
- */
+/* Adds a block's output, after its RMS norm, to the residual stream, and norms the sum. */
 typedef struct {
     size_t n, d;
     /* Residual stream [n][d], changed; all pointers are aligned to 16 bytes. */
@@ -95,10 +90,7 @@ typedef struct {
 bool kvd_gpu_norm_route_takes(size_t n, size_t d);
 cudaError_t kvd_gpu_norm_route_run(const kvd_gpu_norm_route *a, cudaStream_t stream);
 
-/*
- * Adds bias, norms and RoPE to the QKV projection: rows of n_heads * d_head of Q, then n_kv_heads *
- * d_head each of K and V.
- */
+/* Adds bias, norms and RoPE to QKV rows: n_heads of Q, then n_kv_heads each of K and V. */
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
@@ -107,10 +99,7 @@ typedef struct {
     /* Gains of the RMS norms of each head: [d_head], or NULL. */
     const float *gain_q, *gain_k;
     double eps;
-    /*
-     * Scratch 1 / rms of Q and K [n][2] if a norm covers all heads (gains [heads * d_head]), else
-     * NULL.
-     */
+    /* Scratch 1 / rms [n][2] if a norm covers all heads (gains [heads * d_head]), or NULL. */
     float *factor;
     const float *cosine, *sine; /* kvd_rope_tables [..][d_head / 2]; NULL without RoPE */
     const uint32_t *rope_row;   /* row of the RoPE tables of each token, [n] */
@@ -136,15 +125,12 @@ typedef struct {
     const void *q_raw;
     void *qkv; /* queries, key and value: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
-/*
- * Writes n tokens to a->qkv; of queries only the first rope_dims dimensions, the rest being a
- * product with W_UK.
- */
+/* Writes a->qkv without the dimensions of Q that are products with W_UK. */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
 /*
- * y [n][ffn] = activation of `in` + bias. `in`: [n][2 ffn] (gate, up) with a gate, else [n][ffn];
- * bias: one row, or NULL.
+ * y [n][ffn] = activation of `in` + bias (or NULL); `in` [n][2 ffn] (gate, up), without gate
+ * [n][ffn].
  */
 cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in, const float *bias,
                              size_t n, size_t ffn, void *y, cudaStream_t stream);
@@ -158,10 +144,9 @@ typedef struct {
 } kvd_gpu_scores;
 
 /*
- * Softmax of float32 products [units][rows][ld]. Row i, query first + i, sees keys max(0, first + i
- * - window + 1) .. first + i (window 0: from 0); other columns below n_keys become 0.
- *
- * prob: of `type`, like `products`, which it may be with KVD_F32.
+ * Softmax of float32 products [units][rows][ld] into prob. Row i sees keys max(0, first + i -
+ * window + 1) .. first + i (window 0: from 0); others become 0. With KVD_F32 prob may be
+ * `products`.
  */
 cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_t rows, size_t ld,
                             size_t first, size_t n_keys, size_t window,
@@ -198,11 +183,10 @@ typedef struct {
 cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 
 /*
- * Routed experts without host synchronisation, so CUDA graphs can contain them. bf16 inputs,
- * float32 sums; only chosen experts' weights are read.
+ * Routed experts without host synchronisation, as CUDA graphs require; bf16 inputs, float32 sums.
  *
- * Groups of an expert have up to KVD_MANY_TOKENS tokens (compute capability 9, over KVD_FEW_TOKENS
- * on average), else KVD_FEW_TOKENS. (token, expert) pairs are numbered by group.
+ * Groups of an expert have up to KVD_MANY_TOKENS tokens (compute capability 9, many tokens), else
+ * KVD_FEW_TOKENS. (token, expert) pairs are numbered by group.
  */
 enum {
     KVD_FEW_TOKENS = 32,
@@ -238,15 +222,9 @@ typedef struct {
 } kvd_gpu_few_experts;
 /* Returns the most groups into which n tokens can be divided by expert. */
 size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
-/*
- * Chooses experts from routes.logit and adds their weighted outputs to y. Equal batches give equal
- * bits.
- */
+/* Adds the experts chosen by routes.logit to y. Equal batches give equal bits. */
 cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream);
-/*
- * Computes `hidden` and `out` on compute capability 9, for kvd_gpu_few_experts_add; groups have up
- * to KVD_MANY_TOKENS tokens.
- */
+/* Computes `hidden` and `out` for groups of up to KVD_MANY_TOKENS tokens. */
 cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_groups,
                                   cudaStream_t stream);
 
@@ -255,8 +233,7 @@ cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, s
                            void *y, cudaStream_t stream);
 
 /*
- * Adds weight[i] * (y[i] + bias) to row row[i] of x, for y [n][d]; indices must differ. NULL means:
- * bias 0, row i, weight 1.
+ * Adds weight[i] * (y[i] + bias) to row row[i] (all different) of x; NULL: bias 0, row i, weight 1.
  */
 cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
                             const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
@@ -266,8 +243,8 @@ cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, flo
                          cudaStream_t stream);
 
 /*
- * y [n][ffn] = g sigmoid(alpha g) (1 + u): g, u are halves of `in` [n][2 ffn] plus bias (or NULL),
- * g at most limit, u in -limit .. limit.
+ * y [n][ffn] = g sigmoid(alpha g) (1 + u), g <= limit, u in -limit .. limit: halves of in [n][2
+ * ffn] + bias.
  */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,

@@ -1,6 +1,5 @@
 /*
- * Gradients of norms, activations, and the steps between QKV projection and attention, bound by
- * memory.
+ * Gradients of norms, activations and QKV steps, bound by memory.
  *
  * Norm: one block per row, float64 sums. Q, K, V: a warp per head and token.
  */
@@ -22,12 +21,11 @@ struct norm_args {
 };
 
 /*
- * Gradient dx of a norm's input x, for output y and gain g; added to dx if a.add.
+ * Gradient dx of a norm's input x, output y, gain g; added to dx if a.add.
  *
- * RMS norm: y = x s g with s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
- *
- * Layer norm: y = z g + b with z = (x - mean(x)) s and s = 1 / std(x), dx = s (g dy - mean(g dy) -
- * z mean(g dy z)).
+ * RMS norm: y = x s g, s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
+ * Layer norm: y = z g + b, z = (x - mean(x)) s, s = 1 / std(x), dx = s (g dy - mean(g dy) - z
+ * mean(g dy z)).
  */
 template <bool LAYER> __global__ void __launch_bounds__(THREADS) norm_back_kernel(const norm_args a)
 {

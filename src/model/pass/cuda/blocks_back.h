@@ -1,9 +1,8 @@
 /*
- * Device gradients of the functions of blocks.h (CPU: model/pass/layer_back.h). dy: gradient of a
- * function's output; dx: of its input.
+ * Float32 gradients of the functions of blocks.h (CPU: model/pass/layer_back.h). dy: gradient of an
+ * output; dx: of an input.
  *
- * Gradients are float32; inputs of products have the type of the pass. Functions launch a kernel on
- * the stream and return its error.
+ * Functions launch a kernel on the stream and return its error.
  */
 #ifndef KVD_MODEL_PASS_CUDA_BLOCKS_BACK_H
 #define KVD_MODEL_PASS_CUDA_BLOCKS_BACK_H
@@ -23,10 +22,7 @@ cudaError_t kvd_gpu_norm_back(kvd_norm kind, const float *x, const float *gain, 
 cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in, const float *bias,
                                   size_t n, size_t ffn, const float *dy, cudaStream_t stream);
 
-/*
- * Gradient of kvd_gpu_qkv_finish. A row has n_heads * d_head of Q, then n_kv_heads * d_head each of
- * K and V.
- */
+/* Gradient of kvd_gpu_qkv_finish; rows are n_heads of Q, then n_kv_heads each of K and V. */
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
@@ -41,10 +37,7 @@ typedef struct {
     kvd_rope_layout layout;
     /* Input: gradients of Q, K after RoPE and V, [n][(n_heads + 2 n_kv_heads) * d_head]. */
     const float *d;
-    /*
-     * Gradients of Q, K before RoPE [n][(n_heads + n_kv_heads) * d_head]; of Q, K, V before norms
-     * [n][(n_heads + 2 n_kv_heads) * d_head].
-     */
+    /* Gradients of Q, K before RoPE, and of Q, K, V before norms. */
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
 /* Computes the gradient of n rows; non-finite rows of a->d are recorded in *bad. */
@@ -52,18 +45,17 @@ cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned 
                              kvd_gpu_bad *bad, cudaStream_t stream);
 
 /*
- * Softmax gradient of n_rows queries, row stride ld: d_scores = scale * prob * (d_prob - sum of
- * prob * d_prob), in `type`; prob_out = prob in `type`. KVD_F32: d_scores may be d_prob; prob_out
- * is unused.
+ * Softmax gradient, row stride ld: d_scores = scale * prob * (d_prob - sum of prob * d_prob),
+ * prob_out = prob, in `type`. KVD_F32: d_scores may be d_prob, no prob_out.
  */
 cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float *d_prob,
                                  size_t n_rows, size_t ld, size_t n_keys, float scale,
                                  void *d_scores, void *prob_out, cudaStream_t stream);
 
 /*
- * loss = -log softmax(logits)[target] of n positions, in nats, and d_logits [n][vocab] in `type`
- * (may be `logits` with KVD_F32). Unless u is NULL, first draws targets: the first token whose
- * cumulative probability exceeds u[i]. Target UINT32_MAX: zero loss and gradient.
+ * loss = -log softmax(logits)[target] in nats, d_logits [n][vocab] in `type`. Unless u is NULL,
+ * target becomes the first token whose cumulative probability exceeds u[i]. Target UINT32_MAX:
+ * zero.
  */
 cudaError_t kvd_gpu_cross_entropy(kvd_dtype type, const float *logits, size_t n, size_t vocab,
                                   uint32_t *target, const double *u, void *d_logits, double *loss,

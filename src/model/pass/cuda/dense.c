@@ -1,4 +1,4 @@
-/* Exact attention of the forward pass on the device, by attention kernels or by cuBLAS products. */
+/* Exact attention of the forward pass, by attention kernels or cuBLAS products. */
 #include <limits.h>
 #include <stdlib.h>
 

@@ -1,7 +1,4 @@
-/*
- * Lengths and positions of a batch's sequences for the attention kernels, copied to the device when
- * they change.
- */
+/* Lengths and positions of sequences for the attention kernels, copied when they change. */
 #ifndef KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 #define KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 
@@ -49,19 +46,17 @@ typedef struct {
 size_t kvd_dense_lists_bytes(size_t max_sequences);
 
 /*
- * Allocates host and device arrays for max_sequences nonempty sequences, run_sequences per launch.
- * Returns 0, or -1 with *err; call kvd_dense_lists_release even then.
+ * max_sequences nonempty sequences, run_sequences per launch. Call kvd_dense_lists_release even on
+ * failure.
  */
 int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_sequences,
                          kvd_err *err);
 void kvd_dense_lists_release(kvd_dense_lists *l);
 
 /*
- * Stores sequences (tokens offset[s] .. offset[s + 1] - 1) and queues their copy; *changed is 0 if
- * `offset` is unchanged.
+ * Queues the copy of sequences (tokens offset[s] .. offset[s + 1] - 1); *changed is 0 if unchanged.
  *
- * Kernels that read the device arrays must run on one stream: the function waits only for its
- * previous copy.
+ * Kernels that read the arrays must run on one stream: only the previous copy is waited for.
  */
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);
@@ -76,8 +71,8 @@ cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t m
                                  int32_t *table, cudaStream_t stream);
 
 /*
- * Copies token rows of `bytes` bytes to `to` [n_tokens][bytes]: sequence b from row q_start[b] to
- * row start[b]. start [n] ascends from 0; rows and arrays are multiples of 16 bytes.
+ * Copies token rows to `to` [n_tokens][bytes]: sequence b from row q_start[b] to start[b], which
+ * ascends from 0. Rows and arrays: multiples of 16 bytes.
  */
 cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,
                                 int32_t n, size_t n_tokens, size_t bytes, void *to,

@@ -1,6 +1,4 @@
-/*
- * Activations and conversions, bound by memory (bf16 GELU by erff), 16 bytes per thread if aligned.
- */
+/* Activations and conversions, bound by memory (bf16 GELU by erff). */
 #include "model/pass/cuda/blocks.h"
 
 #include <math.h>

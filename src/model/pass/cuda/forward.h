@@ -1,6 +1,6 @@
 /*
- * The forward pass on one or several GPUs (CPU: model/pass/forward.h), by cuBLAS: KVD_F32 without
- * TF32, KVD_BF16 with float32 sums. The residual stream is float32.
+ * Forward pass on GPUs (CPU: model/pass/forward.h) by cuBLAS: KVD_F32 without TF32, KVD_BF16 with
+ * float32 sums.
  *
  * Equal batches on equal GPUs give equal bits; other batches differ by rounding.
  */
@@ -21,29 +21,20 @@ typedef struct {
     size_t max_tokens, max_len;
     /* Borrowed weights of `type` on the device, one GPU only; NULL: own weights. */
     const kvd_gpu_weights *weights;
-    /*
-     * Most bytes per GPU; 0: free memory, sparing a twentieth if possible. Experts that do not fit
-     * are streamed (model/checkpoint/cuda/weights.h).
-     */
+    /* Most bytes per GPU; 0: free memory. Experts that do not fit are streamed. */
     size_t memory;
-    /*
-     * Most decode steps of a serving batch, else 0. Experts of up to `steps` tokens run without
-     * waiting for the device, as one timed phase.
-     */
+    /* Most decode steps of a serving batch, else 0; their experts never wait for the device. */
     size_t steps;
     /* True: experts that do not fit are an error. */
     bool resident;
 } kvd_gpu_forward_spec;
 
-/*
- * Returns the bytes per GPU of a forward pass, with streaming buffers if s->memory is too small for
- * all experts.
- */
+/* Bytes per GPU, with streaming buffers if s->memory cannot hold all experts. */
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s);
 
 /*
- * Loads all weights, unless s->weights has them. The checkpoint must stay open. Device first_gpu is
- * then current. On failure returns NULL and fills *err.
+ * The checkpoint must stay open. Device first_gpu is then current. On failure returns NULL and
+ * fills *err.
  */
 kvd_gpu_forward *kvd_gpu_forward_new(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                                      kvd_err *err);
@@ -54,14 +45,13 @@ cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
 /* Returns the hook for exact attention on GPU `gpu`, owned by the forward pass. */
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /*
- * Returns "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a kernel", or with ",
- * experts streamed".
+ * "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a kernel[, experts streamed]"
  */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 
 /*
- * GPU versions of model/pass/forward.h, with one hook per GPU (NULL: exact attention) and float32
- * arrays on the first GPU.
+ * model/pass/forward.h on GPUs, with one hook per GPU (NULL: exact attention) and float32 arrays on
+ * the first.
  *
  * All but kvd_gpu_forward_logits wait for the device. After an error on several GPUs, only free the
  * pass.
@@ -72,16 +62,13 @@ int kvd_gpu_forward_residual(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_att
                              int layer, float *residual, kvd_err *err);
 int kvd_gpu_forward_run_from(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                              int first_layer, const float *residual, float *hidden, kvd_err *err);
-/*
- * Queues logits on the first GPU's stream; the caller checks that they are finite
- * (evaluate/cuda/quality.h).
- */
+/* Queues logits; the caller checks that they are finite (evaluate/cuda/quality.h). */
 int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, float *logits,
                            kvd_err *err);
 
 /*
- * Timed phases in the order of KVD_ORDER_BEFORE. KVD_GPU_SUM, over several GPUs, follows KVD_GPU_O
- * (except KVD_ORDER_PARALLEL) and KVD_GPU_DOWN.
+ * Timed phases. KVD_GPU_SUM, over GPUs, follows KVD_GPU_O (not KVD_ORDER_PARALLEL) and
+ * KVD_GPU_DOWN.
  */
 typedef enum {
     KVD_GPU_EMBED,
@@ -99,10 +86,7 @@ typedef enum {
 } kvd_gpu_phase;
 const char *kvd_gpu_phase_name(kvd_gpu_phase p);
 
-/*
- * Called when a phase is queued on the first GPU's stream; kvd_gpu_forward_watch sets or (NULL)
- * removes the callback.
- */
+/* Called when a phase is queued; kvd_gpu_forward_watch sets or (NULL) removes it. */
 typedef void (*kvd_gpu_queued)(void *ctx, kvd_gpu_phase p, cudaStream_t stream);
 void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx);
 

@@ -1,7 +1,4 @@
-/*
- * Runs a CPU attention hook (model/pass/attention.h) in a device forward pass, copying Q, K, V and
- * the output.
- */
+/* Runs a CPU attention hook (model/pass/attention.h) in a device forward pass. */
 #ifndef KVD_MODEL_PASS_CUDA_HOST_HOOK_H
 #define KVD_MODEL_PASS_CUDA_HOST_HOOK_H
 
@@ -21,8 +18,8 @@ typedef struct {
 } kvd_host_hook;
 
 /*
- * Makes the zeroed *h a hook that calls the borrowed CPU hook `inner`; the GPU must hold all heads.
- * Output is rounded to `pass`. Returns 0, or -1 with *err; call kvd_host_hook_release even then.
+ * Makes the zeroed *h a hook that calls the borrowed CPU hook `inner`, for all heads, rounding to
+ * `pass`. Call kvd_host_hook_release even on failure.
  */
 int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_share *share,
                        kvd_dtype pass, size_t max_tokens, kvd_attention *inner, kvd_err *err);

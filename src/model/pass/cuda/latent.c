@@ -1,7 +1,4 @@
-/*
- * Latent attention on the device (model/pass/latent.h), with float32 sums; bf16 queries are rounded
- * before and after W_UK.
- */
+/* Latent attention on the device (model/pass/latent.h); bf16 queries are rounded around W_UK. */
 #include "model/pass/latent.h"
 
 #include "model/pass/cuda/layer.h"
@@ -22,10 +19,7 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
                                   .narrow = (heads * query_width(c) + rank) * bytes};
 }
 
-/*
- * Column-major product of every head, c [m][n] = op(a) [m][k] b [k][n]; strides between heads in
- * elements.
- */
+/* Column-major product of every head, c [m][n] = op(a) [m][k] b [k][n]; strides in elements. */
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;

@@ -1,10 +1,9 @@
 /*
- * One GPU of a forward pass: weights, buffers, and a batch from embedding to final norm, queued on
- * a stream.
+ * One GPU of a forward pass: weights, buffers, and a batch queued on a stream.
  *
- * Several GPUs: each has the whole residual stream and a part of the matrices. The first adds its
- * products of O and down to the residual, others overwrite; the sum over GPUs is the new residual.
- * In large batches, sums of one half of the tokens run on a second stream.
+ * Several GPUs: each has the residual stream and a part of the matrices. The first adds its
+ * products of O and down to the residual, others overwrite; the sum over GPUs is the new residual,
+ * in large batches per half on a second stream.
  */
 #ifndef KVD_MODEL_PASS_CUDA_LAYER_H
 #define KVD_MODEL_PASS_CUDA_LAYER_H
@@ -26,10 +25,7 @@ typedef struct {
     uint32_t *count; /* pinned copy of routes.count, [n_experts] */
     /* True if a layer's experts are timed as one phase, KVD_GPU_DOWN. */
     bool one_phase;
-    /*
-     * Most tokens for which own kernels compute experts (kvd_gpu_experts_few), with `few` and
-     * `table` [n_layers][n_experts], or 0.
-     */
+    /* Most tokens for own expert kernels (kvd_gpu_experts_few), or 0. */
     size_t most_few;
     /* true: larger batches use these kernels in several launches */
     bool many;
@@ -87,22 +83,17 @@ size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
                             const kvd_gpu_share *share, bool dense, bool streamed);
 
 /*
- * Opens the zeroed *w on device first_gpu + share->index, then current. Without `dense`, every run
- * needs a hook. Returns 0, or -1 with *err; close *w even then.
+ * Opens the zeroed *w on device first_gpu + share->index, then current. Without `dense`, runs need
+ * a hook. Close *w even on failure.
  */
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool dense, kvd_err *err);
 void kvd_gpu_worker_close(kvd_gpu_worker *w);
 
-/*
- * Starts a batch of n tokens and clears w->bad. `rows`: pinned ids, positions and RoPE rows,
- * max_tokens each.
- */
+/* Starts a batch. `rows`: pinned ids, positions and RoPE rows, max_tokens each. */
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 
-/*
- * Set the residual stream to the token embeddings, or (residual_in) to `residual` on the first GPU.
- */
+/* Set the residual stream to token embeddings, or (_in) to `residual` on the first GPU. */
 int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err);
 int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, size_t n,
                         kvd_err *err);
@@ -112,28 +103,21 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
                       int stop, kvd_err *err);
 
 /*
- * Adds bias, norms and RoPE to w->qkv, unless hook->wants_raw. *began (device), unless NULL: time
- * when preceding kernels end.
+ * Finishes w->qkv, unless hook->wants_raw. *began (or NULL): device time when preceding kernels
+ * end.
  */
 int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_gpu_attention *hook,
                        unsigned long long *began, kvd_err *err);
 
 /*
- * Adds the experts of w->experts.normed to the residual stream; with kvd_gpu_experts_norm also
- * norms it and adds w->pending. Without kvd_gpu_experts_stay, waits for the router. The caller
- * queues the sum over GPUs.
+ * Adds the experts to the residual stream, with kvd_gpu_experts_norm after norming. Without
+ * kvd_gpu_experts_stay, waits for the router. The caller queues the sum over GPUs.
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
-/*
- * Returns the most tokens for one launch of own expert kernels, at least s->steps and on average 32
- * per expert; 0 if unsupported. Weights need not be loaded.
- */
+/* Most tokens for one launch of own expert kernels, at least s->steps; 0 if unsupported. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);
-/*
- * Returns true if kvd_gpu_experts_add does not wait for the device with n tokens, as CUDA graphs
- * require.
- */
+/* True if kvd_gpu_experts_add of n tokens never waits, as CUDA graphs require. */
 bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n);
 /* Returns true if kvd_gpu_experts_add also computes the norm before the experts. */
 bool kvd_gpu_experts_norm(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n);
@@ -152,8 +136,8 @@ typedef struct {
 } kvd_gpu_latent_sizes;
 kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type);
 /*
- * Latent attention (model/pass/latent.h): Q, K, V before RoPE from w->normed into w->qkv.
- * kvd_gpu_latent_values: values [n][n_heads][d_value] in w->wide from w->narrow.
+ * Computes Q, K, V of latent attention (model/pass/latent.h) in w->qkv; _values: w->narrow times
+ * W_UV, in w->wide.
  */
 int kvd_gpu_latent_project(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, unsigned stage,
                            kvd_err *err);
@@ -177,9 +161,7 @@ int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, 
 /* Waits for the device and copies w->bad to *bad. */
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
-/*
- * Returns the check of the residual stream before a layer or, for n_layers, before the final norm.
- */
+/* Check of the residual stream before a layer or (n_layers) the final norm. */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);
 /* Writes the name of a check: "embedding", "layer 3" or "final norm". */

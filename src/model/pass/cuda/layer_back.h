@@ -1,6 +1,6 @@
 /*
- * Gradient of one layer on the device (CPU: model/pass/layer_back.h). The recomputed layer is in
- * kvd_gpu_worker: x, normed, second, qkv, narrow (attention output).
+ * Gradient of one layer on the device (CPU: model/pass/layer_back.h), from the recomputed layer in
+ * kvd_gpu_worker.
  */
 #ifndef KVD_MODEL_PASS_CUDA_LAYER_BACK_H
 #define KVD_MODEL_PASS_CUDA_LAYER_BACK_H
@@ -53,23 +53,18 @@ struct kvd_gpu_backward {
     char engine[320];
 };
 
-/*
- * Turns w->dx into the gradient of the layer's input without the part through Q, K and V; computes
- * w->d_o, the attention output's gradient.
- */
+/* Turns w->dx into the layer input's gradient without Q, K and V; computes w->d_o. */
 int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /* Computes w->d_qkv, the gradient of Q and K after RoPE and of V, from w->d_o. */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err);
 /*
- * From w->d_qkv computes w->d_pre (before RoPE) and w->d_raw (before norms); adds Q, K and V's part
- * to w->dx unless `last`. Non-finite rows: d_qkv at `stage`, dx at stage + 1.
+ * Computes w->d_pre (before RoPE) and w->d_raw (before norms) from w->d_qkv; adds Q, K, V's part to
+ * w->dx unless `last`. Checks `stage` and stage + 1.
  */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);
 
-/*
- * Returns x [n][width] in the pass's type: x or a copy in w->narrowed; NULL with *err on failure.
- */
+/* Returns x [n][width], or a copy in w->narrowed, in the pass's type; NULL on failure. */
 const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                             kvd_err *err);
 /* dx [n][in] = dy [n][out] W, added to dx if `add`; dy and W [out][in] have the pass's type. */

@@ -1,7 +1,4 @@
-/*
- * Attention by bf16 kernels with K and V in pages. Sequences are padded to whole blocks and pages,
- * and processed in runs of one launch each, which bounds padding.
- */
+/* Attention by bf16 kernels with K and V in pages; runs of padded sequences, one launch each. */
 #include "model/pass/cuda/paged.h"
 
 #include <limits.h>
@@ -162,9 +159,7 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
            (const uint16_t *)in->k + k == in->v && (uintptr_t)in->q % 16 == 0;
 }
 
-/*
- * Fills page table and attention tiles of run *r; if filled already, only resets the tile counter.
- */
+/* Fills page table and tiles of run *r, or, if filled, resets the tile counter. */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)
 {
@@ -197,10 +192,7 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
     return 0;
 }
 
-/*
- * Stores Q, K and V. kvd_append has one matrix for Q and K, so a_q != a_k needs a second launch,
- * which overwrites K.
- */
+/* Stores Q, K and V; a_q != a_k needs a second kvd_append, which overwrites K. */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)
 {

@@ -1,9 +1,9 @@
 /*
- * Attention of a layer by the bf16 kernels of kernels/cuda, with kept dimensions per KV head.
- * kvd_append projects Q, K and V, and stores Q in blocks, K and V in pages (kernels/layout.h).
+ * Attention of a layer by the bf16 kernels of kernels/cuda, with kept dimensions per KV head; Q in
+ * blocks, K and V in pages (kernels/layout.h).
  *
- * A kvd_gpu_paged object is for one device and one stream. kvd_gpu_paged_run waits only for the
- * copy of changed lengths. map.window: newest tokens attended to, 0 for all.
+ * A kvd_gpu_paged object is for one device and stream, and waits only for copies of changed
+ * lengths.
  */
 #ifndef KVD_MODEL_PASS_CUDA_PAGED_H
 #define KVD_MODEL_PASS_CUDA_PAGED_H
@@ -12,10 +12,8 @@
 #include "model/pass/cuda/attention.h"
 
 /*
- * Projections of one layer per KV head g: a_q, a_k [d_head][map.d_qk[g]], a_v [d_head][map.d_v[g]],
- * bf16 on the device, aligned to 16 bytes. NULL keeps the leading dimensions.
- *
- * Different pointers a_q and a_k need a second launch of kvd_append.
+ * Projections a_q, a_k [d_head][d_qk[g]], a_v [d_head][d_v[g]] of KV head g, bf16 on the device,
+ * aligned to 16 bytes; NULL keeps leading dimensions. a_q != a_k needs a second launch.
  */
 typedef struct {
     kvd_attn_map map;
@@ -23,8 +21,8 @@ typedef struct {
 } kvd_paged_layer;
 
 /*
- * Describes this GPU's heads in *map: kept dimensions d_qk and d_v per KV head (NULL: d_head).
- * Returns -1 without a message if unsupported.
+ * Describes this GPU's heads; d_qk, d_v: kept dimensions (NULL: d_head). Returns -1 without a
+ * message if unsupported.
  */
 int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int *d_qk,
                       const int *d_v, kvd_attn_map *map);
@@ -40,8 +38,8 @@ const char *kvd_gpu_paged_engine(const kvd_gpu_paged *p);
 /* Returns 1 if Q, K and V of a token are contiguous, as kvd_append requires. */
 int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in);
 /*
- * Writes attention in bf16 to the device array out [n_tokens][layer->map.o_pitch], aligned to 16
- * bytes; o_pitch: kept V dimensions of all query heads.
+ * Writes bf16 attention to the device array out [n_tokens][layer->map.o_pitch], aligned to 16
+ * bytes.
  */
 int kvd_gpu_paged_run(kvd_gpu_paged *p, const kvd_paged_layer *layer,
                       const kvd_gpu_attention_in *in, void *out, kvd_err *err);

@@ -1,9 +1,8 @@
 /*
- * The steps between QKV projection and attention in one float32 kernel: bias, head norms, copy
- * before RoPE, RoPE, check.
+ * Bias, head norms, copy before RoPE, RoPE and check in one float32 kernel.
  *
- * A team of lanes processes a head: each lane has 16 bytes of both halves, hence both dimensions of
- * a RoPE pair. finish_any handles other head sizes by element.
+ * A team of lanes processes a head: each lane has 16 bytes of both halves, hence whole RoPE pairs.
+ * finish_any handles other head sizes.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -87,10 +86,7 @@ __global__ void __launch_bounds__(THREADS)
     const bool mine = lane * N < half && token < n;
     const int at[2] = {lane * N, half + lane * N};
 
-    /*
-     * A lane holds x [N] and y [N] from a head's halves. KVD_ROPE_HALF: angle i rotates (x[i],
-     * y[i]); else adjacent elements of x, then of y.
-     */
+    /* KVD_ROPE_HALF: angle i rotates (x[i], y[i]), else adjacent elements of x, then of y. */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
     if (a.cosine && mine) {

@@ -112,10 +112,7 @@ template <class V> __device__ __forceinline__ V warp_sum(V x)
     return x;
 }
 
-/*
- * Returns the sum of x over the block, with equal bits in every thread. part [32] is shared memory
- * without other use.
- */
+/* Returns the sum of x over the block, equal in every thread; part [32] is shared memory. */
 template <class V> __device__ __forceinline__ V block_sum(V x, V *part)
 {
     const int warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;

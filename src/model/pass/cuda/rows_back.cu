@@ -1,9 +1,9 @@
 /*
- * Gradients of the softmaxes of attention scores and of logits, bound by memory or, drawing
- * targets, by exponentials.
+ * Gradients of the softmaxes of attention scores and of logits, bound by memory, or by exponentials
+ * when drawing.
  *
- * A warp handles a query's row, a block beyond WARP_KEYS keys. A block handles a row of logits,
- * with SEGMENTS partial sums by which a drawn token is found.
+ * A warp handles a query, a block beyond WARP_KEYS keys; a block handles a row of logits, with
+ * SEGMENTS partial sums.
  */
 #include "model/pass/cuda/blocks_back.h"
 
@@ -72,10 +72,7 @@ __device__ __forceinline__ float block_max(float x, float *part)
     return x;
 }
 
-/*
- * Returns the first token whose cumulative sum of exp(logit - top) exceeds `goal`; sums[s]: segment
- * s of a.segment tokens.
- */
+/* First token whose cumulative sum of exp(logit - top) exceeds `goal`; sums[s]: segment s. */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)
 {

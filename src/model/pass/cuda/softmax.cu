@@ -1,9 +1,8 @@
 /*
- * Softmax of attention scores with causal mask, sliding window, softcap and sinks, bound by memory.
+ * Softmax of scores with causal mask, sliding window, softcap and sinks, bound by memory.
  *
  * A warp handles a row, a block beyond WARP_KEYS keys. Up to BLOCK_KEYS keys stay in registers;
- * longer rows are read twice. Threads write the scores they read, so prob may be the scores. A NaN
- * makes its row NaN.
+ * longer rows are read twice. Threads write the scores they read, so prob may be the scores.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -143,10 +142,7 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
     return THREADS == 32 ? warp_sum(x) : block_sum(x, part);
 }
 
-/*
- * Softmax with a row in registers: up to 4 * PIECES * THREADS scores, by a warp if THREADS is 32,
- * else by a block.
- */
+/* A row of up to 4 * PIECES * THREADS scores in registers of a warp (THREADS 32) or block. */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
 {

@@ -46,8 +46,8 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
     /*
-     * NVLS: multicast groups are scarce on the host. RUNTIME_CONNECT: connect now, not while
-     * queueing. GRAPH_MIXING_SUPPORT: graphs never run with other sums.
+     * NVLS: multicast groups are scarce. RUNTIME_CONNECT: connect now. GRAPH_MIXING_SUPPORT: graphs
+     * never run with other sums.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -95,8 +95,8 @@ static int lives(int device)
 }
 
 /*
- * Aborts one GPU's communicator, unless its CUDA context is lost (endless abort). The last abort
- * completes after all CUDA graphs are destroyed.
+ * Aborts a communicator, unless its CUDA context is lost (endless). The last abort needs all graphs
+ * destroyed.
  */
 static void end(const kvd_gpu_sum *s, member *m)
 {

@@ -1,9 +1,8 @@
 /*
- * Sums of float32 arrays over GPUs of one process, and exchanges of memory, by NCCL. One host
- * thread per GPU queues equal calls in equal order.
+ * Sums of float32 arrays over GPUs of one process, and exchanges, by NCCL. One host thread per GPU
+ * queues equal calls in equal order.
  *
- * After kvd_gpu_sum_fail on one GPU, kvd_gpu_sum_wait and all later calls fail on every GPU. A lost
- * CUDA context keeps NCCL's memory until the process ends.
+ * After kvd_gpu_sum_fail on one GPU, kvd_gpu_sum_wait and later calls fail on every GPU.
  */
 #ifndef KVD_MODEL_PASS_CUDA_SUM_H
 #define KVD_MODEL_PASS_CUDA_SUM_H
@@ -15,9 +14,7 @@
 
 typedef struct kvd_gpu_sum kvd_gpu_sum;
 
-/*
- * Prepares sums over GPUs first_gpu .. first_gpu + n - 1. On failure returns NULL and fills *err.
- */
+/* GPUs first_gpu .. first_gpu + n - 1. On failure returns NULL and fills *err. */
 kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err);
 void kvd_gpu_sum_free(kvd_gpu_sum *s);
 /* Returns a text such as "NCCL 2.28.7". */
@@ -30,10 +27,7 @@ int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t 
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                        kvd_err *err);
 
-/*
- * A block sent to or received from a GPU, matched by list order; blocks to itself are copied. All
- * GPUs must queue the exchange.
- */
+/* A block to or from a GPU, matched by list order. All GPUs must queue the exchange. */
 typedef struct {
     /* receiving or sending GPU */
     int gpu;
@@ -46,15 +40,9 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 
 /* Waits for the work on `stream`; an error in it counts as a failure of GPU `index`. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
-/*
- * Registers destroy(ctx), which kvd_gpu_sum_wait after an error and kvd_gpu_sum_free call to
- * destroy CUDA graphs with sums, even running ones.
- */
+/* destroy(ctx) destroys CUDA graphs with sums, even running ones, after an error or on free. */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
-/*
- * Records a failure of GPU `index`; only the first counts. kvd_gpu_sum_failed returns its GPU, or
- * -1.
- */
+/* Records GPU `index` as failed; kvd_gpu_sum_failed returns the first, or -1. */
 void kvd_gpu_sum_fail(kvd_gpu_sum *s, int index);
 int kvd_gpu_sum_failed(const kvd_gpu_sum *s);
 

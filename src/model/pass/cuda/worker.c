@@ -36,10 +36,7 @@ static bool on_hopper(void)
            major == 9;
 }
 
-/*
- * Returns true if own kernels compute experts of large batches, false if few experts keep cuBLAS
- * busy.
- */
+/* True if own kernels compute experts of large batches, false if few experts keep cuBLAS busy. */
 static bool takes_many(const kvd_config *c)
 {
     enum { EXPERTS = 64 };

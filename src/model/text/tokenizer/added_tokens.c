@@ -161,7 +161,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
                : 0;
 }
 
-/* Fails if an added token's id is not the one Hugging Face tokenizers would assign. */
+/* Fails if the id is not the one that Hugging Face would assign. */
 static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_err *err)
 {
     uint32_t id;
@@ -309,10 +309,7 @@ void kvd_added_tokens_free(kvd_added_tokens *a)
     free(a);
 }
 
-/*
- * Returns the longest added token that begins s, or NULL. *cut: more text could complete a longer
- * one.
- */
+/* Returns the longest added token that begins s, or NULL. *cut: more text may lengthen it. */
 static const token *match_at(const kvd_added_tokens *a, const tree *t, const char *s, size_t len,
                              bool *cut)
 {

@@ -328,8 +328,7 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
         return 0;
     }
     /*
-     * unk_token is appended before the next character of the vocabulary, not before byte tokens, as
-     * in Hugging Face.
+     * unk_token comes before the next known character, not before byte tokens, as in Hugging Face.
      */
     if (u->kind == KNOWN && *pending) {
         *pending = false;

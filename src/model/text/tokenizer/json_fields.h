@@ -1,6 +1,5 @@
 /*
- * Reads typed fields of JSON objects; messages name the object (`what`) and the field. Unknown
- * fields are an error.
+ * Reads fields of JSON objects; messages name object (`what`) and field. Unknown fields are errors.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 #define KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H

@@ -66,10 +66,7 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
     }
 }
 
-/*
- * Returns true if no merged token contains the last character of `left` before the first of
- * `right`.
- */
+/* Returns true if no merged token has the last character of `left` before the first of `right`. */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
     size_t n_left, n_right;
@@ -173,10 +170,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
             return kvd_fail_interrupted(err);
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
-        /*
-         * Outdated: a symbol was merged since. As in Hugging Face, the candidate still counts if
-         * the present symbols merge to its token.
-         */
+        /* A symbol was merged since. As in Hugging Face, equal results still count. */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
             pop(w);

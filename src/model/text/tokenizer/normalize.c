@@ -12,10 +12,7 @@
 
 /* Normal forms of UTF-8 text (UAX #15) as of Unicode 9.0: NFC, NFD, NFKC and NFKD. */
 
-/*
- * Characters with a class or decomposition since Unicode 10.0, unchanged by Hugging Face's Unicode
- * 9.0.
- */
+/* Characters that Hugging Face's Unicode 9.0 leaves unchanged, unlike Unicode 10.0 to 15.0. */
 static const struct {
     uint32_t first, last;
 } later[] = {{0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
@@ -160,10 +157,7 @@ static int add_decomposed(run *r, uint32_t code, bool compose, bool compatible, 
     return 0;
 }
 
-/*
- * Appends a normal form of the valid UTF-8 s to *out: `compose` selects NFC or NFKC, `compatible`
- * NFKC or NFKD.
- */
+/* Appends a normal form of valid UTF-8: `compose`: NFC, NFKC; `compatible`: NFKC, NFKD. */
 static int kvd_normal_form(const char *s, size_t len, bool compose, bool compatible,
                            kvd_buffer *out, kvd_err *err)
 {
@@ -394,10 +388,7 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             rc = too_long(s, before, err);
             break;
         }
-        /*
-         * new_first counts result bytes from the document's first character, the first *first bytes
-         * of `text`.
-         */
+        /* Counts result bytes from the document's first character. */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
             new_first += s->content.n;
@@ -454,9 +445,7 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
     return 0;
 }
 
-/*
- * Writes a normal form of *in to *out. *first: bytes from the document's first character, updated.
- */
+/* Writes a normal form; *first counts bytes of the document's first character. */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {

@@ -1,7 +1,4 @@
-/*
- * A text being tokenized: a growing buffer, and pieces, each a range of the buffer or the id of an
- * added token.
- */
+/* A text being tokenized: a buffer, and pieces (ranges of the buffer, or ids of added tokens). */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 #define KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 
@@ -24,9 +21,7 @@ void kvd_buffer_release(kvd_buffer *b);
 
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
-    /*
-     * Leading bytes from the document's first character, for Metaspace with prepend_scheme "first".
-     */
+    /* Leading bytes from the document's first character. */
     size_t first;
     uint32_t id;
     bool is_id;
@@ -48,7 +43,7 @@ void kvd_pieces_release(kvd_pieces *p);
 /* Appends a piece, unless empty, to p->next. */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
-/* Appends bytes [begin, end) of *whole to p->next, open if both are open-ended at the same byte. */
+/* Appends bytes [begin, end) of *whole to p->next. */
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 
@@ -64,10 +59,7 @@ typedef enum {
     KVD_SPLIT_CONTIGUOUS
 } kvd_split_behavior;
 
-/*
- * Cuts the piece `whole` at matches; kvd_splitter_feed receives matches and text between them in
- * order.
- */
+/* Cuts the piece `whole`; kvd_splitter_feed receives matches and text between. */
 typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
@@ -82,10 +74,7 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
 int kvd_splitter_feed(kvd_splitter *s, size_t begin, size_t end, bool is_match, kvd_err *err);
 int kvd_splitter_end(kvd_splitter *s, kvd_err *err);
 
-/*
- * Returns the character for a byte in byte-level BPE (GPT-2): printable bytes themselves, others
- * from U+0100.
- */
+/* Returns GPT-2's character for a byte: itself if printable, others from U+0100. */
 uint32_t kvd_byte_to_char(unsigned char byte);
 
 /* Returns the byte that the character represents, or -1 if none. */

@@ -10,10 +10,7 @@
 /* Unicode's White_Space inside [...]; PCRE2's \s also has U+180E. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
-/*
- * Oniguruma's \w (UTS #18 word) inside [...]; outside classes also superscripts and fractions below
- * U+0100.
- */
+/* Oniguruma's \w (UTS #18); outside [...] also superscripts and fractions below U+0100. */
 #define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
@@ -57,9 +54,7 @@ static bool is_letter_or_digit(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/*
- * Translates \p{...}: scripts become \p{sc:Name}, since PCRE2's \p{Name} means script extensions.
- */
+/* Translates \p{...}; PCRE2's \p{Name} would mean script extensions. */
 static int property(walk *w)
 {
     static const char categories[][3] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
@@ -241,10 +236,7 @@ static int interval(walk *w)
     return 0;
 }
 
-/*
- * Fails on letters that Oniguruma, ignoring case, matches with text of another length (U+00DF and
- * ss).
- */
+/* Fails on letters whose case-insensitive match has another length (U+00DF and ss). */
 static int no_multiple_folds(walk *w)
 {
     static const char pairs[][3] = {"ss", "ff", "fi", "fl", "st"};
@@ -302,20 +294,14 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
-/*
- * Start positions per call of PCRE2, reduced after slow calls so that interrupts work within a
- * second.
- */
+/* Start positions per call of PCRE2, adapted so that interrupts work within a second. */
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 
 /* Matches between two checks of the speed and for interrupts. */
 #define SEARCHES 1024
 
-/*
- * Processor time limit of a text: SLOW_S seconds plus one per SLOW_BYTES bytes (usual: 10 MB per
- * second).
- */
+/* Processor time limit of a text: SLOW_S seconds plus one per SLOW_BYTES bytes. */
 #define SLOW_S     2.0
 #define SLOW_BYTES 100000.0
 

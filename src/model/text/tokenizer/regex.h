@@ -1,8 +1,7 @@
 /*
- * Regular expressions of tokenizer.json, in Oniguruma's Ruby syntax (UTF-8), run by PCRE2.
- * Constructs read differently are rewritten (\s \w \v \uHHHH, script names) or refused (\h \b, back
- * references, nested classes, && in a class, {,n}, ...). Classes follow PCRE2's Unicode version
- * (14.0 for PCRE2 10.42).
+ * Regular expressions of tokenizer.json in Oniguruma's Ruby syntax (UTF-8), run by PCRE2. Different
+ * constructs are rewritten (\s \w \v \uHHHH, script names) or refused (\h \b, back references,
+ * nested classes, && in a class, {,n}, ...).
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_REGEX_H
 #define KVD_MODEL_TEXT_TOKENIZER_REGEX_H
@@ -42,13 +41,13 @@ typedef struct {
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);
 /*
- * Starts a search in valid UTF-8, which must stay allocated. If `open`, finds only matches
- * independent of following text.
+ * `text` (valid UTF-8) must stay allocated. `open`: finds only matches independent of following
+ * text.
  */
 void kvd_scan_text(kvd_scan *s, const char *text, size_t len, bool open);
 /*
- * Finds the next match [*begin, *end): returns 1, 0 if none is left, -1 with *err if interrupted or
- * too slow. An empty match directly after a match is skipped.
+ * Finds the next match: returns 1, 0 if none is left, -1 with *err if interrupted or too slow.
+ * Skips empty matches after a match.
  */
 int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err);
 void kvd_scan_release(kvd_scan *s);

@@ -1,8 +1,8 @@
 /*
- * The steps of a tokenizer (tokenizer.json) in order, and tokenizers of llama2.c and GGUF.
- * Functions that return pointers return NULL with *err on failure.
+ * Steps of a tokenizer (tokenizer.json), and tokenizers of llama2.c and GGUF. Functions that return
+ * pointers return NULL with *err on failure.
  *
- * `open`: unknown text follows, and only results independent of it are produced.
+ * `open`: unknown text follows; only results independent of it are produced.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 #define KVD_MODEL_TEXT_TOKENIZER_STEPS_H
@@ -41,10 +41,7 @@ const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len);
 /* Returns the largest id + 1, or 0 if the vocabulary is empty. */
 size_t kvd_vocab_end(const kvd_vocab *v);
 
-/*
- * The "normalizer" of tokenizer.json, applied between added tokens, by Unicode 9.0. Lowercase fails
- * on characters that utf8proc lacks.
- */
+/* The "normalizer" of tokenizer.json, by Unicode 9.0, applied between added tokens. */
 
 typedef struct kvd_normalizer kvd_normalizer;
 
@@ -53,33 +50,24 @@ kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
 /*
- * Normalizes *text in place; *scratch is overwritten. *first, unless NULL: leading bytes from the
- * document's first character, updated. Fails beyond 64 times the size plus 64 KiB.
+ * Normalizes *text in place. *first (or NULL): bytes of the document's first character. Fails
+ * beyond 64 times the size plus 64 KiB.
  */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
 
 int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err *err);
 
-/*
- * The "added_tokens" of tokenizer.json: strings that become one id before BPE; leftmost, then
- * longest match.
- */
+/* The "added_tokens" of tokenizer.json, found before BPE: leftmost, then longest match. */
 
 typedef struct kvd_added_tokens kvd_added_tokens;
 
-/*
- * Reads added tokens; `spec` may be NULL. Ids must be those of Hugging Face tokenizers: from
- * `vocab`, else the next free id.
- */
+/* Ids must be Hugging Face's: from `vocab`, else the next free id. `spec` may be NULL. */
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
 
-/*
- * Makes added tokens pieces of their own: those matched after the normalizer if `normalized`, else
- * before.
- */
+/* Makes added tokens pieces: those matched after the normalizer if `normalized`, else before. */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
 /* Returns the text of an added token, or NULL. */
@@ -88,10 +76,7 @@ const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t
 /* Returns the largest id of an added token + 1, or 0. */
 size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
-/*
- * The "pre_tokenizer" of tokenizer.json, which cuts text into words for BPE. After ByteLevel, Split
- * and Digits may cut inside characters.
- */
+/* The "pre_tokenizer" of tokenizer.json, which cuts text into words for BPE. */
 
 typedef struct kvd_pretokenizer kvd_pretokenizer;
 
@@ -99,10 +84,7 @@ typedef struct kvd_pretokenizer kvd_pretokenizer;
 kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err);
 void kvd_pretokenizer_free(kvd_pretokenizer *p);
 
-/*
- * Returns true with a step ByteLevel: BPE works on bytes, with vocabulary and merges in ByteLevel's
- * alphabet.
- */
+/* Returns true with a step ByteLevel, so that BPE works on bytes. */
 bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p);
 
 int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_err *err);
@@ -112,10 +94,7 @@ int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_er
 typedef struct kvd_bpe kvd_bpe;
 typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and word cache of one thread */
 
-/*
- * Reads a BPE model; if `byte_level`, words are bytes, which the vocabulary writes by
- * kvd_byte_to_char.
- */
+/* `byte_level`: words are bytes, written by kvd_byte_to_char in the vocabulary. */
 kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err);
 void kvd_bpe_free(kvd_bpe *m);
 
@@ -125,10 +104,7 @@ const kvd_vocab *kvd_bpe_vocab(const kvd_bpe *m);
 kvd_bpe_work *kvd_bpe_work_new(const kvd_bpe *m, kvd_err *err);
 void kvd_bpe_work_free(kvd_bpe_work *w);
 
-/*
- * Appends the ids of a word, valid UTF-8 unless byte-level. Unknown characters become unk_token or,
- * without one, are left out.
- */
+/* Appends the ids of a word. Unknown characters become unk_token or are left out. */
 int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                    kvd_ids *ids, kvd_err *err);
 
@@ -149,10 +125,7 @@ typedef struct {
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
-/*
- * Appends the ids of a text, with special tokens if add_special; those after an `open` text are
- * left out.
- */
+/* Appends a text's ids, with special tokens if add_special, after an `open` text none. */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
 
@@ -179,11 +152,10 @@ int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kv
                             kvd_err *err);
 
 /*
- * tokenizer.bin of llama2.c, little-endian: uint32 longest piece, then per piece float32 score,
- * int32 length, bytes.
+ * tokenizer.bin of llama2.c, little-endian: uint32 longest piece; per piece float32 score, int32
+ * length, bytes.
  *
- * Neighbouring pieces are joined by highest score, leftmost on ties. An unknown character becomes
- * ids 3 + byte.
+ * Neighbours are joined by highest score, leftmost on ties. Unknown characters become ids 3 + byte.
  */
 
 typedef struct kvd_llama2c kvd_llama2c;
@@ -192,8 +164,7 @@ kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_s
 void kvd_llama2c_tok_free(kvd_llama2c *t);
 
 /*
- * Appends the ids of a text, which gets a leading space unless empty. If `bos`, id 1 comes first
- * and may be joined, as in llama2.c.
+ * Text gets a leading space unless empty. `bos`: id 1 first, which may be joined, as in llama2.c.
  */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool open, bool bos,
                            kvd_ids *ids, kvd_err *err);
@@ -205,18 +176,17 @@ int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, k
 struct json_t;
 
 /*
- * Returns a tokenizer.json, owned by the caller, from GGUF values tokenizer.ggml.model `llama`
- * (SentencePiece BPE) or `gpt2` (byte-level BPE).
+ * Returns a tokenizer.json, owned by the caller, for tokenizer.ggml.model `llama` (SentencePiece)
+ * or `gpt2` (byte-level BPE).
  *
- * SentencePiece merges: all pairs that concatenate to a token, by its score, as in Transformers.
- * Unstated BOS and EOS follow llama.cpp.
+ * SentencePiece merges are all pairs that concatenate to a token, by its score, as in Transformers.
  */
 struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
 /*
- * Byte-pair encoding for tokenizer.json and llama2.c, O(n log n) for n symbols.
+ * Byte-pair encoding, O(n log n) for n symbols.
  *
- * Boundary: two adjacent characters that no merged token contains. Merges on its two sides are
+ * Boundary: two adjacent characters that no merged token contains. Merges on its sides are
  * independent; memory grows with the distance of boundaries.
  */
 
@@ -267,14 +237,12 @@ typedef struct {
 /* Starts a word with ids in *ids; keeps buffers between words. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/*
- * Appends a symbol. In a long word, first merges the symbols before the last boundary into w->ids.
- */
+/* Appends a symbol; in a long word, merges those before the last boundary. */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
 /*
- * Joins symbols, smallest priority first, leftmost on ties, and appends the ids. If `open`, drops
- * symbols after the last boundary.
+ * Joins symbols, smallest priority first, leftmost on ties. `open`: drops those after the last
+ * boundary.
  */
 int kvd_merge_end(kvd_merge_work *w, bool open, kvd_err *err);
 
