@@ -17,20 +17,20 @@ typedef struct {
     kvd_dtype type;
     /* First GPU and number of GPUs; ignored by the CPU engine. */
     int first_gpu, n_gpus;
-    /* True: GPUs divide a prompt's tokens, one prompt at a time. False: heads and weights. */
+    /* True: GPUs divide the tokens of a prompt. False: heads and weights. */
     bool sequence;
     bool graphs; /* true to replay decode steps from captured CUDA graphs */
     /* Attention kernels to use; ignored by the CPU engine. */
     kvd_attention_choice attention;
     /* True to measure the time of each phase, not only the total. */
     bool phases;
-    /* Prompts attend to uncompressed K and V; no iteration mixes prompts and steps. GPU only. */
+    /* True if prompts attend to uncompressed K and V. Not in the CPU engine. */
     bool exact_prompts;
-    /* Exact values (kvquant) per 64-token page and KV head; 0: automatic. GPU only. */
+    /* Room for exact values of method kvquant per page and head; 0: default. */
     size_t outliers;
-    /* 4: 4-bit layer matrices (common/quantise.h), GPU only. 0: weights are of `type`. */
+    /* Bits of the layer matrices: 4, or 0 for weights in `type`. */
     int weight_bits;
-    /* Borrowed bf16 weights on one GPU, with exact_prompts only; NULL: own weights. GPU only. */
+    /* Borrowed bf16 weights on one GPU; NULL: the engine loads its own. */
     const struct kvd_gpu_weights *weights;
 } kvd_engine_spec;
 
@@ -43,20 +43,20 @@ typedef struct {
     double weight_bytes, peak_bytes;
     /* Number of 64-token pages in every layer without a window. */
     size_t pages;
-    /* Pages of layers with a window, and most of them per request; 0 without windows. */
+    /* Pages of layers with a window, and the most pages of one request. */
     size_t window_pages, window_share;
     /* Text such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs". */
     char what[256];
-    /* True if earlier tokens of a request may be unprocessed, with random K and V. */
+    /* True if a request can continue although earlier tokens were not processed. */
     bool anywhere;
-    /* Bit p: phase p is timed within the next phase of kvd_phase. */
+    /* Bit p: the time of phase p is part of the next phase's time. */
     unsigned fused;
 } kvd_engine_facts;
 
 typedef struct {
     /* Mean cached tokens per KV head, over layers without a sliding window. */
     double entries;
-    /* Bits of K and V, without `side`; NaN: unquantised at kept dimensions. */
+    /* Bits of K and V in the cache, without `side`; NaN: not quantised. */
     double bits;
     /* Bits of page summaries by which decode steps choose the tokens to read. */
     double side;
@@ -76,32 +76,28 @@ typedef struct kvd_engine kvd_engine;
 struct kvd_engine {
     kvd_engine_facts facts;
     /*
-     * Runs one iteration. id [n_tokens]: input tokens. next [n_slices]: token with the largest
-     * logit (ties: smaller id) where `emits`. `times` may be NULL. After a failure (CUDA,
-     * non-finite) only `free` may follow.
+     * Runs one iteration on the input tokens id [n_tokens]. If `emits` is set, next [n_slices]
+     * receives the token with the largest logit (ties: smaller id). `times` may be NULL. After a
+     * failure the engine can only be freed.
      */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
-    /*
-     * Returns the cache's bytes after the latest iteration. NULL: bytes_per_token for every token.
-     */
+    /* Returns the bytes that the cache holds; NULL: bytes_per_token for every token. */
     double (*held)(const kvd_engine *e);
-    /* Bytes sent in the latest iteration: [0] Q, K, V, [1] attention output. NULL: none. */
+    /* Writes the bytes that GPUs sent: [0] Q, K and V, [1] attention output; NULL: none. */
     void (*sent)(const kvd_engine *e, double bytes[2]);
-    /* Counts the cache of a request with `tokens` tokens. NULL: cannot count. */
+    /* Counts the contents of a request's cache; NULL: cannot count. */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, kvd_engine_count *to);
-    /* Frees the slot of a request that ends early. NULL: unsupported. */
+    /* Frees the slot of a request that ends early; NULL: not supported. */
     void (*drop)(kvd_engine *e, size_t slot);
-    /*
-     * Returns a larger kvd_engine_spec.outliers if too few caused a failure, else 0. NULL: unknown.
-     */
+    /* Returns the kvd_engine_spec.outliers that would have avoided a failure, or 0. */
     size_t (*lacking)(const kvd_engine *e);
     /* Writes the logits [vocab_size] of the i-th request of the latest iteration. */
     int (*logits)(kvd_engine *e, size_t i, float *logits, kvd_err *err);
     void (*free)(kvd_engine *e);
 };
 
-/* Open an engine. The open plan must outlive the engine. On failure return NULL and fill *err. */
+/* Open an engine. The plan must stay open. On failure return NULL and fill *err. */
 kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan,
                                 const kvd_engine_spec *s, kvd_err *err);
 #ifdef KVD_CUDA

@@ -21,7 +21,7 @@ typedef struct {
     const kvd_plan *plan;
     kvd_engine_spec spec;
     kvd_cpu_weights weights;
-    /* True: compresses token by token (`caches`); false: reduces dimensions (`slots`). */
+    /* True if the method compresses token by token, false if it reduces dimensions. */
     bool stepwise;
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
@@ -33,7 +33,7 @@ typedef struct {
     uint32_t *held;
     /* Residual stream of tokens that get logits, [max_batch][d_model]. */
     float *last;
-    /* Input of the output head, `last` projected to d_embed, [max_batch][d_embed], or NULL. */
+    /* `last` projected to d_embed, the head's input, [max_batch][d_embed], or NULL. */
     float *narrow;
     float *logits; /* [max_batch][vocab_size] */
     /* Row of `logits` of each request, [max_batch]; SIZE_MAX: no token emitted. */
@@ -74,7 +74,7 @@ static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, k
     return 0;
 }
 
-/* Fails, naming request and position of row `row`. */
+/* Fails with a message that names the request and the position of the row. */
 static int not_finite(const kvd_iteration *it, const char *where, size_t row, kvd_err *err)
 {
     size_t i = 0;
@@ -122,7 +122,7 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     char where[32];
     snprintf(where, sizeof where, "layer %d", layer);
     kvd_cpu_before_attention(r, layer, it->n_tokens, clock);
-    /* An infinite key can vanish in the softmax. */
+    /* Checked before attention, because an infinite key can vanish in the softmax. */
     if (check_finite(it, where, r->k,
                      l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
         check_finite(it, where, r->v, l->cut.at_v[kv], err))
@@ -205,7 +205,7 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
     kvd_cpu_mark(clock, KVD_PHASE_SAMPLE);
     for (size_t i = 0; i < it->n_slices; i++)
         e->held[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* Before finished requests free their caches. */
+    /* Bytes are counted before finished requests free their caches. */
     e->held_bytes = e->stepwise ? kvd_cpu_stepwise_bytes(&e->caches) : slots_bytes(e);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -268,7 +268,7 @@ static void release(kvd_engine *hook)
     free(e);
 }
 
-/* Sets facts.pages to the spec's limit or to what fits, before weights are allocated. */
+/* Sets facts.pages to the limit of the spec, or to the number that fits into memory. */
 static int resolve_memory(engine *e, size_t per_slot, double activations, kvd_err *err)
 {
     kvd_engine_facts *const f = &e->hook.facts;
@@ -324,7 +324,7 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /* Mean over a full slot. */
+    /* Mean over a full slot, because windows store only the newest tokens. */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

@@ -6,9 +6,9 @@
 
 /* Rule by which requests get KV cache pages (serving/batching.h). */
 typedef enum {
-    /* Pages for all input and output tokens on entry. */
+    /* A request gets pages for all its tokens when it enters. */
     KVD_ADMIT_WHOLE,
-    /* Pages for tokens stored so far; a shortage preempts a request. */
+    /* A request gets pages for stored tokens, and may be preempted. */
     KVD_ADMIT_STORED,
     KVD_ADMISSIONS
 } kvd_admission;
@@ -16,13 +16,13 @@ typedef enum {
 typedef struct {
     /* Largest number of requests running at once. */
     size_t max_batch;
-    /* Most prompt tokens per iteration, unless one prompt is longer (chunk = 0). */
+    /* Most prompt tokens per iteration, if chunk = 0. */
     size_t max_tokens;
-    /* Most tokens per iteration, splitting prompts; 0: no splitting. */
+    /* Most tokens per iteration; longer prompts are split. 0: no splitting. */
     size_t chunk;
     /* Number of 64-token pages in every layer. */
     size_t pages;
-    /* Pages per sliding-window layer, and most per request; 0: none. */
+    /* Pages of layers with a sliding window, and most pages per request. */
     size_t window_pages, window_share;
     kvd_admission admission;
 } kvd_batching_limits;

@@ -11,7 +11,7 @@ typedef struct {
     /* Phase times to add to; NULL means that no time is measured. */
     kvd_phase_times *times;
     double begin, last;
-    /* True to measure each phase. */
+    /* True to measure each phase, not only the total time. */
     int parts;
 } kvd_cpu_clock;
 

@@ -17,7 +17,7 @@ enum {
 
 enum { N_BUFFERS = 12 };
 
-/* Floats of x, q, k, v, o, q_own, k_own, k_pre, input, work, cosine and sine. */
+/* Computes the number of floats of each buffer: x, q, k, v, o, ..., cosine and sine. */
 static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs,
                          size_t size[N_BUFFERS])
 {
@@ -85,7 +85,7 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r)
 
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
 {
-    /* Sets RoPE rows; longrope scaling selects one of two tables, from row `table`. */
+    /* Sets RoPE rows; longrope scaling selects one of two tables, which begins at row `table`. */
     const kvd_config *const c = r->model->config;
     for (size_t i = 0, row = 0; i < it->n_slices; i++) {
         const size_t whole = it->slice[i].whole ? it->slice[i].whole : r->max_len;
@@ -110,7 +110,7 @@ void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n)
             kvd_linear(to, in, 1, w->d_embed, d, x, 0);
         if (w->config->embed_scale > 0)
             kvd_scale(x, d, (float)w->config->embed_scale);
-        /* Position t is row t + 2 of the learned positions. */
+        /* The table of learned positions has position t in row t + 2. */
         if (w->positions.n) {
             kvd_weight_read(&w->positions, ((size_t)r->position[i] + 2) * d, d, row);
             kvd_add_bias(x, row, 1, d);
@@ -164,7 +164,7 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
     }
 }
 
-/* to [rows][m] = x [rows][d] times a [d][m] (NULL: first m columns); ld and ld_to in floats. */
+/* Computes to [rows][m] = x [rows][d] times a [d][m]; if `a` is NULL, copies m columns. */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)
 {
@@ -205,7 +205,7 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
     kvd_blas_restore(saved);
 }
 
-/* kvd_cpu_behind_attention for models that normalise block outputs. */
+/* Steps after attention, for models that normalise the outputs of their blocks. */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,
                                      kvd_cpu_clock *clock)

@@ -1,4 +1,4 @@
-/* A layer before and after its attention; activations have one row per token. */
+/* Computes a layer before and after its attention, with one row of activations per token. */
 #ifndef KVD_ENGINE_CPU_LAYERS_H
 #define KVD_ENGINE_CPU_LAYERS_H
 
@@ -10,7 +10,7 @@
 typedef struct {
     const kvd_cpu_weights *model;
     size_t most, max_len;
-    /* kvd_needs bits of the method */
+    /* bits of kvd_needs: activations that the method reads */
     unsigned needs;
     /* Residual stream, [most][d_model]. */
     float *x;
@@ -18,7 +18,7 @@ typedef struct {
     float *q, *k, *v;
     /* Projected queries and keys; equal to q and k if kvd_cpu_layer.rotates is false. */
     float *q_cut, *k_cut;
-    /* Memory of q_cut and k_cut. */
+    /* Memory of q_cut and k_cut, if these differ from q and k. */
     float *q_own, *k_own;
     /* Keys before RoPE, and layer inputs [most][d_model]; NULL unless in `needs`. */
     float *k_pre, *input;
@@ -38,11 +38,11 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r);
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it);
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 
-/* Computes q, k and v from x. Times the phases norm, qkv and rope. */
+/* Computes q, k and v from x, and times the phases norm, qkv and rope. */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
 /* Projects q and k to q_cut and k_cut. */
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
-/* Updates x from attention output o. Times the phases o, norm and mlp. */
+/* Updates x from attention output o, and times the phases o, norm and mlp. */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
                               kvd_cpu_clock *clock);
 

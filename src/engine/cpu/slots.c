@@ -59,7 +59,7 @@ static size_t rows_of(const kvd_cpu_slots *s, int layer)
     return held_by(s->model, layer, s->tokens);
 }
 
-/* Returns a head's keys; values follow after rows_of(s, layer) rows of d_qk elements. */
+/* Returns the keys of head g; its values follow after rows_of(s, layer) rows of d_qk elements. */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
     size_t at = slot * s->elements;
@@ -101,7 +101,7 @@ static bool is_decoded(const kvd_cpu_slots *s, const seen_rows *r)
     return r->gathered || s->type != KVD_F32;
 }
 
-/* Rounds x to the cache's number type, as float32 in `to`. */
+/* Rounds x to the number type of the cache, and stores the result in `to` as float32. */
 static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, float *to)
 {
     char rounded[4096];
@@ -112,7 +112,7 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
     }
 }
 
-/* Copies r->n tokens, m numbers each: r->first from `store`, the rest from x with stride ld. */
+/* Copies K or V of r->n tokens: the first r->first from `store`, the others from x. */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
                         float *to)
@@ -125,7 +125,7 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
         round_numbers(s, m, x + i * ld, to + (r->first + i) * m);
 }
 
-/* Stores the last tokens that have room, m numbers each, from x with stride ld floats. */
+/* Stores K or V, m numbers per token, of the last tokens for which the cache has room. */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
 {
@@ -150,7 +150,7 @@ static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err
     return s->decoded ? 0 : kvd_no_memory(err, "a decoded layer", n * sizeof *s->decoded);
 }
 
-/* Returns the float32 keys [r->n][d_qk] of KV head g; values follow. */
+/* Returns the float32 keys [r->n][d_qk] of KV head g, followed by its values. */
 static float *decoded_of(const kvd_cpu_slots *s, int layer, size_t i, const seen_rows *r, size_t g)
 {
     const kvd_cpu_widths *const u = &s->model->layer[layer].cut;
@@ -218,7 +218,7 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
     return k;
 }
 
-/* Head h's attention for up to KVD_ATTEND_ROWS new tokens from `at`; `row`: first row in q, o. */
+/* Computes attention of head h for up to KVD_ATTEND_ROWS new tokens, beginning with number `at`. */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)
 {

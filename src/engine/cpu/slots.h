@@ -1,6 +1,6 @@
 /*
- * KV cache of the CPU engine for methods that only reduce dimensions. With a window, token t is at
- * index t mod window.
+ * KV cache of the CPU engine for methods that only reduce head dimensions. In layers with a window,
+ * token t is stored at index t mod window.
  */
 #ifndef KVD_ENGINE_CPU_SLOTS_H
 #define KVD_ENGINE_CPU_SLOTS_H
@@ -18,7 +18,7 @@ typedef struct {
     size_t elements;
     /* For each slot, layer and KV head: keys [rows][d_qk], then values [rows][d_v]. */
     char *store;
-    /* Float32 copy of one layer, for attention that cannot read `store`. */
+    /* Float32 copy of K and V of one layer. */
     float *decoded;
     size_t decoded_n;
     /* offset in `decoded` of each request */
@@ -35,18 +35,18 @@ int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype typ
 void kvd_cpu_slots_release(kvd_cpu_slots *s);
 
 /*
- * Stores projected K and V, rows of all KV heads per token.
+ * Stores the projected K and V of an iteration's tokens.
  *
- * A prompt chunk may overwrite window tokens to which it attends; K and V are first copied to
- * `decoded`.
+ * With a window, a chunk of a prompt may overwrite tokens to which it attends, so their K and V are
+ * first copied to `decoded`.
  */
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);
 
-/* Converts K and V to float32, unless kvd_cpu_slots_append did. */
+/* Converts K and V for attention to float32, unless kvd_cpu_slots_append has done so. */
 void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it);
 
-/* Attention of decode steps; _prefill: of prompt chunks. Rows of q and o hold kept dimensions. */
+/* Computes attention of decode steps (_step) and of prompt chunks (_prefill). */
 void kvd_cpu_slots_step(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *q,
                         float *o);
 void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *q,

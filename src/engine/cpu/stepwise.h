@@ -1,7 +1,4 @@
-/*
- * KV cache of the CPU engine for methods that compress token by token, after the prompt's own
- * attention.
- */
+/* KV cache of the CPU engine for methods that compress token by token. */
 #ifndef KVD_ENGINE_CPU_STEPWISE_H
 #define KVD_ENGINE_CPU_STEPWISE_H
 
@@ -14,23 +11,20 @@ typedef struct {
     /* Tokens to reserve for a request of unknown length. */
     size_t tokens;
     size_t n;
-    /* Per request: first token in the batch [n + 1], cached tokens, reserved tokens, slot. */
+    /* First token in the batch, cached tokens, tokens to reserve, slot of each request. */
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
-/* Fails if compression needs K and V of all layers, or if `chunk` is not 0. */
+/* Fails if the method needs K and V of all layers to compress, or if `chunk` is not 0. */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);
 
-/*
- * Writes one layer's attention to rows->o, for decode steps only or prompts only. Times rotate,
- * append, attention and compress by thread times.
- */
+/* Computes the attention of one layer, of decode steps only or of prompts only, into rows->o. */
 int kvd_cpu_stepwise_run(kvd_cpu_stepwise *s, int layer, const kvd_iteration *it,
                          kvd_cpu_rows *rows, kvd_cpu_clock *clock, kvd_err *err);
 
-/* Frees finished requests' caches, after each iteration. */
+/* Frees the caches of finished requests; call after each iteration. */
 void kvd_cpu_stepwise_end(kvd_cpu_stepwise *s, const kvd_iteration *it);
 
 double kvd_cpu_stepwise_bytes(const kvd_cpu_stepwise *s);

@@ -48,7 +48,7 @@ static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t 
     return part == KVD_PART_V ? h->a_v : part == KVD_PART_Q ? h->a_q : h->a_k;
 }
 
-/* Multiplies projections into rows of a weight or (cols = 1) bias. */
+/* Multiplies projections into the rows of a weight, or of a bias (cols = 1). */
 static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size_t cols, float *to)
 {
     const size_t d = (size_t)f->config->d_head;
@@ -67,7 +67,7 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
 /* rows of W_O folded at a time */
 enum { FOLD_ROWS = 64 };
 
-/* to [rows][width] = rows of W_O times the projections of V; `width`: kept dimensions. */
+/* Computes to [rows][width] = rows of W_O times the projections of V. */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)
 {
@@ -104,7 +104,7 @@ static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_
     }
 }
 
-/* Returns true if projections fold into the weight or bias, never W_O's bias. */
+/* Returns true if projections are multiplied into the weight or bias. */
 static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 {
     if (!w->dims)
@@ -241,7 +241,7 @@ static int find_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         kvd_weight_find(c, head_part(w), false, 0, &x, err))
         return -1;
     const bool copied = !kvd_weight_in_place(&x);
-    /* Embedding and positions are read from the mapped file. */
+    /* The embedding and the position table stay in the mapped file. */
     const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype)),
                  positions = (double)(w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)),
                  head = (double)(x.n * sizeof *w->head);

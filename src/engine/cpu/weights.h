@@ -1,6 +1,6 @@
 /*
- * Float32 weights of a small model, with V projections folded into W_V and W_O, and Q and K
- * projections where possible (methods/folded.h).
+ * Float32 weights of a small model, with projections multiplied into W_V, W_O and, where possible,
+ * W_Q and W_K (methods/folded.h).
  */
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H
@@ -10,7 +10,7 @@
 
 typedef struct {
     size_t *d_qk, *d_v; /* kept dimensions of each head, [n_kv_heads] */
-    /* First column of each KV head, [n_kv_heads + 1]; query heads begin at `group` times. */
+    /* First column of each KV head in K and V, [n_kv_heads + 1]. */
     size_t *at_qk, *at_v;
 } kvd_cpu_widths;
 
@@ -50,7 +50,7 @@ void kvd_cpu_weights_release(kvd_cpu_weights *w);
 /* Returns a weight (0) or bias (1) outside the layers, or NULL. */
 const float *kvd_cpu_once(const kvd_cpu_weights *w, kvd_part part, int bias);
 
-/* Returns a query head's first column, in queries (at_qk) or attention output (at_v). */
+/* Returns the first column of a query head, in queries (at_qk) or attention output (at_v). */
 static inline size_t kvd_cpu_query_at(const kvd_cpu_weights *w, const size_t *at, size_t head)
 {
     const size_t g = head / w->group;

@@ -14,7 +14,7 @@
 
 static const char what[] = "serving engine";
 
-enum { STEP_ROWS = 8 /* decode batches above are padded to multiples */ };
+enum { STEP_ROWS = 8 /* larger decode batches are padded to multiples of 8 */ };
 
 static size_t filled_up(size_t n)
 {
@@ -86,7 +86,7 @@ static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
     }
 }
 
-/* Copies the input of kvd_paged_cache_plan to the device. */
+/* Copies the data that kvd_paged_cache_plan reads to the device. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -314,7 +314,7 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t 
     return 0;
 }
 
-/* Returns the most tokens of an iteration, prompts counted `copies` times. */
+/* Returns the most tokens of an iteration if each prompt is read `copies` times. */
 static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
     const size_t prompts =
@@ -322,7 +322,7 @@ static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
     return larger(copies * prompts, filled_up(s->limits.max_batch));
 }
 
-/* Returns the longest request's positions with copies, at most the model's. */
+/* Returns the most positions of a request whose prompt is read `copies` times. */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {
     const size_t most = larger((size_t)c->max_positions, max_len);
@@ -353,7 +353,7 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
                : -1;
 }
 
-/* Returns pages of sliding-window layers when others have `pages`. */
+/* Returns the number of pages for layers with a sliding window, given `pages` for other layers. */
 static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
 {
     const size_t most = e->spec.limits.max_batch * e->near_share;
@@ -363,17 +363,17 @@ static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
     return !e->cache.window ? 0 : share < most ? share : most;
 }
 
-/* Returns the bytes of one page summed over sliding-window layers. */
+/* Returns the bytes of one page, summed over the layers with a sliding window. */
 static size_t near_page(const kvd_cuda_engine *e)
 {
     const kvd_gpu_method *const m = e->cache.method;
     return e->cache.near_page_bytes + (m ? m->near_page_bytes : 0);
 }
 
-/* Returns the full-attention pages, at most `useful`, that fit into `bytes` with all others. */
+/* Returns how many pages, at most `useful`, fit into `bytes` bytes of memory. */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
-    /* `low` pages fit, `above` do not. */
+    /* Binary search: `low` pages fit into memory, `above` pages do not. */
     size_t low = 0, above = useful + 1;
     while (above - low > 1) {
         const size_t n = low + (above - low) / 2;
@@ -386,7 +386,7 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
     return low;
 }
 
-/* Window of W tokens: ceil((W - 1) / 64) + 1 pages, and ceil(n / 64) for n new prompt tokens. */
+/* A window of W tokens needs ceil((W - 1) / 64) + 1 pages; n new tokens need ceil(n / 64) more. */
 static void share_near(kvd_cuda_engine *e)
 {
     const size_t window = e->cache.window, slots = e->spec.limits.max_batch,
@@ -400,7 +400,7 @@ static void share_near(kvd_cuda_engine *e)
     e->near_spare = tokens / KVD_PAGE_TOKENS + (slots < tokens ? slots : tokens);
 }
 
-/* Sets *pages to the spec's number or, if 0, to what fits. */
+/* Sets *pages to the number in the spec or, if that is 0, to the number that fits. */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
     size_t left = 0, total = 0;
@@ -521,7 +521,7 @@ static void graphs_destroy(void *e)
     kvd_cuda_graphs_destroy(e);
 }
 
-/* Fails if choosing experts waits for the host, which CUDA graphs cannot. */
+/* Fails if the choice of experts waits for the host, which a CUDA graph cannot contain. */
 static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
                         const kvd_gpu_share *share, kvd_err *err)
 {
@@ -578,7 +578,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     return count_pages(e, pages, err);
 }
 
-/* Clears padding rows, which matrix products read. */
+/* Clears the rows that pad a batch, because matrix products read them. */
 static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {
     size_t width = 0;

@@ -25,7 +25,7 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/* Returns the first non-finite row on any GPU, or all bits 1. */
+/* Returns the first row with a non-finite value on any GPU, or all bits 1 if there is none. */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;
@@ -107,7 +107,7 @@ static void describe(parallel *p)
                    p->gpu[0]->engine.facts.what, kvd_gpu_sum_engine(p->sum));
 }
 
-/* Loads weights on one GPU after another; all else runs on all GPUs at once. */
+/* Loads the weights on one GPU after another; all other work runs on all GPUs at once. */
 static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
                     const kvd_engine_spec *s, kvd_err *err)
 {

@@ -26,9 +26,9 @@ typedef struct {
     kvd_engine engine;
     kvd_engine_spec spec;
     int device;
-    /* Number of times that the model reads a prompt; copies follow the prompt. */
+    /* Number of times that the model reads a prompt. */
     size_t copies;
-    /* Usable positions, prompt copies included. */
+    /* Number of positions that requests can use, with copies of prompts. */
     size_t positions;
     /* Free device memory in bytes before allocation. */
     size_t left_before;
@@ -37,9 +37,9 @@ typedef struct {
     kvd_step_batch batch;
     kvd_pages pages;
     kvd_pages near; /* pages of sliding-window layers; empty if none */
-    /* Most sliding-window pages per request, and extra pages for prompts. */
+    /* Most pages of `near` per request, and further pages that prompts need. */
     size_t near_share, near_spare;
-    /* Bytes of held pages, with a sliding window only. */
+    /* Bytes of the pages that requests hold, if layers have a sliding window. */
     double held;
     kvd_clock clock;
     kvd_device_memory memory;
@@ -51,9 +51,9 @@ typedef struct {
     unsigned long long *key;
     /* pinned copy of `key` */
     unsigned long long *host_key;
-    /* First non-finite row, in pinned memory. */
+    /* Stage and row of the first non-finite activation, in pinned memory. */
     kvd_gpu_bad *host_bad;
-    /* Device input of kvd_paged_cache_plan for `described` decode steps. */
+    /* Data on the device by which kvd_paged_cache_plan divides decode steps. */
     char *works;
     char *host_works; /* pinned copy of `works` */
     size_t described;
@@ -70,36 +70,36 @@ typedef struct {
 } kvd_cuda_engine;
 
 /*
- * Creates the engine of the spec's index-th GPU without device memory; must be freed even if a
+ * Creates the engine of the index-th GPU of the spec. The caller must free the engine even if a
  * later call fails. On failure returns NULL and fills *err.
  */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
 /*
- * Loads weights and allocates work memory. `sum`: NULL on one GPU. *pages: the spec's or, if 0, all
- * that fit.
+ * Loads the weights and allocates work memory. `sum` is NULL on one GPU. *pages receives the number
+ * of cache pages.
  */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the KV cache, and captures and runs each CUDA graph. Collective. */
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
 /*
- * Runs an iteration and waits. Collective.
+ * Runs an iteration and waits for its end. Collective.
  *
- * kvd_cuda_engine_conclude writes tokens to `next` (or NULL), and fails if `bad`, the least of all
- * GPUs, names a row.
+ * kvd_cuda_engine_conclude writes the emitted tokens to `next` (may be NULL), and fails if `bad`
+ * names a row that is not finite.
  */
 int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                         kvd_err *err);
 int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                              uint32_t *next, kvd_err *err);
 int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err);
-/* Returns held bytes; requires kvd_cuda_engine_counts_held. */
+/* Returns the bytes that the cache holds; requires kvd_cuda_engine_counts_held. */
 double kvd_cuda_engine_held(const kvd_cuda_engine *e);
-/* Returns true if the method or a window may drop tokens. */
+/* Returns true if the method or a sliding window may drop cached tokens. */
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
-/* Frees a slot's pages in all layers. */
+/* Frees the pages of a slot in all layers. */
 void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot);
-/* Frees a slot's pages and method data. */
+/* Frees the pages of a slot, and the data of its method. */
 void kvd_cuda_engine_drop(kvd_cuda_engine *e, size_t slot);
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
@@ -108,22 +108,22 @@ int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, 
                              kvd_err *err);
 /* Fills the host lists of e->batch and e->emit. */
 void kvd_cuda_list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id);
-/* Returns the rows of slice i, prompt copies included. */
+/* Returns the number of rows of slice i in the batch, with copies of its prompt. */
 size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i);
-/* Returns a KV head's cached tokens before the slice. */
+/* Returns how many tokens a KV head has cached before the slice. */
 size_t kvd_cuda_entries(const kvd_cuda_engine *e, const kvd_slice *s);
 /* Returns 1 if all slices are decode steps that emit a token. */
 int kvd_cuda_only_steps(const kvd_cuda_engine *e, const kvd_iteration *it);
-/* Fails if `bad` names a non-finite row, with stage, request and token. */
+/* Fails if `bad` names a row that is not finite; the message gives its request and token. */
 int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                           kvd_err *err);
 
-/* Fail for unsupported models, plans or specs, on one or (_several) several GPUs. */
+/* Fail if the model, plan or spec is not supported, on one or on several GPUs. */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
                           kvd_err *err);
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
 
-/* kvd_engine_open_cuda for several GPUs, tensor or sequence parallel. */
+/* Open an engine on several GPUs; errors are those of kvd_engine_open_cuda. */
 kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err);
 kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *plan,
@@ -133,26 +133,26 @@ kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *pl
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err);
 /* Replays the CUDA graph of n decode steps, captured at the first call. */
 int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
-/* Does not wait; kvd_cuda_graphs_release waits for the device and frees the graphs' memory. */
+/* Frees the graphs at once; kvd_cuda_graphs_release first waits for the device. */
 void kvd_cuda_graphs_destroy(kvd_cuda_engine *e);
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 /*
- * Quantises all layer matrices to 4-bit codes. Decode steps of few requests read codes, other
- * iterations restored bf16. Fails on unsupported matrices.
+ * Quantises all layer matrices to 4-bit codes. Decode steps of few requests read the codes; other
+ * iterations first restore bf16 matrices.
  */
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);
-/* Returns the bf16 bytes that codes replace. */
+/* Returns the bytes of the bf16 matrices that the codes replace. */
 double kvd_cuda_codes_replace(kvd_cuda_engine *e);
-/* Returns true if n decode steps can use few_rows.h. */
+/* Returns true if n decode steps are few enough for the kernels of few_rows.h. */
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
-/* Stores device pointers to ids and positions; kvd_cuda_layers, which calls it, runs all layers. */
+/* Stores pointers to token ids and positions on the device; kvd_cuda_layers runs all layers. */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n,
                     kvd_err *err);
-/* Queues logits of n rows of x and the largest of each; no-op without the output head. */
+/* Queues the logits of n rows of x, and the search for the largest logit of each row. */
 int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err);
-/* Queues copies of results and n keys (largest logit, token id) to the host. */
+/* Queues the copies of the results of an iteration to the host. */
 int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * Sequence-parallel engine (DeepSpeed-Ulysses, Jacobs et al. 2023; with compressed heads, ZDC);
- * each GPU has all weights.
+ * Sequence-parallel engine: GPUs divide the tokens of a prompt (DeepSpeed-Ulysses, Jacobs et al.
+ * 2023; with compressed heads, ZDC).
  *
- * Per layer: Q, K, V of own tokens, exchange, attention of own heads, exchange back. Times and
- * logits are of the GPU with the last token.
+ * In a layer, each GPU computes Q, K and V of its tokens, and, after an exchange, attention of its
+ * heads. Times and logits are those of the GPU with the last token.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static size_t in_steps(size_t n, size_t step)
     return (n + step - 1) / step;
 }
 
-/* Fills a GPU's batch with n prompt tokens that end at `len`. */
+/* Fills the batch of a GPU with n tokens of the prompt, the last at position len - 1. */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {
     b->n_slices = 1;
@@ -116,7 +116,7 @@ static int check_iteration(const kvd_sequence *q, const kvd_iteration *it, const
     return 0;
 }
 
-/* Fails, naming the first non-finite row; after the last layer, only the last token's. */
+/* Fails if an activation row is not finite, and names the first one. */
 static int check_finite(const kvd_sequence *q, const kvd_iteration *it, kvd_err *err)
 {
     const kvd_config *const c = &q->rank[0].slice->w.config;
@@ -190,7 +190,7 @@ static void sent(const kvd_engine *self, double bytes[2])
             bytes[kind] += q->rank[g].sent[kind];
 }
 
-/* Refuses methods that divide tokens anew in every layer. */
+/* Refuses methods that divide tokens by importance anew in every layer. */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
     return plan->tokens && kvd_tokens_layers(&plan->tokens_values) < 2
@@ -272,7 +272,7 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                : 0;
 }
 
-/* Creates the device array -max_pages .. max_pages - 1, of which page tables are parts. */
+/* Creates a device array of -max_pages .. max_pages - 1; page tables are parts of this array. */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;

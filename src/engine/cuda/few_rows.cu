@@ -1,9 +1,9 @@
 /*
- * y = x W^T for up to 8 rows x, bound by reading W.
+ * Kernel that computes y = x W^T for up to 8 rows x, bound by reading W.
  *
- * A CTA takes tiles of 16 rows of W, its 8 warps slabs of 64 columns, through ring buffers in
- * shared memory that run ahead into the next tile. mma.sync m16n8k16: W is operand A, x is B. Warp
- * sums are added in a fixed order.
+ * A CTA takes tiles of 16 rows of W; its 8 warps take slabs of 64 columns, each through a ring
+ * buffer in shared memory. In mma.sync m16n8k16, W is operand A and x operand B. The sums of the
+ * warps are added in a fixed order.
  */
 #include "engine/cuda/few_rows.h"
 
@@ -28,7 +28,7 @@ enum {
 
 struct params {
     kvd_few_rows a;
-    /* slabs of 64 columns and tiles of 16 rows of W; `pitch` in bytes */
+    /* slabs: blocks of 64 columns of W; tiles: of 16 rows; pitch: bytes */
     int n, in, out, slabs, tiles, pitch;
     /* First column of W in this launch. */
     size_t first;
@@ -41,7 +41,7 @@ constexpr __host__ __device__ bool is_gated(int kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/* Returns the row of W for row i of a tile; a gated tile has 8 gate rows, then 8 up rows. */
+/* Returns the row of W for row i of a tile; gated tiles have 8 rows of gate, then 8 of up. */
 __device__ __forceinline__ int row_of(bool gated, int out, int tile, int i)
 {
     if (gated)
@@ -77,7 +77,7 @@ struct place {
     }
 };
 
-/* Copies the rows of x to shared memory, with several loads in flight. */
+/* Copies the rows of x to shared memory; several loads run at the same time. */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
     enum { TOGETHER = 8 };
@@ -127,7 +127,7 @@ struct team {
     }
 };
 
-/* Writes residual rows times gain to `to`, 1 / RMS to scale [8]; ends with a barrier. */
+/* Writes rows of the residual times the gain, and 1 / RMS of each row. Ends with a barrier. */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
 {
@@ -193,12 +193,12 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * (size_t)p.out + (size_t)row;
     if (KIND == KVD_FEW_ADD) {
-        /* An atomicAdd without result does not wait for the old y. */
+        /* The result of atomicAdd is ignored, so the thread does not wait for the old y. */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
     } else if (is_gated(KIND)) {
-        /* gate and up are rounded to bf16, as stored products would be. */
+        /* gate and up are rounded to bf16, as if separate products had stored them. */
         const float gate = rounded<bf16>(s), up = rounded<bf16>(total(sums, n, i + TILE / 2) * by);
         static_cast<uint16_t *>(p.a.y)[at] =
             bf16::narrow((KIND == KVD_FEW_SWIGLU ? silu(gate) : gelu_tanh(gate)) * up);
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     float4 gain[TOGETHER];
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
-    /* Up to here only weights are read, which preceding kernels never write. */
+    /* Everything before this line reads only weights, which preceding kernels never write. */
     kvd_wait_preceding(p.a.began);
     if (p.a.x) {
         copy_rows(p, x);
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         for (int slab = warp; slab < p.slabs; slab += WARPS) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncwarp();
-            /* The next load may overwrite the preceding slab. */
+            /* The slab before the current one has been used and may be overwritten. */
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* A lane's codes of one unit, with the steps and zeros of two rows. */
+/* 4-bit codes of one unit that a lane holds, with steps and zeros. */
 struct piece {
     uint4 codes[2];
     uint32_t side[2];
@@ -299,7 +299,7 @@ __device__ __forceinline__ piece load_piece(const params &p, const place &at, in
     return {{__ldcs(codes), __ldcs(codes + 32)}, {__ldcs(side), __ldcs(side + 8)}};
 }
 
-/* Returns operand A of 16 columns; 0x4300 + code is exactly 128 + code in bf16. */
+/* Decodes 16 columns to bf16; the bits 0x4300 + code are the number 128 + code exactly. */
 __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
 {
     const __nv_bfloat162 by = __floats2bfloat162_rn(128, 128);
@@ -311,7 +311,7 @@ __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
     }
 }
 
-/* Adds step * (codes . x) + zero * (ones . x) of a unit to acc; x is at shared address x_at. */
+/* Adds step * (codes . x) + zero * (ones . x) of a unit to acc. */
 __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&acc)[4])
 {
     const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
@@ -338,7 +338,7 @@ __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&
 
 enum { AHEAD = 3 /* units that a warp loads ahead */ };
 
-/* few_rows_kernel for 4-bit codes, loaded into registers. */
+/* Computes the products of few_rows_kernel from 4-bit codes. */
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_constant__ params p)
 {
@@ -393,10 +393,10 @@ __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_cons
     }
 }
 
-/* Threads: 16 per row of a tile, 8 columns each. */
+/* 16 threads for each row of a tile, with 8 columns each. */
 enum { PACKERS = 16 * TILE };
 
-/* Returns the word with the code of (row, column) in a unit, and the code's lowest bit *shift. */
+/* Returns the index of the word with the code of (row, column), and the first bit of the code. */
 __device__ __forceinline__ int word_of(int row, int column, int *shift)
 {
     const int step = column / 16, c = column % 16, lane = row % 8 * 4 + c % 8 / 2,
@@ -476,7 +476,7 @@ enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 template <int KIND, int STAGES>
 cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
-    /* Over half of an SM's shared memory, so that no two CTAs share an SM. */
+    /* A CTA takes over half of the shared memory, so that no two CTAs share an SM. */
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
                  half = (size_t)most / 2 + 1024;
     const size_t bytes = need > half ? need : half;
@@ -520,13 +520,13 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 
 } // namespace
 
-/* Returns the columns per launch when `parts` launches divide `in`. */
+/* Returns the number of columns per launch if `parts` launches divide `in` columns. */
 static size_t columns_of(size_t in, size_t parts)
 {
     return ceil_div(in, parts * KVD_FEW_UNIT) * KVD_FEW_UNIT;
 }
 
-/* Returns how many launches divide the columns to fit x into shared memory, or 0. */
+/* Returns how many launches must divide the columns so that x fits into shared memory. */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
     int device = 0, most = 0;
@@ -590,7 +590,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
-        /* Only the first launch stores; later launches add to its products. */
+        /* Only the first launch stores its products; later launches add theirs. */
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;

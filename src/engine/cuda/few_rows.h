@@ -1,5 +1,5 @@
 /*
- * Products of at most 8 bf16 rows with a bf16 or 4-bit matrix, in float32.
+ * Products of at most 8 bf16 rows with a matrix of bf16 or 4-bit weights; sums are float32.
  *
  * On Hopper the first tiles load before preceding kernels end (programmatic dependent launch).
  * Launch conventions: model/pass/cuda/blocks.h.
@@ -24,9 +24,9 @@ typedef enum {
     KVD_FEW_ADD,
     /* y = x W^T in float32 */
     KVD_FEW_PUT,
-    /* y = silu(x G^T) * (x U^T) in bf16; W is `out` rows G, then `out` rows U */
+    /* y = silu(x G^T) * (x U^T) in bf16, for gate matrix G and up matrix U */
     KVD_FEW_SWIGLU,
-    /* y = gelu_tanh(x G^T) * (x U^T) in bf16; W is G, then U */
+    /* y = gelu_tanh(x G^T) * (x U^T) in bf16, for gate matrix G and up matrix U */
     KVD_FEW_GEGLU_TANH,
     /* logits y = x W^T in float32 */
     KVD_FEW_LOGITS
@@ -50,8 +50,8 @@ enum { KVD_FEW_UNIT = 128 };
 /* Returns the bytes of `codes`; *sides receives those of `sides`. `in` is a multiple of 128. */
 size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides);
 /*
- * Quantise w, bf16 [rows][in], to codes, and (restore) write codes back to w. If `gated`, w is a
- * gate, then an up matrix.
+ * Quantises w, bf16 [rows][in], to codes; kvd_few_codes_restore computes w from the codes. If
+ * `gated`, w is a gate matrix, then an up matrix.
  */
 cudaError_t kvd_few_codes_pack(const void *w, size_t rows, size_t in, bool gated,
                                const kvd_few_codes *to, cudaStream_t stream);
@@ -62,27 +62,24 @@ typedef struct {
     kvd_few_kind kind;
     /* x is [n][in], y is [n][out]; `in` is a multiple of 8. */
     size_t n, in, out;
-    /* bf16 [out][in] in device memory, aligned to 16 bytes, written by no kernel. */
+    /* Weights, bf16 [out][in], aligned to 16 bytes; no kernel on the stream writes them. */
     const void *w;
-    /*
-     * 4-bit weights instead of `w`, unless codes.codes is NULL; `in` is then a multiple of
-     * KVD_FEW_UNIT.
-     */
+    /* 4-bit weights, used instead of `w` unless codes.codes is NULL. */
     kvd_few_codes codes;
-    /* bf16 [n][in] in device memory, aligned to 16 bytes, or NULL. */
+    /* Input, bf16 [n][in], aligned to 16 bytes, or NULL. */
     const void *x;
-    /* If x is NULL, x = RMS norm of residual [n][in] times gain [in], float32. */
+    /* If x is NULL, the input is the RMS norm of residual [n][in] times gain [in]. */
     const float *residual, *gain;
     double eps;
-    /* Stage recorded in *bad if a residual row is not finite. */
+    /* Number of the check that is recorded in *bad if a row is not finite. */
     unsigned stage;
     kvd_gpu_bad *bad;
     void *y;
-    /* Receives %globaltimer in ns when preceding kernels end; may be NULL. */
+    /* Receives the GPU time in ns when preceding kernels have ended; may be NULL. */
     unsigned long long *began;
 } kvd_few_rows;
 
-/* Returns true if n <= KVD_FEW_ROWS rows fit into shared memory, for ADD and PUT in parts. */
+/* Returns true if kvd_few_rows_run supports n rows of `in` columns on this device. */
 int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);
 

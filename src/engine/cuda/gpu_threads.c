@@ -29,7 +29,7 @@ struct kvd_gpu_threads {
     void *ctx;
 };
 
-/* Waits for a task after `seen`; polls for 0.5 ms, then sleeps. */
+/* Waits for a task later than `seen`: polls for 0.5 ms, then sleeps. */
 static unsigned next_turn(kvd_gpu_threads *p, unsigned seen)
 {
     const double awake_until = kvd_clock_s() + 5e-4;

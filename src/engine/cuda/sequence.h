@@ -1,5 +1,5 @@
 /*
- * Sequence-parallel engine: GPUs divide a prompt's tokens, and the heads of attention.
+ * Sequence-parallel engine: GPUs divide the tokens of a prompt, and the heads of attention.
  * Collective functions must run on all GPUs at the same time.
  */
 #ifndef KVD_ENGINE_CUDA_SEQUENCE_H
@@ -10,19 +10,19 @@
 
 typedef struct kvd_sequence kvd_sequence;
 
-/* zdc with layers=N: N layers share a division into important and other tokens. */
+/* State of method zdc with layers=N: N layers share one division of tokens by importance. */
 typedef struct {
-    /* Token importance summed over a GPU's heads, device memory, [n][rows]. */
+    /* Importance of each token, summed over heads, in device memory, [n][rows]. */
     float *sum;
-    /* Received rows of K and V on the device, by sending GPU. */
+    /* Rows of K and V from other GPUs, ordered by sending GPU. */
     char *in;
-    /* Tokens of equal level before each GPU's first token, pinned, [n + 1]. */
+    /* For each GPU's first token: earlier tokens of the same level, pinned, [n + 1]. */
     int32_t *place;
     /* Level (high or low) of each GPU's first token, pinned, [n + 1]. */
     uint8_t *level;
-    /* Important and other tokens before each GPU's part, [n + 1]. */
+    /* Numbers of important and other tokens before each GPU's part, [n + 1]. */
     int32_t (*before)[2];
-    /* True if `before` is copied from the device for the current division. */
+    /* True if `before` was copied from the device. */
     bool fetched;
 } kvd_sequence_sets;
 
@@ -30,25 +30,25 @@ typedef struct {
     kvd_gpu_attention hook; /* must be the first field */
     kvd_sequence *all;
     int gpu;
-    /* Engine of this GPU's prompt part; caches one layer's Q, K, V. */
+    /* Engine of this GPU's part of the prompt, for one layer at a time. */
     kvd_cuda_engine *slice;
     /* Copy of slice->w restricted to this GPU's share of the heads. */
     kvd_gpu_worker of_share;
     kvd_paged_cache own;
     kvd_step_batch batch;
-    /* Page tables of this GPU's prompt part and of the whole prompt. */
+    /* Page tables of this GPU's part and of the whole prompt. */
     kvd_pages slice_pages, own_pages;
-    /* Device array -max_pages .. max_pages - 1; page tables are its parts. */
+    /* Device array of -max_pages .. max_pages - 1, of which page tables are parts. */
     int32_t *pages;
-    /* Pages to send by receiving GPU, and received rows by sending GPU. */
+    /* Pages to send, and received rows, ordered by the other GPU. */
     char *out_pages, *in_rows;
     kvd_gpu_piece *out, *in;
     size_t n_out, n_in;
-    /* First position and number of tokens of this GPU's part. */
+    /* Position of the first token of this GPU's part, and number of tokens. */
     size_t first, n;
     /* Bytes sent in the latest iteration: [0] Q, K, V, [1] attention output. */
     double sent[2];
-    /* State of zdc with layers=N; unused if sets.in is NULL. */
+    /* State of method zdc with layers=N; unused if sets.in is NULL. */
     kvd_sequence_sets sets;
 } kvd_sequence_rank;
 
@@ -75,38 +75,33 @@ size_t kvd_sequence_rows(size_t tokens);
 /* Returns the GPU with the last token of the prompt. */
 kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
 
-/* Attention output [n][o_pitch] of this GPU's tokens (`in` NULL: none), all heads. Collective. */
+/* Computes attention [n][o_pitch] of this GPU's tokens for all heads. Collective. */
 int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention_in *in, void *out,
                         kvd_err *err);
 /*
  * Exchanges between GPUs, in blocks of multiples of 16 bytes. Collective.
  *
- * to_heads: sends own tokens' Q, K, V; receives own heads' in r->own.
- * to_tokens: sends r->own.o; `out` receives own tokens.
+ * kvd_sequence_to_heads sends Q, K and V of this GPU's tokens, and receives those of its heads in
+ * r->own. kvd_sequence_to_tokens sends the attention output r->own.o, and receives that of its
+ * tokens in `out`.
  */
 int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t stream, kvd_err *err);
 int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t stream,
                            kvd_err *err);
-/*
- * Adds a block to a list; kvd_sequence_exchange sends and receives lists, and adds bytes to
- * r->sent[kind].
- */
+/* Adds a block to a list of blocks to send or receive; kvd_sequence_exchange does the exchange. */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
-/* Connects all GPUs at the start; a later NCCL connection hangs if a GPU failed. Collective. */
+/* Connects all GPUs, because a later first exchange could hang if a GPU failed. Collective. */
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 
-/* Allocates r->sets after r->own and the cache. */
+/* Allocates r->sets; r->own and the cache must be allocated before. */
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
 void kvd_sequence_sets_free(kvd_sequence_rank *r);
 /* Returns true if a layer uses an earlier layer's division into important and other tokens. */
 bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
 /* Records a layer's division into important and other tokens, after its attention. */
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err);
-/*
- * Lists rows of K and V to send under an earlier layer's division; _take copies received rows to
- * pages.
- */
+/* Lists the rows of K and V to send; kvd_sequence_sets_take copies received rows to pages. */
 int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 int kvd_sequence_sets_take(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 

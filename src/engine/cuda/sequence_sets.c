@@ -35,7 +35,7 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
     return kvd_sequence_exchange(r, 0, r->slice->w.stream, err);
 }
 
-/* Returns the first position of a GPU's part, at most the last one. */
+/* Returns the position of the first token of a GPU's part, at most the last position. */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
     const size_t first = kvd_sequence_first(q, gpu);
@@ -75,7 +75,7 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
     return 0;
 }
 
-/* Returns arguments to pack K and V of GPU `slice`'s tokens and GPU `heads`' heads. */
+/* Returns arguments to pack K and V of the tokens of GPU `slice` and the heads of GPU `heads`. */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
 {
@@ -159,7 +159,7 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /* Tokens lose dimensions when sent, not when appended. */
+    /* Tokens lose dimensions when they are sent, so not when they are appended. */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++) {
         const size_t one = (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS;

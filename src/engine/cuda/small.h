@@ -13,8 +13,7 @@ cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t
                             cudaStream_t stream);
 
 /*
- * key [n], zeroed before, receives the largest value of each row of x [n][width] and its first
- * index.
+ * Finds the largest value of each row of x [n][width] and its index; key [n] must be zero before.
  */
 cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
                         unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);

@@ -7,7 +7,7 @@
 
 static const char what[] = "steps";
 
-/* Records the end of phase p; attention records its own, and KVD_GPU_DOWN ends the whole block. */
+/* Records the end of phase p; the attention function records its own phases. */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
     static const int phase[KVD_GPU_PHASES] = {[KVD_GPU_EMBED] = KVD_PHASE_EMBED,
@@ -68,7 +68,7 @@ static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
     return 0;
 }
 
-/* Quantises a matrix to memory + *at (NULL: only counts), and advances *at. */
+/* Quantises a matrix to memory + *at, and advances *at; if `memory` is NULL, only counts bytes. */
 static int place_codes(const kvd_cuda_engine *e, const matrix *m, char *memory, size_t *at,
                        kvd_err *err)
 {
@@ -158,7 +158,7 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
     return 0;
 }
 
-/* True on the first GPU only. */
+/* Returns true on the first GPU, the only one with the output head. */
 int kvd_cuda_has_head(const kvd_cuda_engine *e)
 {
     return e->w.weights.share.index == 0;
@@ -182,7 +182,7 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     if (!kvd_cuda_has_head(e))
         return 0;
-    /* With output norms, an earlier kernel has already checked the residual stream. */
+    /* In models with output norms, an earlier kernel has checked the residual stream. */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
     const cudaError_t status =
@@ -235,7 +235,7 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     return kvd_few_rows_take(KVD_FEW_STORE, n, model);
 }
 
-/* Normalises the residual stream, unless `normed`, and computes *p from it. */
+/* Computes the product *p from the norm of the residual stream. */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -251,7 +251,7 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
     return kvd_cuda_check(kvd_few_rows_run(p, e->w.stream), what, err);
 }
 
-/* Sums rows [n][d_model] over GPUs; *open becomes KVD_PHASE_COMM. */
+/* Sums rows [n][d_model] over the GPUs, and ends the phase *open. */
 static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kvd_err *err)
 {
     const kvd_gpu_worker *const w = &e->w;
@@ -264,15 +264,15 @@ static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kv
                            w->stream, err);
 }
 
-/* Last product of a block, added to the residual stream. */
+/* Last product of attention or feed-forward block, added to the residual stream. */
 typedef struct {
     const void *matrix;
     kvd_few_codes codes; /* codes of the matrix, or zeros */
     size_t width;
     kvd_phase phase;
-    unsigned stage;            /* check of the residual stream after the product */
+    unsigned stage;            /* number of the check after the product */
     unsigned long long *began; /* as in kvd_few_rows */
-    /* Gains of the product's norm, and of the following norm of the residual. */
+    /* Gains of the product's norm, and of the norm after it. */
     const float *gain, *next;
 } last_product;
 
@@ -292,10 +292,7 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
     return kvd_cuda_check(kvd_gpu_branch_add(&a, w->stream), what, err);
 }
 
-/*
- * Adds w->narrow times l->matrix, with output norm if any, to the residual stream. Otherwise, GPUs
- * other than the first store the product for the sum.
- */
+/* Adds w->narrow times l->matrix to the residual stream, on several GPUs on the first only. */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
 {
@@ -317,7 +314,7 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kv
     return sum_up(e, to, n, open, err) || (branches && add_normed(e, n, l, err)) ? -1 : 0;
 }
 
-/* Returns the gain before layer l or, at n_layers, the output head; NULL without input norms. */
+/* Returns the gain of the norm before layer l or, if l is n_layers, before the output head. */
 static const float *gain_before(const kvd_gpu_worker *w, int l)
 {
     return l == w->config.n_layers               ? w->weights.norm_final
@@ -325,7 +322,7 @@ static const float *gain_before(const kvd_gpu_worker *w, int l)
                                                  : NULL;
 }
 
-/* Writes the input of layer l to w->normed. */
+/* Writes the normed input of layer l to w->normed. */
 static int write_input(const kvd_gpu_worker *w, int l, size_t n, kvd_err *err)
 {
     return kvd_cuda_check(kvd_gpu_norm(KVD_NORM_RMS, KVD_BF16, w->x, NULL, gain_before(w, l), NULL,
@@ -334,7 +331,7 @@ static int write_input(const kvd_gpu_worker *w, int l, size_t n, kvd_err *err)
                           what, err);
 }
 
-/* Returns a layer's 4-bit codes, or zeros. */
+/* Returns the 4-bit codes of a layer, or zeros if there are none. */
 static kvd_layer_codes codes_of(const kvd_cuda_engine *e, int l)
 {
     static const kvd_layer_codes none = {0};
