@@ -18,7 +18,7 @@ typedef struct {
 struct kvd_batcher {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /* Request indices in order of arrival, [requests->n]; queue[head .. tail - 1] wait. */
+    /* Indices of requests in order of arrival; queue[head .. tail - 1] wait. */
     uint32_t *queue;
     uint32_t *emitted; /* tokens emitted so far by each request, [requests->n] */
     size_t head, tail;
@@ -28,7 +28,7 @@ struct kvd_batcher {
     size_t n_free;
     /* Slices of the latest iteration, one per request, [n_slots]. */
     kvd_slice *slice;
-    /* Index in `running` of the request of each slice, [n_slots]. */
+    /* For each slice, the index of its request in `running`, [n_slots]. */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;
@@ -99,7 +99,7 @@ static uint64_t pages_for(uint64_t tokens)
     return (tokens + page - 1) / page;
 }
 
-/* Returns the window-layer pages of a request with n pages in the other layers. */
+/* Returns the pages that a request takes in layers with a window, if it has n pages in others. */
 static uint64_t window_pages(const kvd_batching_limits *l, uint64_t n)
 {
     return n < l->window_share ? n : l->window_share;
@@ -218,7 +218,7 @@ static void preempt(kvd_batcher *b)
     b->queue[--b->head] = r.request;
 }
 
-/* Preempts requests until running[i] has a page; false if running[i] was preempted. */
+/* Preempts requests until running[i] has a free page; false if running[i] was preempted. */
 static bool reserve(kvd_batcher *b, size_t i)
 {
     if (b->running[i].done < b->running[i].pages * page)
@@ -239,7 +239,7 @@ static size_t add_steps(kvd_batcher *b)
     return b->n_slices;
 }
 
-/* Returns the prompt length, with tokens emitted before a preemption. */
+/* Returns the prompt length; tokens emitted before a preemption count as prompt. */
 static uint32_t prompt_of(const kvd_batcher *b, uint32_t request)
 {
     return b->requests->request[request].input + b->emitted[request];
@@ -251,7 +251,7 @@ static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
                                                    : pages_of(&b->requests->request[request]);
 }
 
-/* Returns the first waiting request's prompt tokens, or 0 if no slot or pages are free. */
+/* Returns the prompt tokens of the first waiting request, or 0 if it does not fit. */
 static size_t admissible(const kvd_batcher *b)
 {
     if (b->head == b->tail || !b->n_free || b->n_preempted)

@@ -28,16 +28,16 @@
 extern const char *const kvd_admission_name[KVD_ADMISSIONS + 1];
 
 typedef struct kvd_batcher kvd_batcher;
-/* `requests` must stay valid until kvd_batcher_free. On failure returns NULL and fills *err. */
+/* Creates a batcher; `requests` must outlive it. On failure returns NULL and fills *err. */
 kvd_batcher *kvd_batcher_new(const kvd_requests *requests, const kvd_batching_limits *limits,
                              kvd_err *err);
 void kvd_batcher_free(kvd_batcher *b);
 
 bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *request);
 
-/* Requests must be added in order of arrival. Fails if a request can never fit into the cache. */
+/* Adds a request, in order of arrival. Fails if the request can never fit into the cache. */
 int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err);
-/* Returns the next iteration, without slices if no request waits or runs; ends the previous one. */
+/* Returns the next iteration; it has no slices if no request waits or runs. */
 kvd_iteration kvd_batcher_next(kvd_batcher *b);
 
 /* A request that lost its cache pages and waits again. */

@@ -1,4 +1,4 @@
-/* Reads the energy counters of GPUs from Volta on through NVML, NVIDIA's management library. */
+/* Reads the energy counters of GPUs through NVML (NVIDIA's management library), from Volta on. */
 #ifndef KVD_SERVING_ENERGY_H
 #define KVD_SERVING_ENERGY_H
 
@@ -11,7 +11,7 @@ typedef struct {
     int (*total)(void *gpu, unsigned long long *millijoules);
 } kvd_energy;
 
-/* Opens devices first .. first + n - 1. Without NVML, kvd_energy_joules returns NaN. */
+/* Opens the counters of GPUs first .. first + n - 1. */
 void kvd_energy_open(kvd_energy *e, int first, int n);
 void kvd_energy_close(kvd_energy *e);
 

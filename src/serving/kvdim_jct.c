@@ -107,7 +107,7 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* Sets the default of --spread, an installed file. */
+/* Sets the default of --spread to a file that is installed with the programs. */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";
@@ -147,7 +147,7 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
     return cfg->requests && !poisson ? kvd_run_add_input(r, cfg->requests, err) : 0;
 }
 
-/* Writes all options that affect results; a resumed run must have an equal text. */
+/* Describes all options that affect the results; a resumed run must have equal options. */
 static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;

@@ -37,12 +37,12 @@ typedef struct {
     size_t done;
     /* Simulations of the current method with extrapolated times. */
     size_t n_beyond;
-    /* Largest fraction of extrapolated iterations, and its arrival rate. */
+    /* Largest fraction of extrapolated iterations, and the arrival rate at which it occurred. */
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
 
-/* Warns that kvdim-jct was interrupted and times at missing points are interpolated. */
+/* Warns that kvdim-jct was interrupted, so that some times are interpolated. */
 static void say_unfinished(const char *path)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
@@ -236,7 +236,7 @@ static void warn_of_extrapolation(service *v, const char *method)
     v->worst_share = 0;
 }
 
-/* Adds the row of one simulated rate: "point" if `bound` is NaN, else "max-rate". */
+/* Simulates one arrival rate and adds its row, of kind "point" if `bound` is NaN. */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
     kvd_requests fast;
@@ -305,7 +305,7 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
     return isnan(cfg->bound) ? 0 : search_rate(v, &about, err);
 }
 
-/* Returns limits from the options, else from kvdim-jct's file, else defaults. */
+/* Returns the limits given as options, else those in the file, else the defaults. */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

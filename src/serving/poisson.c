@@ -1,8 +1,9 @@
 /*
- * Poisson arrivals with random lengths: log-normal, cut to the published range.
+ * Poisson arrivals of requests with random lengths.
  *
- * Before the cut, ln(length) has standard deviation (ln(greatest) - ln(least)) / 6, and mu gives
- * the published mean.
+ * Lengths are log-normal, cut to the published range. Before the cut, ln(length) has the standard
+ * deviation (ln(greatest) - ln(least)) / 6; mu is chosen so that the mean of drawn lengths is the
+ * published one.
  */
 #include <limits.h>
 #include <math.h>
@@ -17,7 +18,7 @@
 #include "common/rng.h"
 #include "serving/requests.h"
 
-/* Random number streams: gaps between arrivals, and lengths. */
+/* Streams of random numbers: gaps between arrivals, and lengths. */
 enum { GAPS = 1, LENGTHS = 2 };
 
 static const struct {
@@ -65,7 +66,7 @@ static int centre(lognormal *l, kvd_err *err)
         return kvd_fail(err, "mean %g is not between the least, %g, and the greatest, %g", l->mean,
                         l->least, l->greatest);
     l->sigma = log(l->greatest / l->least) / 6;
-    /* Bisection: the mean length rises with mu. */
+    /* The mean length rises with mu, which is found by bisection. */
     double lo = log(l->least) - 12 * l->sigma, hi = log(l->greatest) + 12 * l->sigma;
     for (int i = 0; i < 200; i++) {
         l->mu = 0.5 * (lo + hi);

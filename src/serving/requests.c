@@ -32,7 +32,7 @@ static const layout csv_layouts[] = {
 enum { CSV_LAYOUTS = sizeof csv_layouts / sizeof *csv_layouts };
 static const layout json_layout = {.name = {"timestamp", "input_length", "output_length"}};
 
-/* Point in time; two parts keep the nanoseconds of dates. */
+/* Point in time, in two parts to keep nanoseconds. */
 typedef struct {
     int64_t s;
     double fraction;
@@ -43,7 +43,7 @@ typedef struct {
     size_t room;
     const layout *of; /* NULL until the header has been read */
     size_t column[FIELDS], n_columns;
-    moment start; /* time of arrival 0 */
+    moment start; /* time that counts as arrival 0 */
     bool lengths; /* true: only lengths are read */
 } reader;
 
@@ -103,7 +103,7 @@ static bool in_calendar(int y, int m, int d)
     return y > 0 && m >= 1 && m <= 12 && d >= 1 && d <= most[m - 1] && (m != 2 || d < 29 || leap);
 }
 
-/* Parses "Z", "+01:00" or nothing. */
+/* Parses a time zone: "Z", "+01:00" or nothing. */
 static bool parse_zone(const char **s, int *seconds_east)
 {
     int hour = 0, minute = 0;
@@ -118,7 +118,7 @@ static bool parse_zone(const char **s, int *seconds_east)
     return true;
 }
 
-/* Parses "2023-11-16 18:15:46.6805900", with optional decimals and time zone. */
+/* Parses a time such as "2023-11-16 18:15:46.6805900". */
 static int parse_date(const char *name, const char *text, moment *at, kvd_err *err)
 {
     const char *s = text;

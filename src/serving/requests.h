@@ -26,7 +26,7 @@ typedef struct {
 
 void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */
 
-/* Names the trace `before` and the path's last component; a long name ends in "...". */
+/* Names the trace by the last component of `path`, after the text `before`. */
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path);
 
 /*
@@ -44,7 +44,7 @@ int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
 int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size_t len,
                        kvd_err *err);
 
-/* Reads only lengths, from a trace or Vidur's CSV (num_prefill_tokens, num_decode_tokens). */
+/* Reads only the lengths of a trace, or of a CSV file of the simulator Vidur. */
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
 /*
@@ -55,19 +55,18 @@ int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
  *   NAME                a table in a paper: imdb, arxiv, cocktail or humaneval (ZACK paper),
  *                       cocktail-fdc or pg19 (FDC paper), pile or sharegpt (ZDC paper)
  *
- * Lengths of NAME are log-normal, with the published mean and range. Equal seeds give equal lengths
- * at all rates, and arrivals that differ by the ratio of rates.
+ * The same seed gives the same lengths at every rate, and arrivals that differ by a factor only.
  */
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);
 
-/* Returns true if `lengths` of kvd_requests_poisson names a file. */
+/* Returns true if `lengths`, an argument of kvd_requests_poisson, names a file. */
 bool kvd_requests_lengths_from_file(const char *lengths);
 
 void kvd_requests_faster(kvd_requests *r, double factor);
 /* Keeps the first n requests, and adds the rest to n_skipped. Fails if there are fewer. */
 int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err);
-/* Returns (n - 1) / (last arrival - first arrival), per second; 0 if all arrive together. */
+/* Returns requests per second: (n - 1) / time between the first and the last arrival. */
 double kvd_requests_rate(const kvd_requests *r);
 
 #endif

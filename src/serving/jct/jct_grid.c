@@ -48,7 +48,7 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
         point[(*n)++] = (kvd_jct_point){longest, together, 0};
 }
 
-/* Adds a decode step of `batch` requests that fill the cache, if much longer than listed ones. */
+/* Adds a decode step in which `batch` requests fill the cache, unless a similar one is listed. */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
@@ -62,14 +62,14 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
         point[(*n)++] = (kvd_jct_point){0, batch, whole - samples - 2};
 }
 
-/* Returns the next of 1, 2, 4, 8, 9, 16, 17 .. most; CUDA graphs pad batches of 9 to 16. */
+/* Returns the next batch size of 1, 2, 4, 8, 9, 16, 17 .. most. */
 static size_t next_batch(size_t batch, size_t most)
 {
     const bool power = !(batch & (batch - 1));
     return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
 }
 
-/* Returns the most cached tokens that leave room for samples + 1 steps and a last token. */
+/* Returns the most cached tokens after which samples + 1 decode steps fit. */
 static size_t longest_before(size_t max_len, size_t samples)
 {
     return max_len > samples + 2 ? max_len - samples - 2 : 1;
@@ -124,7 +124,7 @@ typedef struct {
     uint32_t *id, *next;
     /* Input plus output tokens of each request, which set the token budgets of methods. */
     size_t whole;
-    /* True if a decode step can run before earlier tokens were processed. */
+    /* True if decode steps can run before earlier tokens were processed. */
     bool anywhere;
 } bench;
 

@@ -18,24 +18,25 @@ typedef struct {
 /*
  * Creates the list of iterations to measure; *point [n] is allocated:
  *
- * - prompt parts of 16, 64, 256 .. tokens, after 0, 1/4 and 1/2 of the longest sequence
- *   (whole prompts only if `whole`);
+ * - prompt parts of 16, 64, 256 .. tokens, after 0, 1/4 and 1/2 of the longest sequence;
  * - one iteration with as many of the longest prompts as fit;
  * - decode steps of 1, 2, 4, 8, 9, 16, 17 .. max_batch requests with 16, 64, 256 .. cached tokens.
+ *
+ * If `whole`, prompts are not split.
  */
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);
 
 /*
- * Creates the longest decode step within max_len tokens per batch size; *point [n_batches] is
- * allocated.
+ * Creates for each batch size the longest decode step that ends within max_len tokens; *point
+ * [n_batches] is allocated.
  */
 int kvd_jct_longest_steps(size_t max_len, const size_t *batch, size_t n_batches, size_t samples,
                           kvd_jct_point **point, kvd_err *err);
 
 /*
- * Fills second [samples] with the times of *p in seconds, and *context with a decode step's mean
- * cached tokens.
+ * Fills second [samples] with times of the iteration, and *context with the mean number of cached
+ * tokens of a decode step.
  */
 int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t samples, double *second,
                      double *context, kvd_err *err);

@@ -43,7 +43,7 @@ typedef struct {
     uint32_t *token;
     size_t *emitted; /* output tokens of each request so far, [n] */
     size_t arrived, held;
-    /* Clock in seconds: start of the run, end of the last iteration. */
+    /* Seconds on the clock: start of the run, end of the last iteration. */
     double zero, last_end;
 } serving;
 
@@ -151,7 +151,7 @@ static void account(serving *v, const kvd_iteration *it, const kvd_phase_times *
             v->held -= (size_t)it->slice[i].before + it->slice[i].n;
 }
 
-/* Named ranges for the profiler Nsight Systems; empty functions without the headers of NVTX. */
+/* Named ranges for the profiler Nsight Systems; without NVTX the functions do nothing. */
 static void range_push(const char *name)
 {
 #ifdef KVD_NVTX
@@ -183,7 +183,7 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     if (status)
         return -1;
     const double end = kvd_jct_now(), whole = end - v->last_end;
-    /* Host time: the engine did not run. */
+    /* The engine did not run in the rest of the time. */
     times.part[KVD_PHASE_HOST] += whole - times.total;
     times.total = whole;
     take(v, it, end);
@@ -223,7 +223,7 @@ static int arrive(serving *v, kvd_err *err)
     return 0;
 }
 
-/* Sleeps until 1 ms before the arrival, then polls; returns every 0.1 s for interrupts. */
+/* Sleeps until 1 ms before the arrival, then polls. */
 static void wait_for_arrival(serving *v)
 {
     const double left = v->requests->request[v->arrived].arrival - (kvd_jct_now() - v->zero) - 1e-3;
@@ -279,7 +279,7 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     status = status || serve(&v, err);
     if (!status) {
         summarise(&v);
-        /* GPUs update energy counters only about every 0.1 s. */
+        /* Shorter runs report no energy: GPUs update the counter every 0.1 s. */
         if (l->energy && out->run.jct > 1)
             out->run.joules = kvd_energy_joules(l->energy) - before;
     }

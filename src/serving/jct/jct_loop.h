@@ -10,7 +10,7 @@
 /* Engine and settings of a run of requests; all pointers are borrowed. */
 typedef struct {
     kvd_engine *engine;
-    /* Limits, at most the engine's own. */
+    /* Limits of the batch, at most those of the engine. */
     kvd_batching_limits limits;
     size_t vocab;
     uint64_t seed;
@@ -23,16 +23,16 @@ typedef struct {
     kvd_jct_run run;
     size_t n;
     double *first, *last; /* times of each request's first and last token, [n] */
-    /* Preemptions, and tokens computed again, of each request, [n]. */
+    /* Preemptions of each request, and its tokens computed again, [n]. */
     size_t *preempted, *recomputed;
-    size_t *gap_at; /* first gap of each request, [n + 1] */
+    size_t *gap_at; /* index in `gap` of each request's first gap, [n + 1] */
     /* Seconds between successive tokens, [sum over requests of output - 1]. */
     double *gap;
 } kvd_jct_served;
 
 /*
- * Runs requests from their arrival to their last token; idle time is not counted. Fails if a
- * request is refused or the user interrupts.
+ * Runs requests from their arrival to their last token. Fails if a request is refused or the user
+ * interrupts.
  */
 int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_served *out,
                   kvd_err *err);

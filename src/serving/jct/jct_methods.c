@@ -8,7 +8,7 @@
 #include "common/stats.h"
 #include "serving/jct/spread.h"
 
-/* Returns the Q-K and V pairs whose singular values method i reads, or NULL if none. */
+/* Returns the matrices whose singular values method i reads, or NULL if none. */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
     const kvd_method *const m = &cfg->method[i];
@@ -227,7 +227,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model = m->info,
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
-        /* Methods with rotated heads bring their spectrum; others may read the random one. */
+        /* Methods with rotated heads have their own spectrum; others may read a random one. */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->spectrum[0]
                                            : NULL,

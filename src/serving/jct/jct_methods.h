@@ -8,12 +8,12 @@
 #include "serving/jct/jct_options.h"
 
 typedef struct {
-    /* Method and parameters, "zack,p=0.5"; with 4-bit weights "zack@w4,p=0.5". */
+    /* Method with parameters, such as "zack,p=0.5" or, with 4-bit weights, "zack@w4,p=0.5". */
     char label[256];
     char name[80];   /* method without parameters, "zack" or "zack@w4" */
     int weight_bits; /* bits of the weights: 4, or 0 for 16 */
     const kvd_point *point;
-    /* Kept dimensions per head: least, most, coefficient of variation; NaN if all are kept. */
+    /* Least and most kept dimensions of a head, and their coefficient of variation. */
     double width_min, width_max, width_cv;
 } kvd_jct_method;
 
@@ -39,20 +39,20 @@ typedef struct {
     size_t n;
 } kvd_jct_methods;
 
-/* Returns true if random rotations get unequal widths; the caller must then set cfg->spread. */
+/* Returns true if a method keeps unequal numbers of dimensions and its rotations are random. */
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
 /* Reads the input files of all methods. Call kvd_jct_methods_release even after a failure. */
 int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err);
-/* Warns on stderr about unread input files, and kvdim/rates files of other rotations. */
+/* Warns on stderr about input files that are not read or were made for other rotations. */
 int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const char *program,
                          kvd_err *err);
 void kvd_jct_methods_release(kvd_jct_methods *m);
 
 /*
- * Fills *plan for method i and up to `prompt` tokens, without a decomposition if `gpu`. The caller
- * must call kvd_plan_close.
+ * Fills *plan with matrices and kept dimensions of method i, for prompts of up to `prompt` tokens.
+ * The caller must call kvd_plan_close.
  */
 int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weights, bool gpu,
                         kvd_dtype type, size_t prompt, uint64_t seed, kvd_plan *plan, kvd_err *err);

@@ -23,12 +23,12 @@ typedef struct {
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
-    /* allocated, or NULL */
+    /* Values of --step-batch, allocated, or NULL. */
     size_t *step_batch, n_step_batches;
     const char *step_batch_text;
-    /* each 16 or 4, allocated */
+    /* Bits of the weights, each 16 or 4, allocated. */
     size_t *weight_bits, n_weight_bits;
-    /* Trace file or poisson:RATE, the latter with `lengths`. */
+    /* Trace file or poisson:RATE, and lengths of Poisson requests. */
     const char *requests, *lengths;
     size_t n_requests; /* 0 if not given */
     /* 0 if not given */

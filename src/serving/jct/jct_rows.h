@@ -11,7 +11,7 @@ typedef struct {
     const char *method, *name;
     /* Fraction of all dimensions that the method removes. */
     double overall_p;
-    /* Kept dimensions per head: least, most, coefficient of variation; NaN if all are kept. */
+    /* Least and most kept dimensions of a head, and their coefficient of variation. */
     double width_min, width_max, width_cv;
     const kvd_engine_facts *facts;
     double dense_bytes_per_token;
@@ -22,13 +22,13 @@ typedef struct {
     bool graphs, phases;
     size_t chunk;
     kvd_admission admission;
-    /* Decode steps of a job divided by measured steps, at least 1. */
+    /* Number of decode steps of a job per measured step. */
     double step_weight;
 } kvd_jct_setting;
 
 /* Measurements of one run of equal requests that arrive together. */
 typedef struct {
-    /* Iterations with and without prompt tokens, including host time. */
+    /* Times of iterations with prompt tokens, and of other iterations. */
     kvd_phase_times prefill, decode;
     /* Job completion time: seconds from the first arrival to the last token. */
     double jct;
@@ -36,7 +36,7 @@ typedef struct {
     double ttft_mean, ttft_max;
     /* `running` is the largest number of requests running at once. */
     size_t iterations, running;
-    /* Preemptions, and tokens processed again. */
+    /* Number of preemptions, and of tokens processed again. */
     size_t preempted, recomputed;
     double held_bytes;  /* largest size of the KV cache */
     double held_tokens; /* tokens in the KV cache at its largest size */
@@ -47,23 +47,23 @@ typedef struct {
 } kvd_jct_run;
 
 /*
- * Adds the row of a job: values of the median run, completion times of all runs, seconds between
- * all tokens gap [n_gaps].
+ * Adds the row of a job that was run n_runs times, with the times of the median run. gap [n_gaps]
+ * holds the seconds between tokens of all runs.
  */
 int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t input,
                     size_t output, const kvd_jct_run *run, int n_runs, const double *gap,
                     size_t n_gaps, kvd_err *err);
 
 /*
- * Adds the row of an iteration, with the median of second [n]: `piece` prompt tokens after
- * `before`, or (piece 0) a decode step at `context`.
+ * Adds the row of an iteration, with the median of the times second [n]: `piece` prompt tokens
+ * after `before` tokens or, if `piece` is 0, a decode step.
  */
 int kvd_jct_add_iteration(kvd_rows *r, const kvd_jct_setting *s, size_t piece, size_t before,
                           size_t batch, double context, const double *second, int n, kvd_err *err);
 
 typedef struct {
     size_t request, input, output;
-    /* Seconds; `ttft` (first token) and `jct` (last token) count from `arrival`. */
+    /* Seconds to the first (ttft) and last token (jct) count from the arrival. */
     double arrival, ttft, jct;
     size_t preempted, recomputed;
     const double *gap;
@@ -73,7 +73,7 @@ int kvd_jct_add_request(kvd_rows *r, const kvd_jct_setting *s, const kvd_jct_req
                         kvd_err *err);
 
 enum { KVD_JCT_LINE = 320 };
-/* Column names; kvd_jct_line formats and returns a row in `line`. */
+/* Names of the printed columns; kvd_jct_line formats a row into `line`. */
 extern const char kvd_jct_heading[];
 const char *kvd_jct_line(const kvd_rows *rows, size_t row, char line[KVD_JCT_LINE]);
 /* Formats a summary of a method's requests into `line`. */

@@ -8,13 +8,13 @@
 typedef struct {
     const kvd_jct_loop *loop;
     size_t batch, input, output, steps;
-    /* Decode steps of the job divided by computed steps. */
+    /* Number of decode steps of the job per computed step. */
     double weight;
     kvd_slice *slice;
     uint32_t *id;
 } sampled;
 
-/* Returns the position of computed step i, the middle of group i of `weight` steps. */
+/* Returns the position of computed step i, in the middle of `weight` steps. */
 static size_t place(const sampled *s, size_t i)
 {
     return s->input + (size_t)(((double)i + 0.5) * s->weight);

@@ -162,7 +162,7 @@ static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
     return false;
 }
 
-/* Returns uncompressed bytes per token; window-attention layers store only the window. */
+/* Returns the bytes per token of an uncompressed cache. */
 static double dense_bytes(const kvd_jct_sweep *s, size_t length)
 {
     kvd_cache_bytes bytes;
@@ -254,7 +254,7 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
     return status;
 }
 
-/* Returns --steps, or all steps if a step needs all earlier tokens. */
+/* Returns the number of decode steps to compute: --steps, or all if the engine cannot skip any. */
 static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
 {
     const size_t some = c->engine->facts.anywhere ? s->cfg->steps : 0;
@@ -310,7 +310,9 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
     return status;
 }
 
-/* Returns true if `batch` requests fit at once, else reports `what` as left out. */
+/*
+ * Returns true if `batch` requests fit into the cache at once, else reports that `what` is skipped.
+ */
 static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, const char *option,
                         size_t batch, size_t tokens)
 {
@@ -328,7 +330,7 @@ static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, 
     return false;
 }
 
-/* Returns true if the job can run; with --steps all its requests must fit at once. */
+/* Returns true if the job can run; with --steps, all its requests must fit at once. */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)
 {
@@ -336,7 +338,7 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
            fit_at_once(s, c, what, "--steps", batch, input + output);
 }
 
-/* Returns true if a request fits, else reports `what` as left out. */
+/* Returns true if a request fits into the cache, else reports that `what` is skipped. */
 static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t tokens)
 {
     char why[160];
@@ -437,7 +439,7 @@ static int longest_first(const void *a, const void *b)
     return (p->input < q->input) - (p->input > q->input);
 }
 
-/* A first prompt of a length took 1 to 14 ms longer on an H200. */
+/* Runs a prompt of every length; the first of a length takes 1 to 14 ms longer on an H200. */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {
     const size_t most = s->gpu[0] && !l->limits.chunk ? s->requests.n : 1;

@@ -24,8 +24,8 @@ typedef struct {
     kvd_h5 file;     /* OUT.h5.partial, open from the start to lock OUT.h5 */
     char *rows_path; /* path of OUT.h5.rows */
     size_t n_before;
-    bool was_complete; /* true if earlier rows are from a complete OUT.h5 */
-    /* Options as text, equal in a resumed run. */
+    bool was_complete; /* true if earlier rows come from a complete OUT.h5 */
+    /* Text of all options, which must be equal in a resumed run. */
     char *description;
     char *skipped; /* messages about omitted measurements, one per line */
     size_t points, done, left_out, printed;
@@ -35,21 +35,21 @@ typedef struct {
 } kvd_jct_sweep;
 
 /*
- * Runs measurements without a result. If a measurement does not fit or its engine fails to open,
- * reports and skips it.
+ * Runs the measurements that have no result yet. Measurements that do not fit into the cache are
+ * reported and skipped.
  */
 int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 
 /*
- * Creates OUT.h5.partial. With --resume reads OUT.h5.rows, else OUT.h5; without, new results
- * replace an interrupted run.
+ * Creates OUT.h5.partial. With --resume, reads earlier results from OUT.h5.rows or, if that file is
+ * missing, OUT.h5.
  */
 int kvd_jct_sweep_open(kvd_jct_sweep *s, kvd_err *err);
 
-/* Completes OUT.h5, if there are results, and removes OUT.h5.rows. */
+/* Writes new results to OUT.h5, and removes OUT.h5.rows. */
 int kvd_jct_sweep_finish(kvd_jct_sweep *s, kvd_err *err);
 
-/* Keeps OUT.h5.rows. */
+/* Closes the files of the sweep and keeps OUT.h5.rows. */
 void kvd_jct_sweep_close(kvd_jct_sweep *s);
 
 #endif

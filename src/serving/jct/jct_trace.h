@@ -1,4 +1,4 @@
-/* Timeline for Perfetto and chrome://tracing; phase lengths are measured, their order is not. */
+/* Writes a timeline of iterations for Perfetto and chrome://tracing. */
 #ifndef KVD_SERVING_JCT_JCT_TRACE_H
 #define KVD_SERVING_JCT_JCT_TRACE_H
 
@@ -11,7 +11,7 @@
 typedef struct {
     kvd_output out;
     FILE *f;
-    double zero; /* clock reading in seconds at the timeline's start */
+    double zero; /* clock reading at the begin of the timeline, in seconds */
     /* Process number of the current job in the viewer. */
     int process;
     bool any;

@@ -1,4 +1,4 @@
-/* Table of seconds over (u, v), linear along v, then u; extrapolates, never below 0. */
+/* Table of measured times over coordinates u and v; interpolates linearly along v, then u. */
 #ifndef KVD_SERVING_SIMULATE_COST_TABLE_H
 #define KVD_SERVING_SIMULATE_COST_TABLE_H
 
@@ -14,22 +14,22 @@ typedef struct {
     /* Measured times, [n_points], filled by the caller. */
     kvd_cost_point *point;
     size_t n_points;
-    /* Values of u, rising, one per curve, [n]. */
+    /* Values of coordinate u, rising, one for each curve, [n]. */
     double *u;
-    /* Curve i: elements start[i] .. start[i + 1] - 1 of `v` and `seconds`. */
+    /* Curve i has the elements start[i] .. start[i + 1] - 1 of v and seconds. */
     size_t *start, n;
     /* Coordinate v and time of each point, curve after curve, [n_points]. */
     double *v, *seconds;
 } kvd_cost_table;
 
 /*
- * Sorts points into curves. Fails on repeated points or less than two u. Messages name u `first`, v
- * `second`.
+ * Sorts the points into curves. Fails if a point occurs twice, or if there are fewer than two
+ * values of u.
  */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err);
 void kvd_cost_table_release(kvd_cost_table *t);
 
-/* Returns seconds at (u, v); *extrapolated becomes 1 outside the measured range. */
+/* Returns the time at (u, v) in seconds; sets *extrapolated if outside the measured range. */
 double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extrapolated);
 
 #endif

@@ -10,9 +10,9 @@
 #include "serving/simulate/cost_table.h"
 
 struct kvd_costs {
-    /* Prompt seconds without attention, over tokens (u) and earlier tokens (v). */
+    /* Seconds of prompts without attention, by tokens (u) and earlier tokens (v). */
     kvd_cost_table prompts;
-    /* Seconds of matrix products over number of tokens. */
+    /* Seconds of the matrix products of a number of tokens. */
     kvd_cost_table products;
     kvd_cost_table steps;
     double pair; /* seconds of attention per query-key product in a prompt */
@@ -84,7 +84,7 @@ static bool is_kind(const source *s, size_t row, const char *kind)
     return !strcmp(text(s, row, KIND), kind);
 }
 
-/* Returns true if the row is of `method` on `gpus` GPUs (-1: any). */
+/* Returns true if the row is of `method` on `gpus` GPUs; -1 means any number. */
 static bool is_of(const source *s, size_t row, const char *method, int gpus)
 {
     const double n = real(s, row, GPUS);
@@ -144,10 +144,10 @@ static double pairs(double tokens, double before)
 }
 
 /*
- * Returns seconds of attention per query-key product: the least growth of time per prompt token
- * with each earlier token.
+ * Returns the seconds of attention per query-key product: how much the time per prompt token grows
+ * with each earlier token, at least.
  *
- * With whole prompts only, c of a u + c u^2 / 2 through the two longest.
+ * If only whole prompts were measured, fits a u + c u^2 / 2 to the two longest and returns c.
  */
 static double pair_seconds(const kvd_cost_table *t)
 {
@@ -166,7 +166,7 @@ static double pair_seconds(const kvd_cost_table *t)
     return fmax(0, least);
 }
 
-/* Subtracts attention time from prompts; those without earlier tokens fill c->products. */
+/* Subtracts the time of attention from the times of prompts, and fills c->products. */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
     kvd_cost_table *const p = &c->prompts, *const t = &c->products;
@@ -205,7 +205,7 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/* Sets c->bytes_per_token to the most of a measured job, if there is one. */
+/* Sets c->bytes_per_token to the largest value of a measured job. */
 static void take_held_bytes(kvd_costs *c, const source *s, const char *method)
 {
     double most = 0;
@@ -244,7 +244,7 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
                : 0;
 }
 
-/* Returns seconds of matrix products; small sizes take at most the smallest measured time. */
+/* Returns the seconds of the matrix products for a number of tokens. */
 static double products(const kvd_costs *c, double tokens, int *extrapolated)
 {
     const kvd_cost_table *const t = &c->products;
@@ -280,7 +280,7 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/* Returns seconds of n prompt tokens beyond their matrix products. */
+/* Returns the seconds that n prompt tokens take in addition to matrix products. */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {
     const double there = kvd_cost_table_at(&c->prompts, n, before, extrapolated),

@@ -7,7 +7,7 @@
 #include "formats/jct.h"
 #include "formats/rows.h"
 
-/* Properties before SAME must agree; others are reported. */
+/* Properties before SAME must be equal in all files; differences in later ones are reported. */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
 typedef struct {
@@ -29,7 +29,7 @@ struct kvd_costs_files {
     char apart[400];
 };
 
-/* Returns a text attribute, allocated, or NULL. */
+/* Returns a text attribute of the file, allocated, or NULL if it is missing. */
 static char *attribute(kvd_h5 *f, const char *group, const char *name)
 {
     kvd_err unused;
@@ -82,7 +82,7 @@ static int find_columns(const file *x, const kvd_rows *r, int column[COLUMNS], k
     return 0;
 }
 
-/* Reads gpus, dtype, graphs and phases, equal in all rows. */
+/* Reads gpus, dtype, graphs and phases, which are equal in all rows. */
 static int take_setting(file *x, const kvd_rows *r, size_t row, const int column[COLUMNS],
                         kvd_err *err)
 {

@@ -1,8 +1,7 @@
 /*
  * Reads several files of measured times as one (kvdim-serve --costs A.h5 --costs B.h5).
  *
- * Model, machine, dtype, cache size, CUDA graphs and timed phases must agree. All times of a method
- * come from one file.
+ * Model, machine and settings of all files must agree. All times of a method come from one file.
  */
 #ifndef KVD_SERVING_SIMULATE_COSTS_FILES_H
 #define KVD_SERVING_SIMULATE_COSTS_FILES_H
@@ -21,16 +20,13 @@ void kvd_costs_files_free(kvd_costs_files *f);
 
 const kvd_model_info *kvd_costs_files_model(const kvd_costs_files *f);
 
-/* Returns the *n labels of all files, each once, valid until kvd_costs_files_free. */
+/* Returns the *n labels of the methods of all files, valid until kvd_costs_files_free. */
 const char *const *kvd_costs_files_methods(const kvd_costs_files *f, size_t *n);
 
-/* Returns the only file with times of the method, else NULL with *err. */
+/* Returns the path of the only file with times of the method, else NULL with *err. */
 const char *kvd_costs_files_of(const kvd_costs_files *f, const char *method, kvd_err *err);
 
-/*
- * Returns a sentence about differing revisions or GPU drivers, else ""; valid until
- * kvd_costs_files_free.
- */
+/* Returns a sentence about files of different revisions or GPU drivers, or "" if there are none. */
 const char *kvd_costs_files_apart(const kvd_costs_files *f);
 
 #endif

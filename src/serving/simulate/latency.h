@@ -11,14 +11,14 @@
 enum { KVD_LATENCY_BLOCKS = 32, KVD_LATENCY_RESAMPLES = 400 };
 
 typedef struct {
-    /* Statistics with 95 % intervals, NaN with fewer than two blocks. */
+    /* Mean and quantiles with their 95 % intervals. */
     kvd_interval statistic[KVD_LATENCY_STATISTICS];
     double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 */
 } kvd_latency;
 
 /*
- * Statistics of x [n] without NaN; NaN if none remains. block [n]: bootstrap block of each time,
- * below KVD_LATENCY_BLOCKS.
+ * Computes statistics of the times x [n], ignoring NaN. block [n] holds the bootstrap block of each
+ * time, below KVD_LATENCY_BLOCKS.
  */
 int kvd_latency_summarise(const double *x, const uint8_t *block, size_t n, uint64_t seed,
                           kvd_latency *out, kvd_err *err);

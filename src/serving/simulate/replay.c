@@ -71,7 +71,7 @@ static size_t option_of(kvd_h5 *f, const char *name)
     return n;
 }
 
-/* Returns the recorded --admission; older files lack it and mean KVD_ADMIT_WHOLE. */
+/* Returns the recorded --admission; older files without it used KVD_ADMIT_WHOLE. */
 static kvd_admission admission_of(kvd_h5 *f)
 {
     kvd_err unused;
@@ -135,7 +135,7 @@ static int take_facts(kvd_replay *r, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/* Orders by arrival, then by place in the file. */
+/* Orders requests by arrival, then by their place in the file. */
 static int by_arrival(const void *a, const void *b)
 {
     const served *x = a, *y = b;

@@ -1,4 +1,4 @@
-/* Compares requests served by kvdim-jct with their simulation. */
+/* Compares the times of requests that kvdim-jct served with a simulation of these requests. */
 #ifndef KVD_SERVING_SIMULATE_REPLAY_H
 #define KVD_SERVING_SIMULATE_REPLAY_H
 
@@ -15,14 +15,14 @@ typedef struct {
 } kvd_replay;
 
 /*
- * Reads a method's requests, measured on `gpus` GPUs (-1: any). Returns 1 if there are none. Fails
- * if rows differ in setting or have invalid times or lengths.
+ * Reads the requests of a method, measured on `gpus` GPUs (-1: any number). Returns 1 if there are
+ * none. Fails if rows disagree or are invalid.
  */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_replay_release(kvd_replay *r);
 
 enum { KVD_REPLAY_COMPARISONS = 6 };
-/* Fails if the simulator refuses a request that was served. */
+/* Compares measured and simulated times. Fails if the simulator refuses a request. */
 int kvd_replay_compare(const kvd_replay *r, const kvd_serve_setting *s, kvd_serve_comparison *c,
                        kvd_err *err);
 

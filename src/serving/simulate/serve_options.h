@@ -20,9 +20,9 @@ typedef struct {
     size_t replicas;
     kvd_route route;
     int gpus; /* -1 if not given */
-    /* Bytes of a GPU's memory, and unused bytes of it; NaN if not given. */
+    /* Bytes of a GPU's memory, and bytes that stay unused; NaN if not given. */
     double memory, reserve;
-    /* without `pages` */
+    /* Limits given as options; `pages` is not set. */
     kvd_batching_limits limits;
     bool max_batch_given, max_tokens_given, chunk_given, admission_given;
     double slo_ttft, slo_tbt; /* service level objectives in seconds; infinite means none */
@@ -36,7 +36,7 @@ typedef struct {
 
 /* Parses the command line. Wrong usage ends the program with status 2. */
 void kvd_serve_parse(int argc, char **argv, kvd_serve_options *cfg);
-/* Records the options in /parameters; n_requests: number selected. */
+/* Records the options and the number of requests in the output file. */
 int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r, kvd_err *err);
 void kvd_serve_options_release(kvd_serve_options *cfg);
 

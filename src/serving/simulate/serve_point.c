@@ -11,7 +11,7 @@ typedef struct {
     /* Bootstrap block of each request, [n]. */
     uint8_t *block;
     double *gap;
-    uint8_t *gap_block; /* bootstrap block of each gap's request, [n_gaps] */
+    uint8_t *gap_block; /* bootstrap block of each gap, [n_gaps] */
     size_t n, n_gaps;
 } samples;
 
@@ -99,7 +99,7 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     const double time = m->end - q->request[0].arrival;
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
-    /* A refused request may arrive after the last iteration; `drain` is then 0. */
+    /* The last request may arrive after the last iteration if it is refused. */
     out->drain = fmax(0, m->end - q->request[q->n - 1].arrival);
     out->served_rate = (double)n / time;
     out->token_rate = tokens / time;
@@ -140,7 +140,7 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
     return 0;
 }
 
-/* Computes the mean JCT / output tokens at `factor` times the arrival rate. */
+/* Computes the mean of JCT / output tokens if requests arrive `factor` times as fast. */
 static int latency_at(const kvd_serve_setting *s, const kvd_requests *q, double factor,
                       double *mean, kvd_err *err)
 {

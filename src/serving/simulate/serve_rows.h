@@ -8,26 +8,26 @@
 typedef struct {
     const char *method, *trace;
     const kvd_serve_setting *setting;
-    /* Bytes of a GPU, and unused bytes; NaN `memory`: measured cache size. */
+    /* Bytes of a GPU, and bytes that stay unused; NaN: as measured. */
     double memory, reserve;
     size_t skipped;
 } kvd_serve_about;
 
 typedef struct {
-    /* Compared time ("TTFT") and its statistic ("mean"). */
+    /* Names of the compared time and statistic, such as "TTFT" and "mean". */
     const char *quantity, *statistic;
     double measured, simulated; /* in seconds */
 } kvd_serve_comparison;
 
-/* Adds a row "point" if `bound` is NaN, else "max-rate"; `bound`: seconds per output token. */
+/* Adds the row of a simulation, of kind "point" if `bound` is NaN, else "max-rate". */
 int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                         double bound, kvd_err *err);
-/* Adds a row "validation": measured times *c, simulation *p. */
+/* Adds a row of kind "validation", which compares measured times *c with *p. */
 int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                              const kvd_serve_comparison *c, kvd_err *err);
 
 enum { KVD_SERVE_LINE = 320 };
-/* Column names; kvd_serve_line formats and returns a row in `line`. */
+/* Names of the printed columns; kvd_serve_line formats a row into `line`. */
 extern const char kvd_serve_heading[], kvd_serve_comparison_heading[];
 const char *kvd_serve_line(const kvd_rows *rows, size_t row, char line[KVD_SERVE_LINE]);
 

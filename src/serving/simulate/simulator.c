@@ -12,7 +12,7 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 typedef struct {
     kvd_batcher *batcher;
     kvd_iteration now; /* valid if `busy` is true */
-    /* `touched`: an arrival or end of an iteration since the last search for work. */
+    /* `touched`: something happened since the replica last looked for work. */
     bool busy, touched;
 } replica;
 
@@ -27,11 +27,11 @@ typedef struct {
     kvd_route route;
     int n, turn; /* number of replicas; next replica in round robin */
     replica *replica;
-    /* End times of running iterations, [n]. */
+    /* Heap of the times at which running iterations end, [n]. */
     event *heap;
     size_t n_events;
     kvd_served *served;
-    /* Seconds between successive tokens; time of the latest token [requests]. */
+    /* Seconds between tokens; time of each request's latest token, [requests]. */
     double *gap, *latest;
     size_t *gap_at;
     kvd_simulated *out;
