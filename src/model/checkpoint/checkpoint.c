@@ -97,7 +97,7 @@ done:
     return status;
 }
 
-/* Returns 1 if the model lacks the tensor; a tied output head has none. */
+/* Describes a random tensor. Returns 1 if the model does not have the tensor. */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
 {
     kvd_part part;
@@ -120,8 +120,8 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 }
 
 /*
- * Writes a tensor name with prefix c->base: "language_model.model." gives "language_model.model.x"
- * and "language_model.lm_head.weight"; "model.language_model." keeps "lm_head.weight".
+ * Writes the name under which a file stores a tensor: for the prefix "language_model.model.",
+ * "model.x" is stored as "language_model.model.x".
  */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
@@ -166,7 +166,7 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* The tensor counts, even with an unsupported data type. */
+    /* A tensor of an unsupported data type counts as stored. */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -263,12 +263,12 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* Plain types count from 0, quantised formats from 1. */
+    /* Number of data types: plain ones, counted from 0, and quantised ones, from 1. */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* Unsupported data types are not counted. */
+    /* Tensors of unsupported data types are not counted. */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
@@ -378,7 +378,7 @@ int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err)
 {
     const kvd_config *const m = &c->config;
     char text[256], hash[40];
-    /* "untrained 1": version 1 of the random generator. */
+    /* The 1 in "untrained 1" is the version of the random generator. */
     const int n = snprintf(text, sizeof text, "untrained 1, seed %llu, %s %d %d %d %d %d %d",
                            (unsigned long long)seed, m->family, m->n_layers, m->n_heads,
                            m->n_kv_heads, m->d_head, m->d_model, m->vocab_size);
@@ -487,7 +487,7 @@ int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
     return find_tensor(c, name, &t, &ignored) != 1;
 }
 
-/* Reports a missing tokenizer or, if `model` exists, an unsupported SentencePiece one. */
+/* Reports that no tokenizer was found, or only `model`, an unsupported SentencePiece file. */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {
     struct stat st;

@@ -19,21 +19,24 @@
 typedef struct kvd_checkpoint kvd_checkpoint;
 
 /*
- * Fails if files contradict their index, embedding or output head is missing, or a tensor is
- * unused. kvd_checkpoint_tensor checks shapes. Names have the family's prefix. A tied output head
- * has both names; two stored tensors must be equal.
+ * Opens a checkpoint. Fails if files contradict their index, or a tensor is missing or unused;
+ * shapes are checked by kvd_checkpoint_tensor.
+ *
+ * Tensor names always have the prefix of the model family. A tied output head is found under both
+ * names.
  */
 kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
 
 /*
- * Random weights (random.h), exact in bf16: matrices, embeddings, positions near normal with
- * variance 1 / columns, gains 1, biases 0. `path` is for messages; `hash` must follow from
- * configuration and seed.
+ * Returns a checkpoint of random weights without a file. Matrices are near normal with variance 1 /
+ * columns, gains are 1, biases 0.
+ *
+ * `path` is a name for messages; `hash` must follow from configuration and seed.
  */
 kvd_checkpoint *kvd_checkpoint_random(const char *path, const char *hash, const kvd_config *config,
                                       uint64_t seed, kvd_err *err);
 /*
- * Replaces all weights and the hash by random ones, before any tensor is read. Returns 0, or -1
+ * Replaces all weights by random ones. Must be called before a tensor is read. Returns 0, or -1
  * with *err.
  */
 int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err);
@@ -41,31 +44,28 @@ void kvd_checkpoint_close(kvd_checkpoint *c);
 
 const kvd_config *kvd_checkpoint_config(const kvd_checkpoint *c);
 const char *kvd_checkpoint_path(const kvd_checkpoint *c);
-/* NULL for GGUF and llama2.c files. */
+/* Returns the path of config.json, or NULL if the weight file has the configuration. */
 const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
 
 /*
- * Makes kvd_weight_read round matrices of attention and feed-forward blocks to `bits` (2 to 8, 0:
- * none) per `group` (1 to KVD_WEIGHT_GROUP) weights of a row (common/quantise.h).
+ * Makes kvd_weight_read round matrices to `bits` bits (2 to 8; 0: none) in groups of `group`
+ * weights of a row, at most KVD_WEIGHT_GROUP (common/quantise.h).
  */
 enum { KVD_WEIGHT_GROUP = 4096 };
 void kvd_checkpoint_quantise(kvd_checkpoint *c, int bits, size_t group);
-/* Returns the bits of kvd_checkpoint_quantise, or 0; *group: weights per group. */
+/* Returns the bits that kvd_checkpoint_quantise set, or 0. */
 int kvd_checkpoint_weight_bits(const kvd_checkpoint *c, size_t *group);
 
 /*
- * Storage type of most weights: "f32", "f16", "bf16", a packed format (tensor.h), "random" or
- * "initial" (kvd_checkpoint_untrain).
+ * Returns the type of most weights, such as "bf16" or "q4_k"; "random" or, after
+ * kvd_checkpoint_untrain, "initial".
  */
 const char *kvd_checkpoint_dtype(const kvd_checkpoint *c);
 
-/* Adds the checkpoint and its hash to a result file's inputs. Returns 0, or -1 with *err. */
+/* Adds the checkpoint and its hash to the inputs of a result. Returns 0, or -1 with *err. */
 int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err);
 
-/*
- * Finds a tensor [rows][cols], or [rows] if cols is 0, else returns -1 with *err.
- * kvd_checkpoint_has accepts any data type.
- */
+/* Finds a tensor of shape [rows][cols], or [rows] if cols is 0. Otherwise returns -1 with *err. */
 int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows, size_t cols,
                           kvd_tensor *out, kvd_err *err);
 int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name);
@@ -74,7 +74,7 @@ int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name);
 const kvd_shards *kvd_checkpoint_shards(const kvd_checkpoint *c);
 
 /*
- * Returns the allocated path of the only tokenizer:
+ * Returns the allocated path of the tokenizer, of which there must be exactly one:
  *
  *   - for a folder, tokenizer.json,
  *   - for NAME.safetensors, NAME.tokenizer.json or tokenizer.json in the same folder,

@@ -8,7 +8,7 @@
 
 #include "common/err.h"
 
-/* Value 0 of each enumeration is the variant of Llama models. */
+/* In each enumeration, the first value is the variant of Llama models. */
 
 typedef enum { KVD_POSITIONS_ROPE, KVD_POSITIONS_LEARNED } kvd_positions;
 
@@ -21,7 +21,7 @@ typedef enum {
     KVD_ROPE_DEFAULT,
     KVD_ROPE_LINEAR, /* positions are divided by rope_factor */
     KVD_ROPE_LLAMA3,
-    /* LongRoPE of Phi-3: a divisor per frequency, with a second set beyond the original context. */
+    /* LongRoPE: each frequency has a divisor, and another one in long sequences. */
     KVD_ROPE_LONGROPE,
     /* YaRN: low frequencies are divided by a factor, middle ones by less. */
     KVD_ROPE_YARN
@@ -63,7 +63,7 @@ enum {
 };
 
 typedef struct {
-    /* Name in family.h, such as "llama"; for llama2.c files "llama2.c". */
+    /* Model family, such as "llama"; "llama2.c" for files of llama2.c. */
     char family[32];
     int n_layers, n_heads, n_kv_heads, d_head, d_model, d_ffn, vocab_size;
     /* Width of the embedding and the output head; 0: d_model. */
@@ -76,14 +76,14 @@ typedef struct {
     bool norm_no_bias; /* layer norms have no bias */
     bool shared_norm;
     bool no_final_norm;
-    /* RMS norms multiply by 1 + stored gain. */
+    /* RMS norms multiply by 1 + the stored gain. */
     bool norm_plus_one;
     bool qk_norm; /* each head of Q and K has an RMS norm before RoPE */
-    /* One norm over all heads of Q, and one of K. */
+    /* True if one norm covers all heads of Q, and one all heads of K. */
     bool qk_norm_whole;
     bool bias_qkv, bias_o, bias_ffn;
     double embed_scale; /* factor on the embedding; 0: none */
-    /* Factors on block outputs and on logits, applied when weights are read; 0: none. */
+    /* Factors on the outputs of blocks, and on the logits; 0: none. */
     double residual_scale, logit_scale;
     /* Factor on the attention score q . k; 0: 1/sqrt(d_head). */
     double score_scale;
@@ -95,7 +95,7 @@ typedef struct {
     double rope_theta;
     /* Leading dimensions of a head that RoPE rotates, even; 0: all. */
     int rope_dims;
-    /* RoPE theta of sliding-window layers; 0: as others; infinite: none in unrotated_layers. */
+    /* RoPE theta of layers with a sliding window; 0: as in other layers. */
     double rope_local_theta;
     /* Bit l is 1 if layer l has no RoPE. */
     uint64_t unrotated_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
@@ -107,55 +107,53 @@ typedef struct {
     /* Factor on RoPE's cosines and sines (LongRoPE, YaRN). */
     double rope_attention_factor;
     /*
-     * YaRN: turns in the original context from which frequencies are unchanged, and up to which
-     * divided. rope_truncate rounds the limits.
+     * YaRN: numbers of turns above which frequencies are unchanged, and below which they are
+     * divided.
      */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
-    /* LongRoPE: divisors of d_head / 2 frequencies. */
+    /* LongRoPE: divisors of the d_head / 2 frequencies in short and long sequences. */
     double rope_short[KVD_CONFIG_LONGROPE_PAIRS];
     double rope_long[KVD_CONFIG_LONGROPE_PAIRS];
-    /* Keys that a query sees, its own included; 0: all up to its position. */
+    /* Number of keys that a query sees, its own included; 0: all earlier ones. */
     int window;
     /* Bit l is 1 if layer l uses the sliding window. */
     uint64_t window_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
-    /* Routed experts (Shazeer et al. 2017): n_chosen of n_experts, of hidden size d_expert. */
+    /* Routed experts: a token uses n_chosen of n_experts blocks of hidden size d_expert. */
     int n_experts, n_chosen, d_expert;
     /* Hidden size of the shared expert; 0: none. */
     int d_shared;
-    /* The shared expert's output is multiplied by sigmoid(x w), w learned. */
+    /* True if sigmoid(x w), w learned, multiplies the shared expert's output. */
     bool shared_gate;
-    /* Probabilities of the chosen experts are divided by their sum. */
+    /* True if probabilities of chosen experts are divided by their sum. */
     bool chosen_add_up;
     bool bias_experts;
-    /* gpt-oss: gate and up matrices are two tensors, not interleaved rows. */
+    /* gpt-oss: true if gate and up matrices are in two tensors. */
     bool experts_apart;
     /*
-     * gpt-oss: min(g, limit) sigmoid(alpha min(g, limit)) (1 + clamp(u, -limit, limit)); 0: unused.
+     * gpt-oss: an expert's unit is min(g, limit) sigmoid(alpha min(g, limit)) (1 + clamp(u, -limit,
+     * limit)).
      */
     double expert_limit, expert_alpha;
-    /* A learned logit per head in the softmax denominator (gpt-oss). */
+    /* True if each head has an attention sink, a logit in the softmax denominator. */
     bool sinks;
     /* Bit l is 1 if layer l has no routed experts. */
     uint64_t dense_layers[KVD_CONFIG_EXPERT_LAYERS / 64];
-    /*
-     * DeepSeek: experts come from the groups_chosen best groups; expert_scale multiplies router
-     * weights.
-     */
+    /* DeepSeek: a token's experts come from its groups_chosen best groups of experts. */
     int expert_groups, groups_chosen;
     double expert_scale;
-    /* Router scores are sigmoids, with a learned bias for choosing. */
+    /* True if router scores are sigmoids of the logits (DeepSeek-V3). */
     bool route_sigmoid;
     /*
-     * Latent attention (DeepSeek-V2, arXiv:2405.04434), absorbed form; latent = 0: none. One KV
-     * head caches d_head = rope_dims + latent numbers.
-     * Key: rope_dims rotated dimensions, latent. Value: zeros, latent.
-     * Per query head: matrices d_nope -> latent (query) and latent -> d_value (output).
+     * Latent attention (DeepSeek-V2, arXiv:2405.04434); latent = 0: none. The cache holds rope_dims
+     * rotated dimensions of the key and a latent, used as key and value by all heads.
+     * Per query head, matrices map d_nope query dimensions to the latent, and the latent to d_value
+     * dimensions.
      */
     int latent, d_nope, d_value;
-    /* Rank of a two-matrix query projection; 0: one matrix. */
+    /* Rank of the query projection, if a product of two matrices, or 0. */
     int q_rank;
-    /* Unread layers after the last, such as multi-token prediction. */
+    /* Number of layers in the file after the last, which are not read. */
     int extra_layers;
     bool tied_head;
     /* Ids of the tokens that begin and end a text; -1: none. */
@@ -163,45 +161,45 @@ typedef struct {
 } kvd_config;
 
 /*
- * Read config.json; return 0, or -1 with *err. `name` is for messages.
+ * Read config.json into *c. Return 0, or -1 with *err. `name` is for messages.
  *
- * Absent or null keys take the Hugging Face default, unless it is one published model's value.
- * Unknown families, quantised weights, unsupported settings and contradictory sizes are errors.
+ * Absent or null keys take the default of the Hugging Face library, unless this is only the value
+ * of one published model. Unsupported or contradictory settings are errors.
  */
 int kvd_config_read(const char *path, kvd_config *c, kvd_err *err);
 int kvd_config_parse(const char *name, const char *json, size_t len, kvd_config *c, kvd_err *err);
 
 /*
- * Score softcap * tanh(scale * q . k / softcap), or scale * q . k if softcap is 0. exp(*sink),
- * unless NULL, joins the softmax denominator.
+ * An attention score is softcap * tanh(scale * q . k / softcap), or scale * q . k if softcap is 0.
+ * If `sink` is not NULL, exp(*sink) is added to the softmax denominator.
  */
 typedef struct {
     float scale, softcap;
     const float *sink;
 } kvd_scores;
-/* `sink` is NULL. */
+/* Returns scale and softcap of the model's attention scores. */
 kvd_scores kvd_config_scores(const kvd_config *c);
 
 bool kvd_config_gated(const kvd_config *c);
 
-/* Returns true if block outputs are normalised before they join the residual stream. */
+/* Returns true if norms are applied to the outputs of attention and feed-forward block. */
 bool kvd_config_norms_branches(const kvd_config *c);
 
 bool kvd_config_norms_inputs(const kvd_config *c);
 
 size_t kvd_config_rope_dims(const kvd_config *c);
 
-/* Returns true if layer `layer` of a model with RoPE has none. */
+/* Returns true if this layer of a model with RoPE has none. */
 bool kvd_config_unrotated(const kvd_config *c, int layer);
 
 int kvd_config_group(const kvd_config *c);
 
 int kvd_config_d_embed(const kvd_config *c);
 
-/* Returns a layer's window: position t attends to t - window + 1 .. t; 0: no window. */
+/* Returns the sliding window of a layer in tokens, or 0 if the layer has none. */
 size_t kvd_config_window(const kvd_config *c, int layer);
 
-/* Returns numbers per token and layer of an uncompressed KV cache. */
+/* Returns how many numbers an uncompressed cache holds per token and layer. */
 size_t kvd_config_cached(const kvd_config *c);
 
 bool kvd_config_routed(const kvd_config *c, int layer);

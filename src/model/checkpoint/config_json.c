@@ -142,7 +142,7 @@ int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, k
     return check_heads(c, err);
 }
 
-/* Reads a token id: absent, an integer, or the first of a list. */
+/* Reads a token id: an integer, or the first one of a list. */
 static int read_token(const json_t *root, const char *key, int vocab_size, int *out, kvd_err *err)
 {
     const json_t *value = kvd_cfg_member(root, key);
@@ -336,7 +336,7 @@ static int read_size(const json_t *root, const char *key, int absent, int *out, 
     return absent ? kvd_cfg_size_or(root, key, out, err) : kvd_cfg_size(root, key, out, err);
 }
 
-/* Reads a number of experts; num_experts and num_local_experts are synonyms. */
+/* Reads a number of experts; accepts num_experts and num_local_experts for each other. */
 static int read_count(const json_t *root, const char *key, int absent, int *out, kvd_err *err)
 {
     const char *const other = strcmp(key, "num_experts") ? "num_experts" : "num_local_experts";

@@ -1,6 +1,6 @@
 /*
- * Helpers to read config.json; null counts as absent. Functions that return int return 0, or -1
- * with *err.
+ * Helpers to read config.json, in which null counts as absent. Functions that return int return 0,
+ * or -1 with *err.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CONFIG_JSON_H
 #define KVD_MODEL_CHECKPOINT_CONFIG_JSON_H
@@ -13,17 +13,17 @@
 /* Returns the member `key`, or NULL if it is absent or null. */
 const json_t *kvd_cfg_member(const json_t *object, const char *key);
 
-/* Read 1 to KVD_CONFIG_MAX_SIZE; absent: kvd_cfg_size fails, kvd_cfg_size_or keeps *out. */
+/* Read an integer from 1 to KVD_CONFIG_MAX_SIZE. If absent, kvd_cfg_size fails. */
 int kvd_cfg_size(const json_t *root, const char *key, int *out, kvd_err *err);
 int kvd_cfg_size_or(const json_t *root, const char *key, int *out, kvd_err *err);
 
 /* Reads a positive number, finite and nonzero in float32. */
 int kvd_cfg_positive(const json_t *root, const char *key, double *out, kvd_err *err);
 
-/* If absent, keeps *out. */
+/* Reads a positive number; if the key is absent, *out does not change. */
 int kvd_cfg_positive_or(const json_t *root, const char *key, double *out, kvd_err *err);
 
-/* If absent, keeps *out. */
+/* Reads true or false; if the key is absent, *out does not change. */
 int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err);
 
 /* Returns a multimodal model's text_config, or NULL with *err if missing or quantised. */
@@ -33,8 +33,8 @@ const json_t *kvd_cfg_text_config(const json_t *root, kvd_err *err);
 int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
 
 /*
- * Reads num_key_value_heads and head_dim, by default kv_heads and d_head; 0 or null: n_heads and
- * d_model / n_heads. Requires kvd_cfg_sizes.
+ * Reads num_key_value_heads and head_dim, whose defaults are kv_heads and d_head; 0 means n_heads
+ * and d_model / n_heads.
  */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
 /* Sets d_head to d_model / n_heads. */
@@ -44,8 +44,8 @@ int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
 int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_err *err);
 
 /*
- * Reads "silu" if `gated`, else "relu", "gelu" (exact), "gelu_new" or "gelu_pytorch_tanh" (tanh);
- * default `absent`.
+ * Reads an activation function: "silu" if `gated`, otherwise "relu", "gelu" (exact), "gelu_new" or
+ * "gelu_pytorch_tanh". `absent` is the default.
  */
 int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const char *absent,
                        kvd_config *c, kvd_err *err);
@@ -58,13 +58,13 @@ int kvd_cfg_refuse_true(const json_t *root, const char *key, const char *what, k
 /* Fails if the key is present, unless its value is null. */
 int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err);
 
-/* Sets the window of layers first .. n_layers-1, at most KVD_CONFIG_WINDOW_LAYERS. */
+/* Sets the sliding window of layers first .. n_layers-1. */
 int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 
-/* Sets the window except in layers `pattern`, 2 * `pattern`, .., counted from 1. */
+/* Sets the sliding window of all layers but every `pattern`-th. */
 int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err);
 
-/* Reads layer_types, which sets windows if `decides`, else must agree. */
+/* Reads layer_types; unless `decides`, the list must agree with the windows in *c. */
 int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err);
 
 /* Supported RoPE scalings: bits of `types` of kvd_cfg_rope. */
@@ -88,19 +88,19 @@ enum {
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
 /*
- * Reads the RoPE of GLM models, which rotates half of a head unless partial_rotary_factor differs.
- * Fails on an odd number of dimensions.
+ * Reads RoPE's parameters; `absent` is the default of partial_rotary_factor. Fails if the number of
+ * rotated dimensions is odd.
  */
 int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err *err);
 
 /*
- * Reads RoPE with an unscaled base for sliding-window layers. Defaults: `theta` (full), `local`
- * (sliding; 0: as full).
+ * Reads RoPE whose base differs in layers with a sliding window. The default bases are `theta` and,
+ * for these layers, `local`.
  */
 int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
                           kvd_err *err);
 
-/* Keys for routed experts, and defaults; 0: required. */
+/* Names of the keys for routed experts, and their defaults; 0: required. */
 typedef struct {
     const char *experts, *chosen, *width;
     int n_experts, n_chosen, d_expert;
@@ -109,17 +109,15 @@ typedef struct {
 /* Reads the numbers of experts and their hidden size, after kvd_cfg_sizes. */
 int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *c, kvd_err *err);
 
-/* Reads layers without experts: mlp_only_layers, and non-multiples of decoder_sparse_step. */
+/* Reads which layers have no experts: mlp_only_layers, and non-multiples of decoder_sparse_step. */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
-/*
- * Mark layers without RoPE: zeros in the list `key`, every `interval`-th, or those without window.
- */
+/* Mark layers without RoPE: by a list, every `interval`-th, or those without a window. */
 int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_full(kvd_config *c, kvd_err *err);
 
-/* Sets the RoPE base to `theta` if rope_theta is absent, after kvd_cfg_rope. */
+/* Sets the base of RoPE to `theta` if config.json states none. */
 void kvd_cfg_theta_or(const json_t *root, double theta, kvd_config *c);
 
 #endif

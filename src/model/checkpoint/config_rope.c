@@ -24,7 +24,7 @@ static bool is_dynamic(const char *type)
     return strcmp(type, "dynamic") == 0;
 }
 
-/* Reads rope_theta from `holder`; values in several objects must agree. */
+/* Reads rope_theta from `holder`, one of several objects, which must agree. */
 static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
                       kvd_err *err)
 {
@@ -100,7 +100,7 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
     return 0;
 }
 
-/* Fails on a parameter that the scaling type does not use. */
+/* Fails if `rope` has a parameter that its scaling type does not use. */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
 {
@@ -131,7 +131,7 @@ static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_
         {"mscale", YARN},
         {"mscale_all_dim", YARN},
         {"truncate", YARN},
-        {"finetuned", YARN}, /* key without effect in published files */
+        {"finetuned", YARN}, /* has no effect in published files */
     };
     const char *key;
     const json_t *value;
@@ -192,7 +192,7 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
     return 0;
 }
 
-/* Reads LongRoPE (Ding et al. 2024): divisors, and a factor on cosines and sines. */
+/* Reads LongRoPE (Ding et al. 2024): divisors of frequencies, and a factor. */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)
 {
@@ -265,7 +265,7 @@ static int read_llama3(const json_t *root, const json_t *rope, int original, kvd
         kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
         read_original(root, rope, original, c, err))
         return -1;
-    /* The blend of frequencies divides by the difference. */
+    /* The difference is a divisor in the blend of frequencies. */
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
                         c->rope_high_freq_factor, c->rope_low_freq_factor);
@@ -342,7 +342,7 @@ int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err 
     return 0;
 }
 
-/* Reads the unscaled RoPE of sliding-window layers. */
+/* Reads the RoPE, without scaling, of layers with a sliding window. */
 static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, kvd_err *err)
 {
     const char *type = "default", *first = sliding ? NULL : "";

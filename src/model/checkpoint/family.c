@@ -236,7 +236,7 @@ static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd
     return NULL;
 }
 
-/* Sets place->first and stored_rows of a stacked matrix. */
+/* Finds the rows of a matrix in a tensor of several matrices. */
 static void stack(const kvd_family *f, const kvd_config *c, const kvd_stored *s, bool bias,
                   kvd_place *place)
 {
@@ -317,7 +317,7 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
     return kvd_expert_place(c, part, bias, layer, 0, place);
 }
 
-/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and "mlp.up_proj.weight"; else NULL. */
+/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and "mlp.up_proj.weight", or returns NULL. */
 static const char *split_layer(const kvd_family *f, const char *name, unsigned long *layer)
 {
     const size_t len = strlen(f->layers);
@@ -328,7 +328,7 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
     return *rest == '.' ? rest + 1 : NULL;
 }
 
-/* Returns 7 for "mlp.experts.7.up_proj.weight" ('#' in s->name), or -1. */
+/* Returns the expert in a name, 7 for "mlp.experts.7.up_proj.weight", or -1 if there is none. */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {
     const char *const mark = s ? strchr(s->name, '#') : NULL;

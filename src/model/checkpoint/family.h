@@ -1,5 +1,5 @@
 /*
- * A family reads config.json into a kvd_config, and lists stored tensors. docs/adding.md explains
+ * A model family reads config.json and lists the names of stored tensors; docs/adding.md explains
  * how to add one.
  */
 #ifndef KVD_MODEL_CHECKPOINT_FAMILY_H
@@ -13,12 +13,12 @@
 
 /* Kinds of weights, each with or without a bias. */
 typedef enum {
-    /* Weights of a layer, up to KVD_N_LAYER_PARTS, in order of use. */
+    /* Weights of a layer, in the order of their use. */
     KVD_PART_NORM_ATTENTION,
     KVD_PART_Q,
     KVD_PART_K,
     KVD_PART_V,
-    /* [d_head]; with qk_norm_whole [n_heads * d_head], for K [n_kv_heads * d_head]. */
+    /* Gain of the norm of Q: [d_head], or with qk_norm_whole [n_heads * d_head]. */
     KVD_PART_NORM_Q,
     KVD_PART_NORM_K,
     KVD_PART_O,
@@ -28,24 +28,24 @@ typedef enum {
     KVD_PART_UP,
     KVD_PART_DOWN,
     KVD_PART_NORM_DOWN, /* norm of the output of the feed-forward block */
-    /* [n_experts][d_model]; the layer then lacks KVD_PART_GATE, _UP and _DOWN. */
+    /* Matrix [n_experts][d_model] that scores the routed experts. */
     KVD_PART_ROUTER,
     KVD_PART_SHARED_GATE,
     KVD_PART_SHARED_UP,
     KVD_PART_SHARED_DOWN,
-    /* Vector w [1][d_model]: the shared expert's output times sigmoid(x w). */
+    /* Vector w: the output of the shared expert is multiplied by sigmoid(x w). */
     KVD_PART_SHARED_SCALE,
     /* Attention sink logits [n_heads]; the tensor name has no ".weight". */
     KVD_PART_SINKS,
-    /* Bias [n_experts] for choosing experts only; the tensor name has no ".weight". */
+    /* Bias [n_experts] for choosing experts; the tensor name has no ".weight". */
     KVD_PART_ROUTER_BIAS,
-    /* [q_rank][d_model], applied before KVD_PART_Q (latent attention). */
+    /* First of two matrices of the query projection: [q_rank][d_model]. */
     KVD_PART_Q_DOWN,
     KVD_PART_NORM_Q_DOWN, /* gain [q_rank] of the norm after Q_DOWN */
-    /* Layer input to latent and rotated key: [latent + rope_dims][d_model]. */
+    /* Matrix from layer input to latent and rotated key. */
     KVD_PART_LATENT,
     KVD_PART_NORM_LATENT, /* gain [latent] of the norm of the latent */
-    /* Latent to keys and values: [n_heads * (d_nope + d_value)][latent]. */
+    /* Matrix from latent to keys and values: [n_heads * (d_nope + d_value)][latent]. */
     KVD_PART_LATENT_UP,
     KVD_N_LAYER_PARTS,
     KVD_PART_EMBEDDING = KVD_N_LAYER_PARTS,
@@ -64,7 +64,7 @@ typedef enum {
     KVD_N_ALL_PARTS
 } kvd_part;
 
-/* Arrangement of a matrix's rows in its tensor; KVD_ROWS_ALL: the whole tensor. */
+/* Arrangement of a matrix's rows in the tensor that stores it. */
 typedef enum {
     KVD_ROWS_ALL,
     /* Several matrices one after another, in the order of kvd_part. */
@@ -77,10 +77,10 @@ typedef enum {
 
 typedef struct {
     kvd_part part;
-    /* Name without layer, ".weight" and ".bias"; '#' is an expert's index. */
+    /* Tensor name without layer, ".weight" and ".bias"; '#' is an expert's index. */
     const char *name;
     kvd_part_rows rows;
-    /* Returns true if the model has the tensor; NULL: all models. */
+    /* Returns true if the model has the tensor. NULL means always. */
     bool (*when)(const kvd_config *c);
 } kvd_stored;
 
@@ -94,33 +94,33 @@ typedef struct {
     const char *other_architecture;
     /* Fills the zeroed *c from config.json, except c->family. */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
-    /* Prefix of names, "model.", unless saved without the output head. */
+    /* Prefix of tensor names, such as "model.". */
     const char *base;
-    /* Alternatives to `base`, and prefixes of ignored tensors; NULL ends each list. */
+    /* Other possible prefixes, and prefixes of ignored tensors; NULL ends a list. */
     const char *const *other_bases, *const *other_models;
     /* Prefix of a layer's tensors, such as "model.layers.". */
     const char *layers;
     const kvd_stored *stored;
     size_t n_stored;
-    /* Redundant tensor in every layer of old files, not read, or NULL. */
+    /* Tensor in every layer of old files that is not read, or NULL. */
     const char *ignored_layer;
-    /* Redundant tensor outside the layers, not read, or NULL. */
+    /* Tensor outside the layers that is not read, or NULL. */
     const char *ignored;
-    /* One tensor holds all experts (shards.h), maybe in MXFP4. */
+    /* True if one tensor holds the matrices of all experts (shards.h). */
     bool experts_together;
 } kvd_family;
 
-/* kvd_family_find returns NULL for an unknown model_type or architecture. */
+/* Families by index, or (find) by model_type or architecture; NULL if unknown. */
 size_t kvd_family_count(void);
 const kvd_family *kvd_family_at(size_t i);
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture);
 
-/* Returns the model's family; Llama for a llama2.c file. */
+/* Returns the family of a model; files of llama2.c belong to Llama. */
 const kvd_family *kvd_family_of(const kvd_config *c);
 
 enum { KVD_PART_NAME = 128 };
 
-/* Row i of a weight is row first + (i / block) * stride + i % block of its tensor. */
+/* Location of a weight: its row i is row first + (i / block) * stride + i % block of a tensor. */
 typedef struct {
     char name[KVD_PART_NAME];
     size_t stored_rows;
@@ -129,27 +129,26 @@ typedef struct {
     size_t first, block, stride;
 } kvd_place;
 
-/* Returns false with *rows = 0 if the model lacks the weight or bias. */
+/* Computes the shape of a weight or bias; returns false if the model has none. */
 bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows, size_t *cols);
 
-/* Finds a weight or bias in its tensor; false if the model lacks it. */
+/* Finds where a weight or bias is stored; returns false if the model has none. */
 bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kvd_place *place);
 
-/* False if the model lacks the expert's weight or bias. */
+/* Finds where a weight of an expert is stored; returns false if the model has none. */
 bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, int expert,
                       kvd_place *place);
 
 /*
- * Finds the first weight in a stored tensor; false if unknown. A stored tied head has the head's
- * name.
+ * Finds the first weight that a stored tensor holds; returns false if the model has no such tensor.
  */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);
 
-/* Returns true if a file may contain the tensor, read or ignored. */
+/* Returns true if a file of this model may contain a tensor of that name. */
 bool kvd_family_knows(const kvd_config *c, const char *tensor);
 
-/* Returns the number of weights, with biases and a tied output head once. */
+/* Returns the number of weights, biases included; a tied head counts once. */
 size_t kvd_family_elements(const kvd_config *c);
 
 #endif

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 /*
- * Mapped file, never freed: the SIGBUS handler reads it in any thread. Fields change only while len
- * is 0.
+ * List entry of a mapped file. Never freed, because the SIGBUS handler may read the list in any
+ * thread; other fields change only while len is 0.
  */
 typedef struct entry {
     _Atomic uintptr_t begin;

@@ -183,7 +183,7 @@ static int take_value(reader *r, value *v, kvd_err *err)
     if (v->type == LIST) {
         if (take_u32(r, "a list's type", &v->item, err) || take(r, 8, "a list's length", &n, err))
             return -1;
-        /* An item takes at least one byte. */
+        /* Each item takes at least one byte of the file. */
         if (n > left(r))
             return cut(r, "a list", err);
         v->n = (size_t)n;
@@ -397,7 +397,7 @@ static int take_shape(reader *r, tensor *t, kvd_err *err)
         return kvd_fail(err, "has %" PRIu32 " dimensions, not 1 to %d", rank, KVD_TENSOR_RANK);
     t->rank = (int)rank;
     t->n = 1;
-    /* GGUF lists columns, the fastest-varying dimension, first. */
+    /* GGUF lists the dimension of columns first. */
     for (size_t i = rank; i-- > 0;) {
         if (take(r, 8, "a dimension", &dim, err))
             return -1;

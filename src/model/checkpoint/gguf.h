@@ -1,7 +1,6 @@
 /*
- * Reads one memory-mapped GGUF file, versions 2 and 3, little-endian
- * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), and checks it. Tensors must follow
- * one another, with alignment padding only.
+ * Reads a memory-mapped GGUF file, versions 2 and 3, little-endian, and checks it
+ * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
  */
 #ifndef KVD_MODEL_CHECKPOINT_GGUF_H
 #define KVD_MODEL_CHECKPOINT_GGUF_H
@@ -25,17 +24,19 @@ void kvd_gguf_close(kvd_gguf *g);
 
 const char *kvd_gguf_path(const kvd_gguf *g);
 
-/* Lookups return 0, 1 without a message if the key is absent, -1 with *err for another type. */
+/*
+ * These functions return 1, without a message, if there is no such key, and -1 if its type differs.
+ */
 
 /* Reads an integer of any integer type. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);
 /* Reads a number of type f32 or f64. */
 int kvd_gguf_real(const kvd_gguf *g, const char *key, double *out, kvd_err *err);
 int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
-/* Finds a text of any bytes, not zero-terminated. */
+/* Finds a text, which may have any bytes and is not zero-terminated. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
-/* Iterator over a list value; all zeros means the end. */
+/* Iterator over the items of a list; all zeros means the end. */
 typedef struct {
     const unsigned char *at;
     uint32_t type;
@@ -45,7 +46,7 @@ typedef struct {
 int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
-/* Returns false at the end of the list. Items must have the function's type. */
+/* Return the next item of a list, or false at the end. */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
 bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
@@ -58,13 +59,13 @@ size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
 /* Fills *out with tensor i, [rows][columns]. Returns -1 with *err for unsupported types. */
 int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
-/* A model in a GGUF file, with Hugging Face's tensor names and row order. */
+/* A model in a GGUF file, with tensor names and row order as in Hugging Face files. */
 
 typedef struct kvd_gguf_model kvd_gguf_model;
 
-/* On failure, also for an unknown tensor, returns NULL and fills *err. */
+/* Opens a model and fills *c. On failure returns NULL and fills *err. */
 kvd_gguf_model *kvd_gguf_model_open(const char *path, kvd_config *c, kvd_err *err);
-/* The bytes must stay valid until kvd_gguf_model_close. `name` is for messages. */
+/* Opens a model from bytes, which must stay valid. `name` is for messages. */
 kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t len, kvd_config *c,
                                      kvd_err *err);
 void kvd_gguf_model_close(kvd_gguf_model *m);

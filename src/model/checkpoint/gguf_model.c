@@ -59,7 +59,10 @@ static const struct {
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/* Falcon with two norms: "attn_norm" is of the feed-forward block, "attn_norm_2" of attention. */
+/*
+ * In Falcon with two norms, "attn_norm" belongs to the feed-forward block, "attn_norm_2" to
+ * attention.
+ */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
     if (strcmp(c->family, "falcon") != 0 || c->order != KVD_ORDER_PARALLEL || c->shared_norm)
@@ -116,7 +119,7 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
                                                                   : KVD_ROWS_IN_ORDER;
 }
 
-/* Fills e[] with Hugging Face names, one per expert, and returns their number, or 0. */
+/* Fills e[] with the Hugging Face names of a tensor, one per expert. Returns their number. */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
     char text[KVD_GGUF_NAME];
@@ -181,7 +184,7 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Takes ownership of `file`, which may be NULL. */
+/* Reads a model, and takes ownership of `file`, which may be NULL. */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)
@@ -267,7 +270,7 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /* A key of the wrong type counts as a tokenizer, which later fails to load. */
+    /* A key of the wrong type counts as a tokenizer, whose reading then fails. */
     kvd_err ignored;
     const char *s;
     size_t len;

@@ -12,13 +12,10 @@
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
 
-/* Fails unless the file has exactly the size of its header. Sets bos_id 1, eos_id 2. */
+/* Reads the header of a file, which must have exactly the size that the header implies. */
 int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_config *c, kvd_err *err);
 
-/*
- * Finds a tensor by Hugging Face name. Returns 0, or 1 if absent. out->name and out->file are
- * borrowed.
- */
+/* Finds a tensor by its Hugging Face name. Returns 0, or 1 if there is none. */
 int kvd_llama2c_find(const char *file, const void *bytes, const kvd_config *c, const char *name,
                      kvd_tensor *out);
 

@@ -1,4 +1,4 @@
-/* Random weights that are not stored: element i depends on key and i only, exact in bf16. */
+/* Random weights that are not stored: element i depends on the key and i only. */
 #ifndef KVD_MODEL_CHECKPOINT_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_RANDOM_H
 

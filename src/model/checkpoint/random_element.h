@@ -1,10 +1,10 @@
 /*
- * Counter-based random weights by Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random
- * numbers: as easy as 1, 2, 3, SC 2011).
+ * Counter-based random weights, by the generator Philox4x32-10 (Salmon, Moraes, Dror, Shaw:
+ * Parallel random numbers: as easy as 1, 2, 3, SC 2011).
  *
- * An element is the sum of four 16-bit halves times one float: near normal, mean 131070, variance
- * (2^32 - 1) / 3, kurtosis 3 - 0.3, at most 3.46 standard deviations. Integer steps give equal bits
- * on every machine.
+ * An element is the sum of four 16-bit random integers times one float. The sum is near normal,
+ * with mean 131070, variance (2^32 - 1) / 3 and kurtosis 3 - 0.3, within 3.46 standard deviations.
+ * Integer steps give equal bits on every machine.
  */
 #ifndef KVD_MODEL_CHECKPOINT_RANDOM_ELEMENT_H
 #define KVD_MODEL_CHECKPOINT_RANDOM_ELEMENT_H
@@ -42,13 +42,13 @@ KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
     }
 }
 
-/* Returns scale / sqrt((2^32 - 1) / 3), the factor on an integer sum. */
+/* Returns the factor from an integer sum to an element: scale / sqrt((2^32 - 1) / 3). */
 KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
 {
     return scale * 2.64289979e-5f;
 }
 
-/* Returns bf16 bits, rounded to nearest even, from random words a and b. */
+/* Returns an element as bits of bf16, from two random words, rounded to nearest even. */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;
@@ -58,7 +58,7 @@ KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 
-/* Computes bf16 bits of elements 2 * pair and 2 * pair + 1; `unit` is from kvd_random_unit. */
+/* Computes elements 2 * pair and 2 * pair + 1 as bits of bf16. */
 KVD_RANDOM_FUNCTION void kvd_random_pair(uint64_t key, float unit, uint64_t pair, uint32_t *even,
                                          uint32_t *odd)
 {

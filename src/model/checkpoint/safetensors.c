@@ -10,10 +10,10 @@
 
 #include "model/checkpoint/filemap.h"
 
-/* Bytes of the length field; the reference reader's limit. */
+/* Bytes of the header's length, and largest header that the reference reader accepts. */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
-/* Data type of a stored tensor, supported or not. */
+/* Data type of stored tensors, supported or not. */
 typedef struct {
     const char *name;
     unsigned bits;
@@ -33,7 +33,7 @@ static const stored_dtype dtypes[] = {
 };
 
 typedef struct {
-    /* Borrowed from the JSON text in kvd_safetensors.header. */
+    /* Name, in the JSON text kvd_safetensors.header. */
     const char *name;
     const stored_dtype *dtype;
     int rank;

@@ -24,40 +24,39 @@ typedef struct {
 /* Returns the bits of one element, or 0 for an unknown dtype. */
 unsigned kvd_safetensors_bits(const char *dtype);
 
-/* On failure returns NULL and fills *err. Unsupported dtypes (I64, ...) are listed only. */
+/* Opens a file and lists tensors of all dtypes. On failure returns NULL and fills *err. */
 kvd_safetensors *kvd_safetensors_open(const char *path, kvd_err *err);
-/* The bytes must stay valid until kvd_safetensors_close. `name` is for messages. */
+/* Opens a file from bytes, which must stay valid. `name` is for messages. */
 kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size_t len,
                                        kvd_err *err);
 void kvd_safetensors_close(kvd_safetensors *s);
 
-/* Access by index, sorted by name (strcmp); names are valid until kvd_safetensors_close. */
+/* Tensors by index, sorted by name. Names are valid until kvd_safetensors_close. */
 size_t kvd_safetensors_count(const kvd_safetensors *s);
 const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
-/* Returns 0 and *out, 1 without a message if absent, -1 with *err for unsupported dtypes. */
+/*
+ * Finds a tensor. Returns 1, without a message, if there is none, -1 if its dtype is not supported.
+ */
 int kvd_safetensors_find(const kvd_safetensors *s, const char *name, kvd_tensor *out, kvd_err *err);
 
-/* Describes tensor i of any dtype; *data [*bytes] is valid until kvd_safetensors_close. */
+/* Describes tensor i of any dtype; data [*bytes] is valid until kvd_safetensors_close. */
 void kvd_safetensors_stored(const kvd_safetensors *s, size_t i, kvd_tensor_spec *spec,
                             const void **data, size_t *bytes);
-/* kvd_safetensors_stored by name; *file: path of the file. Returns 0, or 1 if absent. */
+/* Describes a tensor by name; *file is the path of its file. Returns 1 if there is none. */
 int kvd_safetensors_stored_of(const kvd_safetensors *s, const char *name, kvd_tensor_spec *spec,
                               const void **data, size_t *bytes, const char **file);
-/* Returns key i of __metadata__ and its value, or NULL beyond the last. */
+/* Returns key i of the header's __metadata__, or NULL if there are fewer. */
 const char *kvd_safetensors_metadata(const kvd_safetensors *s, size_t i, const char **value);
 
-/*
- * Writes a safetensors file, tensor after tensor; the header is padded to 8 bytes, and larger
- * elements come first.
- */
+/* Writes a safetensors file, tensor after tensor, in the order of kvd_tensor_spec_order. */
 
 /* Returns the name of a data type: "F32", "F16" or "BF16". */
 const char *kvd_safetensors_dtype(kvd_dtype t);
 
-/* qsort order of specs, or structs that begin with one: larger elements first, then by name. */
+/* Orders tensor specs for qsort: larger elements first, then by name. */
 int kvd_tensor_spec_order(const void *a, const void *b);
 
-/* Fails for unknown dtypes, overflow, or bits that are no multiple of 8. */
+/* Computes a tensor's bytes. Fails for unknown dtypes, overflow, or parts of bytes. */
 int kvd_tensor_spec_bytes(const kvd_tensor_spec *spec, size_t *bytes, kvd_err *err);
 
 /* {key, value} of __metadata__; key NULL ends a list. */
@@ -66,7 +65,7 @@ typedef const char *kvd_safetensors_note[2];
 typedef struct kvd_safetensors_writer kvd_safetensors_writer;
 
 /*
- * `path` must not exist. On failure returns NULL and fills *err.
+ * Creates a new file and writes its header. On failure returns NULL and fills *err.
  *
  *   spec [n]  in the order of kvd_tensor_spec_order; borrowed until kvd_safetensors_finish
  *   notes     entries of __metadata__, or NULL
@@ -75,13 +74,13 @@ kvd_safetensors_writer *kvd_safetensors_create(const char *path, const kvd_tenso
                                                size_t n, const kvd_safetensors_note *notes,
                                                kvd_err *err);
 
-/* Appends to the incomplete tensor, else to the next of the header. */
+/* Appends bytes to a tensor; tensors must come in the order of the header. */
 int kvd_safetensors_append(kvd_safetensors_writer *w, const char *name, const void *bytes, size_t n,
                            kvd_err *err);
 
-/* Flushes to disk and frees the writer, also on failure, as for missing data. */
+/* Flushes the file to disk and frees the writer. Fails if data is missing. */
 int kvd_safetensors_finish(kvd_safetensors_writer *w, kvd_err *err);
-/* Frees the writer (or NULL) and leaves an incomplete file. */
+/* Frees the writer, which may be NULL, and leaves an incomplete file. */
 void kvd_safetensors_abandon(kvd_safetensors_writer *w);
 
 #endif

@@ -1,4 +1,4 @@
-/* Published shapes with random weights, to measure time and memory; "shape:NAME" in results. */
+/* Published model shapes with random weights, to measure time and memory. */
 #ifndef KVD_MODEL_CHECKPOINT_SHAPES_H
 #define KVD_MODEL_CHECKPOINT_SHAPES_H
 
@@ -23,8 +23,8 @@ const kvd_shape *kvd_shape_at(size_t i);
 const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 
 /*
- * Random weights, hashed by s->json and seed; *s may then be freed. On failure returns NULL and
- * fills *err.
+ * Returns a checkpoint of random weights, named "shape:NAME". On failure returns NULL and fills
+ * *err.
  */
 kvd_checkpoint *kvd_checkpoint_of_shape(const kvd_shape *s, uint64_t seed, kvd_err *err);
 

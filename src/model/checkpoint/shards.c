@@ -307,7 +307,7 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
 
 static const char mark[] = ".experts.", blocks[] = "_blocks", scales[] = "_scales",
                   biases[] = "_bias", weight[] = ".weight", bias[] = ".bias";
-/* Bytes of name buffers; bytes of codes in an MXFP4 block of 32. */
+/* Bytes of buffers for names, and of the codes in an MXFP4 block. */
 enum { NAME = 160, CODES = 16 };
 
 static bool ends_with(const char *s, const char *end)
@@ -330,7 +330,7 @@ bool kvd_stacked_name(const char *stored, char *name, size_t size)
     return n > 0 && (size_t)n < size;
 }
 
-/* Splits "x.experts.7.y.weight" into 7 and "x.experts.y"; *of_bias for ".bias". */
+/* Splits "x.experts.7.y.weight" into the expert 7 and the name "x.experts.y". */
 static bool split(const char *name, size_t *expert, bool *of_bias, char *stored)
 {
     const char *const at = strstr(name, mark);
@@ -376,7 +376,7 @@ static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kv
     return 0;
 }
 
-/* Returns 0, 1 if the matrix is not MXFP4, or -1 with *err. */
+/* Finds an expert's matrix. Returns 1 if not stored as MXFP4, -1 with *err on failure. */
 static int find_mxfp4(const kvd_shards *s, const char *stored, size_t expert, size_t n_experts,
                       kvd_tensor *out, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Finds tensors by name in one safetensors file, or in an index's shards. */
+/* Finds tensors by name in a safetensors file, or in the files of an index. */
 #ifndef KVD_MODEL_CHECKPOINT_SHARDS_H
 #define KVD_MODEL_CHECKPOINT_SHARDS_H
 
@@ -8,7 +8,7 @@
 #include "common/err.h"
 #include "model/checkpoint/safetensors.h"
 
-/* Path functions return text that the caller frees, or NULL with *err. */
+/* The functions for paths return text that the caller frees, or NULL with *err. */
 
 /* Returns "folder/name". */
 char *kvd_path_in_folder(const char *folder, const char *name, kvd_err *err);
@@ -19,16 +19,16 @@ char *kvd_path_with_ending(const char *path, const char *old, const char *fresh,
 /* Returns true if `path` ends with `end` and is longer. */
 bool kvd_path_ends_with(const char *path, const char *end);
 
-/* 1, 0, or -1 with *err if unknown. */
+/* Returns 1 if the file exists, 0 if not, -1 with *err if this is unknown. */
 int kvd_path_exists(const char *path, kvd_err *err);
 
 /*
- * Takes ownership of `path`; stores it in *found (if NULL) if the file exists, else frees it. NULL
- * `path`: returns -1.
+ * Moves `path` to *found, if that is NULL and the file exists, else frees `path`. If `path` is
+ * NULL, returns -1.
  */
 int kvd_path_take_existing(char *path, char **found, kvd_err *err);
 
-/* Finds NAME.tok*.bin for NAME.bin: allocated, or NULL in *found. Two files are an error. */
+/* Finds the tokenizer NAME.tok*.bin of NAME.bin; *found is allocated or NULL. Two are an error. */
 int kvd_path_tok_bin(const char *path, char **found, kvd_err *err);
 
 typedef struct {
@@ -48,14 +48,14 @@ typedef struct {
 /* Opens a file into the zeroed *s; call kvd_shards_release even on failure. */
 int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err);
 
-/* Opens the files of an index in `folder`; fails if they disagree. */
+/* Opens the files in `folder` that an index names. Fails if index and files disagree. */
 int kvd_shards_open_index(kvd_shards *s, const char *folder, const char *index_path, kvd_err *err);
 void kvd_shards_release(kvd_shards *s);
 
-/* Returns 0 and *out, 1 if absent, -1 with *err for unsupported dtypes. */
+/* Finds a tensor. Returns 1 if there is none, -1 with *err if its dtype is not supported. */
 int kvd_shards_find(const kvd_shards *s, const char *tensor, kvd_tensor *out, kvd_err *err);
 
-/* kvd_safetensors_stored by name; *file: path of the file. Returns 0, or 1 if absent. */
+/* Describes a tensor of any dtype by name. Returns 1 if there is none. */
 int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *spec,
                       const void **data, size_t *bytes, const char **file);
 
@@ -68,11 +68,11 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
  *   "x.experts.N.y.bias"    row N of "x.experts.y_bias" [n_experts][out]
  */
 
-/* Finds one expert's part. Returns 0, 1 if absent, -1 with *err for unexpected shapes. */
+/* Finds the part of a tensor that belongs to one expert. Returns 1 if there is none. */
 int kvd_stacked_find(const kvd_shards *s, const char *name, size_t n_experts, kvd_tensor *out,
                      kvd_err *err);
 
-/* Writes "x.experts.0.y.weight" for "x.experts.y_blocks"; false for other tensors. */
+/* Writes the name of expert 0's tensor: "x.experts.0.y.weight" for "x.experts.y_blocks". */
 bool kvd_stacked_name(const char *stored, char *name, size_t size);
 
 #endif

@@ -39,7 +39,7 @@ void kvd_mapped_drop(const void *data, size_t bytes)
         (void)madvise((void *)(uintptr_t)p.first, p.bytes, MADV_DONTNEED);
 }
 
-/* Reads one byte per page; MADV_WILLNEED stops after 128 KiB, MADV_POPULATE_READ is too new. */
+/* Reads one byte of every page, because madvise reads too little ahead. */
 static void *touch(void *of)
 {
     const kvd_prefetch *p = of;

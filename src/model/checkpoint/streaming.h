@@ -1,4 +1,4 @@
-/* For checkpoints larger than memory: reads tensors ahead, and drops pages after use. */
+/* Reads checkpoints larger than memory: a thread reads ahead, and pages are dropped after use. */
 #ifndef KVD_MODEL_CHECKPOINT_STREAMING_H
 #define KVD_MODEL_CHECKPOINT_STREAMING_H
 
@@ -8,9 +8,9 @@
 
 #include "model/checkpoint/weights.h"
 
-/* Lets the kernel drop a mapped tensor's pages. */
+/* Lets the kernel drop the memory pages of a mapped tensor. */
 void kvd_tensor_drop(const kvd_tensor *t);
-/* Lets the kernel drop pages of mapped `data`. */
+/* Lets the kernel drop the memory pages of mapped `data`. */
 void kvd_mapped_drop(const void *data, size_t bytes);
 
 typedef struct {
@@ -21,8 +21,8 @@ typedef struct {
 } kvd_prefetch;
 
 /*
- * Reads part[0] .. part[n - 1] ahead in a thread, if one starts. *p must be zeroed or waited for;
- * `part` must stay valid until kvd_prefetch_wait.
+ * Starts a thread that reads part[0] .. part[n - 1] ahead. *p must be zeroed or waited for; `part`
+ * must stay valid until kvd_prefetch_wait.
  */
 void kvd_prefetch_start(kvd_prefetch *p, const kvd_weight *part, size_t n);
 void kvd_prefetch_wait(kvd_prefetch *p);

@@ -7,7 +7,7 @@
 
 #include "common/half.h"
 
-/* Elements of small (Q8_0) and large (Q4_K) blocks, groups of 16. */
+/* Elements in small blocks (Q8_0), in large blocks (Q4_K), and groups of 16. */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
 static const kvd_block_layout layouts[] = {
@@ -37,7 +37,7 @@ static int as_signed(unsigned char byte)
     return byte < 128 ? byte : byte - 256;
 }
 
-/* Codes 0 to 15 are the low bits of q[16], 16 to 31 the high bits. */
+/* Returns 4-bit code i: codes 0 to 15 are the low bits of q[16], 16 to 31 the high bits. */
 static int nibble(const unsigned char *q, size_t i)
 {
     return i < HALF ? q[i] & 15 : q[i - HALF] >> 4;
@@ -88,7 +88,7 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
         out[i - first] = d * e2m1[i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15];
 }
 
-/* Q2_K: 16 bytes of 4-bit scale and minimum, 64 of 2-bit codes, float16 d (scales), m (minima). */
+/* Reads a Q2_K block: 16 bytes of scales and minima, 64 of 2-bit codes, two float16 factors. */
 static void read_q2_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 80), m = f16(b + 82);
@@ -99,7 +99,7 @@ static void read_q2_k(const unsigned char *b, float *out)
     }
 }
 
-/* Q3_K: 32 bytes of top bits, 64 of lower bits, 12 of 6-bit scales, float16 d. */
+/* Reads a Q3_K block: 32 bytes of top bits, 64 of lower bits, 12 of scales, a float16 factor. */
 static void read_q3_k(const unsigned char *b, float *out)
 {
     const unsigned char *packed = b + 96;
@@ -117,7 +117,7 @@ static void read_q3_k(const unsigned char *b, float *out)
     }
 }
 
-/* Unpacks the 6-bit scale and minimum of group g from 12 bytes at p. */
+/* Unpacks the 6-bit scale and minimum of group g. */
 static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int *minimum)
 {
     if (g < 4) {
@@ -129,7 +129,10 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
     }
 }
 
-/* Q4_K: float16 d, m; 12 bytes of scales; 128 of 4-bit codes. Q5_K: 32 of bit 4 before codes. */
+/*
+ * Reads a Q4_K block: two float16 factors, 12 bytes of scales, 128 of codes (Q5_K: first 32 of bit
+ * 4).
+ */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
     const unsigned char *high = b + 16, *low = fifth_bit ? b + 48 : b + 16;

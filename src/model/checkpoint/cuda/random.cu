@@ -1,4 +1,4 @@
-/* Random weights on the GPU, 8 elements per thread by Philox, bound by integer throughput. */
+/* Generates random weights on the GPU by Philox, 8 elements per thread. */
 #include <cuda_bf16.h>
 
 #include "model/checkpoint/cuda/random.h"

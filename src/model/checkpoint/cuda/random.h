@@ -1,8 +1,8 @@
 /*
- * Random weights on the device, with the bits of kvd_random_read; `type`: KVD_F32 or KVD_BF16.
+ * Makes random weights on the device, with the same bits as kvd_random_read on the host. `type` is
+ * KVD_F32 or KVD_BF16.
  *
- * Other types and sizes beyond the limits return cudaErrorInvalidValue. Functions only launch
- * kernels.
+ * Other types, and sizes beyond the limits, return cudaErrorInvalidValue.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
@@ -22,8 +22,8 @@ cudaError_t kvd_gpu_random_fill(kvd_dtype type, const kvd_random_tensor *t, size
                                 void *out, cudaStream_t stream);
 
 /*
- * Fills out [rows][cols] with row stride out_stride; row r begins with element first + r * stride.
- * rows * cols < 2^40.
+ * Fills out [rows][cols], with rows out_stride elements apart; row r begins with element first + r
+ * * stride. rows * cols < 2^40.
  */
 cudaError_t kvd_gpu_random_fill_rows(kvd_dtype type, const kvd_random_tensor *t, size_t first,
                                      size_t stride, size_t rows, size_t cols, void *out,

@@ -37,7 +37,7 @@ static const char *no_gradients(const kvd_config *c)
                                                           : NULL;
 }
 
-/* Returns the first feature that is not supported for `use`, or NULL. */
+/* Returns the first feature of the model that the GPU code for `use` does not support. */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
     if (use == KVD_GPU_GRADIENTS)
@@ -135,16 +135,16 @@ static int loader_close(loader *l, kvd_err *err)
     return kvd_cuda_check(e, "loading weights", err);
 }
 
-/* Columns first_col .. first_col + cols - 1 of a matrix, from row first_row. */
+/* Rectangle of a weight matrix, whose rows begin with first_row. */
 typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
     kvd_dtype type;
-    /* The matrix in the mapped file, or NULL if elements need conversion. */
+    /* Elements in the mapped file, or NULL if they must be converted. */
     const char *stored;
 } cut;
 
-/* Converts elements first .. first + n - 1 of the whole matrix. */
+/* Converts elements first .. first + n - 1, counted in the whole matrix. */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type);
@@ -158,7 +158,7 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
     }
 }
 
-/* Converts elements first .. first+n-1 of the rectangle `c`, row by row; n <= CHUNK. */
+/* Converts elements first .. first+n-1, counted row by row in the rectangle; n <= CHUNK. */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), cols = c->weight.cols;
@@ -193,7 +193,7 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/* Copies n elements of `c` to device `to`, or generates random ones there. */
+/* Copies n elements of the rectangle to the device, or generates random ones there. */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;
@@ -216,7 +216,7 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
     return 0;
 }
 
-/* Places all weights in a fixed order at `base`, or (NULL) counts bytes in `used`. */
+/* State while all weights get addresses from `base` on. If base is NULL, only bytes are counted. */
 typedef struct {
     const kvd_config *c;
     const kvd_gpu_share *share;
@@ -235,7 +235,7 @@ typedef struct {
     int first, n;
 } piece;
 
-/* Places n pieces of weights one after another; *to is NULL if the model has none. */
+/* Places n pieces of weights one after another; *to becomes NULL if the model has none. */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
 {
@@ -281,7 +281,7 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
     return place(w, layer, bias, KVD_F32, p, n, to, err);
 }
 
-/* Loads hidden units first .. first + n - 1 of expert matrices `part` (gate), + 1, + 2. */
+/* Loads hidden units first .. first + n - 1 of an expert; `part` is its gate matrix. */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
 {
@@ -445,10 +445,10 @@ struct kvd_gpu_expert_stream {
     kvd_config config;
     kvd_gpu_share share;
     loader load;
-    /* Places an expert in a slot, the device buffer at place.base. */
+    /* State with which an expert is loaded into a buffer. */
     walk place;
     char *slot[SLOTS];
-    /* Event after the latest work that reads each slot. */
+    /* For each buffer, an event after the latest work that reads it. */
     cudaEvent_t used[SLOTS];
     cudaEvent_t copied;
     int turn;

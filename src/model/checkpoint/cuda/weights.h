@@ -1,10 +1,10 @@
 /*
- * Loads a model's weights, or a section, onto one GPU (tensor parallelism, Megatron-LM, Shoeybi et
- * al. 2019). Matrices have the pass's type; vectors are float32.
+ * Loads the weights of a model, or a section, onto one GPU (tensor parallelism as in Megatron-LM,
+ * Shoeybi et al. 2019).
  *
- * GPU g of n holds KV heads from g n_kv_heads / n, their query heads, and hidden units from g d_ffn
- * / n: rows of Q, K, V, gate, up, columns of O and down, whose products are summed over GPUs.
- * Norms, embedding and biases after a sum are on every GPU, the output head on the first.
+ * Each of n GPUs holds 1/n of the KV heads with their query heads, and of the hidden units: rows of
+ * Q, K, V, gate and up, columns of O and down, whose products are summed over the GPUs. Only the
+ * first GPU holds the output head.
  *
  * Experts that do not fit are streamed from the checkpoint into two device buffers in turn.
  */
@@ -15,7 +15,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/family.h"
 
-/* Purpose of the weights; KVD_GPU_PASS supports all models, others may fail. */
+/* Purpose of the weights; only KVD_GPU_PASS supports all models. */
 typedef enum { KVD_GPU_PASS, KVD_GPU_GRADIENTS, KVD_GPU_SERVING } kvd_gpu_use;
 
 /* Heads and hidden units on one of `count` GPUs. */
@@ -30,61 +30,61 @@ typedef struct {
     int first_shared, n_shared;
 } kvd_gpu_share;
 
-/* Device weights of one expert with n hidden units. */
+/* Weights of one expert on the device; n is its number of hidden units. */
 typedef struct {
     /* Gate matrix followed by up matrix: [2 n][d_model]. */
     void *gate_up;
     /* [d_model][n] */
     void *down;
-    /* bias_gate_up [2 n]; bias_down [d_model], whole on every GPU. */
+    /* bias_gate_up [2 n]; bias_down [d_model], not split among GPUs. */
     float *bias_gate_up, *bias_down;
 } kvd_gpu_expert;
 
-/* Weights of latent attention (model/pass/latent.h), whole on every GPU. */
+/* Weights of latent attention (model/pass/latent.h), not split among GPUs. */
 typedef struct {
     /* First of two matrices of the query projection, [q_rank][d_model], or NULL. */
     void *q_down;
     float *norm_q_down; /* gains of the norm after q_down: [q_rank], or NULL */
-    /* [n_heads * (d_nope + rope_dims)] rows of q_rank columns, without q_down d_model. */
+    /* Query projection: n_heads * (d_nope + rope_dims) rows of q_rank or d_model columns. */
     void *q;
     /* Projection to the latent and rotated key: [latent + rope_dims][d_model]. */
     void *down;
     float *norm; /* gains of the norm of the latent: [latent] */
-    /* To unrotated keys (d_nope rows) and values: [n_heads][d_nope + d_value][latent]. */
+    /* Matrix from latent to keys and values: [n_heads][d_nope + d_value][latent]. */
     void *up;
 } kvd_gpu_latent;
 
-/* Fails for unsupported models, or if `count` does not divide heads or hidden units. */
+/* Computes the share of GPU `index`. Fails if `count` does not divide heads or hidden units. */
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
                      kvd_err *err);
 
-/* Weights of one layer and this GPU's heads, row-major [outputs][inputs], or NULL. */
+/* Weights of one layer on one GPU, row-major [outputs][inputs]; NULL if absent. */
 typedef struct {
     /* Projections of Q, K and V: [(n_heads + 2 n_kv_heads) * d_head][d_model]. */
     void *qkv;
-    /* [d_model][n_heads * d_head], with latent attention [d_model][n_heads * d_value]. */
+    /* Output projection: [d_model][n_heads * d_head], or with d_value for d_head. */
     void *o;
-    /* Gate, then up matrix: [2 n_ffn][d_model]; without a gate [n_ffn][d_model]. */
+    /* Gate, then up matrix: [2 n_ffn][d_model]; or only up: [n_ffn][d_model]. */
     void *gate_up;
     void *down; /* [d_model][n_ffn] */
-    /* bias_o and bias_down are whole on every GPU. */
+    /* Biases; bias_o and bias_down are not split among GPUs. */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
-    /* Norms of attention [0] and feed-forward inputs [1], or of sums (KVD_ORDER_AFTER). */
+    /* Norms before (KVD_ORDER_AFTER: after) attention [0] and feed-forward block [1]. */
     float *norm[2], *norm_bias[2];
     /* Norms of the outputs of attention [0] and feed-forward block [1]. */
     float *branch[2], *branch_bias[2];
-    /* [d_head]; with qk_norm_whole [n_heads * d_head], [n_kv_heads * d_head]. */
+    /* Gains of the norms of Q and K: [d_head], or one per head and dimension. */
     float *norm_q, *norm_k;
     float *sinks;          /* logits of the attention sinks: [n_heads] */
     kvd_gpu_latent latent; /* replaces qkv */
-    /* [n_experts][d_model], [n_experts], and bias [n_experts] for the choice only. */
+    /* Router [n_experts][d_model], bias [n_experts], and bias for choosing only. */
     float *router, *bias_router, *bias_choice;
     /* Host array [n_experts] of device pointers, NULL if experts are streamed. */
     kvd_gpu_expert *expert;
     kvd_gpu_expert shared;
-    /* Vector w [d_model]: sigmoid(x w) multiplies the shared expert's output. */
+    /* Vector w [d_model]: the shared expert's output is multiplied by sigmoid(x w). */
     float *shared_scale;
-    /* Q, K, V values per token, and columns of `o` (methods/cuda/fold.h). */
+    /* Number of values of Q, K and V per token, and of columns of `o`. */
     int n_qkv, n_o;
 } kvd_gpu_layer;
 
@@ -96,7 +96,7 @@ typedef struct kvd_gpu_weights {
     kvd_gpu_share share;
     kvd_gpu_layer *layer; /* host array [n_layers] */
     void *embedding;      /* [vocab_size][d_embed] */
-    /* [vocab_size][d_embed], on the first GPU only; `embedding` if tied. */
+    /* Output head [vocab_size][d_embed], on the first GPU only. */
     void *head;
     /* Learned positions [max_positions + 2][d_model]; NULL with RoPE. */
     float *positions;
@@ -115,16 +115,16 @@ size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_
                              bool streamed);
 
 /*
- * Fails with the needed and the free bytes. If `streamed`, experts are not loaded, and the
- * checkpoint must stay open.
+ * Loads the weights to the current device. If memory is short, fails with the needed bytes. If
+ * `streamed`, experts are not loaded, and the checkpoint must stay open.
  */
 int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype type,
                          const kvd_gpu_share *share, bool streamed, kvd_err *err);
 void kvd_gpu_weights_release(kvd_gpu_weights *w);
 
 /*
- * Copies an expert into one of two buffers, for use on `stream`; call kvd_gpu_expert_used after
- * queueing that use.
+ * Copies an expert into a device buffer, for use on `stream`. Then call kvd_gpu_expert_used, before
+ * the next fetch.
  */
 int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
                          kvd_gpu_expert *to, kvd_err *err);

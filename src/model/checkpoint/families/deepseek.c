@@ -1,11 +1,14 @@
-/* DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437), and GLM-4.5. */
+/*
+ * Configurations of DeepSeek-V2 (arXiv:2405.04434), V3 and R1 (arXiv:2412.19437), GLM-4.5, and
+ * similar models.
+ */
 #include <math.h>
 #include <string.h>
 
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Fails if the key is present and not `only`. */
+/* Fails if the key is present and its value is not `only`. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
 {
     const json_t *const value = kvd_cfg_member(root, key);
@@ -16,7 +19,7 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
                     text ? text : "not a string", only);
 }
 
-/* Reads latent attention, with one KV head; num_key_value_heads is only checked. */
+/* Reads latent attention, which has one KV head. */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int kv_heads = c->n_heads, rope = 64;
@@ -52,7 +55,7 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* 1 / sqrt(query dimensions), times the square of YaRN's factor. */
+/* Sets the score factor: 1 / sqrt(query dimensions), times YaRN's factor squared. */
 static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *rope = kvd_cfg_member(root, "rope_parameters");
@@ -65,10 +68,7 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads n_group (default `groups`) and topk_group (`chosen`), with at least `least` experts per
- * group.
- */
+/* Reads groups of experts, each of at least `least`; `groups` and `chosen` are defaults. */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
 {
@@ -89,10 +89,7 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
     return 0;
 }
 
-/*
- * Defaults: `shared` n_shared_experts, `dense` first_k_dense_replace, `scale`
- * routed_scaling_factor.
- */
+/* Reads experts; `shared`, `dense` and `scale` are defaults of absent keys. */
 static int read_experts(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                         double scale, kvd_config *c, kvd_err *err)
 {

@@ -1,6 +1,4 @@
-/*
- * Falcon: one tensor holds Q, K and V by KV head; 7B and 11B have one norm per layer, others two.
- */
+/* Configurations of Falcon and of similar models: GPT-NeoX, StableLM, Nemotron. */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
@@ -11,7 +9,7 @@ static int read_kv_heads(const json_t *root, bool grouped, kvd_config *c, kvd_er
         return -1;
     c->n_kv_heads = c->n_heads;
     if (!grouped && single)
-        /* In Falcon 7B, num_kv_heads is the number of query heads; KV heads are 1. */
+        /* In Falcon 7B, num_kv_heads is the number of query heads, but there is one KV head. */
         c->n_kv_heads = 1;
     else if (grouped && kvd_cfg_size_or(root, "num_kv_heads", &c->n_kv_heads, err))
         return -1;
@@ -107,8 +105,7 @@ const kvd_family kvd_family_falcon = {
 };
 
 /*
- * Reads GPT-NeoX (Black et al. 2022, arXiv:2204.06745) and Pythia. Files of before 2025 call the
- * base of RoPE rotary_emb_base, and the rotated fraction of a head rotary_pct.
+ * Reads GPT-NeoX (Black et al. 2022, arXiv:2204.06745) and Pythia; old files have other RoPE keys.
  */
 static int read_gpt_neox(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -162,10 +159,7 @@ const kvd_family kvd_family_gpt_neox = {
     .ignored_layer = "attention.rotary_emb.inv_freq attention.bias attention.masked_bias",
 };
 
-/*
- * Reads StableLM (Bellagente et al. 2024, arXiv:2402.17834): layer norms and a gated feed-forward
- * block, which in the 12B model runs in parallel with attention after the same norm.
- */
+/* Reads StableLM (Bellagente et al. 2024, arXiv:2402.17834); 12B runs its blocks in parallel. */
 static int read_stablelm(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool parallel = false;
@@ -186,8 +180,7 @@ static int read_stablelm(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads Nemotron (Parmar et al. 2024, arXiv:2402.16819): layer norms that multiply by 1 + the
- * stored gain, and a feed-forward block with squared ReLU.
+ * Reads Nemotron (Parmar et al. 2024, arXiv:2402.16819): layer norms with 1 + gain, squared ReLU.
  */
 static int read_nemotron(const json_t *root, kvd_config *c, kvd_err *err)
 {

@@ -50,13 +50,10 @@ extern const kvd_family kvd_family_minimax_m2;
 extern const kvd_family kvd_family_glm4_moe_lite;
 extern const kvd_family kvd_family_youtu;
 
-/*
- * Name prefixes in multimodal files: language model (before, since Transformers 4.52), other
- * models.
- */
+/* Prefixes of tensor names in multimodal files: of the language model, and of other models. */
 extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
 
-/* Tensors in kvd_llama_stored, without and with Qwen3's norms. */
+/* Numbers of tensors in kvd_llama_stored, without and with Qwen3's norms of Q and K. */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
 extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];
 

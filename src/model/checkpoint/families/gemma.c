@@ -1,4 +1,7 @@
-/* Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118), and Gemma 3 (arXiv:2503.19786). */
+/*
+ * Configurations of Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118) and Gemma 3
+ * (arXiv:2503.19786).
+ */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +17,7 @@ static int read_windows(const json_t *root, int window, int pattern, kvd_config 
     return kvd_cfg_window_pattern(c, window, pattern, err);
 }
 
-/* Reads c of a softcap c tanh(x / c); null means 0 (none). */
+/* Reads the bound c of a softcap c tanh(x / c); null means none. */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
 {
@@ -22,7 +25,7 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
     return kvd_cfg_positive_or(root, key, out, err);
 }
 
-/* softcap: defaults for attention scores and logits. */
+/* Reads the keys of Gemma 2 and 3; `softcap` has defaults for scores and logits. */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
 {
     double scalar = 256;
@@ -80,7 +83,7 @@ static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err);
 }
 
-/* Multimodal files omit sizes equal to Hugging Face's defaults. */
+/* Reads sizes, which multimodal files omit if equal to Hugging Face's defaults. */
 static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->n_layers = 26;
@@ -130,7 +133,7 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "text_config: 'final_logit_softcapping' is %g, which the Hugging Face "
                         "library does not apply to this model",
                         c->logit_softcap);
-    /* Multimodal files have these keys at the top level. */
+    /* In multimodal files, these keys are at the top level. */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 

@@ -1,4 +1,4 @@
-/* GLM-4-0414 (`glm4`), GLM-4-9B and GLM-Edge (`glm`); RoPE pairs 2i and 2i + 1 of half a head. */
+/* Configurations of GLM-4-0414 (`glm4`), GLM-4-9B and GLM-Edge (`glm`). */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 

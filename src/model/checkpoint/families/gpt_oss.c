@@ -1,8 +1,8 @@
-/* gpt-oss (arXiv:2508.10925); one tensor holds all experts: MXFP4, or transposed in other types. */
+/* Configuration of gpt-oss (arXiv:2508.10925), in which one tensor holds all experts. */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Without layer_types, layers 0, 2, 4, ... have the window. */
+/* Reads the sliding window; without layer_types, every second layer has one. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 128;

@@ -1,4 +1,4 @@
-/* Llama and models that differ little from it, such as Mistral, Phi-3 and Granite. */
+/* Configurations of Llama and of similar models, such as Mistral, Phi-3 and Granite. */
 #include <math.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ const kvd_family kvd_family_llama = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Default `absent`; 0 or null: no window. */
+/* Reads the sliding window, by default `absent`; 0 or null means none. */
 static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : absent;
@@ -55,7 +55,7 @@ static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *e
     return kvd_cfg_layer_types(root, window, false, c, err);
 }
 
-/* Mistral; without the key sliding_window, the window of Mistral 7B v0.1. */
+/* Mistral, whose default window is that of Mistral 7B v0.1. */
 
 static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -284,10 +284,7 @@ const kvd_family kvd_family_mixtral = {
     .n_stored = sizeof mixtral_stored / sizeof mixtral_stored[0],
 };
 
-/*
- * Reads the keys of a model that computes as Llama does. kv_heads and d_head are as in
- * kvd_cfg_heads, theta is the default of rope_theta.
- */
+/* Reads a model that computes as Llama does; kv_heads, d_head and theta are defaults. */
 static int read_ungated(const json_t *root, int kv_heads, int d_head, double theta, bool tied,
                         kvd_config *c, kvd_err *err)
 {
@@ -387,7 +384,7 @@ const kvd_family kvd_family_seed_oss = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Dense ERNIE 4.5, whose RoPE rotates dimension 2i with 2i + 1. */
+/* Reads dense ERNIE 4.5, whose RoPE rotates dimension 2i with 2i + 1. */
 static int read_ernie(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool biases = false;
@@ -409,7 +406,7 @@ const kvd_family kvd_family_ernie4_5 = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads `key` of published files, `other` of Transformers 5. */
+/* Reads a bool that is called `key` or, by Transformers 5, `other`. */
 static int read_renamed(const json_t *root, const char *key, const char *other, bool *out,
                         kvd_err *err)
 {
@@ -440,7 +437,7 @@ const kvd_family kvd_family_internlm3 = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Layers with a 0 in no_rope_layers, or every no_rope_layer_interval-th, lack RoPE. */
+/* Reads SmolLM3, in which some layers have no RoPE (no_rope_layers). */
 static int read_smollm3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool windows = false;
@@ -471,7 +468,7 @@ const kvd_family kvd_family_smollm3 = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Granite 3 scales embedding, attention scores, branches and logits. */
+/* Reads Granite 3, which scales embedding, attention scores, branches and logits. */
 static int read_granite(const json_t *root, kvd_config *c, kvd_err *err)
 {
     double divisor = 1;
@@ -498,7 +495,7 @@ const kvd_family kvd_family_granite = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* MiniCPM (Hu et al. 2024, arXiv:2404.06395): scaled branches and logits. */
+/* Reads MiniCPM (Hu et al. 2024, arXiv:2404.06395), which scales branches and logits. */
 static int read_minicpm(const json_t *root, kvd_config *c, kvd_err *err)
 {
     double depth = 1;
@@ -530,7 +527,7 @@ const kvd_family kvd_family_minicpm = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* One layer norm without bias, interleaved RoPE, logits times logit_scale. */
+/* Reads Cohere's models: one layer norm without bias, interleaved RoPE. */
 static int read_cohere_common(const json_t *root, double theta, kvd_config *c, kvd_err *err)
 {
     c->logit_scale = 0.0625;
@@ -560,7 +557,7 @@ static int read_cohere(const json_t *root, kvd_config *c, kvd_err *err)
                : 0;
 }
 
-/* Command R7B: layers without a window have no RoPE. */
+/* Reads Command R7B, in which layers without a window have no RoPE. */
 static int read_cohere2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 4096, pattern = 4;

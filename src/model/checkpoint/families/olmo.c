@@ -1,6 +1,4 @@
-/*
- * OLMo 2 (arXiv:2501.00656), OLMo 3, EXAONE 4 (arXiv:2507.11407): norms of block outputs, Q and K.
- */
+/* Configurations of OLMo 2 (arXiv:2501.00656), OLMo 3, and EXAONE 4 (arXiv:2507.11407). */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
@@ -38,7 +36,7 @@ static int read_olmo3(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope_by_layer(root, 500000, 0, c, err);
 }
 
-/* Norms per head of Q and K; with a window, other layers lack RoPE. */
+/* Reads EXAONE 4; with a sliding window, the other layers have no RoPE. */
 static int read_exaone4(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 4096, pattern = 4;

@@ -1,6 +1,4 @@
-/*
- * OPT: norms before the blocks, in OPT-350m after; two projections if word_embed_proj_dim differs.
- */
+/* Configurations of OPT; norms come before the blocks, in OPT-350m after them. */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 

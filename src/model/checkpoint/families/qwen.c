@@ -1,8 +1,8 @@
-/* Qwen2 and 2.5 (Llama with biases on Q, K, V), Qwen3 (Llama with norms of Q and K). */
+/* Configurations of Qwen2 and 2.5, Qwen3, and OLMoE. */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Without layer_types, layers from max_window_layers on have the window. */
+/* Reads the sliding window of layers from max_window_layers on. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool used = false;
@@ -24,7 +24,7 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     return window && first < c->n_layers ? kvd_cfg_set_window(c, window, first, err) : 0;
 }
 
-/* d_head = 0: hidden_size / num_attention_heads. */
+/* Reads keys of Qwen2 and Qwen3; d_head is the default of head_dim, or 0. */
 static int read_common(const json_t *root, int d_head, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
@@ -70,7 +70,7 @@ const kvd_family kvd_family_qwen3 = {
     .n_stored = KVD_QWEN3_STORED,
 };
 
-/* Mixture of experts; Qwen2-MoE has a gated shared expert. */
+/* Mixture-of-experts models; Qwen2-MoE has a gated shared expert. */
 
 static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *keys, kvd_config *c,
                     kvd_err *err)
@@ -114,10 +114,7 @@ static int read_qwen3_moe(const json_t *root, kvd_config *c, kvd_err *err)
     return read_moe(root, 4, &keys, c, err);
 }
 
-/*
- * Reads OLMoE (Muennighoff et al. 2024, arXiv:2409.02060): one norm over all heads of Q and one
- * over all heads of K, routed experts in every layer.
- */
+/* Reads OLMoE (Muennighoff et al. 2024, arXiv:2409.02060). */
 static int read_olmoe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
