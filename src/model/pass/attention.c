@@ -10,8 +10,9 @@
 #include "model/pass/blocks.h"
 
 /*
- * One head's queries first .. first+rows-1 over keys from `from`; q and out point to the first
- * query, k and v to token 0. Row i of scores [rows][lds] becomes probabilities from key `from`.
+ * Computes attention of one head for queries first .. first+rows-1; q and out point to the first
+ * query, k and v to token 0. Row i of scores [rows][lds] receives the probabilities of keys,
+ * beginning with `from`.
  */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,

@@ -1,4 +1,7 @@
-/* Attention hook: the CPU forward pass gives Q, K and V to attention, a recorder or a KV cache. */
+/*
+ * Attention hook: interface by which the CPU forward pass gives Q, K and V to attention or a KV
+ * cache.
+ */
 #ifndef KVD_MODEL_PASS_ATTENTION_H
 #define KVD_MODEL_PASS_ATTENTION_H
 
@@ -14,21 +17,21 @@ typedef struct {
     size_t n_sequences;
     /* Sequence s is tokens offset[s] .. offset[s + 1] - 1; offset[n_sequences] = n_tokens. */
     const size_t *offset;
-    size_t first_sequence; /* corpus index of the batch's sequence 0 */
+    size_t first_sequence; /* index in the corpus of the batch's first sequence */
     size_t n_tokens;
     const float *q; /* after RoPE: [n_tokens][n_heads][d_head] */
     const float *k; /* after RoPE: [n_tokens][n_kv_heads][d_head] */
     const float *v; /* [n_tokens][n_kv_heads][d_head] */
-    /* Q and K before RoPE; NULL unless wants_pre. Without RoPE: q and k. */
+    /* Q and K before RoPE, or NULL unless wants_pre is set. */
     const float *q_pre;
     const float *k_pre;
-    /* Input of the QKV projections, [n_tokens][d_model]; NULL unless wants_input. */
+    /* Input of the QKV projections, [n_tokens][d_model], or NULL unless wants_input is set. */
     const float *input;
-    /* Position of each sequence's first token [n_sequences], or NULL for whole sequences. */
+    /* Position of the first token of each sequence, or NULL if sequences are whole. */
     const size_t *start;
-    /* Tokens of each complete sequence [n_sequences], or NULL for whole sequences. */
+    /* Length of each complete sequence, or NULL if sequences are whole. */
     const size_t *whole;
-    /* Position t attends to t - window + 1 .. t; 0: to all up to t. */
+    /* Position t attends to t - window + 1 .. t, or, if window is 0, to 0 .. t. */
     size_t window;
     /* Logits of the attention sinks: [n_heads], or NULL. */
     const float *sinks;
@@ -39,8 +42,8 @@ kvd_scores kvd_attention_scores(const kvd_attention_in *in, size_t head);
 typedef struct kvd_attention kvd_attention;
 struct kvd_attention {
     /*
-     * Writes causal, windowed attention before W_O to out [n_tokens][n_heads][d_head]. Returns 0,
-     * or -1 with *err.
+     * Writes causal attention, before the output projection, to out [n_tokens][n_heads][d_head].
+     * Returns 0, or -1 with *err.
      */
     int (*run)(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err);
     int wants_pre;
@@ -51,12 +54,12 @@ struct kvd_attention {
 typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t sequence, int head,
                                  const float *prob, size_t n, kvd_err *err);
 
-/* Queries per block of exact CPU attention; sums do not depend on threads. */
+/* Number of queries in a block of exact attention on the CPU. */
 enum { KVD_ATTEND_ROWS = 128 };
 
 typedef struct {
     kvd_attention hook;
-    /* Receives probabilities on one thread, by sequence, then head; or NULL. */
+    /* Receives attention probabilities of every head, or NULL. */
     kvd_probabilities probabilities;
     void *ctx;
     float *scratch;
@@ -67,27 +70,27 @@ void kvd_dense_attention_init(kvd_dense_attention *a);
 void kvd_dense_attention_release(kvd_dense_attention *a);
 
 /*
- * Attention of one head of one sequence, with token strides ldq, ldk, ldv and ldo in floats.
+ * Computes attention of one head of one sequence; tokens are ldq, ldk, ldv and ldo floats apart.
  *   q [n][d_qk], k [n][d_qk], v [n][d_v], out [n][d_v]
  *   window  as in kvd_attention_in
  *   scores  [n][n] scratch; on return the probabilities, 0 for unseen keys
- * Uses all threads, between kvd_blas_serial and kvd_blas_restore one.
+ * Between kvd_blas_serial and kvd_blas_restore it runs on the calling thread, else on all.
  */
 void kvd_attend_head(size_t n, size_t window, size_t d_qk, size_t d_v, const float *q, size_t ldq,
                      const float *k, size_t ldk, const float *v, size_t ldv, kvd_scores score,
                      float *scores, float *out, size_t ldo);
 
 /*
- * kvd_attend_head for queries first .. first + rows - 1 on the calling thread; q and out point to
- * the first query. scores [rows][first + rows] is scratch.
+ * Computes queries first .. first + rows - 1 of kvd_attend_head on the calling thread; q and out
+ * point to the first query. scores [rows][first + rows] is scratch.
  */
 void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size_t d_v,
                      const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
                      size_t ldv, kvd_scores score, float *scores, float *out, size_t ldo);
 
 /*
- * Recording hook: calls `record` with Q, K and V, the hook `inner`, then `output` (or NULL). Set
- * wants_pre or wants_input if `record` reads those. An error ends the run.
+ * Hook that records another one: calls `record` with Q, K and V, then the hook `inner`, then
+ * `output` with its result, if not NULL.
  */
 typedef struct {
     kvd_attention hook;

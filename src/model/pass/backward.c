@@ -34,10 +34,10 @@ struct kvd_backward {
     size_t max_tokens, max_len, d, d_embed, vocab, width_q, width_k;
     kvd_weight *part;
     kvd_weight head;
-    /* Float32 weights outside the layers, or NULL. */
+    /* Float32 weights outside the layers; NULL if the model has none. */
     float *final_gain, *final_bias, *project_out;
     float *layer;
-    /* Float32 copy of slab_rows rows of the output head; NULL if stored as float32. */
+    /* Float32 copy of slab_rows rows of the output head, or NULL. */
     float *slab;
     size_t slab_rows;
     /* Input of each layer, then the last output: [n_layers + 1][max_tokens][d_model]. */
@@ -46,7 +46,7 @@ struct kvd_backward {
     float *dx;
     /* Queries after RoPE, attention output and gradients of a layer: [max_tokens][width_q]. */
     float *q, *o, *dq, *d_o, *dq_pre;
-    /* Keys, values and gradients of a layer, dk_raw before the norm of K: [max_tokens][width_k]. */
+    /* Keys, values and their gradients in one layer: [max_tokens][width_k]. */
     float *k, *v, *dk, *dv, *dk_pre, *dk_raw;
     /* Input of the QKV projections: [max_tokens][d_model]. */
     float *in;
@@ -59,7 +59,7 @@ struct kvd_backward {
     size_t block, work_size, work_n;
     bool draws;
     uint64_t seed;
-    /* Random number in [0, 1) per token, by which its target is drawn. */
+    /* Random number in [0, 1) by which each token's target is drawn. */
     double *drawn;
 };
 
@@ -391,7 +391,7 @@ static void head_back(kvd_backward *w, size_t rows)
     kvd_tensor_drop(&w->head.tensor);
 }
 
-/* Adds losses to *loss, and writes the last layer's gradient to w->dx. UINT32_MAX: no loss. */
+/* Adds losses of `rows` tokens to *loss, and writes the gradient of the last layer to w->dx. */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
                       double *loss, kvd_err *err)
 {
@@ -440,7 +440,7 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
                      kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    /* w->position is free once the batch is checked. */
+    /* The positions in w->position are no longer needed. */
     uint32_t *const target = w->position;
     for (size_t i = 0; i + 1 < n; i++)
         target[i] = b->id[i + 1];
@@ -487,7 +487,7 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
     }
 }
 
-/* Turns dx from the layer output's gradient to its input's, if `last` without attention. */
+/* Turns dx from the gradient of the layer's output into that of its input. */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];

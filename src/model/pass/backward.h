@@ -1,8 +1,8 @@
 /*
- * Gradient of the loss with respect to all keys and values, on the CPU in float32.
+ * Gradient of a model's loss with respect to all keys and values, on the CPU in float32.
  *
- * Loss: sum of -log p(next token), in nats, independent of batching. Keeps layer inputs, (n_layers
- * + 1) n_tokens d_model floats, and recomputes all else.
+ * The loss is the sum of -log p(next token), in nats. The input of each layer is kept, (n_layers +
+ * 1) n_tokens d_model floats; all other activations are recomputed.
  */
 #ifndef KVD_MODEL_PASS_BACKWARD_H
 #define KVD_MODEL_PASS_BACKWARD_H
@@ -22,23 +22,23 @@ typedef struct {
     /* First token of each sequence, then n_tokens: [n_sequences + 1]. */
     const size_t *offset;
     size_t first_sequence, n_tokens;
-    /* Gradient of keys after RoPE, [n_tokens][n_kv_heads][d_head], as k_pre, k_raw, v. */
+    /* Gradient of keys after RoPE, [n_tokens][n_kv_heads][d_head]. */
     const float *k;
-    /* Gradient of keys before RoPE; without RoPE: k. */
+    /* Gradient of keys before RoPE; equal to k without RoPE. */
     const float *k_pre;
-    /* Gradient of K's projection before its norm; without norm: k_pre. */
+    /* Gradient of keys before their norm; equal to k_pre without a norm. */
     const float *k_raw;
     const float *v;
-    /* Queries after RoPE, attention outputs and gradients: [n_tokens][n_heads][d_head]. */
+    /* Queries, attention outputs and their gradients: [n_tokens][n_heads][d_head]. */
     const float *q, *o, *dq, *d_o;
-    /* Input X of QKV, [n_tokens][d_model]; gradients: W_K: k_raw^T X, W_V: v^T X. */
+    /* Input X of the QKV projections, [n_tokens][d_model]; k_raw^T X is the gradient of W_K. */
     const float *in;
 } kvd_gradients;
 
 typedef struct {
-    /* Receives a layer's gradients, last layer first; an error ends the run. */
+    /* Receives the gradients of a layer, beginning with the last layer. */
     int (*take)(void *ctx, const kvd_gradients *g, kvd_err *err);
-    /* Called before every layer of both passes; an error ends the run. Or NULL. */
+    /* May end the run by an error before every layer; or NULL. */
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
 } kvd_gradient_sink;
@@ -46,21 +46,21 @@ typedef struct {
 typedef struct kvd_backward kvd_backward;
 
 /*
- * Makes later runs draw targets from the model's probabilities, by seed, sequence and position.
+ * Makes later runs draw target tokens from the model's probabilities.
  *
- * Mean outer products of gradients are then the Fisher information F: a weight change e has KL
- * divergence e^T F e / 2.
+ * The mean of outer products of gradients is then the Fisher information F: if weights change by a
+ * small e, the KL divergence is e^T F e / 2.
  */
 void kvd_backward_draw(kvd_backward *w, uint64_t seed);
 
-/* `c` is borrowed. On failure returns NULL and fills *err. */
+/* Opens a backward pass; the checkpoint is borrowed. On failure returns NULL and fills *err. */
 kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                kvd_err *err);
 void kvd_backward_free(kvd_backward *w);
 
 /*
- * Passes gradients of layers n_layers - 1 .. first_layer to *sink. Adds to *loss and *n_predicted
- * (predicting positions). Fails for non-finite values or invalid batches.
+ * Passes the gradients of layers n_layers - 1 .. first_layer to *sink, and adds the losses to
+ * *loss. Fails for non-finite values or an invalid batch.
  */
 int kvd_backward_run(kvd_backward *w, const kvd_batch *b, int first_layer,
                      const kvd_gradient_sink *sink, double *loss, size_t *n_predicted,

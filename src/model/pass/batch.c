@@ -15,7 +15,7 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
     return 0;
 }
 
-/* Returns true if the RoPE tables need LongRoPE's sets for short and for long sequences. */
+/* Returns true if the RoPE tables need both sets of LongRoPE's frequencies. */
 static bool two_tables(const kvd_config *c, size_t max_len)
 {
     return c->rope_scaling == KVD_ROPE_LONGROPE && max_len > (size_t)c->rope_original_positions;

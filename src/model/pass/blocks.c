@@ -11,7 +11,7 @@
 #include "common/threads.h"
 #include "model/pass/vector.h"
 
-/* Elements from which a second thread pays off; elements per thread at a time. */
+/* Elements from which a second thread pays off, and elements per thread at a time. */
 enum { WORTH_THREADS = 16384, CHUNK = 8192 };
 
 KVD_CLONES static void norm_row(const float *x, const float *gain, double eps, size_t d, float *y)
@@ -58,7 +58,7 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
         layer_norm_row(x + i * d, gain, bias, eps, d, y + i * d);
 }
 
-/* Returns the begin of range i when 0 .. n is divided into `parts` at multiples of `step`. */
+/* Returns the begin of range i of 0 .. n, divided into `parts` at multiples of `step`. */
 static size_t cut(size_t n, size_t i, size_t parts, size_t step)
 {
     const size_t units = (n + step - 1) / step;
@@ -76,7 +76,9 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
     if ((double)n * (double)in * (double)out < 1e6)
         threads = 1;
 
-    /* by_row x by_column rectangles for which threads copy the fewest rows of x and W. */
+    /*
+     * Finds the division into by_row x by_column rectangles for which threads copy the fewest rows.
+     */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
         if (threads % c == 0 && n * c / threads + out / c < n / by_row + out / by_column) {
@@ -125,8 +127,8 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
 }
 
 /*
- * Llama 3.1, original context n: wavelengths above n / low_freq_factor times rope_factor, below n /
- * high_freq_factor unchanged, between blended.
+ * Scales a frequency as in Llama 3.1: long wavelengths are multiplied by rope_factor, short ones
+ * unchanged, those between blended.
  */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
@@ -141,7 +143,7 @@ static double llama3_frequency(const kvd_config *c, double frequency)
     return (1 - keep) * frequency / c->rope_factor + keep * frequency;
 }
 
-/* Returns the real index of the RoPE frequency with `turns` turns in the original context. */
+/* Returns the index, a real number, of the RoPE frequency that makes `turns` turns. */
 static double pair_of(const kvd_config *c, double turns)
 {
     const double original = (double)c->rope_original_positions;
@@ -149,7 +151,7 @@ static double pair_of(const kvd_config *c, double turns)
            (2 * log(c->rope_theta));
 }
 
-/* YaRN (Peng et al. 2023): small i unchanged, large i divided by rope_factor, between blended. */
+/* Scales a frequency as in YaRN (Peng et al. 2023): for small i unchanged, for large i divided. */
 static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 {
     const double last = (double)kvd_config_rope_dims(c) - 1;
@@ -366,7 +368,7 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         sum += row[j];
     }
     if (sink)
-        /* If the sink's exponential overflows, 1 / sum is correctly 0. */
+        /* If the exponential overflows, 1 / sum is 0, which is correct. */
         sum += kvd_expf(*sink - top * scale);
     const float inverse = 1.0f / sum;
 #pragma omp simd

@@ -1,8 +1,8 @@
 /*
- * Operations of the forward pass in float32 on the CPU; rows of x and y are tokens.
+ * Operations of the forward pass in float32 on the CPU; rows of x and y belong to tokens.
  *
- * Products use OpenMP threads with single-threaded cblas_sgemm, inside a parallel region one
- * thread. A fixed number of threads gives equal bits.
+ * Products are divided among OpenMP threads. Equal calls with equal numbers of threads give equal
+ * bits.
  */
 #ifndef KVD_MODEL_PASS_BLOCKS_H
 #define KVD_MODEL_PASS_BLOCKS_H
@@ -20,10 +20,10 @@ void kvd_rms_norm(const float *x, const float *gain, double eps, size_t n, size_
 void kvd_layer_norm(const float *x, const float *gain, const float *bias, double eps, size_t n,
                     size_t d, float *y);
 
-/* y [n][out] = x [n][in] W^T with W [out][in], added to y if `add`; sizes below 2^31. */
+/* Computes y [n][out] = x [n][in] W^T, added to y if `add`; sizes are below 2^31. */
 void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add);
 
-/* kvd_linear into columns of a wider matrix: row i starts at y + i * ldy, ldy >= out. */
+/* kvd_linear into columns of a wider matrix, whose row i starts at y + i * ldy. */
 void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y,
                         size_t ldy, int add);
 
@@ -32,37 +32,37 @@ void kvd_scale(float *x, size_t n, float factor);
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
 /*
- * cosine, sine [n_positions][d_head/2]; unrotated dimensions have 1 and 0. `local`: for
- * sliding-window layers.
+ * Fills the tables `cosine` and `sine` [n_positions][d_head/2]. `local` selects the frequencies of
+ * layers with a sliding window.
  */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
 
-/* True with the RoPE base of sliding-window layers, or without RoPE (frequencies 0). */
+/* Returns true if the layer uses the RoPE base of layers with a sliding window. */
 bool kvd_rope_local(const kvd_config *c, int layer);
 
-/* RoPE frequency i < d_head/2, unscaled theta^(-2i/dims). `local`: for sliding-window layers. */
+/* Returns RoPE frequency i, theta^(-2i/dims) without scaling, or 0 if not rotated. */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 
 /*
- * Rotates x [n][n_heads][d_head] by table row position[i]. KVD_ROPE_HALF pairs i and i + dims/2 of
- * dims rotated ones.
+ * Rotates x [n][n_heads][d_head] in place by row position[i] of the tables. KVD_ROPE_HALF rotates
+ * dimensions i and i + dims/2 together.
  */
 void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
                     const uint32_t *position, size_t n, size_t n_heads, float *x);
 
-/* gate [n] = silu(gate) * up, or (geglu_tanh) kvd_gelu_tanh(gate) * up. */
+/* Computes gate [n] = silu(gate) * up; kvd_geglu_tanh: gelu_tanh(gate) * up. */
 void kvd_swiglu(float *gate, const float *up, size_t n);
 void kvd_geglu_tanh(float *gate, const float *up, size_t n);
 /*
- * gate = g sigmoid(alpha g) (1 + u), g = min(gate, limit), u = up in -limit .. limit (gpt-oss,
- * arXiv:2508.10925).
+ * Computes gate = g sigmoid(alpha g) (1 + u), with g = min(gate, limit) and u = up clamped to
+ * -limit .. limit (gpt-oss, arXiv:2508.10925).
  */
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
 /*
- * In place: x Phi(x), Phi the normal distribution; x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) (tanh
- * form); max(x, 0).
+ * Activations in place: x Phi(x), with the normal distribution Phi; kvd_gelu_tanh: x sigmoid(2
+ * sqrt(2/pi) (x + 0.044715 x^3)).
  */
 void kvd_gelu(float *x, size_t n);
 void kvd_gelu_tanh(float *x, size_t n);
@@ -72,7 +72,10 @@ void kvd_relu2(float *x, size_t n);
 /* x [n] = softcap * tanh(scale * x / softcap) in place; softcap > 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
-/* Softmax of elements from .. to-1 of row [n], one query's q . k; others become 0. */
+/*
+ * Softmax in place of the products q . k of one query with keys from .. to-1; other elements become
+ * 0.
+ */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 
 /* Returns the index of the first NaN or infinite value, or n if there is none. */

@@ -28,11 +28,11 @@ typedef struct {
 struct kvd_experts {
     const kvd_config *c;
     size_t d, experts, chosen, piece;
-    /* Weights of the experts, [n_layers][n_experts][WEIGHTS]; zero without experts. */
+    /* Weights of the experts, [n_layers][n_experts][WEIGHTS]. */
     kvd_weight *part;
     float *copy;
     float *normed; /* input of the experts: [max_tokens][d_model] */
-    /* Latent attention: values, [max_tokens][n_heads * d_value]; else NULL. */
+    /* Values of latent attention, [max_tokens][n_heads * d_value], or NULL. */
     float *values;
     float *logits;
     /* Experts of each token with factors: [max_tokens][n_chosen]. */
@@ -41,13 +41,13 @@ struct kvd_experts {
     size_t *expert;
     /* The elements of `uses`, sorted by expert. */
     use *by_expert;
-    /* by_expert[first[x]] .. by_expert[first[x + 1] - 1] are expert x's, [n_experts + 1]. */
+    /* Elements first[x] .. first[x + 1] - 1 of by_expert are of expert x. */
     size_t *first;
     /* Input and output of one expert for a group: [piece][d_model]. */
     float *in, *out;
     float *gate, *up;
     kvd_prefetch prefetch;
-    /* Residual after attention, gradient of the experts' input, [max_tokens][d_model], or NULL. */
+    /* Residual stream after attention, and gradient of the experts' input, or NULL. */
     float *x1, *dy;
     float *d_logits; /* gradient of the logits: [max_tokens][n_experts] */
     float *d_out, *d_in;
@@ -168,7 +168,7 @@ void kvd_experts_free(kvd_experts *e)
     free(e);
 }
 
-/* Chooses one token's experts, never a NaN; with too few others, factors are NaN. */
+/* Chooses the experts of one token; an expert whose logit is NaN is never chosen. */
 static void choose(const kvd_experts *e, const float *logit, const float *bias, size_t *expert,
                    use *uses)
 {
@@ -218,7 +218,7 @@ static void route(kvd_experts *e, const kvd_layer_weights *w, size_t n)
     e->first[0] = 0;
 }
 
-/* Gate, up and down matrix of one expert, each with a bias or NULL. */
+/* Weights of one expert: gate, up and down matrix, and their biases or NULL. */
 typedef struct {
     const float *w[MATRICES], *b[MATRICES];
     size_t width;
@@ -288,7 +288,7 @@ static void gather(kvd_experts *e, const use *list, size_t rows)
         memcpy(e->in + i * e->d, e->normed + list[i].row * e->d, e->d * sizeof *e->in);
 }
 
-/* Adds factor * output of the expert to x for all its tokens. */
+/* Adds factor * output of the expert to x, for all tokens that chose the expert. */
 static void run_expert(kvd_experts *e, const block *m, size_t expert, const float *unused, float *x)
 {
     (void)unused;
@@ -305,7 +305,7 @@ static void run_expert(kvd_experts *e, const block *m, size_t expert, const floa
 
 typedef void (*of_expert)(kvd_experts *e, const block *m, size_t expert, const float *in, float *x);
 
-/* Calls `run` for every chosen expert in ascending order, reading the next one's weights ahead. */
+/* Calls `run` for every chosen expert, and meanwhile reads the weights of the next one. */
 static void run_chosen(kvd_experts *e, int layer, of_expert run, const float *in, float *x)
 {
     for (size_t i = 0; i < e->experts; i++) {
@@ -334,7 +334,7 @@ static block shared_block(const kvd_experts *e, const kvd_layer_weights *w)
         .width = (size_t)e->c->d_shared};
 }
 
-/* Returns sigmoid(in . scale), the shared expert's factor, or 1 if `scale` is NULL. */
+/* Returns the factor on the shared expert's output, 1 if `scale` is NULL. */
 static float shared_factor(const kvd_experts *e, const float *scale, const float *in)
 {
     double z = 0;
@@ -357,7 +357,7 @@ static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, flo
     }
 }
 
-/* Adds the output projection of attention to x1, and norms x1. */
+/* Adds the output projection of attention to x1, and computes the norm of x1. */
 static void add_attention(kvd_experts *e, const kvd_layer_weights *w, const float *o, size_t n,
                           float *x1)
 {
@@ -412,7 +412,7 @@ static float dot(const float *x, const float *y, size_t n)
     return (float)sum;
 }
 
-/* Gradient e->d_in of an expert's input from e->d_out, e->d_gate (overwritten) and e->up. */
+/* Computes e->d_in, the gradient of an expert's input, from e->d_out. Overwrites e->d_gate. */
 static void block_back(kvd_experts *e, const block *m, size_t n)
 {
     const size_t d = e->d, width = m->width;
@@ -426,7 +426,7 @@ static void block_back(kvd_experts *e, const block *m, size_t n)
     kvd_linear_back(e->d_hidden, m->w[1], n, d, width, e->d_in, 1);
 }
 
-/* Recomputes an expert's output, and keeps the gate projection in e->d_gate. */
+/* Computes the output of an expert again, and keeps its gate projection. */
 static void forward_again(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     gate_and_up(e, m, in, n);
@@ -434,7 +434,7 @@ static void forward_again(kvd_experts *e, const block *m, const float *in, size_
     rest_of_block(e, m, n);
 }
 
-/* Adds an expert's part to dy [n][d_model]; d_total: gradient of the layer's output. */
+/* Adds the part of one expert to dy, the gradient of the experts' input. */
 static void expert_back(kvd_experts *e, const block *m, size_t expert, const float *d_total,
                         float *dy)
 {
@@ -456,7 +456,7 @@ static void expert_back(kvd_experts *e, const block *m, size_t expert, const flo
     }
 }
 
-/* Adds the shared expert's part to dy [n][d_model]; d_total: gradient of the layer's output. */
+/* Adds the part of the shared expert to dy, the gradient of the experts' input. */
 static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, const float *d_total,
                         float *dy)
 {
@@ -480,10 +480,7 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
     }
 }
 
-/*
- * Turns gradients of factors into those of logits. Factors: softmax (chosen_add_up: of chosen
- * experts), or sigmoids s_j: expert_scale s_j (chosen_add_up: divided by their sum).
- */
+/* Turns the gradients of the factors on one token's experts into those of its router logits. */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)
 {

@@ -17,7 +17,8 @@ enum {
     /* Bytes of the output head converted at a time. */
     HEAD_SLAB = 16 * 1024 * 1024,
     /*
-     * Most and fewest rows per thread; BLAS copies all weights per block (32 rows: half the speed).
+     * Most and fewest rows that a thread processes at a time. With 32 rows the speed is half,
+     * because BLAS copies all weights for each block.
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
@@ -27,7 +28,7 @@ enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
 
 struct kvd_forward {
     kvd_config config;
-    /* width_q = n_heads * d_head, width_k = n_kv_heads * d_head. */
+    /* width_q is n_heads * d_head, width_k is n_kv_heads * d_head. */
     size_t d_model, d_ffn, d_embed, width_q, width_k;
     size_t max_tokens, max_len;
 
@@ -37,7 +38,7 @@ struct kvd_forward {
     kvd_experts *experts;
 
     float *layer;
-    /* Float32 copy of head rows from slab_first; NULL if stored as float32. */
+    /* Float32 copy of some rows of the output head, or NULL. */
     float *slab;
     size_t slab_rows;
     size_t slab_first;
@@ -45,9 +46,9 @@ struct kvd_forward {
     /* Weights [0] and biases [1] outside the layers, or NULL. */
     float *once[N_ONCE][2];
     float *x; /* residual stream: [max_tokens][d_model] */
-    /* q, o: [max_tokens][width_q]; k, v: [max_tokens][width_k]. */
+    /* Queries, attention output: [max_tokens][width_q]; keys, values: [max_tokens][width_k]. */
     float *q, *k, *v, *o;
-    /* Arrays for hooks that request them, else NULL. */
+    /* Arrays that only some hooks read, or NULL. */
     float *q_pre, *k_pre, *input;
     float *cosine, *sine; /* RoPE tables: [kvd_batch_rope_rows][d_head / 2] */
     uint32_t *position;
@@ -58,7 +59,7 @@ struct kvd_forward {
     size_t work_size;
     size_t work_n;
     float *work;
-    /* Head input projected to d_embed, narrow_n floats, or NULL. */
+    /* Input of the output head, projected to d_embed, or NULL. */
     float *narrow;
     size_t narrow_n;
 };
@@ -116,7 +117,7 @@ static size_t work_width(const kvd_forward *f)
     return wide > f->d_embed ? wide : f->d_embed;
 }
 
-/* Returns the most elements of a layer that are not stored as float32. */
+/* Returns the largest number of elements of a layer that are not float32 in the file. */
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
@@ -333,14 +334,14 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
     kvd_layer_before_attention(&f->config, w, f->x + first * f->d_model, rows,
                                f->work + kvd_thread_index() * f->work_size, &out);
 
-    /* The softmax may hide an infinite key, so Q, K and V are checked before. */
+    /* Checked before attention, because the softmax may hide an infinite key. */
     const size_t bad = smaller(kvd_first_nonfinite_f32(out.q, rows * width_q) / width_q,
                                smaller(kvd_first_nonfinite_f32(out.k, rows * width_k) / width_k,
                                        kvd_first_nonfinite_f32(out.v, rows * width_k) / width_k));
     return bad < rows ? first + bad : SIZE_MAX;
 }
 
-/* Steps after attention. Returns the first non-finite row, or SIZE_MAX. */
+/* Computes the steps after attention. Returns the first row that is not finite, or SIZE_MAX. */
 static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
     float *x = f->x + first * f->d_model;
@@ -411,7 +412,7 @@ static int compute_layer(kvd_forward *f, const kvd_batch *b, int layer, const kv
     return bad != SIZE_MAX ? kvd_batch_not_finite(b, where, bad, err) : 0;
 }
 
-/* Runs one layer, and reads the weights of layer `next` (-1: none) ahead. */
+/* Runs one layer; meanwhile the weights of layer `next` are read, unless it is -1. */
 static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kvd_attention *hook,
                      int stop, kvd_err *err)
 {
@@ -436,7 +437,7 @@ static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook
     return hook->wants_pre && rotates(f) ? reserve_pre(f, err) : 0;
 }
 
-/* Adds learned positions; position t reads row t + 2 (OPT's convention). */
+/* Adds learned positions; position t reads row t + 2, the convention of OPT. */
 static void add_positions(kvd_forward *f, size_t first, size_t rows)
 {
     float *row = f->work + kvd_thread_index() * f->work_size;
@@ -471,14 +472,14 @@ static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
     return check_finite(b, "embedding", f->x, f->d_model, err);
 }
 
-/* Runs layers first .. last; unless `whole`, the last ends after attention. */
+/* Runs layers first .. last. If `whole` is 0, layer `last` ends after its attention. */
 static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first, int last,
                       int whole, kvd_err *err)
 {
     int status = 0;
     for (int l = first; l <= last && !status; l++)
         status = run_layer(f, b, l, l < last ? l + 1 : -1, hook, l == last && !whole, err);
-    /* The caller may close the checkpoint next, so the prefetch thread must end. */
+    /* The prefetch thread must end before the caller closes the checkpoint. */
     kvd_prefetch_wait(&f->prefetch);
     return status;
 }
@@ -534,7 +535,7 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
     return final_norm(f, b, hidden, err);
 }
 
-/* Returns `hidden`, projected if the model does so before the head; NULL with *err on failure. */
+/* Returns the input of the output head: `hidden`, or its projection to d_embed. */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
     const float *project_out = once(f, KVD_PART_PROJECT_OUT, 0);
@@ -580,7 +581,7 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     return 0;
 }
 
-/* Returns the mean keys per query in a sequence of seq_len tokens; window 0: none. */
+/* Returns how many keys a query sees on average; window 0 means no window. */
 static double mean_keys(double seq_len, double window)
 {
     if (window <= 0 || window >= seq_len)
@@ -620,7 +621,7 @@ static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
 
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
-    /* 16 floats fill a cache line, which is written once. */
+    /* 16 floats fill a cache line, so that each line is written once. */
     enum { TILE = 16 };
     if (check_layer(f, layer, err))
         return -1;

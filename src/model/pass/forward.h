@@ -1,6 +1,6 @@
 /*
- * Forward pass on the CPU, converting weights one layer at a time, so checkpoints may exceed
- * memory.
+ * The forward pass on the CPU. Weights are converted one layer at a time, so a checkpoint may
+ * exceed memory.
  *
  * Equal batches and thread counts give equal bits; others differ by rounding (1e-6 relative).
  */
@@ -18,47 +18,47 @@
 typedef struct kvd_forward kvd_forward;
 
 /*
- * Opens a pass for max_tokens per batch and max_len per sequence. The checkpoint must stay open. On
- * failure returns NULL and fills *err. One thread at a time.
+ * Opens a forward pass for batches of max_tokens and sequences of max_len tokens. The checkpoint
+ * must stay open. On failure returns NULL and fills *err. Use one thread at a time.
  */
 kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err);
 void kvd_forward_free(kvd_forward *f);
 
-/*
- * Bytes of float32 weights and, with dense attention, activations. `pre`: the hook reads Q, K
- * before RoPE.
- */
+/* Computes the bytes of float32 weights, and of activations with dense attention. */
 int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, bool pre,
                       double *weights, double *activations, kvd_err *err);
 
 /*
- * Runs layers 0 .. last_layer (-1: all). hidden [n_tokens][d_model] (all layers) receives the
- * head's input; NULL: the last layer ends after attention.
+ * Runs layers 0 .. last_layer (-1: all). `hidden` [n_tokens][d_model] receives the input of the
+ * output head; if it is NULL, the last layer ends after its attention.
  *
- * Fails for invalid batches and non-finite activations, as "layer 3, row 17 (sequence 2, position
- * 5): ...".
+ * Fails for an invalid batch, or an activation that is not finite.
  */
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
                     float *hidden, kvd_err *err);
 
-/* Writes the residual stream [n_tokens][d_model] that enters `layer`, for kvd_forward_run_from. */
+/*
+ * Writes the residual stream [n_tokens][d_model] that enters `layer`; kvd_forward_run_from
+ * continues from it.
+ */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);
 int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first_layer,
                          const float *residual, float *hidden, kvd_err *err);
 
-/* Writes logits [n][vocab_size], which must be finite. Each call converts a large head again. */
+/* Writes logits [n][vocab_size] for n rows of `hidden`; fails if one is not finite. */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
 /*
- * Floating-point operations of matrix products per token: all layers at seq_len, and output head.
+ * Returns floating-point operations per token in all layers; kvd_head_flop_per_token: in the output
+ * head.
  */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 
 /*
- * Write weights of one layer in float32, without biases, for rotations of V.
+ * Writes weights of one layer in float32, without biases.
  *
  *   w_o [n_heads][d_head][d_model]     output projection; rows are dimensions of the head
  *   w_v [n_kv_heads][d_head][d_model]  V projection; row j holds the weights of dimension j
@@ -66,17 +66,17 @@ double kvd_head_flop_per_token(const kvd_config *c);
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
 
-/* Reference in double precision for one sequence, without BLAS or threads, for tests. */
+/* Reference implementation in double precision for one sequence, for tests. */
 
 /*
- * Outputs of kvd_forward_ref for n tokens: logits [n][vocab_size] and, unless NULL,
- *   q_pre, q     before and after RoPE: [n_layers][n][n_heads][d_head],
- *   k_pre, k, v  before and after RoPE, values: [n_layers][n][n_kv_heads][d_head],
- *   o            before W_O: [n_layers][n][n_heads][d_head].
+ * Outputs of kvd_forward_ref for n tokens: logits [n][vocab_size] and, if not NULL,
+ *   q_pre, q     queries before and after RoPE: [n_layers][n][n_heads][d_head],
+ *   k_pre, k, v  keys before and after RoPE, values: [n_layers][n][n_kv_heads][d_head],
+ *   o            attention output before W_O: [n_layers][n][n_heads][d_head].
  */
 typedef struct {
     double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
-    /* Changes a layer's keys before RoPE and values, [n][n_kv_heads][d_head], in tests; or NULL. */
+    /* Lets a test change the keys before RoPE and the values of a layer; or NULL. */
     void (*nudge)(void *ctx, size_t layer, double *k_pre, double *v);
     void *ctx;
 } kvd_forward_ref_out;

@@ -31,7 +31,7 @@ typedef struct {
     double *e;
 } state;
 
-/* Reads a weight as float64 into *out, which the caller frees; NULL if the model lacks it. */
+/* Reads a weight as float64 into *out, which the caller frees; NULL if there is none. */
 static int load(const state *s, kvd_part part, bool bias, size_t layer, double **out, kvd_err *err)
 {
     kvd_weight w;
@@ -56,7 +56,7 @@ static int load(const state *s, kvd_part part, bool bias, size_t layer, double *
     return 0;
 }
 
-/* y [n][out] = x [n][in] W^T + b, with W [out][in] and b of `part`; y must not be x. */
+/* Computes y [n][out] = x [n][in] W^T + b with the weight `part`; y must not be x. */
 static int project(const state *s, kvd_part part, size_t layer, const double *x, size_t in,
                    size_t out, double *y, kvd_err *err)
 {
@@ -81,8 +81,7 @@ static double cap(double x, double softcap)
 }
 
 /*
- * y = x / sqrt(mean(x^2) + eps) * gain + bias, unless `rms` with mean subtracted; no weights: y =
- * x.
+ * Computes y = x / sqrt(mean(x^2) + eps) * gain + bias; unless `rms`, the mean is subtracted first.
  */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
@@ -118,7 +117,7 @@ static int model_norm(const state *s, kvd_part part, size_t layer, const double 
     return norm(s, part, layer, s->c->norm == KVD_NORM_RMS, x, s->n, s->d_model, y, err);
 }
 
-/* Returns the real index of the RoPE frequency with `turns` turns in the original context. */
+/* Returns the index, a real number, of the RoPE frequency that makes `turns` turns. */
 static double yarn_pair(const kvd_config *c, double dims, double turns)
 {
     return dims / 2 * log((double)c->rope_original_positions / (2 * M_PI * turns)) /
@@ -135,7 +134,7 @@ static double yarn(const kvd_config *c, double dims, double omega, size_t i)
     return omega * (slow / c->rope_factor + (1 - slow));
 }
 
-/* Returns RoPE's angle i per position in n tokens; `local`: base of sliding-window layers. */
+/* Returns the angle per position of RoPE frequency i in a sequence of n tokens. */
 static double turn(const kvd_config *c, bool local, size_t n, size_t i)
 {
     const double dims = c->rope_dims ? c->rope_dims : c->d_head;
@@ -149,9 +148,7 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
     if (c->rope_scaling == KVD_ROPE_LINEAR)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
-        /*
-         * Few turns in the original context: divided by rope_factor; many: unchanged; else blended.
-         */
+        /* Frequencies with few turns are divided by rope_factor, with many turns unchanged. */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
                       (c->rope_high_freq_factor - c->rope_low_freq_factor);
@@ -164,7 +161,10 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
     return omega;
 }
 
-/* Applies RoPE: paired dimensions as a complex number, times exp(j m omega_i) at position m. */
+/*
+ * Applies RoPE: at position m, pair i of dimensions, a complex number, is multiplied by exp(j m
+ * omega_i).
+ */
 static void rope(const state *s, size_t layer, double *x, size_t heads)
 {
     const size_t half = (s->c->rope_dims ? (size_t)s->c->rope_dims : s->d_head) / 2;
@@ -191,8 +191,8 @@ static void rope(const state *s, size_t layer, double *x, size_t heads)
 }
 
 /*
- * o_i = sum over t <= i (window: t > i - window) of softmax_t(s_it) v_t, s_it = q_i . k_t /
- * sqrt(d_head), softcap c tanh(s / c).
+ * Computes o_i = sum over t <= i of softmax_t(s_it) v_t, s_it = q_i . k_t / sqrt(d_head); with a
+ * window t > i - window, with a softcap c tanh(s / c).
  */
 static int attend(const state *s, size_t layer, kvd_err *err)
 {
@@ -241,14 +241,17 @@ static void hand_out(double *all, size_t layer, const double *one, size_t n)
         memcpy(all + layer * n, one, n * sizeof *one);
 }
 
-/* W_UK (latent to unrotated key) or, if `values`, W_UV of head h; rows are outputs. */
+/*
+ * Returns the matrix from the latent to the key (W_UK) or, if `values`, to the value (W_UV) of head
+ * h.
+ */
 static const double *expand(const state *s, const double *up, size_t h, bool values)
 {
     const size_t nope = (size_t)s->c->d_nope, wide = (size_t)s->c->d_value;
     return up + (h * (nope + wide) + (values ? nope : 0)) * (size_t)s->c->latent;
 }
 
-/* Queries of latent attention: rotated dimensions, then W_UK^T times the others. */
+/* Computes queries: the rotated dimensions, then W_UK^T times the other dimensions. */
 static int latent_queries(const state *s, size_t layer, const double *y, const double *up,
                           double *raw, double *low, kvd_err *err)
 {
@@ -271,7 +274,7 @@ static int latent_queries(const state *s, size_t layer, const double *y, const d
     return 0;
 }
 
-/* A key is rotated dimensions, then the latent; a value is zeros, then the latent. */
+/* Computes keys (rotated dimensions, then the latent) and values (zeros, then the latent). */
 static int latent_keys(const state *s, size_t layer, const double *y, double *raw, kvd_err *err)
 {
     const size_t rope = (size_t)s->c->rope_dims, latent = (size_t)s->c->latent;
@@ -307,7 +310,7 @@ static int latent_queries_keys_values(const state *s, size_t layer, const double
     return status;
 }
 
-/* Latent attention: s->sum [n][d_model] = sum over heads of W_O W_UV o. */
+/* Computes s->sum [n][d_model], the sum over heads of W_O W_UV o. */
 static int latent_output(const state *s, size_t layer, kvd_err *err)
 {
     const size_t wide = (size_t)s->c->d_value, latent = (size_t)s->c->latent;
@@ -332,7 +335,7 @@ static int latent_output(const state *s, size_t layer, kvd_err *err)
 static int queries_keys_values(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     const size_t width_q = s->heads * s->d_head, width_k = s->kv_heads * s->d_head, n = s->n;
-    /* Heads of Q or K under one norm. */
+    /* Number of heads of Q, or K, that one norm covers. */
     const size_t at_once_q = s->c->qk_norm_whole ? s->heads : 1,
                  at_once_k = s->c->qk_norm_whole ? s->kv_heads : 1;
     if (s->c->latent)
@@ -395,7 +398,7 @@ static int branch_norm(const state *s, kvd_part part, size_t layer, kvd_err *err
                : 0;
 }
 
-/* x += W_O o + b, in some models normed first. */
+/* Computes x += W_O o + b, in some models with a norm of W_O o + b. */
 static int add_attention(const state *s, size_t layer, kvd_err *err)
 {
     if ((s->c->latent ? latent_output(s, layer, err)
@@ -415,7 +418,7 @@ static double clamped(const kvd_config *c, double gate, double up)
     return g / (1 + exp(-c->expert_alpha * g)) * (u + 1);
 }
 
-/* s->sum [n][d_model] = gated feed-forward block of y, with kvd_parts `gate`, up, down in order. */
+/* Computes s->sum [n][d_model], the output of a feed-forward block with a gate. */
 static int gated(const state *s, size_t layer, kvd_part gate, const double *y, size_t width,
                  kvd_err *err)
 {
@@ -429,7 +432,9 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
     return project(s, down, layer, s->up, width, s->d_model, s->sum, err);
 }
 
-/* p [n][n_experts]: softmax over all or, with chosen_add_up, chosen experts; 0 if not chosen. */
+/*
+ * Computes the factors p [n][n_experts] on outputs of experts, 0 for experts that are not chosen.
+ */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {
     const size_t experts = (size_t)s->c->n_experts;
@@ -548,7 +553,7 @@ static int run_layer(const state *s, size_t layer, const kvd_forward_ref_out *ou
     return -1;
 }
 
-/* x = W_in e(id) + p(position + 2): embeddings e (Gemma: scaled), learned positions p. */
+/* Computes x = W_in e(id) + p(position + 2), with embeddings e and learned positions p. */
 static int embed(const state *s, const uint32_t *id, kvd_err *err)
 {
     double *table = NULL, *positions = NULL;

@@ -28,7 +28,7 @@ size_t kvd_latent_scratch(const kvd_config *c)
                      : 0;
 }
 
-/* Queries of every head: the dimensions to rotate, then the others times W_UK. */
+/* Computes queries: the dimensions that RoPE rotates, then the other dimensions times W_UK. */
 static void queries(const kvd_config *c, const kvd_layer_weights *w, const float *x, size_t rows,
                     float *scratch, float *q)
 {

@@ -9,7 +9,7 @@
 #include "model/pass/blocks.h"
 #include "model/pass/vector.h"
 
-/* y = x s g, gain g, s = (mean(x^2) + eps)^-1/2: dx += s (g dy - x s^2 mean(g dy x)). */
+/* RMS norm y = x s g, s = (mean(x^2) + eps)^-1/2: dx += s (g dy - x s^2 mean(g dy x)). */
 KVD_CLONES static void rms_row(const float *restrict x, const float *restrict gain, double eps,
                                size_t d, const float *restrict dy, float *restrict dx)
 {
@@ -34,7 +34,8 @@ void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, 
 }
 
 /*
- * y = z g + b, z = (x - mean(x)) s, s = 1 / std(x): dx += s (g dy - mean(g dy) - z mean(g dy z)).
+ * Layer norm y = z g + b, z = (x - mean(x)) s, s = 1 / std(x): dx += s (g dy - mean(g dy) - z
+ * mean(g dy z)).
  */
 KVD_CLONES static void layer_row(const float *restrict x, const float *restrict gain, double eps,
                                  size_t d, const float *restrict dy, float *restrict dx)
@@ -89,7 +90,7 @@ void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy)
     swiglu_back(gate, up, n, dy);
 }
 
-/* Gradient of kvd_swiglu_clamped, 0 where gate or up was clamped. */
+/* Gradient of kvd_swiglu_clamped, 0 where the forward pass clamped. */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
 {
@@ -110,7 +111,7 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
     swiglu_clamped_back(gate, up, n, alpha, limit, dy);
 }
 
-/* (x s(u))' = s + x s (1 - s) du/dx, sigmoid s, u = 1.59576912 (x + 0.044715 x^3). */
+/* Derivative of x s(u), u = 1.59576912 (x + 0.044715 x^3), sigmoid s: s + x s (1 - s) du/dx. */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)
 {
@@ -128,7 +129,7 @@ void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy)
     geglu_tanh_back(gate, up, n, dy);
 }
 
-/* (x Phi(x))' = Phi(x) + x phi(x), with the normal distribution Phi and density phi. */
+/* (x Phi(x))' = Phi(x) + x phi(x), for the normal distribution Phi and its density phi. */
 static void gelu_back(const float *x, size_t n, float *dy)
 {
     for (size_t i = 0; i < n; i++)
@@ -136,7 +137,7 @@ static void gelu_back(const float *x, size_t n, float *dy)
                  x[i] * 0.39894228F * expf(-0.5F * x[i] * x[i]);
 }
 
-/* (x s(u))' = s + x s (1 - s) du/dx, sigmoid s, u = 2 sqrt(2/pi) (x + a x^3). */
+/* Derivative of x s(u), u = 2 sqrt(2/pi) (x + a x^3), sigmoid s: s + x s (1 - s) du/dx. */
 KVD_CLONES static void gelu_tanh_back(const float *restrict x, size_t n, float *restrict dy)
 {
     const float twice = 1.59576912F, a = 0.044715F;
@@ -159,7 +160,7 @@ void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy)
             dy[i] *= !(x[i] > 0) ? 0 : a == KVD_RELU ? 1 : 2 * x[i];
 }
 
-/* dscore *= 1 - (s / softcap)^2, capped score s from product [keys] = q . k. */
+/* Multiplies the gradient of capped scores s by 1 - (s / softcap)^2; product [keys] is q . k. */
 static void softcap_row(const float *product, size_t keys, kvd_scores score, float *dscore)
 {
     for (size_t t = 0; t < keys; t++) {
@@ -168,7 +169,9 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
     }
 }
 
-/* dprob [keys]: from gradient dp of probabilities p to scale * p * (dp - c), c = o . d_o. */
+/*
+ * Turns the gradient dp of probabilities p into that of q . k: scale * p * (dp - c), c = o . d_o.
+ */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
 {
@@ -182,7 +185,7 @@ KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const
         dprob[t] = prob[t] * (dprob[t] - mean) * scale;
 }
 
-/* Gradients of one query head for `rows` queries: writes dq, adds to dk and dv. */
+/* Computes gradients of one query head for some queries: writes dq, adds to dk and dv. */
 static void block_back(const kvd_attend_back_in *in, size_t head, size_t first, size_t rows,
                        float *scratch)
 {
@@ -323,7 +326,7 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
 }
 
 /*
- * Gradient of the steps after attention, with layer input x and attention output o:
+ * Gradient of the steps after attention, for the layer's input x and the attention output o:
  *
  *   x1     = x + norm_o(W_O o)
  *   y      = norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH
@@ -374,7 +377,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     case KVD_ORDER_BRANCH:
         behind_branch_norms_back(c, w, x, o, rows, scratch, dx, d_o);
         break;
-    /* x1 = x + W_O o, output = x1 + ffn(norm(x1)), with attention output o. */
+    /* x1 = x + W_O o; output = x1 + ffn(norm(x1)), where o is the attention output. */
     case KVD_ORDER_BEFORE:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, second, x1, rows, y);
@@ -382,7 +385,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
         kvd_layer_normalise_back(c, x1, w->w[second], rows, dy, dx);
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         break;
-    /* output = x + W_O o + ffn(norm(x)), with attention output o. */
+    /* output = x + W_O o + ffn(norm(x)), where o is the attention output. */
     case KVD_ORDER_PARALLEL:
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         normalise(c, w, second, x, rows, y);
@@ -406,7 +409,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     }
 }
 
-/* Gradient of head norms (all heads: qk_norm_whole), whose input `raw` is recomputed from `in`. */
+/* Gradient of the norms of Q or K, whose input `raw` is recomputed from `in`. */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,
                                const float *dy, float *raw, float *d_raw)

@@ -1,6 +1,6 @@
 /*
- * Float32 gradients of one layer (layer.h) on a block of tokens, with the threads of layer.h. dy:
- * gradient of an output; dx: of an input.
+ * Gradients of one layer on a block of tokens, in float32. dy is the gradient of a function's
+ * output, dx of its input.
  */
 #ifndef KVD_MODEL_PASS_LAYER_BACK_H
 #define KVD_MODEL_PASS_LAYER_BACK_H
@@ -10,27 +10,30 @@
 #include "model/checkpoint/config.h"
 #include "model/pass/layer.h"
 
-/* Adds to dx [n][d] the gradient of a norm's input x from dy; dx must be neither x nor dy. */
+/* Adds the gradient of the input x [n][d] of a norm to dx, which must be neither x nor dy. */
 void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
                        const float *dy, float *dx);
 void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
                          const float *dy, float *dx);
 
-/* dx [n][in] = dy [n][out] W with W [out][in], added to dx if `add`. */
+/* Computes dx [n][in] = dy [n][out] W, added to dx if `add`. */
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add);
 
-/* Gated activation: dy [n] becomes the gradient of up, gate that of gate. */
+/*
+ * Gradient of an activation with a gate: dy [n] becomes the gradient of up, and gate [n] that of
+ * gate.
+ */
 void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy);
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,
                              float *dy);
 void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy);
 
-/* Gradient of KVD_GELU, KVD_GELU_TANH or KVD_RELU of x [n]: dy [n] becomes dx. */
+/* Gradient of an activation without a gate, with input x [n]: dy [n] becomes dx. */
 void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy);
 
 /*
- * Gradient of attention for one KV head and its `group` query heads, n tokens.
+ * Gradient of attention for one KV head and its `group` query heads, in a sequence of n tokens.
  *   q, o, d_o, dq   [n][group][d], stride ldq floats: queries, output, its gradient, dq (written)
  *   k, v, dk, dv    [n][d], stride ldk floats: keys, values, their gradients (written)
  *   window, score   as in kvd_attention_in, kvd_config_scores
@@ -54,8 +57,8 @@ void kvd_layer_normalise_back(const kvd_config *c, const float *x, const float *
                               const float *dy, float *dx);
 
 /*
- * Turns dx [rows][d_model] from the layer output's gradient into that of x, without Q, K and V;
- * d_o: gradient of o.
+ * Gradient of the steps after attention: on entry dx is the gradient of the layer's output, on
+ * return that of x, without the part through Q, K and V. d_o is the gradient of o.
  */
 void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            const float *o, size_t rows, float *scratch, float *dx, float *d_o);
@@ -71,7 +74,9 @@ typedef struct {
     float *in;
 } kvd_layer_back_qkv;
 
-/* Fills the outputs of *g, and adds Q, K, V's part of x's gradient to dx (or NULL). */
+/*
+ * Fills the outputs of *g, and adds the part of Q, K and V to dx, the gradient of x, if not NULL.
+ */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);
 

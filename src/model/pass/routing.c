@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* Computes one token's expert scores: softmax of router logits, or sigmoids if route_sigmoid. */
+/* Computes the scores of one token's experts: the softmax, or the sigmoids, of its logits. */
 static void scores(const kvd_config *c, const float *logit, double *score)
 {
     const size_t n = (size_t)c->n_experts;
@@ -28,7 +28,10 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/* A group's rank value (DeepSeek): its largest or, if `two`, two largest values. */
+/*
+ * Returns the value of a group of experts: its largest one or, if `two`, the sum of the two
+ * largest.
+ */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;

@@ -23,7 +23,10 @@
 #define KVD_ROUTE_ANYWHERE
 #endif
 
-/* Returns the expert after `last` (n: the first) by falling logit, never a NaN; n at the end. */
+/*
+ * Returns the expert that follows `last` by falling logit, or the first if `last` is n; n at the
+ * end.
+ */
 static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_t n, size_t last)
 {
     size_t best = n;
@@ -38,13 +41,13 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
 }
 
 /*
- * Chooses one token's experts in grouped models: `expert` best first, ties to the lower index, and
- * `factor`. bias [n_experts] may be NULL.
+ * Chooses one token's experts in models with groups of experts, best first, ties to the lower
+ * index. `factor` receives the factors on their outputs; `bias` may be NULL.
  */
 void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, size_t *expert,
                       float *factor);
 
-/* Reference of kvd_route_groups, for forward_ref.c: factors p [n_experts], 0 if not chosen. */
+/* Reference of kvd_route_groups: writes the factors p [n_experts], 0 for experts not chosen. */
 void kvd_route_groups_ref(const kvd_config *c, const double *logit, const double *bias, double *p);
 
 #endif

@@ -6,8 +6,8 @@
 #include <string.h>
 
 /*
- * Compiles a function for baseline, AVX2 and AVX-512; OpenMP parallel regions would be baseline
- * only.
+ * Compiles a function for the baseline, AVX2 and AVX-512. It must not contain an OpenMP parallel
+ * region, whose body would be compiled for the baseline only.
  */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))
@@ -15,22 +15,23 @@
 #define KVD_CLONES
 #endif
 
-/* Under a sanitizer, clang cannot vectorise `omp simd` loops and would warn. */
+/* Under a sanitizer, clang would warn that it cannot vectorise loops. */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
 /*
- * Returns e^x within 1.1 ulp on [-87.3, 88.37]; 0 below -87.7, infinity above 88.37, NaN for NaN.
+ * Returns e^x within 1.1 units in the last place on [-87.3, 88.37]; 0 below -87.7, infinity above
+ * 88.37.
  *
- * x = n ln 2 + r, |r| <= ln 2 / 2: Cephes polynomial e^r (expf, S. L. Moshier) times 2^n. The first
- * part of ln 2 has an exact product with n.
+ * x = n ln 2 + r with |r| <= ln 2 / 2; a polynomial gives e^r (Cephes expf, S. L. Moshier), the
+ * exponent bits give 2^n.
  */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
-    /* 1.5 * 2^23: after adding, the low bits hold the integer n of x = n ln 2 + r. */
+    /* Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits. */
     const float round_to_int = 12582912.0f;
-    /* Clamps to [-88, 89] by masks, which keep NaN; gcc does not vectorise `?:`. */
+    /* Bit masks keep NaN, and gcc does not vectorise `?:`. */
     const uint32_t low = (uint32_t) - (x < -88.0f), high = (uint32_t) - (x > 89.0f);
     const float limits[2] = {-88.0f, 89.0f};
     uint32_t bits, limit_bits[2];

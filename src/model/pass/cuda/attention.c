@@ -8,7 +8,7 @@
 
 static const char what[] = "attention";
 
-/* Returns scratch bytes per score: 4 for float32 and, in other passes, 2 for the probability. */
+/* Returns bytes of scratch per score: 4 for float32, and 2 for a bf16 probability. */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 4 : 6;
@@ -32,15 +32,15 @@ typedef struct {
     float *scores;
     char *prob;
     void **pointers;
-    /* 1 if rows of all heads are aligned to 16 bytes */
+    /* 1 if the rows of all heads are aligned to 16 bytes */
     int aligned;
 } call;
 
-/* Column-major batched product c (m x n) = op(a) (m x k) b (k x n). */
+/* Batched product in column-major order: c (m x n) = op(a) (m x k) b (k x n). */
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
-    /* Indices KVD_AT_... of the matrices of c = a b. */
+    /* The product is c = a b; a, b and c are indices KVD_AT_... . */
     int a, b, c;
     size_t lda, ldb, ldc;
     cudaDataType c_type;
@@ -73,8 +73,8 @@ static int multiply(const call *x, const product *p, const kvd_attention_units *
 }
 
 /*
- * n units (a query head of a sequence), column-major: scores^T [keys][rows] = K Q^T, out^T
- * [d][rows] = V^T P^T, probabilities P.
+ * Computes attention of a block of queries for n units, each a query head of a sequence. In
+ * column-major order: scores^T [keys][rows] = K Q^T, out^T [d][rows] = V^T P^T.
  */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_attention_units *units,
                         size_t n, kvd_err *err)
@@ -103,7 +103,7 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
                : 0;
 }
 
-/* Returns matrix addresses for one query block in adjacent sequences of `len` tokens from `at`. */
+/* Returns the addresses of the matrices for a block of queries in sequences of `len` tokens. */
 static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {
     const size_t e = x->bytes, head = x->d * e, n_heads = (size_t)x->in->share->n_heads;

@@ -1,4 +1,4 @@
-/* Attention hook on the GPU (CPU: model/pass/attention.h), which receives Q, K and V. */
+/* Attention hook on the GPU: interface by which the forward pass gives Q, K and V to attention. */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_H
 
@@ -10,8 +10,8 @@
 #include "model/checkpoint/cuda/weights.h"
 
 /*
- * Input of attention for this GPU's heads in one layer, overwritten by later work on `stream`.
- * Token strides: ld of q, k, v, ld_pre of q_pre, k_pre.
+ * Input of attention for one layer and the heads of this GPU. Later work on `stream` overwrites the
+ * arrays. Tokens are ld (q, k, v) or ld_pre (q_pre, k_pre) elements apart.
  */
 typedef struct {
     const kvd_config *config; /* whole model */
@@ -20,46 +20,48 @@ typedef struct {
     size_t n_sequences;
     /* Host array: first token of each sequence, then n_tokens. */
     const size_t *offset;
-    size_t first_sequence; /* corpus index of the batch's sequence 0 */
+    size_t first_sequence; /* index in the corpus of the batch's first sequence */
     /* Tokens of the batch, and of its longest sequence. */
     size_t n_tokens, longest;
-    /* Host arrays [n_sequences]: first position, complete length; or NULL. */
+    /* First position and complete length of each sequence (host arrays), or NULL. */
     const size_t *start, *whole;
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
-    /* After RoPE; with hook.wants_raw: projections without bias, norm and RoPE. */
+    /* Q, K and V after RoPE or, if wants_raw is set, without bias, norm and RoPE. */
     const void *q, *k, *v;
     size_t ld;
-    /* Q and K before RoPE; NULL unless wants_pre. Without RoPE: q and k. */
+    /* Q and K before RoPE, or NULL unless wants_pre is set. */
     const void *q_pre, *k_pre;
     size_t ld_pre;
-    /* Input of the QKV projections, [n_tokens][d_model]; NULL unless wants_input. */
+    /* Input of the QKV projections, [n_tokens][d_model], or NULL unless wants_input is set. */
     const void *input;
     size_t window; /* sliding window in tokens; 0: none */
-    /* Device array: sink logits of this GPU's query heads, or NULL. */
+    /* Attention sink logits of this GPU's query heads (device array), or NULL. */
     const float *sinks;
     cudaStream_t stream;
     const kvd_cublas *lib;
     cublasHandle_t blas;
 } kvd_gpu_attention_in;
 
-/* Attention hook on one GPU; hooks of several GPUs run at the same time in threads. */
+/* Attention hook on one GPU. On several GPUs, each hook runs in its own thread. */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
     /*
-     * Queues attention on in->stream into out [n_tokens][n_heads of this GPU * d_head] of in->type.
+     * Queues attention on in->stream. `out` is [n_tokens][n_heads of this GPU * d_head] of
+     * in->type.
      */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
     int wants_input;
-    /* `run` wants the bare QKV projection, and adds bias, norms and RoPE. */
+    /* True if `run` adds bias, norms and RoPE itself. */
     int wants_raw;
 };
 
 /*
- * Exact attention on one device and stream, which waits only for copies of changed lengths.
+ * Exact attention on one device and stream.
  *
- * Kernels require bf16, d_head a multiple of 16 up to 256, at most KVD_HEADS_MAX heads, no softcap,
- * and contiguous Q, K, V of a token; otherwise cuBLAS and a float32 softmax.
+ * The attention kernels require bf16, d_head a multiple of 16 up to 256, at most KVD_HEADS_MAX
+ * heads, no softcap, and contiguous Q, K, V of a token. Otherwise cuBLAS computes products and a
+ * kernel the softmax in float32.
  */
 typedef struct kvd_gpu_dense kvd_gpu_dense;
 kvd_gpu_dense *kvd_gpu_dense_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype type,
@@ -72,17 +74,20 @@ kvd_gpu_attention *kvd_gpu_dense_hook(kvd_gpu_dense *d);
 const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d);
 
 /*
- * cuBLAS attention: q, out [n_tokens][n_heads][d_head], k, v [n_tokens][n_kv_heads][d_head]; *in
- * gives lengths and settings only. Pad short heads with zeros.
+ * Attention by cuBLAS products: q and out are [n_tokens][n_heads][d_head], k and v
+ * [n_tokens][n_kv_heads][d_head]. Heads with fewer dimensions must be padded with zeros.
  *
- * kvd_gpu_attend_scratch: bytes for max_len >= in->longest, about 256 MiB or one query's scores.
+ * kvd_gpu_attend_scratch returns bytes of scratch, about 256 MiB or the scores of one query.
  */
 size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads);
 int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q, size_t ldq,
                    const void *k, size_t ldk, const void *v, size_t ldv, void *out, size_t ldo,
                    void *scratch, kvd_err *err);
 
-/* Observing hook: calls `record` with Q, K and V, the hook `inner`, then `output` (or NULL). */
+/*
+ * Hook that observes another one: calls `record` with Q, K and V, then the hook `inner`, then
+ * `output`.
+ */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_gpu_attention *inner;
@@ -92,9 +97,7 @@ typedef struct {
 } kvd_gpu_capture;
 void kvd_gpu_capture_init(kvd_gpu_capture *t, kvd_gpu_attention *inner);
 
-/*
- * Gradient of exact attention (CPU: kvd_attend_back), with float32 sums of bf16 or float32 inputs.
- */
+/* Gradient of exact attention (kvd_attend_back on the CPU), with float32 sums. */
 
 /* Input and output of kvd_gpu_attend_back; rows are tokens, and heads are contiguous. */
 typedef struct {
@@ -108,7 +111,7 @@ typedef struct {
     size_t ld;
     /* Gradient of the attention output, [n][n_heads * d_head] of `type`. */
     const void *d_o;
-    /* dq is overwritten; dk and dv are added to. Token stride ld_d. */
+    /* Gradients; dq is overwritten, dk and dv are added to. */
     float *dq, *dk, *dv;
     size_t ld_d;
     cudaStream_t stream;
@@ -116,7 +119,7 @@ typedef struct {
     cublasHandle_t blas;
 } kvd_gpu_attention_back_in;
 
-/* Scratch bytes for max_len tokens: about 256 MiB, or one query of one head if larger. */
+/* Returns bytes of scratch: about 256 MiB, or what one query of one head needs. */
 size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_heads);
 
 int kvd_gpu_attend_back(const kvd_gpu_attention_back_in *in, void *scratch, kvd_err *err);

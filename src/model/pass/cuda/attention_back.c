@@ -9,7 +9,7 @@
 
 static const char what[] = "gradient of attention";
 
-/* 8 bytes for float32 score and gradient, in bf16 passes 4 for copies. */
+/* Returns bytes of scratch per score: 8 for float32 score and gradient, and 4 for bf16 copies. */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 8 : 12;
@@ -26,21 +26,18 @@ typedef struct {
     cudaDataType type;
     size_t d, bytes, group;
     size_t n_scores;
-    /*
-     * [0] scores, probabilities, [1] their gradients, float32; [2] probabilities, [3] score
-     * gradients, pass's type.
-     */
+    /* [0] scores, [1] gradients of probabilities, [2] probabilities, [3] gradients of scores. */
     char *score[4];
     void **pointers;
-    /* 1 if rows of all heads are aligned to 16 bytes */
+    /* 1 if the rows of all heads are aligned to 16 bytes */
     int aligned;
 } call;
 
-/* Column-major batched product c (m x n) = op(a) op(b), added to c if `add`. */
+/* Batched product in column-major order, c (m x n) = op(a) op(b), added to c if `add`. */
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
-    /* Indices KVD_BACK_... of the matrices of c = a b. */
+    /* The product is c = a b; a, b and c are indices KVD_BACK_... . */
     int a, b, c;
     size_t lda, ldb, ldc;
     int add;
@@ -73,8 +70,8 @@ static int multiply(const call *x, const product *p, const kvd_back_units *units
 }
 
 /*
- * Gradients for n units, each a KV head with one query head. S: scores, P: probabilities, O:
- * output; column-major:
+ * Computes the gradients of a block of queries for n units, each a KV head with one of its query
+ * heads. S: scores, P: probabilities, O: output. In column-major order:
  *   S^T [keys][rows] = K Q^T     dP^T [keys][rows] = V dO^T
  *   dQ^T [d][rows] = K^T dS^T    dK^T [d][keys] += Q^T dS    dV^T [d][keys] += dO^T P
  */
@@ -112,8 +109,8 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
 }
 
 /*
- * Returns matrix addresses for one query block from batch token `at`; `member`: query head of a KV
- * head.
+ * Returns the addresses of the matrices for a block of queries; `member` chooses one of the query
+ * heads that share a KV head.
  */
 static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                                size_t member)

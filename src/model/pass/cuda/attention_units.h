@@ -1,6 +1,4 @@
-/*
- * Addresses of heads for batched cuBLAS products. Functions launch a kernel and return its error.
- */
+/* Addresses of the matrices of heads, for batched products of cuBLAS. */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 
@@ -17,15 +15,15 @@ extern "C" {
 #define KVD_ANYWHERE
 #endif
 
-/* Matrices of attention of one head of one sequence. */
+/* Matrices that attention reads and writes for one head of one sequence. */
 enum { KVD_AT_K, KVD_AT_Q, KVD_AT_SCORES, KVD_AT_V, KVD_AT_PROB, KVD_AT_OUT, KVD_AT_MATRICES };
 
 /*
- * Addresses of matrices KVD_AT_K .. KVD_AT_OUT for sequences of equal length; offsets in bytes.
- * Unit u: query head u % n_heads of sequence u / n_heads.
+ * Addresses of matrices in a batch of sequences of equal length; offsets are in bytes. Unit u is
+ * query head u % n_heads of sequence u / n_heads.
  *
- * Matrix m of head h, sequence s: base[m] + s * sequence[m] + h * head[m], h counting KV heads for
- * K and V. Scores and probabilities: base[m] + (u - first) * head[m].
+ * Matrix m of head h of sequence s is at base[m] + s * sequence[m] + h * head[m]; for K and V, h
+ * counts KV heads. Scores and probabilities are at base[m] + (u - first) * head[m].
  */
 typedef struct {
     char *base[KVD_AT_MATRICES];
@@ -45,7 +43,7 @@ static inline KVD_ANYWHERE char *kvd_attention_matrix(const kvd_attention_units 
 cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void **at,
                                    cudaStream_t stream);
 
-/* Matrices of attention's gradient for one query head of one sequence. */
+/* Matrices of the gradient of attention for one head of one sequence. */
 enum {
     KVD_BACK_Q,
     KVD_BACK_K,
@@ -61,15 +59,13 @@ enum {
     KVD_BACK_MATRICES
 };
 
-/* Matrix of KV head h of sequence s: base + s * sequence + h * head, in bytes. */
+/* Matrix of every KV head h and sequence s, at base + s * sequence + h * head (bytes). */
 typedef struct {
     char *base;
     size_t sequence, head;
 } kvd_back_place;
 
-/*
- * Unit u: KV head u % n_heads (KV heads) of sequence u / n_heads; scratch begins with unit `first`.
- */
+/* Unit u is KV head u % n_heads of sequence u / n_heads, with one of its query heads. */
 typedef struct {
     kvd_back_place at[KVD_BACK_MATRICES];
     size_t first, n_heads;

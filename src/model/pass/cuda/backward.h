@@ -1,8 +1,8 @@
 /*
- * Backward pass on one GPU (CPU: model/pass/backward.h), with equal losses, gradients and draws.
+ * The backward pass on one GPU (model/pass/backward.h on the CPU).
  *
- * KVD_F32 without TF32; KVD_BF16: products from bf16 with float32 sums; all else float32. Keeps
- * layer inputs, 4 (n_layers + 1) max_tokens d_model bytes, and recomputes all else.
+ * With KVD_BF16, inputs of products are rounded to bf16; all else is float32. The input of each
+ * layer is kept, 4 (n_layers + 1) max_tokens d_model bytes; all other activations are recomputed.
  */
 #ifndef KVD_MODEL_PASS_CUDA_BACKWARD_H
 #define KVD_MODEL_PASS_CUDA_BACKWARD_H
@@ -16,8 +16,7 @@
 #include "model/pass/batch.h"
 
 /*
- * Device gradients of one layer of one batch; row i is token i. Later work on `stream` overwrites
- * the arrays.
+ * Gradients of one layer of one batch on the device. Later work on `stream` overwrites the arrays.
  */
 typedef struct {
     const kvd_config *config;
@@ -28,26 +27,26 @@ typedef struct {
     size_t first_sequence, n_tokens;
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
     /*
-     * Q after RoPE (stride ld), attention output [n_tokens][n_heads * d_head], QKV input
-     * [n_tokens][d_model].
+     * Queries after RoPE (tokens ld elements apart), attention outputs, and inputs of the QKV
+     * projections.
      */
     const void *q, *o, *in;
     size_t ld;
-    /* Gradients of Q, K after RoPE and V (stride ld_d), and of attention output. */
+    /* Gradients of Q and K after RoPE, of V, and of the attention output. */
     const float *dq, *dk, *dv, *d_o;
     size_t ld_d;
-    /* Gradients of Q and K before RoPE, token stride ld_pre; without RoPE: dq and dk. */
+    /* Gradients of Q and K before RoPE; equal to dq and dk without RoPE. */
     const float *dq_pre, *dk_pre;
     size_t ld_pre;
-    /* Gradient of K before its norm, token stride ld_d; without norm: dk_pre. */
+    /* Gradient of K before its norm; equal to dk_pre without a norm. */
     const float *dk_raw;
     cudaStream_t stream;
 } kvd_gpu_gradients;
 
 typedef struct {
-    /* Queues work on a layer's gradients, last layer first; an error ends the run. */
+    /* Queues work on the gradients of a layer, beginning with the last layer. */
     int (*take)(void *ctx, const kvd_gpu_gradients *g, kvd_err *err);
-    /* Called before every layer of both passes; an error ends the run. Or NULL. */
+    /* May end the run by an error before every layer; or NULL. */
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
 } kvd_gpu_gradient_sink;
@@ -55,17 +54,17 @@ typedef struct {
 typedef struct kvd_gpu_backward kvd_gpu_backward;
 
 /*
- * Device `gpu` is then current; the checkpoint may be closed. On failure returns NULL and fills
+ * Opens a backward pass on device `gpu`, which is then current. On failure returns NULL and fills
  * *err.
  */
 kvd_gpu_backward *kvd_gpu_backward_new(const kvd_checkpoint *c, kvd_dtype type, int gpu,
                                        size_t max_tokens, size_t max_len, kvd_err *err);
 void kvd_gpu_backward_free(kvd_gpu_backward *w);
 
-/* Draws targets with the random numbers of kvd_backward_draw; rounding may change some. */
+/* Makes later runs draw targets with the random numbers of kvd_backward_draw. */
 void kvd_gpu_backward_draw(kvd_gpu_backward *w, uint64_t seed);
 
-/* kvd_backward_run on the device. Fails for non-finite gradients, after `take` received them. */
+/* Computes loss and gradients as kvd_backward_run does, and waits for the device. */
 int kvd_gpu_backward_run(kvd_gpu_backward *w, const kvd_batch *b, int first_layer,
                          const kvd_gpu_gradient_sink *sink, double *loss, size_t *n_predicted,
                          kvd_err *err);

@@ -1,8 +1,9 @@
 /*
- * Embedding, and norms with additions and checks before; one block per token, bound by memory.
+ * Embedding, and norms with the additions and checks that precede them. One block handles one
+ * token; bound by memory.
  *
- * Squares of four elements are added in float32, these sums in float64 (CPU: all float64;
- * difference 1e-7).
+ * Squares of four elements are added in float32, these sums in float64. The CPU adds all in
+ * float64; the difference is 1e-7.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -61,7 +62,7 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
     return (double)v[0] * (double)v[0];
 }
 
-/* Loads v [N] from x, after adding a.add to x unless NULL. */
+/* Loads N elements of x, after a.add has been added to them. */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
                                      bool &wrong)
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
     }
 }
 
-/* Norm of any row length and alignment; threads write only what they read, so y may be x. */
+/* Norm of rows of any length; a thread writes only what it has read, so y may be x. */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
 {
@@ -203,7 +204,7 @@ __device__ __forceinline__ void prefetch_row(const float *row, size_t d)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(row + k));
 }
 
-/* Adds a normed branch to x, one block per token, in registers. */
+/* Adds the normed output of a block to x; one CUDA block per token. */
 __global__ void __launch_bounds__(THREADS_MAX)
     branch_kernel(const __grid_constant__ kvd_gpu_branch a)
 {
@@ -295,7 +296,7 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
 
 enum { ROUTE_WARPS = 8, ROUTE_THREADS = 32 * ROUTE_WARPS };
 
-/* Norms of all rows in every CTA's shared memory, times one row of the router per warp. */
+/* Computes norms of all rows, and their products with the router's matrix, one row per warp. */
 __global__ void __launch_bounds__(ROUTE_THREADS)
     norm_route_kernel(const __grid_constant__ kvd_gpu_norm_route a)
 {
@@ -314,7 +315,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     const float *const router = a.router + (expert < a.n_experts ? expert : 0) * a.d;
     for (int k = 32 * lane; k < d; k += 32 * 32)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(router + k));
-    /* Up to here only the router is read, which preceding kernels never write. */
+    /* Everything before this line reads only the router, which preceding kernels never write. */
     kvd_wait_preceding(NULL);
     double squares = 0;
     bool wrong = false;

@@ -1,10 +1,10 @@
 /*
- * Operations of the forward pass on the device, defined in model/pass/blocks.h; rows are tokens.
+ * Operations of the forward pass on the device (model/pass/blocks.h defines them); rows are tokens.
  * Residual stream, gains, biases and tables are float32; matrices and inputs of products have the
- * pass's type, KVD_F32 or KVD_BF16.
+ * type of the pass, KVD_F32 or KVD_BF16.
  *
- * Functions launch a kernel on the stream and return its error. Non-finite rows are recorded in
- * *bad with the number `stage` of the check.
+ * Functions launch a kernel on the stream and return its error. A row that is not finite is
+ * recorded in *bad with the number `stage` of the check.
  */
 #ifndef KVD_MODEL_PASS_CUDA_BLOCKS_H
 #define KVD_MODEL_PASS_CUDA_BLOCKS_H
@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* Smallest (stage << 40 | token row) of a non-finite value, or all ones if there is none. */
+/* Position of the first non-finite value, stage << 40 | token row; all ones if none. */
 typedef unsigned long long kvd_gpu_bad;
 static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 {
@@ -30,37 +30,39 @@ static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 }
 
 /*
- * x [n][width] = table rows of n ids, times `scale` unless 0, plus (OPT) row position[i] + 2 of
- * `positions`.
+ * Fills x [n][width] with rows of the embedding, times `scale` if not 0. Adds row position[i] + 2
+ * of `positions`, if not NULL (OPT).
  */
 cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const uint32_t *id,
                           const float *positions, const uint32_t *position, size_t n, size_t width,
                           float *x, cudaStream_t stream);
 
 /*
- * y [n][d] = norm of x, after adding add [d] (or NULL) to x; y may be x with KVD_F32. NULL gain: no
- * norm.
+ * Computes y [n][d] = norm of x, after adding `add` [d] to x if not NULL. If gain is NULL, y is x
+ * without a norm.
  */
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 /*
- * kvd_gpu_norm for rows first .. first + n - 1, counted from row 0; row i adds d values at add + i
- * * add_ld.
+ * kvd_gpu_norm for rows first .. first + n - 1; row i is increased by the d values at add + i *
+ * add_ld.
  */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                               size_t add_ld, const float *gain, const float *bias, double eps,
                               size_t first, size_t n, size_t d, void *y, unsigned stage,
                               kvd_gpu_bad *bad, cudaStream_t stream);
 
-/* Adds a block's output, after its RMS norm, to the residual stream, and norms the sum. */
+/*
+ * Adds the output of attention or feed-forward block, after its RMS norm, to the residual stream.
+ */
 typedef struct {
     size_t n, d;
     /* Residual stream [n][d], changed; all pointers are aligned to 16 bytes. */
     float *x;
     const float *branch;      /* output of the branch, [n][d] */
     const float *gain_branch; /* gain of the branch's norm, [d] */
-    const float *gain;        /* gain [d] of the norm of x; NULL: y is x */
+    const float *gain;        /* gain [d] of the norm of x; if NULL, y is x */
     double eps;
     void *y; /* bf16 [n][d] */
     unsigned stage;
@@ -70,17 +72,17 @@ typedef struct {
 bool kvd_gpu_branch_takes(size_t d);
 cudaError_t kvd_gpu_branch_add(const kvd_gpu_branch *a, cudaStream_t stream);
 
-/* RMS norms of up to 8 rows of the residual stream, times the router's matrix, in one launch. */
+/* RMS norms of up to 8 rows, times the matrix of the router, in one launch. */
 enum { KVD_ROUTE_ROWS = 8 };
 typedef struct {
     size_t n, d, n_experts; /* d is a multiple of 4 */
     const float *x;         /* residual stream [n][d] */
-    /* [d], or NULL: added to rows before the norm, not stored in x. */
+    /* Added to rows before the norm, [d], or NULL. */
     const float *add;
     const float *gain;
     double eps;
-    const float *router; /* [n_experts][d]; written by no kernel on the stream */
-    bool overlaps;       /* compute capability 9: overlaps the preceding kernel */
+    const float *router; /* [n_experts][d]; no kernel on the stream writes it */
+    bool overlaps;       /* true if the launch overlaps the preceding kernel */
     void *normed;        /* output, bf16 [n][d] */
     float *logit;        /* output: [n][n_experts] */
     unsigned stage;
@@ -90,7 +92,7 @@ typedef struct {
 bool kvd_gpu_norm_route_takes(size_t n, size_t d);
 cudaError_t kvd_gpu_norm_route_run(const kvd_gpu_norm_route *a, cudaStream_t stream);
 
-/* Adds bias, norms and RoPE to QKV rows: n_heads of Q, then n_kv_heads each of K and V. */
+/* Adds bias, norms and RoPE to the output of the QKV projection. */
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
@@ -99,22 +101,22 @@ typedef struct {
     /* Gains of the RMS norms of each head: [d_head], or NULL. */
     const float *gain_q, *gain_k;
     double eps;
-    /* Scratch 1 / rms [n][2] if a norm covers all heads (gains [heads * d_head]), or NULL. */
+    /* Scratch [n][2] if a norm covers all heads of Q or K, or NULL. */
     float *factor;
     const float *cosine, *sine; /* kvd_rope_tables [..][d_head / 2]; NULL without RoPE */
     const uint32_t *rope_row;   /* row of the RoPE tables of each token, [n] */
     kvd_rope_layout layout;
     int rope_dims; /* leading dimensions that RoPE rotates; 0: all */
     void *qkv;     /* in and out: [n][(n_heads + 2 n_kv_heads) * d_head] */
-    /* Output before RoPE, [n][(n_heads + n_kv_heads) * d_head], or NULL. */
+    /* Output: Q and K before RoPE, or NULL. */
     void *pre;
-    /* Receives %globaltimer in ns when preceding kernels end; may be NULL. */
+    /* Receives the GPU time in ns when preceding kernels have ended; may be NULL. */
     unsigned long long *began;
 } kvd_gpu_qkv;
 cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsigned stage, kvd_gpu_bad *bad,
                                cudaStream_t stream);
 
-/* Latent attention (model/pass/latent.h) of kvd_gpu_latent_rows. */
+/* Input and output of latent attention (model/pass/latent.h). */
 typedef struct {
     kvd_dtype type;
     int n_heads, d_head, rope_dims, d_nope;
@@ -125,12 +127,11 @@ typedef struct {
     const void *q_raw;
     void *qkv; /* queries, key and value: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
-/* Writes a->qkv without the dimensions of Q that are products with W_UK. */
+/* Writes queries, keys and values, but not the query dimensions that a product with W_UK gives. */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
 /*
- * y [n][ffn] = activation of `in` + bias (or NULL); `in` [n][2 ffn] (gate, up), without gate
- * [n][ffn].
+ * Computes y [n][ffn] = activation of `in` + bias; with a gate, `in` is [n][2 ffn], gate before up.
  */
 cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in, const float *bias,
                              size_t n, size_t ffn, void *y, cudaStream_t stream);
@@ -144,9 +145,8 @@ typedef struct {
 } kvd_gpu_scores;
 
 /*
- * Softmax of float32 products [units][rows][ld] into prob. Row i sees keys max(0, first + i -
- * window + 1) .. first + i (window 0: from 0); others become 0. With KVD_F32 prob may be
- * `products`.
+ * Softmax of products [units][rows][ld] into prob. Row i sees the keys max(0, first + i - window +
+ * 1) .. first + i, from 0 on if window is 0. With KVD_F32, prob may be `products`.
  */
 cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_t rows, size_t ld,
                             size_t first, size_t n_keys, size_t window,
@@ -161,21 +161,21 @@ cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stre
  *   in   logit   [n][n_experts]     overwritten if experts form groups
  *        bias    [n_experts]        added to the logits, or NULL
  *   out  expert  [n][n_chosen]      experts of each token, best first
- *        factor  [n][n_chosen]      factors on their outputs
+ *        factor  [n][n_chosen]      factors on the outputs of these experts
  *        count   [n_experts]        tokens of each expert
  *        row     [n * n_chosen]     tokens of expert 0 in ascending order, then of expert 1, ...
  *        weight  [n * n_chosen]     factor for each element of `row`
  */
 typedef struct {
     size_t n, n_experts, n_chosen;
-    int add_up; /* 1: divide a token's factors by their sum */
+    int add_up; /* 1 if a token's factors are divided by their sum */
     const float *bias;
-    /* Groups of experts (0: none), and groups chosen per token. */
+    /* Number of groups of experts (0: none), and number that a token chooses. */
     size_t groups, groups_chosen;
-    /* 1: scores are sigmoids of logits; 0: softmax. */
+    /* 1 if scores are sigmoids of the logits, 0 if their softmax. */
     int sigmoid;
     double scale; /* with groups: factor on all router weights */
-    /* With groups: bias [n_experts] for the choice only, or NULL. */
+    /* Bias [n_experts] for the choice of experts from groups, or NULL. */
     const float *bias_choice;
     float *logit, *factor, *weight;
     uint32_t *expert, *count, *row;
@@ -183,10 +183,10 @@ typedef struct {
 cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 
 /*
- * Routed experts without host synchronisation, as CUDA graphs require; bf16 inputs, float32 sums.
+ * Routed experts without synchronisation with the host, so that a CUDA graph can contain them.
  *
- * Groups of an expert have up to KVD_MANY_TOKENS tokens (compute capability 9, many tokens), else
- * KVD_FEW_TOKENS. (token, expert) pairs are numbered by group.
+ * The tokens of an expert are divided into groups of up to KVD_MANY_TOKENS or KVD_FEW_TOKENS
+ * tokens. (token, expert) pairs are numbered by group.
  */
 enum {
     KVD_FEW_TOKENS = 32,
@@ -194,19 +194,19 @@ enum {
     KVD_FEW_EXPERTS = 1024 /* most experts of a layer */
 };
 typedef struct {
-    /* (token, expert) pairs first .. first + n - 1 of one expert. */
+    /* Group of (token, expert) pairs first .. first + n - 1 of one expert. */
     uint32_t expert, first, n;
 } kvd_gpu_expert_group;
 typedef struct {
-    /* Routing without `count` and `weight`; row[i]: token of (token, expert) pair i. */
+    /* Routing, in which row[i] is the token of (token, expert) pair i. */
     kvd_gpu_routes routes;
     const kvd_gpu_expert *expert; /* device [n_experts] */
     int sms;                      /* multiprocessors of the device */
-    bool overlaps;                /* compute capability 9: overlaps the preceding kernel */
-    /* d_model, and hidden units per expert on this GPU: multiples of 8. */
+    bool overlaps;                /* true if launches overlap the preceding kernel */
+    /* Width of tokens, and hidden units per expert: multiples of 8. */
     size_t d, ffn;
-    float alpha, limit; /* of kvd_gpu_swiglu_clamped; limit 0: SwiGLU */
-    /* True on the first GPU: adds outputs and biases to y. False: overwrites y. */
+    float alpha, limit; /* as in kvd_gpu_swiglu_clamped; limit 0: SwiGLU */
+    /* True on the first GPU, which adds to y; other GPUs overwrite y. */
     bool first;
     const void *x;    /* input, bf16 [n][d] */
     const float *add; /* [d], or NULL: also added to every row of y */
@@ -215,46 +215,47 @@ typedef struct {
     kvd_gpu_expert_group *group;
     uint32_t *n_groups;
     uint32_t group_tokens; /* set by kvd_gpu_few_experts_add */
-    /* scratch: pair of a token and its j-th expert, [n][n_chosen] */
+    /* scratch: pair number of a token and its j-th expert */
     uint32_t *place;
     void *hidden; /* scratch: bf16 [n * n_chosen][ffn] */
     float *out;   /* scratch: experts' outputs, [n * n_chosen][d] */
 } kvd_gpu_few_experts;
 /* Returns the most groups into which n tokens can be divided by expert. */
 size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
-/* Adds the experts chosen by routes.logit to y. Equal batches give equal bits. */
+/* Chooses experts by routes.logit, and adds their weighted outputs to y. */
 cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream);
-/* Computes `hidden` and `out` for groups of up to KVD_MANY_TOKENS tokens. */
+/* Computes the products of groups of up to KVD_MANY_TOKENS tokens. */
 cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_groups,
                                   cudaStream_t stream);
 
-/* Copies rows row [n] of x to y [n][d]. */
+/* Copies the rows with indices row [n] of x to y [n][d]. */
 cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,
                            void *y, cudaStream_t stream);
 
 /*
- * Adds weight[i] * (y[i] + bias) to row row[i] (all different) of x; NULL: bias 0, row i, weight 1.
+ * Adds weight[i] * (y[i] + bias) to row row[i] of x; the indices must differ. `bias`, `row` and
+ * `weight` may be NULL.
  */
 cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
                             const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
 
-/* factor [n] = sigmoid(x [n][d] . w [d]), on the shared expert's output. */
+/* Computes factor [n] = sigmoid(x [n][d] . w [d]), for the shared expert. */
 cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, float *factor,
                          cudaStream_t stream);
 
 /*
- * y [n][ffn] = g sigmoid(alpha g) (1 + u), g <= limit, u in -limit .. limit: halves of in [n][2
- * ffn] + bias.
+ * kvd_swiglu_clamped of the halves of in [n][2 ffn], plus bias [2 ffn] if not NULL, into y
+ * [n][ffn].
  */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,
                                    cudaStream_t stream);
 
-/* Converts n elements to to_type (KVD_F32, KVD_F16, KVD_BF16), rounded to nearest. */
+/* Converts n elements between KVD_F32, KVD_F16 and KVD_BF16, rounded to nearest. */
 cudaError_t kvd_gpu_convert(kvd_dtype from_type, const void *from, kvd_dtype to_type, void *to,
                             size_t n, cudaStream_t stream);
 
-/* Records the first non-finite row of x [n][d] in *bad. */
+/* Records the first row of x [n][d] that is not finite in *bad. */
 cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage, kvd_gpu_bad *bad,
                           cudaStream_t stream);
 

@@ -1,7 +1,8 @@
 /*
- * Gradients of norms, activations and QKV steps, bound by memory.
+ * Gradients of norms, of activations, and of the steps between QKV projection and attention. Bound
+ * by memory.
  *
- * Norm: one block per row, float64 sums. Q, K, V: a warp per head and token.
+ * Norms: one block per row, with sums in float64. Q, K, V: one warp per head of a token.
  */
 #include "model/pass/cuda/blocks_back.h"
 
@@ -21,7 +22,7 @@ struct norm_args {
 };
 
 /*
- * Gradient dx of a norm's input x, output y, gain g; added to dx if a.add.
+ * Gradient dx of the input x of a norm, with output y and gain g.
  *
  * RMS norm: y = x s g, s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
  * Layer norm: y = z g + b, z = (x - mean(x)) s, s = 1 / std(x), dx = s (g dy - mean(g dy) - z
@@ -60,7 +61,7 @@ template <kvd_activation KIND> __device__ __forceinline__ float slope(float x)
 {
     if (KIND == KVD_GELU)
         return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
-    /* (x s(u))' = s + x s (1 - s) u', sigmoid s, u = 2 sqrt(2/pi) (x + a x^3). */
+    /* Derivative of x s(u), u = 2 sqrt(2/pi) (x + a x^3), sigmoid s: s + x s (1 - s) u'. */
     if (KIND == KVD_GELU_TANH) {
         const float twice = 1.59576912f, cube = 0.044715f;
         const float s = 1.0f / (1.0f + expf(-twice * (x + cube * x * x * x)));
@@ -142,7 +143,7 @@ cudaError_t choose_activation(kvd_activation kind, void *in, const float *bias, 
     }
 }
 
-/* Elements i and j of a head that RoPE pairs; the last of an odd d_head has no partner. */
+/* Elements i and j of a head that RoPE rotates together. */
 struct couple {
     int i, j;
     bool pair;
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(THREADS)
     const size_t unit = ((size_t)blockIdx.x * THREADS + threadIdx.x) / 32,
                  token = unit / (size_t)heads;
     if (token >= n)
-        return; /* the whole warp returns, so no lane misses a shuffle */
+        return; /* the whole warp returns, so that no lane misses a shuffle */
     const int head = (int)(unit % (size_t)heads);
     const size_t before = (size_t)head * (size_t)d, at = unit * (size_t)d;
     const float *const gain = head < a.n_heads ? a.gain_q : head < turned ? a.gain_k : NULL;

@@ -1,6 +1,6 @@
 /*
- * Float32 gradients of the functions of blocks.h (CPU: model/pass/layer_back.h). dy: gradient of an
- * output; dx: of an input.
+ * Gradients of the functions of blocks.h, in float32. dy is the gradient of a function's output, dx
+ * of its input.
  *
  * Functions launch a kernel on the stream and return its error.
  */
@@ -13,20 +13,20 @@
 extern "C" {
 #endif
 
-/* dx [n][d] = gradient of a norm of x [n][d] with gain [d], added to dx if `add`. */
+/* Computes dx [n][d], the gradient of a norm of x [n][d], added to dx if `add`. */
 cudaError_t kvd_gpu_norm_back(kvd_norm kind, const float *x, const float *gain, double eps,
                               size_t n, size_t d, const float *dy, float *dx, int add,
                               cudaStream_t stream);
 
-/* Overwrites `in` with its gradient of kvd_gpu_activate, in `type`, from dy [n][ffn]. */
+/* Overwrites `in`, the input of kvd_gpu_activate, with its gradient, from dy [n][ffn]. */
 cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in, const float *bias,
                                   size_t n, size_t ffn, const float *dy, cudaStream_t stream);
 
-/* Gradient of kvd_gpu_qkv_finish; rows are n_heads of Q, then n_kv_heads each of K and V. */
+/* Arrays of the gradient of kvd_gpu_qkv_finish. */
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
-    /* QKV projection without bias, n rows of `type`, read only with norms of Q and K. */
+    /* Output of the QKV projection without bias; read only with norms of Q and K. */
     const void *product;
     const float *bias;
     /* Gains of the norms of Q and K: [d_head], or NULL. */
@@ -35,9 +35,9 @@ typedef struct {
     const float *cosine, *sine; /* NULL without RoPE */
     const uint32_t *rope_row;
     kvd_rope_layout layout;
-    /* Input: gradients of Q, K after RoPE and V, [n][(n_heads + 2 n_kv_heads) * d_head]. */
+    /* Input: gradients of Q and K after RoPE, and of V. */
     const float *d;
-    /* Gradients of Q, K before RoPE, and of Q, K, V before norms. */
+    /* Output: gradients of Q and K before RoPE, and of Q, K and V before norms. */
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
 /* Computes the gradient of n rows; non-finite rows of a->d are recorded in *bad. */
@@ -45,17 +45,16 @@ cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned 
                              kvd_gpu_bad *bad, cudaStream_t stream);
 
 /*
- * Softmax gradient, row stride ld: d_scores = scale * prob * (d_prob - sum of prob * d_prob),
- * prob_out = prob, in `type`. KVD_F32: d_scores may be d_prob, no prob_out.
+ * Gradient of kvd_gpu_softmax: d_scores = scale * prob * (d_prob - sum of prob * d_prob), in
+ * `type`. prob_out receives prob in `type`.
  */
 cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float *d_prob,
                                  size_t n_rows, size_t ld, size_t n_keys, float scale,
                                  void *d_scores, void *prob_out, cudaStream_t stream);
 
 /*
- * loss = -log softmax(logits)[target] in nats, d_logits [n][vocab] in `type`. Unless u is NULL,
- * target becomes the first token whose cumulative probability exceeds u[i]. Target UINT32_MAX:
- * zero.
+ * Computes loss = -log softmax(logits)[target] in nats, and its gradient d_logits [n][vocab]. If u
+ * is not NULL, first draws target: the first token whose cumulative probability exceeds u[i].
  */
 cudaError_t kvd_gpu_cross_entropy(kvd_dtype type, const float *logits, size_t n, size_t vocab,
                                   uint32_t *target, const double *u, void *d_logits, double *loss,

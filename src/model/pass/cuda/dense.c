@@ -1,4 +1,4 @@
-/* Exact attention of the forward pass, by attention kernels or cuBLAS products. */
+/* Exact attention of the forward pass, by attention kernels or by cuBLAS products. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@ static const char what[] = "attention";
 struct kvd_gpu_dense {
     kvd_gpu_attention hook;
     size_t d, max_tokens, max_len;
-    /* NULL if the kernels do not support the model's heads. */
+    /* NULL if the attention kernels do not support the heads. */
     kvd_gpu_paged *paged;
     kvd_paged_layer layer;
     kvd_device_memory memory;

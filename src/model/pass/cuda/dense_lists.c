@@ -57,7 +57,7 @@ static size_t pages_of(size_t tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Writes sequence i, `len` tokens from batch token `at`; advances *next_page. */
+/* Writes the entry of sequence i, which has `len` tokens from token `at` of the batch on. */
 static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *next_page)
 {
     if (i % l->run_sequences == 0) {

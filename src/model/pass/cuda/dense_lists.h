@@ -1,4 +1,4 @@
-/* Lengths and positions of sequences for the attention kernels, copied when they change. */
+/* Lengths and positions of the sequences of a batch, for the attention kernels. */
 #ifndef KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 #define KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 
@@ -8,17 +8,17 @@
 
 #include "common/err.h"
 
-/* One entry per sequence that is not empty. */
+/* Arrays with an entry for each sequence that is not empty. */
 typedef struct {
-    /* First token, relative to the first token of the launch. */
+    /* First token of the sequence, relative to the launch. */
     int32_t *start;
     int32_t *len;
     /* First row in the blocked layout of Q and O (kernels/layout.h). */
     int32_t *q_start;
-    int32_t *first_page; /* first of consecutive pages of K and V */
+    int32_t *first_page; /* first page of K and V; the other pages follow */
 } kvd_dense_columns;
 
-/* Consecutive sequences of one launch of the attention kernel. */
+/* Consecutive sequences that one launch processes. */
 typedef struct {
     /* First index in kvd_dense_columns, and number of sequences. */
     size_t first, n;
@@ -26,7 +26,7 @@ typedef struct {
     size_t row, n_tokens;
     size_t n_q8; /* rows of Q in the blocked layout, with padding */
     size_t max_pages;
-    /* 1 if blocked O has no padding rows between sequences. */
+    /* 1 if O has no padding rows between sequences. */
     int no_gaps;
 } kvd_dense_run;
 
@@ -36,7 +36,7 @@ typedef struct {
     kvd_dense_run *run;
     size_t n_runs;
     size_t max_sequences, run_sequences, n_sequences;
-    /* Offsets of the latest upload, [n_sequences + 1]. */
+    /* Copy of `offset` of the latest upload, [n_sequences + 1]. */
     size_t *offset;
     int described;
     void *pinned, *array;
@@ -45,34 +45,32 @@ typedef struct {
 
 size_t kvd_dense_lists_bytes(size_t max_sequences);
 
-/*
- * max_sequences nonempty sequences, run_sequences per launch. Call kvd_dense_lists_release even on
- * failure.
- */
+/* Allocates arrays for max_sequences sequences. Call kvd_dense_lists_release even on failure. */
 int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_sequences,
                          kvd_err *err);
 void kvd_dense_lists_release(kvd_dense_lists *l);
 
 /*
- * Queues the copy of sequences (tokens offset[s] .. offset[s + 1] - 1); *changed is 0 if unchanged.
+ * Queues the copy of sequences, tokens offset[s] .. offset[s + 1] - 1; *changed is 0 if there is
+ * nothing new.
  *
- * Kernels that read the arrays must run on one stream: only the previous copy is waited for.
+ * All kernels that read the arrays must run on one stream.
  */
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);
 
-/* Kernels that fill page tables and remove padding; functions return the launch's error. */
+/* Kernels that fill page tables and remove padding. The functions return the launch's error. */
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Fills table [n][max_pages] with first_page[b] + j. */
+/* Fills table [n][max_pages]: entry j of sequence b is first_page[b] + j. */
 cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t max_pages,
                                  int32_t *table, cudaStream_t stream);
 
 /*
- * Copies token rows to `to` [n_tokens][bytes]: sequence b from row q_start[b] to start[b], which
- * ascends from 0. Rows and arrays: multiples of 16 bytes.
+ * Copies the rows of tokens, of `bytes` bytes each, from row q_start[b] to row start[b] for
+ * sequence b. Rows and addresses are multiples of 16 bytes.
  */
 cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,
                                 int32_t n, size_t n_tokens, size_t bytes, void *to,

@@ -1,4 +1,4 @@
-/* Activations and conversions, bound by memory (bf16 GELU by erff). */
+/* Activations and conversions. Bound by memory, except GELU on bf16. */
 #include "model/pass/cuda/blocks.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ namespace
 
 enum { THREADS = 256, ROWS_MAX = 65535 /* largest grid dimension */ };
 
-/* Returns the activation of x; NaN stays NaN. */
+/* Returns the activation function of x; NaN stays NaN. */
 template <kvd_activation KIND> __device__ __forceinline__ float activation(float x)
 {
     if (KIND == KVD_GELU)

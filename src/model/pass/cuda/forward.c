@@ -13,9 +13,9 @@ struct kvd_gpu_forward {
     kvd_gpu_forward_spec spec;
     kvd_gpu_worker *worker; /* [n_gpus] */
     kvd_gpu_sum *sum;
-    /* Pinned token ids, positions and RoPE rows, max_tokens each. */
+    /* Token ids, positions and RoPE rows in pinned memory, max_tokens each. */
     uint32_t *rows;
-    /* Pinned [n_gpus]: first non-finite token row of each GPU */
+    /* first non-finite token row on each GPU, pinned, [n_gpus] */
     kvd_gpu_bad *bad;
     char engine[512];
 };
@@ -73,7 +73,7 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     const size_t n = (size_t)s->n_gpus;
     if (!(f->worker = calloc(n, sizeof *f->worker)))
         return kvd_no_memory(err, "the forward pass", n * sizeof *f->worker);
-    /* Opened last, the first GPU is the current device afterwards. */
+    /* The first GPU is opened last, so that it is then the current device. */
     for (int g = s->n_gpus - 1; g >= 0; g--) {
         kvd_gpu_share share;
         if (kvd_gpu_share_of(&f->config, KVD_GPU_PASS, g, s->n_gpus, &share, err) ||
@@ -202,7 +202,7 @@ static void note_failure(const job *j, int gpu)
         kvd_gpu_sum_fail(j->f->sum, gpu);
 }
 
-/* Runs the forward pass on one GPU, which has finished on return, even after a failure. */
+/* Runs the forward pass on one GPU. On return the GPU has finished, even after a failure. */
 static int work(job *j, int gpu, kvd_err *err)
 {
     kvd_gpu_worker *w = &j->f->worker[gpu];

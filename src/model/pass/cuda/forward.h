@@ -1,6 +1,6 @@
 /*
- * Forward pass on GPUs (CPU: model/pass/forward.h) by cuBLAS: KVD_F32 without TF32, KVD_BF16 with
- * float32 sums.
+ * The forward pass on one or several GPUs. KVD_F32 computes without TF32, KVD_BF16 with float32
+ * sums.
  *
  * Equal batches on equal GPUs give equal bits; other batches differ by rounding.
  */
@@ -19,22 +19,22 @@ typedef struct {
     /* First CUDA device number, and number of devices. */
     int first_gpu, n_gpus;
     size_t max_tokens, max_len;
-    /* Borrowed weights of `type` on the device, one GPU only; NULL: own weights. */
+    /* Borrowed weights on the device (one GPU only); NULL: own weights. */
     const kvd_gpu_weights *weights;
-    /* Most bytes per GPU; 0: free memory. Experts that do not fit are streamed. */
+    /* Most bytes to use on a GPU; 0: all that are free. */
     size_t memory;
-    /* Most decode steps of a serving batch, else 0; their experts never wait for the device. */
+    /* Most decode steps of a batch in the serving engine, else 0. */
     size_t steps;
-    /* True: experts that do not fit are an error. */
+    /* True if experts that do not fit are an error, false if they are streamed. */
     bool resident;
 } kvd_gpu_forward_spec;
 
-/* Bytes per GPU, with streaming buffers if s->memory cannot hold all experts. */
+/* Returns the bytes that a forward pass takes on each GPU. */
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s);
 
 /*
- * The checkpoint must stay open. Device first_gpu is then current. On failure returns NULL and
- * fills *err.
+ * Loads all weights, unless s->weights is set. The checkpoint must stay open. On failure returns
+ * NULL and fills *err.
  */
 kvd_gpu_forward *kvd_gpu_forward_new(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                                      kvd_err *err);
@@ -45,16 +45,17 @@ cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
 /* Returns the hook for exact attention on GPU `gpu`, owned by the forward pass. */
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /*
- * "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a kernel[, experts streamed]"
+ * Returns "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a kernel", for
+ * example.
  */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 
 /*
- * model/pass/forward.h on GPUs, with one hook per GPU (NULL: exact attention) and float32 arrays on
- * the first.
+ * GPU versions of the functions of model/pass/forward.h, with one hook per GPU (NULL: exact
+ * attention). Arrays are float32 on the first GPU.
  *
- * All but kvd_gpu_forward_logits wait for the device. After an error on several GPUs, only free the
- * pass.
+ * All but kvd_gpu_forward_logits wait for the device. After an error on several GPUs, the pass can
+ * only be freed.
  */
 int kvd_gpu_forward_run(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                         int last_layer, float *hidden, kvd_err *err);
@@ -62,19 +63,16 @@ int kvd_gpu_forward_residual(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_att
                              int layer, float *residual, kvd_err *err);
 int kvd_gpu_forward_run_from(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                              int first_layer, const float *residual, float *hidden, kvd_err *err);
-/* Queues logits; the caller checks that they are finite (evaluate/cuda/quality.h). */
+/* Queues the computation of logits; the caller must check that they are finite. */
 int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, float *logits,
                            kvd_err *err);
 
-/*
- * Timed phases. KVD_GPU_SUM, over GPUs, follows KVD_GPU_O (not KVD_ORDER_PARALLEL) and
- * KVD_GPU_DOWN.
- */
+/* Phases of a forward pass that can be timed; KVD_GPU_SUM is the sum over GPUs. */
 typedef enum {
     KVD_GPU_EMBED,
     KVD_GPU_NORM,
     KVD_GPU_QKV,
-    KVD_GPU_ROPE, /* with bias and norms of Q and K */
+    KVD_GPU_ROPE, /* includes the bias and norms of Q and K */
     KVD_GPU_ATTENTION,
     KVD_GPU_O,
     KVD_GPU_GATE_UP,
@@ -86,7 +84,7 @@ typedef enum {
 } kvd_gpu_phase;
 const char *kvd_gpu_phase_name(kvd_gpu_phase p);
 
-/* Called when a phase is queued; kvd_gpu_forward_watch sets or (NULL) removes it. */
+/* Callback when the work of a phase is queued, set by kvd_gpu_forward_watch. */
 typedef void (*kvd_gpu_queued)(void *ctx, kvd_gpu_phase p, cudaStream_t stream);
 void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx);
 

@@ -5,7 +5,7 @@
 #include "model/pass/attention.h"
 #include "model/pass/cuda/attention.h"
 
-/* Only the first member, a device hook, is for callers. */
+/* Callers use only the first member, the hook on the device. */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_attention *inner;
@@ -18,8 +18,8 @@ typedef struct {
 } kvd_host_hook;
 
 /*
- * Makes the zeroed *h a hook that calls the borrowed CPU hook `inner`, for all heads, rounding to
- * `pass`. Call kvd_host_hook_release even on failure.
+ * Makes the zeroed *h a hook that calls the CPU hook `inner`, which is borrowed. Call
+ * kvd_host_hook_release even on failure.
  */
 int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_share *share,
                        kvd_dtype pass, size_t max_tokens, kvd_attention *inner, kvd_err *err);

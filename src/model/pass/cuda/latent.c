@@ -1,4 +1,4 @@
-/* Latent attention on the device (model/pass/latent.h); bf16 queries are rounded around W_UK. */
+/* Latent attention on the device (model/pass/latent.h). */
 #include "model/pass/latent.h"
 
 #include "model/pass/cuda/layer.h"
@@ -19,7 +19,7 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
                                   .narrow = (heads * query_width(c) + rank) * bytes};
 }
 
-/* Column-major product of every head, c [m][n] = op(a) [m][k] b [k][n]; strides in elements. */
+/* Product of every head in column-major order, c [m][n] = op(a) [m][k] b [k][n]. */
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
@@ -35,7 +35,7 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/* One cuBLAS call if all addresses are multiples of 16 bytes, else one per head. */
+/* Uses one cuBLAS call if addresses are multiples of 16 bytes, else one per head. */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -80,7 +80,7 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
                : 0;
 }
 
-/* Multiplies each query head's unrotated dimensions by W_UK, into its last `latent` dimensions. */
+/* Multiplies the unrotated dimensions of each query head by W_UK. */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_config *const c = &w->config;

@@ -3,8 +3,8 @@
 #include <stdio.h>
 
 /*
- * Stages number the checks for non-finite values: 0 embedding, per layer QKV and output, final
- * norm.
+ * Returns the number of the check of a layer's Q, K and V. Check 0 is of the embedding, the last of
+ * the final norm.
  */
 static unsigned stage_qkv(int layer)
 {
@@ -58,7 +58,7 @@ int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, 
                : kvd_gpu_launched(w, cudaSuccess, p, err);
 }
 
-/* Token rows of half 0 or 1 of a batch, or of the whole batch (-1). */
+/* Rows of one half (0 or 1) of a batch, or of the whole batch (-1). */
 typedef struct {
     size_t first, n;
     int half;
@@ -70,8 +70,8 @@ static rows all_rows(size_t n)
 }
 
 /*
- * Splits n rows into halves if faster, so that sums over GPUs overlap products. Two H200, Llama 3.1
- * 8B: 1024 rows 13 % slower, 2048 rows 5 % faster.
+ * Splits a batch into halves if sums over GPUs can then run during products. Two H200, Llama 3.1
+ * 8B: 1024 rows become 13 % slower, 2048 rows 5 % faster.
  */
 static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 {
@@ -87,7 +87,7 @@ static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
     return 2;
 }
 
-/* Makes w->stream wait for the sum over GPUs of `half`, or of both halves (-1). */
+/* Makes w->stream wait for the sum over GPUs of one half, or of both (-1). */
 static int join(kvd_gpu_worker *w, int half, kvd_err *err)
 {
     const unsigned which = w->under_way & (half < 0 ? 3U : 1U << half);
@@ -138,7 +138,7 @@ static void *row_at(const void *array, size_t first, size_t width, kvd_dtype typ
     return (char *)array + first * width * kvd_dtype_bytes(type);
 }
 
-/* `to` [n][out] = `from` [n][in] W^T for some token rows, added to `to` if `add`. */
+/* Computes `to` [n][out] = `from` [n][in] W^T for some rows, added to `to` if `add`. */
 static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
                    size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
 {
@@ -148,8 +148,8 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
 }
 
 /*
- * `from` times this GPU's part of O or down. The first GPU adds to w->x; others overwrite or, if
- * `earlier`, add. The sum over GPUs is the residual.
+ * Multiplies `from` by this GPU's part of an output matrix. The first GPU adds to w->x, others
+ * overwrite w->x; the sum over GPUs is the residual stream.
  */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
@@ -158,7 +158,7 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
                    earlier || w->weights.share.index == 0, p, err);
 }
 
-/* Adds w->pending, if set, to the residual stream, and writes its norm (or a copy) to y. */
+/* Adds w->pending, if set, to the residual stream, and writes the norm of the sum to y. */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
 {
@@ -168,7 +168,7 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const cudaError_t e = kvd_gpu_norm_rows(
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    /* w->pending is still needed for the second half. */
+    /* The second half still needs w->pending. */
     if (r.half != 0)
         w->pending = NULL;
     return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);
@@ -180,7 +180,7 @@ static int layer_norm(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, rows
     return norm(w, l->norm[which], l->norm_bias[which], r, y, type, err);
 }
 
-/* Embeds into w->wide as float32, converts to w->narrow, and projects to the residual stream. */
+/* Computes embeddings in w->wide, and projects them to the residual stream. */
 static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     const size_t d = (size_t)w->config.d_model, narrow = (size_t)kvd_config_d_embed(&w->config);
@@ -230,7 +230,7 @@ static int rotates(const kvd_gpu_worker *w)
     return w->config.positions == KVD_POSITIONS_ROPE;
 }
 
-/* Writes w->normed, attention's input, and w->second, a separately normed feed-forward input. */
+/* Writes the inputs of attention and, if it has its own norm, of the feed-forward block. */
 static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -271,7 +271,7 @@ int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_g
                             KVD_GPU_ROPE, err);
 }
 
-/* Computes Q, K and V in w->qkv; with hook->wants_raw without bias, norms and RoPE. */
+/* Computes Q, K and V of a layer in w->qkv. */
 static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
                                const kvd_gpu_attention *hook, kvd_err *err)
 {
@@ -323,7 +323,7 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_ATTENTION, err);
 }
 
-/* Checks attention output for non-finite values, if the pass ends there. */
+/* Checks the attention output for values that are not finite. */
 static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     const size_t width = (size_t)w->weights.share.n_heads * (size_t)w->config.d_head;
@@ -354,7 +354,7 @@ static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in
                : 0;
 }
 
-/* Adds the feed-forward block and queues the sum over GPUs, without the bias of down. */
+/* Adds the output of the feed-forward block without bias, and queues the sum over GPUs. */
 static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                         int earlier, kvd_err *err)
 {
@@ -375,7 +375,7 @@ static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r
                          err);
 }
 
-/* Steps after attention with KVD_ORDER_PARALLEL, with one sum over GPUs for both blocks. */
+/* Computes the steps after attention with KVD_ORDER_PARALLEL, with one sum over GPUs. */
 static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -389,7 +389,7 @@ static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
     return 0;
 }
 
-/* Steps after attention (KVD_ORDER_BEFORE); sums of one half overlap products of the other. */
+/* Computes the steps after attention with KVD_ORDER_BEFORE, maybe in two halves. */
 static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     rows r[2];
@@ -420,7 +420,7 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
     return layer_norm(w, l, 1, r, w->x, KVD_F32, err);
 }
 
-/* w->branch = norm(w->narrow [n][in] W^T + bias), W = `matrix`, pending for the next norm(). */
+/* Computes w->branch = norm(w->narrow W^T + bias), which the next norm() adds to the residual. */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
                       kvd_err *err)
@@ -497,7 +497,7 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
         return -1;
     if (layer < w->config.n_layers - 1)
         return 0;
-    /* Adds w->pending, if a block's output, to the residual stream. */
+    /* w->pending may still hold the output of a block. */
     return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                    kvd_gpu_join_sums(w, err)
                ? -1

@@ -16,7 +16,7 @@ static cudaDataType cuda_type(kvd_dtype type)
     return type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/* `to` [n][out] = `from` [n][in] W^T, added if `add`; `from` and W have the pass's type. */
+/* Computes `to` [n][out] = `from` [n][in] W^T, added to `to` if `add`. */
 static int forward_product(const kvd_gpu_backward *w, const void *from, const void *matrix,
                            size_t n, size_t in, size_t out, void *to, kvd_dtype to_type, int add,
                            kvd_err *err)
@@ -55,7 +55,7 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
                : w->narrowed;
 }
 
-/* Adds `bias` (or NULL) to x, and writes its norm or copy to y (or NULL). */
+/* Adds `bias` to x, and writes the norm of x, or a copy if there is no gain, to y. */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
 {
@@ -88,7 +88,7 @@ static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void
                            w->w.weights.type, 0, err);
 }
 
-/* Gradient d_in of the feed-forward input from dy, added if `add`; w->w.wide holds gate and up. */
+/* Computes d_in, the gradient of the feed-forward block's input, from dy, that of its output. */
 static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                              const float *dy, float *d_in, int add, kvd_err *err)
 {
@@ -118,7 +118,7 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
-/* Gradient of x1 = x + W_O o, output = x1 + ffn(norm(x1)), attention output o. */
+/* Gradient of x1 = x + W_O o; output = x1 + ffn(norm(x1)), where o is the attention output. */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return add_attention(w, l, n, err) ||
@@ -131,7 +131,7 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
                : 0;
 }
 
-/* Gradient of output = x + W_O o + ffn(norm(x)), attention output o. */
+/* Gradient of output = x + W_O o + ffn(norm(x)), where o is the attention output. */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
 {
@@ -144,7 +144,7 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
                : 0;
 }
 
-/* Gradient of y = norm(x + W_O o), output = norm'(y + ffn(y)), attention output o. */
+/* Gradient of y = norm(x + W_O o); output = norm'(y + ffn(y)), where o is the attention output. */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;

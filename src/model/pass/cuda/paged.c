@@ -1,4 +1,7 @@
-/* Attention by bf16 kernels with K and V in pages; runs of padded sequences, one launch each. */
+/*
+ * Attention by bf16 kernels that read K and V in pages. Sequences are processed in runs, with one
+ * launch each.
+ */
 #include "model/pass/cuda/paged.h"
 
 #include <limits.h>
@@ -18,12 +21,12 @@ struct kvd_gpu_paged {
     size_t d, q_bytes;
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
-    /* Unused Q of a layer's second kvd_append; NULL until needed. */
+    /* Q of a second launch of kvd_append, which nothing reads, or NULL. */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    /* Run for which `table`, `tile` and `args` are filled, or NULL. */
+    /* Run for which `table`, `tile` and `args` were filled, or NULL. */
     const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };
@@ -56,7 +59,7 @@ static size_t ceil_div(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns buffer sizes; with a `map` of full heads they suffice for all heads. */
+/* Returns the sizes of buffers for heads of any number of kept dimensions. */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
     const size_t pages = max_tokens / KVD_PAGE_TOKENS;
@@ -159,7 +162,7 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
            (const uint16_t *)in->k + k == in->v && (uintptr_t)in->q % 16 == 0;
 }
 
-/* Fills page table and tiles of run *r, or, if filled, resets the tile counter. */
+/* Fills the page table and the list of tiles of run *r, if not filled already. */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)
 {
@@ -192,7 +195,7 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
     return 0;
 }
 
-/* Stores Q, K and V; a_q != a_k needs a second kvd_append, which overwrites K. */
+/* Stores Q, K and V. If Q and K have different matrices, kvd_append is launched twice. */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)
 {

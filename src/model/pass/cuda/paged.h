@@ -1,9 +1,8 @@
 /*
- * Attention of a layer by the bf16 kernels of kernels/cuda, with kept dimensions per KV head; Q in
- * blocks, K and V in pages (kernels/layout.h).
+ * Attention of a layer by the bf16 kernels of kernels/cuda, where KV heads may keep different
+ * numbers of dimensions. Q is stored in blocks, K and V in pages (kernels/layout.h).
  *
- * A kvd_gpu_paged object is for one device and stream, and waits only for copies of changed
- * lengths.
+ * A kvd_gpu_paged object must be used on one device and one stream.
  */
 #ifndef KVD_MODEL_PASS_CUDA_PAGED_H
 #define KVD_MODEL_PASS_CUDA_PAGED_H
@@ -12,8 +11,8 @@
 #include "model/pass/cuda/attention.h"
 
 /*
- * Projections a_q, a_k [d_head][d_qk[g]], a_v [d_head][d_v[g]] of KV head g, bf16 on the device,
- * aligned to 16 bytes; NULL keeps leading dimensions. a_q != a_k needs a second launch.
+ * Projection matrices of one layer for each KV head g: a_q and a_k [d_head][d_qk[g]], a_v
+ * [d_head][d_v[g]], bf16 on the device. NULL keeps the leading dimensions.
  */
 typedef struct {
     kvd_attn_map map;
@@ -21,8 +20,8 @@ typedef struct {
 } kvd_paged_layer;
 
 /*
- * Describes this GPU's heads; d_qk, d_v: kept dimensions (NULL: d_head). Returns -1 without a
- * message if unsupported.
+ * Describes the heads of this GPU in *map; d_qk and d_v are kept dimensions. Returns -1 if the
+ * kernels do not support the heads.
  */
 int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int *d_qk,
                       const int *d_v, kvd_attn_map *map);
@@ -35,12 +34,9 @@ size_t kvd_gpu_paged_bytes(const kvd_config *c, const kvd_gpu_share *share, size
                            size_t max_len);
 const char *kvd_gpu_paged_engine(const kvd_gpu_paged *p);
 
-/* Returns 1 if Q, K and V of a token are contiguous, as kvd_append requires. */
+/* Returns 1 if Q, K and V of a token follow one another, as kvd_append requires. */
 int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in);
-/*
- * Writes bf16 attention to the device array out [n_tokens][layer->map.o_pitch], aligned to 16
- * bytes.
- */
+/* Computes attention into the bf16 device array out [n_tokens][layer->map.o_pitch]. */
 int kvd_gpu_paged_run(kvd_gpu_paged *p, const kvd_paged_layer *layer,
                       const kvd_gpu_attention_in *in, void *out, kvd_err *err);
 

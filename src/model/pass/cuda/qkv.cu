@@ -1,8 +1,8 @@
 /*
- * Bias, head norms, copy before RoPE, RoPE and check in one float32 kernel.
+ * Bias, norm of heads, RoPE and check of Q, K and V in one kernel, in float32.
  *
- * A team of lanes processes a head: each lane has 16 bytes of both halves, hence whole RoPE pairs.
- * finish_any handles other head sizes.
+ * A team of lanes processes one head; each lane has 16 bytes of both halves, so that RoPE needs no
+ * exchange. finish_any handles heads of other sizes.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -12,11 +12,11 @@
 namespace
 {
 
-/* Most tokens for which a token's heads are divided among blocks. */
+/* Number of tokens up to which several blocks divide the heads of a token. */
 enum { THREADS = 128, FEW = 32 };
 
 struct geometry {
-    /* Offsets of the token in the arrays qkv (`row`) and pre (`token`). */
+    /* Offsets of the token's first element in the arrays qkv and pre. */
     size_t row, token;
     int heads;
 };
@@ -86,7 +86,10 @@ __global__ void __launch_bounds__(THREADS)
     const bool mine = lane * N < half && token < n;
     const int at[2] = {lane * N, half + lane * N};
 
-    /* KVD_ROPE_HALF: angle i rotates (x[i], y[i]), else adjacent elements of x, then of y. */
+    /*
+     * With KVD_ROPE_HALF, angle i rotates (x[i], y[i]); otherwise adjacent elements of x, then of
+     * y.
+     */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
     if (a.cosine && mine) {
@@ -178,7 +181,7 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
     return a.bias ? x[0] + a.bias[before + (size_t)i] : x[0];
 }
 
-/* 1 / rms over all heads of a token: block (t, 0) for Q, block (t, 1) for K. */
+/* Computes 1 / rms over all heads of a token, of Q in block (t, 0), of K in block (t, 1). */
 template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
 {
     __shared__ double part[32];
@@ -195,7 +198,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
         a.factor[2 * token + blockIdx.y] = (float)(1.0 / sqrt(sum / (double)width + a.eps));
 }
 
-/* Norm and RoPE in place for any d_head; all lanes read the head before any writes. */
+/* Applies norm and RoPE in place; all lanes read a head before any lane writes. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     finish_any(const kvd_gpu_qkv a, size_t n, unsigned stage, kvd_gpu_bad *bad)
@@ -225,7 +228,7 @@ __global__ void __launch_bounds__(THREADS)
         __syncwarp();
     }
     bool wrong = false;
-    /* Two dimensions per step, adjacent if unrotated; the last of an odd d_head is alone. */
+    /* Each step handles two dimensions; the last one of an odd d_head is alone. */
     for (int p = lane; p < half + d % 2; p += 32) {
         const bool pair = p < pairs, turns = pair && a.cosine && head < turned;
         const int i = pair && a.layout == KVD_ROPE_HALF ? p : 2 * p;
@@ -288,7 +291,7 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
                             THREADS, 0, stream, a, n, stage, bad);
 }
 
-/* Writes K, V and the rotated dimensions of Q, one token per block. */
+/* Writes K, V and the rotated dimensions of Q of one token per block. */
 template <class T> __global__ void __launch_bounds__(THREADS) latent_kernel(const kvd_gpu_latents a)
 {
     __shared__ double part[32];

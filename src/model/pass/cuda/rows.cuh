@@ -1,4 +1,4 @@
-/* Kernel helpers: float32, float16 and bf16 elements as float32, and sums over threads. */
+/* Helpers of kernels: float16, bf16 and float32 elements as float32, and sums over threads. */
 #ifndef KVD_MODEL_PASS_CUDA_ROWS_CUH
 #define KVD_MODEL_PASS_CUDA_ROWS_CUH
 
@@ -47,7 +47,7 @@ struct bf16 {
     }
 };
 
-/* N neighbouring elements, aligned to their size, at most 16 bytes. */
+/* N neighbouring elements, loaded and stored together. */
 template <class T, int N>
 struct alignas(N * sizeof(typename T::raw) < 16 ? N * sizeof(typename T::raw) : 16) pack {
     typename T::raw v[N];
@@ -98,7 +98,7 @@ __device__ __forceinline__ float gelu_tanh(float x)
     return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
 }
 
-/* Records a non-finite token row; *bad keeps the smallest encoding (kvd_gpu_bad). */
+/* Records a token row that is not finite; *bad keeps the smallest. */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);
@@ -112,7 +112,9 @@ template <class V> __device__ __forceinline__ V warp_sum(V x)
     return x;
 }
 
-/* Returns the sum of x over the block, equal in every thread; part [32] is shared memory. */
+/*
+ * Returns the sum of x over a block, with equal bits in every thread; part [32] is shared memory.
+ */
 template <class V> __device__ __forceinline__ V block_sum(V x, V *part)
 {
     const int warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;

@@ -1,9 +1,8 @@
 /*
- * Gradients of the softmaxes of attention scores and of logits, bound by memory, or by exponentials
- * when drawing.
+ * Gradients of the softmax of attention scores, and of the softmax of logits.
  *
- * A warp handles a query, a block beyond WARP_KEYS keys; a block handles a row of logits, with
- * SEGMENTS partial sums.
+ * A warp, or beyond WARP_KEYS keys a block, handles the row of one query. A block handles a row of
+ * logits.
  */
 #include "model/pass/cuda/blocks_back.h"
 
@@ -72,7 +71,7 @@ __device__ __forceinline__ float block_max(float x, float *part)
     return x;
 }
 
-/* First token whose cumulative sum of exp(logit - top) exceeds `goal`; sums[s]: segment s. */
+/* Returns the first token at which the cumulative sum of exp(logit - top) exceeds `goal`. */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)
 {

@@ -1,6 +1,6 @@
 #include "model/pass/cuda/score_blocks.h"
 
-/* Queries per block (more: masked products; fewer: small matrices), and sequences with scratch. */
+/* Queries in a block, and sequences for which scratch is allocated. */
 enum { ROWS = 256, SEQUENCES = 16 };
 #define SCRATCH ((size_t)256 << 20)
 
@@ -27,7 +27,7 @@ bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t 
     b->first += b->rows;
     if (b->first >= len)
         return false;
-    /* b->from is a multiple of 8, for cuBLAS's alignment. */
+    /* A multiple of 8, because cuBLAS is faster with aligned matrices. */
     b->from = window && b->first + 1 > window ? (b->first + 1 - window) / 8 * 8 : 0;
     b->rows = smaller(len - b->first, ROWS);
     while (b->rows > 1 && b->rows * round_up(b->first + b->rows - b->from, 8) > room)

@@ -1,8 +1,8 @@
 /*
- * Softmax of scores with causal mask, sliding window, softcap and sinks, bound by memory.
+ * Softmax of attention scores with causal mask, sliding window, softcap and sinks. Bound by memory.
  *
- * A warp handles a row, a block beyond WARP_KEYS keys. Up to BLOCK_KEYS keys stay in registers;
- * longer rows are read twice. Threads write the scores they read, so prob may be the scores.
+ * A warp, or beyond WARP_KEYS keys a block, handles the row of one query. A thread writes the
+ * scores that it has read, so prob may be the array of scores.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -17,7 +17,7 @@ enum {
     TEAM = 256,
     WARP_KEYS = 1024,
     BLOCK_KEYS = 8192,
-    /* Groups of scores in flight per thread in long rows. */
+    /* Groups of scores that a thread loads at a time. */
     CHUNK = 4
 };
 
@@ -25,16 +25,16 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /* n_rows: queries of all units (heads of sequences); rows: of one unit. */
+    /* n_rows is the number of queries of all units, `rows` that of one unit. */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
-    /* CAPPED scores are softcap * tanh(inner * product), inner = scale / softcap. */
+    /* A capped score is softcap * tanh(inner * product), inner = scale / softcap. */
     float softcap, inner;
     const float *sinks;
     uint32_t first_head, n_heads;
 };
 
-/* A row of scores; its query sees keys from .. to - 1. */
+/* A row of scores, and the keys from .. to - 1 that its query sees. */
 struct row_place {
     size_t at;
     uint32_t from, to;
@@ -67,7 +67,7 @@ __device__ __forceinline__ bool seen(const row_place &r, uint32_t j)
     return j >= r.from && j < r.to;
 }
 
-/* Loads N scores with softcap; unseen keys get arbitrary scores. */
+/* Loads N scores and applies the softcap; keys that the query does not see get any score. */
 template <bool CAPPED, int N>
 __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place &r, uint32_t j,
                                           float (&x)[N])
@@ -104,7 +104,7 @@ __device__ __forceinline__ void put(const softmax_args &a, const row_place &r, u
     if (!inside<N>(r, j))
 #pragma unroll
         for (int i = 0; i < N; i++)
-            /* Unseen keys get 0 even if p is NaN. */
+            /* Keys that the query does not see get probability 0. */
             p[i] = seen(r, j + i) ? p[i] : 0.0f;
     if (j + N <= a.n_keys) {
         store<T, N>(a.prob, r.at + j, p);
@@ -142,7 +142,7 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
     return THREADS == 32 ? warp_sum(x) : block_sum(x, part);
 }
 
-/* A row of up to 4 * PIECES * THREADS scores in registers of a warp (THREADS 32) or block. */
+/* Softmax of a row of up to 4 * PIECES * THREADS scores in the registers of a warp or block. */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
 {
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     }
 }
 
-/* Merges two parts of a row: `top` is the maximum, `sum` the exponentials relative to it. */
+/* Merges the maxima and the sums of exponentials of two parts of a row. */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)
 {

@@ -22,7 +22,7 @@ struct kvd_gpu_sum {
     const kvd_nccl *lib;
     int n;
     member *gpu;
-    atomic_int failed; /* 1 + first failed GPU; 0: none */
+    atomic_int failed; /* 1 + index of the first GPU that failed; 0: none */
     char engine[32];
 };
 
@@ -46,8 +46,8 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
     /*
-     * NVLS: multicast groups are scarce. RUNTIME_CONNECT: connect now. GRAPH_MIXING_SUPPORT: graphs
-     * never run with other sums.
+     * Multicast is off because hosts have few multicast groups. All connections are made now.
+     * Graphs never run at the same time as other sums.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -95,8 +95,8 @@ static int lives(int device)
 }
 
 /*
- * Aborts a communicator, unless its CUDA context is lost (endless). The last abort needs all graphs
- * destroyed.
+ * Aborts the communicator of one GPU. If its CUDA context is lost, the abort would wait for ever,
+ * so it is left out.
  */
 static void end(const kvd_gpu_sum *s, member *m)
 {
@@ -161,7 +161,7 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
                : 0;
 }
 
-/* Sends and receives pieces in one NCCL group; single calls could deadlock. */
+/* All sends and receives are in one NCCL group, because single calls could deadlock. */
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
 {
@@ -177,10 +177,10 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
     return check(s, r == ncclSuccess ? ended : r, err);
 }
 
-/* Polls the stream, yielding the CPU for one or two decode steps, then sleeping between polls. */
+/* Polls the stream, at first without sleeping, for about two decode steps. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    /* Polls before the first sleep, about a microsecond each. */
+    /* Polls before the first sleep; each takes about a microsecond. */
     enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;

@@ -1,8 +1,8 @@
 /*
- * Sums of float32 arrays over GPUs of one process, and exchanges, by NCCL. One host thread per GPU
- * queues equal calls in equal order.
+ * Sums of float32 arrays over GPUs, and exchanges of memory, by NCCL. Each GPU's host thread must
+ * queue the same calls in the same order.
  *
- * After kvd_gpu_sum_fail on one GPU, kvd_gpu_sum_wait and later calls fail on every GPU.
+ * After an error on one GPU, kvd_gpu_sum_wait and all later calls fail on every GPU.
  */
 #ifndef KVD_MODEL_PASS_CUDA_SUM_H
 #define KVD_MODEL_PASS_CUDA_SUM_H
@@ -14,7 +14,9 @@
 
 typedef struct kvd_gpu_sum kvd_gpu_sum;
 
-/* GPUs first_gpu .. first_gpu + n - 1. On failure returns NULL and fills *err. */
+/*
+ * Prepares sums over GPUs first_gpu .. first_gpu + n - 1. On failure returns NULL and fills *err.
+ */
 kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err);
 void kvd_gpu_sum_free(kvd_gpu_sum *s);
 /* Returns a text such as "NCCL 2.28.7". */
@@ -27,22 +29,24 @@ int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t 
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                        kvd_err *err);
 
-/* A block to or from a GPU, matched by list order. All GPUs must queue the exchange. */
+/*
+ * A block of memory to send to, or to receive from, another GPU. All GPUs must queue the exchange.
+ */
 typedef struct {
-    /* receiving or sending GPU */
+    /* GPU that receives or sends the block */
     int gpu;
     void *at;
-    /* Equal on the sending and the receiving GPU. */
+    /* Bytes of the block, equal on both GPUs. */
     size_t bytes;
 } kvd_gpu_piece;
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err);
 
-/* Waits for the work on `stream`; an error in it counts as a failure of GPU `index`. */
+/* Waits for the work on `stream`; an error in this work is a failure of GPU `index`. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
-/* destroy(ctx) destroys CUDA graphs with sums, even running ones, after an error or on free. */
+/* Registers a callback that destroys CUDA graphs with sums after an error. */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
-/* Records GPU `index` as failed; kvd_gpu_sum_failed returns the first, or -1. */
+/* Records that GPU `index` failed; kvd_gpu_sum_failed returns the first GPU that failed, or -1. */
 void kvd_gpu_sum_fail(kvd_gpu_sum *s, int index);
 int kvd_gpu_sum_failed(const kvd_gpu_sum *s);
 

@@ -3,7 +3,7 @@
 
 #include "model/pass/cuda/layer.h"
 
-/* Workspace of cuBLAS, twice its default. */
+/* Bytes of cuBLAS's workspace, twice the default. */
 enum { WORKSPACE = 64 * 1024 * 1024 };
 
 typedef struct {
@@ -36,14 +36,14 @@ static bool on_hopper(void)
            major == 9;
 }
 
-/* True if own kernels compute experts of large batches, false if few experts keep cuBLAS busy. */
+/* Returns true if kvdim's own kernels compute the experts of large batches, instead of cuBLAS. */
 static bool takes_many(const kvd_config *c)
 {
     enum { EXPERTS = 64 };
     return c->n_experts >= EXPERTS && on_hopper();
 }
 
-/* Beyond 32 tokens per expert cuBLAS is faster, unless takes_many. */
+/* For more than 32 tokens per expert cuBLAS is faster, unless takes_many returns true. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {
@@ -224,7 +224,7 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
                : 0;
 }
 
-/* Creates w->sums with priority, since other GPUs wait for its sums. */
+/* Creates the second stream, with priority because other GPUs wait for its sums. */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
     int least = 0, most = 0;
@@ -241,7 +241,7 @@ static int open_sums(kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/* Sets *streamed if experts do not fit into device memory; fails if the rest does not. */
+/* Sets *streamed if experts do not fit into device memory; fails if other weights do not. */
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,
                          bool *streamed, kvd_err *err)
