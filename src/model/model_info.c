@@ -12,7 +12,7 @@ static void set_text(char *to, size_t size, const char *from)
     snprintf(to, size, "%s", from ? from : "");
 }
 
-/* Returns the last part of `path`, *n bytes, without trailing slashes. */
+/* Returns the last part of `path`; *n is its length. */
 static const char *last_part(const char *path, size_t *n)
 {
     size_t end = strlen(path);

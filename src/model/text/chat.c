@@ -10,11 +10,11 @@
 #include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
 
-/* System message of Llama 3.1, with its template's default date. */
+/* System message of Llama 3.1, with the default date of its chat template. */
 #define LLAMA_31_SYSTEM                                                                            \
     "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"        \
     "Today Date: 26 Jul 2024\n\n<|eot_id|>"
-/* System message of gpt-oss, dated with the model's release. */
+/* System message of gpt-oss, with the release date of the model. */
 #define GPT_OSS_SYSTEM                                                                             \
     "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"       \
     "Knowledge cutoff: 2024-06\nCurrent date: 2025-08-05\n\nReasoning: medium\n\n"                 \
@@ -243,7 +243,7 @@ const kvd_chat *kvd_chat_form(int word)
     return word > KVD_CHAT_AUTO && word < N_FORMS + 2 ? &forms[word - 2] : NULL;
 }
 
-/* Normalises a template: line feed escapes, single quotes, and 'a' + 'b' as 'ab'. */
+/* Brings a chat template into a form in which equal templates compare equal. */
 static void normalise(char *s)
 {
     static const char joint[] = "' + '";
@@ -368,7 +368,7 @@ static json_t *load(const char *path, kvd_err *err)
     kvd_filemap map;
     if (kvd_filemap_load(&map, path, err))
         return NULL;
-    /* model_max_length is often 10^30, so integers are read as reals. */
+    /* Integers are read as real numbers, because model_max_length is often 10^30. */
     json_t *const root =
         json_loadb(map.bytes, map.len, JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &where);
     kvd_filemap_release(&map);
@@ -419,7 +419,7 @@ const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err)
     return form;
 }
 
-/* Returns true for white space that Python's str.strip removes, as templates do. */
+/* Returns true if s begins with white space that Python's str.strip removes. */
 static bool is_space(const char *s)
 {
     unsigned width;

@@ -1,9 +1,9 @@
 /*
- * Chat formats of one user and one assistant, without tools. Jinja templates are recognised by
- * parts of their text (tests/oracle/make_chat.py checks with jinja2).
+ * Chat formats: the text around the messages of one user and one assistant. Jinja templates are not
+ * run, but recognised by parts of their text (tests/oracle/make_chat.py).
  *
- * A conversation: `bos`, `start`, per turn `user`, message, `header`, answer, with `end` between
- * turns.
+ * A conversation is `bos`, `start`, then for each turn `user`, the message, `header` and the
+ * answer, with `end` between turns.
  */
 #ifndef KVD_MODEL_TEXT_CHAT_H
 #define KVD_MODEL_TEXT_CHAT_H
@@ -20,16 +20,16 @@ typedef struct {
     const char *bos;   /* beginning-of-text token, or "" */
     const char *start; /* default system message, or "" */
     const char *user;
-    /* Text from a user's message to the assistant's answer. */
+    /* Text between a user's message and the answer. */
     const char *header;
     const char *end;
-    /* Token that ends an answer; a continued conversation has `end` instead. */
+    /* Token with which the model ends an answer. */
     const char *stop;
-    bool trim; /* removes white space around user messages */
-    /* True if the template drops earlier reasoning, which a KV cache keeps. */
+    bool trim; /* removes white space at both ends of user messages */
+    /* True if the format is only correct for one turn. */
     bool one_turn;
-    bool end_eos; /* `stop` is the eos_token of tokenizer_config.json */
-    /* Parts that a normalised template must have and lack; NULL ends a list. */
+    bool end_eos; /* true if `stop` is the eos_token of tokenizer_config.json */
+    /* Strings that a template with this format has, and lacks; NULL ends a list. */
     const char *has[KVD_CHAT_MARKS], *lacks[KVD_CHAT_MARKS];
 } kvd_chat;
 
@@ -37,29 +37,29 @@ typedef struct {
 extern const char *const kvd_chat_words[];
 enum { KVD_CHAT_NONE, KVD_CHAT_AUTO };
 
-/* Returns the format kvd_chat_words[word], or NULL for "none" and "auto". */
+/* Returns the chat format called kvd_chat_words[word], or NULL for "none" and "auto". */
 const kvd_chat *kvd_chat_form(int word);
 
-/* Returns the format of a template, or NULL if none matches. */
+/* Returns the chat format of a template, or NULL if none matches. */
 const kvd_chat *kvd_chat_recognise(const char *template_text);
 
 /*
- * Reads chat_template.jinja, else chat_template in tokenizer_config.json; *path is allocated.
- * Returns NULL with *err without a known format, or if bos_token or eos_token disagree.
+ * Reads the chat template in a folder; *path receives its allocated path. Returns NULL and fills
+ * *err if the format is unknown or contradicts tokenizer_config.json.
  */
 const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err);
 
-/* One turn of a conversation, as strings to tokenize separately, in this order. */
+/* One turn of a conversation, as strings that are tokenized separately. */
 typedef struct {
-    /* [0] beginning-of-text, [1] system message or previous end, [2] message begin. */
+    /* Texts before the message: beginning-of-text token, system message, begin of a message. */
     const char *before[3];
-    const char *text; /* user's message, inside the caller's text */
+    const char *text; /* user's message, part of the caller's text */
     size_t len;
-    /* Text from a user's message to the assistant's answer. */
+    /* Text between the user's message and the answer. */
     const char *after;
 } kvd_chat_pieces;
 
-/* Returns the texts of a turn around the UTF-8 message `text`; NULL c: the message alone. */
+/* Returns the texts of one turn with the user's message `text`, in UTF-8. */
 kvd_chat_pieces kvd_chat_around(const kvd_chat *c, const char *text, bool first);
 
 #endif

@@ -18,11 +18,11 @@
 struct kvd_corpus {
     FILE *ids; /* temporary file with all token ids as uint32 */
     FILE *starts;
-    /* Mapped array: tokens before each sequence, then all tokens. */
+    /* Number of tokens before each sequence, then of all tokens (mapped file). */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
-    /* text_first[i]: sequences before text i; element n_texts: all sequences. */
+    /* Number of sequences before each text, then of all sequences. */
     size_t n_texts, *text_first;
     char hash[40];
 };
@@ -36,12 +36,12 @@ typedef struct {
     uint32_t *window;
     size_t n_window;
     kvd_ids ids;
-    /* Tokens left out, as no window of 2 tokens can end at max_tokens. */
+    /* Tokens left out, because a window has at least 2 tokens. */
     size_t passed_over;
-    /* True if the last window left a token to the next window. */
+    /* True if the last window left one token to the next window. */
     bool shortened;
     bool full;
-    /* Tokens of earlier texts if max_tokens limits each text, else 0. */
+    /* Tokens of earlier texts, if max_tokens limits each text. */
     size_t before;
 } cutter;
 
@@ -113,7 +113,7 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Writes the window up to max_tokens; the rest begins the next window. */
+/* Writes the current window; tokens beyond max_tokens begin the next one. */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;
@@ -124,7 +124,7 @@ static int cut(cutter *k, kvd_err *err)
         if (take > left)
             take = left;
         if (left - take == 1) {
-            /* Windows have at least 2 tokens, the last one too. */
+            /* The last window would have 1 token, but a window has at least 2. */
             if (take == 2) {
                 k->passed_over += k->n_window;
                 k->n_window = 0;
@@ -177,7 +177,7 @@ static int push_document(cutter *k, kvd_err *err)
     return push(k, k->ids.id, k->ids.n, err) || end_document(k, err) ? -1 : 0;
 }
 
-/* Appends ids of a document (its beginning if `start`), without the *pushed appended earlier. */
+/* Appends the ids of a document, or of its beginning, except the *pushed first ones. */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
 {
@@ -189,7 +189,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /* Ids of a beginning are the first ids of any longer beginning. */
+    /* The first ids of a document do not change when more text follows. */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -197,7 +197,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
     return 0;
 }
 
-/* Estimates bytes of text for the missing tokens, usually of 3 to 5 bytes. */
+/* Estimates how many bytes of text the missing tokens need. */
 static size_t likely_bytes(const cutter *k)
 {
     const size_t missing = k->spec->max_tokens - (k->c->n_tokens - k->before) + k->spec->seq_len;
@@ -310,7 +310,7 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /* -1 stops the CSV reader; with k->full this is no error. */
+    /* Returning -1 stops the CSV reader, which is no error if k->full is true. */
     return k->full ? -1 : 0;
 }
 

@@ -1,9 +1,8 @@
 /*
  * Sequences of token ids from texts, id lists or a random generator.
  *
- * A document (text file, row of JSONL, JSON or CSV, line of ids) is cut into windows of seq_len
- * tokens, the last of 2 or more. Ids go to a temporary file in $TMPDIR (or /var/tmp, or /tmp).
- * max_tokens is exact.
+ * A document (a text file, a row of a JSONL, JSON or CSV file, or a line of ids) is cut into
+ * windows of seq_len tokens. Ids are written to a temporary file in $TMPDIR (or /var/tmp, or /tmp).
  */
 #ifndef KVD_MODEL_TEXT_CORPUS_H
 #define KVD_MODEL_TEXT_CORPUS_H
@@ -19,30 +18,30 @@ typedef struct {
     /* Paths: .jsonl, .json (a list), .csv (with a header row), else plain text. */
     const char *const *text;
     size_t n_text;
-    /* JSON key or CSV column; "a,b" joins two; NULL: "text", or a JSON string itself. */
+    /* JSON key or CSV column of the text; "a,b" joins two columns. */
     const char *field;
-    /* fields[i]: `field` of text i; NULL: `field` for all. */
+    /* Value of `field` for each text; NULL: `field` applies to all. */
     const char *const *fields;
-    /* Leaves out the special tokens of a document, such as BOS. */
+    /* True to leave out special tokens such as BOS. */
     bool no_special;
     const char *ids; /* CSV file of token ids, one sequence per line, or NULL */
     size_t n_random;
     uint64_t seed;
-    /* Tokens to take; 0: all. Fewer in the source are an error. */
+    /* Number of tokens to take, 0 for all. */
     size_t max_tokens;
     bool by_text;   /* max_tokens limits each text, not their sum */
     size_t seq_len; /* tokens per window, 2 to max_positions */
     size_t vocab_size;
 } kvd_corpus_spec;
 
-/* Writes `given` or, if NULL, "a+b" for a.txt and b.jsonl, "a+2 more", or "random". */
+/* Writes a name for tables: `given` or, if NULL, one such as "a+b" for a.txt and b.jsonl. */
 void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *label, size_t size);
 
 typedef struct kvd_corpus kvd_corpus;
 
 /*
- * Exactly one of spec->text, spec->ids and spec->n_random must be set; texts need `tok`. On
- * failure, also for empty input, returns NULL and fills *err.
+ * Opens a corpus; exactly one of spec->text, spec->ids and spec->n_random must be set. On failure,
+ * also for empty input, returns NULL and fills *err.
  */
 kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *tok, kvd_err *err);
 void kvd_corpus_close(kvd_corpus *c);
@@ -50,12 +49,12 @@ void kvd_corpus_close(kvd_corpus *c);
 size_t kvd_corpus_n_tokens(const kvd_corpus *c);
 size_t kvd_corpus_n_sequences(const kvd_corpus *c);
 size_t kvd_corpus_n_documents(const kvd_corpus *c);
-/* At least 1. kvd_corpus_text_first: sequences before each text, then all. */
+/* Returns the number of texts; kvd_corpus_text_first returns the sequences before each text. */
 size_t kvd_corpus_n_texts(const kvd_corpus *c);
 const size_t *kvd_corpus_text_first(const kvd_corpus *c);
-/* Returns the tokens left out because windows have at least 2. */
+/* Returns the tokens left out because windows have at least 2 tokens. */
 size_t kvd_corpus_n_dropped(const kvd_corpus *c);
-/* Tokens in sequence s; kvd_corpus_offset: tokens before sequence s. */
+/* Returns the tokens in sequence s; kvd_corpus_offset returns the tokens before sequence s. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
 /* Fills offset [n + 1] of a batch: tokens before each sequence, then all tokens. */
@@ -68,7 +67,7 @@ int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[40], kvd_
 /* Writes the ids of sequences first .. first+n-1 to `id`. Returns 0, or -1 with *err. */
 int kvd_corpus_read(kvd_corpus *c, size_t first, size_t n, uint32_t *id, kvd_err *err);
 
-/* Returns how many sequences from `first` have at most max_tokens tokens, if any at least 1. */
+/* Returns how many sequences from `first` on have at most max_tokens tokens together. */
 size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens);
 
 #endif

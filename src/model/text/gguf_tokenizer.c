@@ -10,10 +10,10 @@
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
 enum { MAX_TOKENS = 1 << 24 };
 
-/* Rule by which BPE splits text into words, from tokenizer.ggml.pre. */
+/* Rule by which BPE splits text into words (GGUF value tokenizer.ggml.pre). */
 typedef struct {
     const char *name;
-    /* Regular expression of one word; NULL: GPT-2's. */
+    /* Regular expression of a word; NULL means that of GPT-2. */
     const char *pattern;
     bool nfc, whole_words, bos;
 } word_kind;
@@ -104,7 +104,7 @@ static json_t *token_text(const source *s, size_t i)
     return json_stringn(s->token[i], s->len[i]);
 }
 
-/* BPE merge: `left` and `right` become `product`, their concatenation. */
+/* Merge of BPE: the tokens `left` and `right` become `product`. */
 typedef struct {
     double score;
     uint32_t left, right, product;
@@ -116,7 +116,7 @@ typedef struct {
     size_t n, capacity;
 } merges;
 
-/* Orders by the product's score (higher first), longer left, longer right, smaller id. */
+/* Orders merges by higher score, then longer left and right token, then smaller id. */
 static int compare_merges(const void *a, const void *b)
 {
     const merge *x = a, *y = b;
@@ -161,7 +161,7 @@ static int add_merges_of(const source *s, size_t product, double score, merges *
 static json_t *merges_from_scores(const source *s, kvd_err *err)
 {
     static const char key[] = "tokenizer.ggml.scores";
-    enum { LONGEST = 1024 }; /* bytes; limits the time of the search for merges */
+    enum { LONGEST = 1024 }; /* bytes of the longest token that can be a product of merges */
     kvd_gguf_list scores;
     merges all = {0};
     json_t *list = NULL;
@@ -341,7 +341,9 @@ static json_t *build_decoder(const source *s, bool space)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
-/* Appends BOS or EOS (id: GGUF `key`) to `single` if GGUF `flag`, default `absent`, is true. */
+/*
+ * Appends the token BOS or EOS to `single` if the GGUF value `flag`, by default `absent`, is true.
+ */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Option rows (common/options.h) for programs that read a model and texts; T: options struct. */
+/* Option rows (common/options.h) for programs that read a model and texts. */
 #ifndef KVD_MODEL_TEXT_TEXT_OPTIONS_H
 #define KVD_MODEL_TEXT_TEXT_OPTIONS_H
 

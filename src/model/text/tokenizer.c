@@ -24,7 +24,7 @@ typedef struct {
 
 struct kvd_tokenizer {
     char *name;
-    /* If NULL, the following members are the tokenizer. */
+    /* Tokenizer of llama2.c; if NULL, the following members are used. */
     kvd_llama2c *llama2c;
     kvd_normalizer *normalizer;
     kvd_pretokenizer *pretokenizer;
@@ -87,7 +87,7 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
 
 static void work_give_back(const kvd_tokenizer *t, encode_work *w)
 {
-    /* Buffers over 4 MiB are not kept. */
+    /* Buffers that grew beyond 4 MiB are not kept. */
     if (w->pieces.text.capacity > (size_t)4 << 20) {
         work_free(w);
         return;
@@ -151,7 +151,7 @@ static bool is_gguf(const char *bytes, size_t len)
     return len >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-/* Takes ownership of `root`; NULL means that *err is filled. */
+/* Reads a tokenizer.json, and takes ownership of `root`. If it is NULL, *err is already filled. */
 static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
 {
     if (!root)
@@ -182,7 +182,7 @@ static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_s
         return parse_gguf(t, bytes, len, vocab_size, err);
     while (i < len && (bytes[i] == ' ' || bytes[i] == '\t' || bytes[i] == '\n' || bytes[i] == '\r'))
         i++;
-    /* A llama2.c binary may begin with '{' too, but zero bytes follow. */
+    /* A llama2.c binary may also begin with '{', but then zero bytes follow. */
     const bool is_json = i < len && bytes[i] == '{' && !(len - i >= 4 && memchr(bytes + i, 0, 4));
     if (!is_json && !vocab_size)
         return kvd_fail(
@@ -325,7 +325,7 @@ static int encode(const kvd_tokenizer *t, const char *text, size_t len, bool ope
     const size_t bad = kvd_utf8_first_bad(text, len);
     int rc;
     if (open && bad < len && kvd_utf8_bad_width(text + bad, len - bad) == len - bad)
-        /* Later text may complete the last character. */
+        /* Later text may complete the incomplete character at the end. */
         len = bad;
     if (bad < len)
         return kvd_fail(err, "text is not valid UTF-8 at byte %zu", bad);

@@ -36,10 +36,11 @@ int kvd_ids_push(kvd_ids *ids, uint32_t id, kvd_err *err);
 void kvd_ids_release(kvd_ids *ids);
 
 /*
- * Opens a file, or (parse) bytes called `name`: JSON, GGUF (gguf_tokenizer.c) or llama2.c binary.
- * On failure returns NULL and fills *err.
+ * Opens a tokenizer: JSON, a GGUF file (gguf_tokenizer.c) or a llama2.c binary. On failure returns
+ * NULL and fills *err.
  *
- * llama2.c must hold vocab_size tokens; else larger ids are an error, unless vocab_size is 0.
+ * A llama2.c binary must hold exactly vocab_size tokens. In other formats, larger ids are an error,
+ * unless vocab_size is 0.
  */
 kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *err);
 kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t len,
@@ -49,25 +50,25 @@ void kvd_tokenizer_free(kvd_tokenizer *t);
 /* Returns the largest token id + 1; some smaller ids may be unused. */
 size_t kvd_tokenizer_size(const kvd_tokenizer *t);
 
-/* Returns true with a warning if ids are less than 90 % of the model's. */
+/* Returns true, with a warning in *note, if there are much fewer ids than in the model. */
 bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *note);
 
 /*
- * Appends a document's ids, with special tokens (BOS, ...) if add_special. Invalid UTF-8 is an
- * error; then *ids is unchanged. Threads may share t.
+ * Appends the token ids of a document, with special tokens if add_special. Fails on invalid UTF-8;
+ * then *ids is unchanged. Several threads may use t at the same time.
  */
 int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, bool add_special,
                          kvd_ids *ids, kvd_err *err);
 
 /*
- * Appends the ids of a beginning, maybe cut inside a character, that no following text can change.
+ * Tokenizes the beginning of a document. Appends only ids that do not depend on the following text.
  */
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);
 
 /*
- * Returns *len allocated, zero-terminated bytes, with special tokens; incomplete characters become
- * U+FFFD (not in llama2.c). On failure returns NULL and fills *err.
+ * Returns *len bytes, allocated and zero-terminated, with the text of special tokens. On failure
+ * returns NULL and fills *err.
  */
 char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, size_t *len,
                            kvd_err *err);

@@ -1,8 +1,9 @@
 /*
- * Routed experts of a layer on the device, in ascending order or, for few tokens, together.
+ * Routed experts of a layer on the device, one after another in ascending order or, for few tokens,
+ * together.
  *
  * No two additions to one element run at the same time, so equal batches give equal bits. The
- * router is float32 in every pass.
+ * router always works in float32.
  */
 #include "model/pass/cuda/layer.h"
 
@@ -28,7 +29,7 @@ static int route(kvd_gpu_worker *w, kvd_err *err)
                   : kvd_cuda_check(cudaStreamSynchronize(w->stream), "routed experts", err);
 }
 
-/* Computes expert x for n rows of `in`; `width`: hidden units on this GPU. */
+/* Computes the output of expert x for n rows of `in`. */
 static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
                       size_t width, int clamped, kvd_err *err)
 {
@@ -109,7 +110,7 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
            (!w->weights.streamed && e->most_few && (n <= e->most_few || e->many));
 }
 
-/* Adds the experts of n tokens, w->most_few at a time, and `add` (or NULL) to each row. */
+/* Adds the outputs of the experts of n tokens, w->most_few tokens at a time. */
 static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
                    kvd_err *err)
 {

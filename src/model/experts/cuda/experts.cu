@@ -1,10 +1,10 @@
 /*
- * Kernels for routed experts. A thread, with groups or few tokens a warp, chooses a token's experts
- * in the CPU's order.
+ * Kernels for routed experts. A thread, or a warp, chooses the experts of a token, in the same
+ * order as the CPU.
  *
- * few_kernel: tiles of 16 rows of W times up to 32 tokens, bound by reading W. 8 warps take slabs
- * of 64 columns. mma.sync m16n8k16: W is operand A, x is B, both loaded into registers with equally
- * permuted columns, 8 neighbouring ones per lane.
+ * few_kernel multiplies tiles of 16 rows of W with up to 32 tokens, bound by reading W. The 8 warps
+ * of a CTA take blocks of 64 columns (slabs). W is operand A of mma.sync m16n8k16, x is operand B;
+ * both go directly to registers, with columns permuted in the same way.
  */
 #include "kernels/cuda/mma.cuh"
 #include "model/experts/cuda/experts.cuh"
@@ -17,7 +17,7 @@ enum { ROUTE_THREADS = 64, LIST_THREADS = 512, ROW_THREADS = 128 };
 enum {
     FEW_WARPS = 8,
     FEW_THREADS = 32 * FEW_WARPS,
-    FEW_CTAS = 3, /* CTAs per SM, which limits registers */
+    FEW_CTAS = 3, /* CTAs per SM, by which registers are limited */
     FEW_BLOCKS = KVD_FEW_TOKENS / 8,
     PAIRS = 8, /* (token, expert) pairs that a thread loads together */
     TILE = 16,
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* With fewer than n_chosen logits that are no NaN, the other factors are NaN. */
+        /* If too many logits are NaN, the remaining factors are NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -78,7 +78,7 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
     return mine;
 }
 
-/* route_kernel for one token by one warp. */
+/* Chooses the experts of one token as route_kernel does, by one warp. */
 __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token)
 {
     const uint32_t lane = threadIdx.x % 32, experts = (uint32_t)r.n_experts;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token
                 mine = {value, x};
         }
         last = best_of_warp(mine, experts);
-        /* With fewer than n_chosen logits that are no NaN, the factors are NaN. */
+        /* If too many logits are NaN, the factors are NaN. */
         const float value = last.expert < experts ? last.value : NAN;
         if (r.add_up)
             sum += exp((double)value - (double)top);
@@ -146,7 +146,7 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
     __syncwarp();
 }
 
-/* Chooses experts from the best groups (kvd_route_groups), never a NaN. */
+/* Chooses experts from the best groups of experts (kvd_route_groups). */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
     __shared__ float of_group[KVD_CONFIG_EXPERTS];
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
             factor[j] = chosen;
         }
     }
-    /* 1e-20 turns 0 / 0 into factors of 0, as on the CPU. */
+    /* 1e-20 avoids 0 / 0, as on the CPU. */
     for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
         factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* Loads the experts of every KVD_FEW_EXPERTS-th pair from `first`. */
+/* Loads the experts of PAIRS (token, expert) pairs at once. */
 __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t first,
                                              uint32_t total, uint32_t (&x)[PAIRS])
 {
@@ -315,7 +315,7 @@ __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t f
         x[k] = first + k * KVD_FEW_EXPERTS < total ? r.expert[first + k * KVD_FEW_EXPERTS] : 0;
 }
 
-/* Lists (token, expert) pairs by expert; if ROUTE, chooses experts of up to 32 tokens first. */
+/* Lists (token, expert) pairs by expert. If ROUTE, first chooses the experts of up to 32 tokens. */
 template <bool ROUTE>
 __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     few_plan_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -371,7 +371,7 @@ __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
     return v;
 }
 
-/* A lane's rows lane / 4 (+ 8) of a tile, from column 8 * (lane % 4); UP: gate, then up rows. */
+/* Rows of a tile of W that a lane loads. If UP, the tile has rows of the gate and the up matrix. */
 template <bool UP> struct tile_rows {
     const uint16_t *low, *high;
 
@@ -388,7 +388,7 @@ template <bool UP> struct tile_rows {
         high = w + (UP ? min(row, out - 1) + out : min(row + 8, out - 1)) * in;
     }
 
-    /* w[0], w[1]: columns 0 .. 31 of rows `low`, `high` of a slab; w[2], w[3]: 32 .. 63. */
+    /* Loads a lane's part of two rows of a slab: w[0] and w[1] are of columns 0 .. 31. */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {
         const int column = slab * SLAB + (int)(threadIdx.x % 4) * 8;
@@ -402,7 +402,7 @@ template <bool UP> struct tile_rows {
     }
 };
 
-/* Adds the products of a slab with n <= 32 tokens; block b of 8 reads from x + first[b]. */
+/* Adds the products of a slab of W with n <= 32 tokens, in blocks of 8 tokens. */
 __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint4 (&w)[4],
                                          const uint16_t *x, const uint32_t (&first)[FEW_BLOCKS],
                                          int slab, int in, int n)
@@ -429,7 +429,7 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
 
 typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
 
-/* Returns an element of a tile's product, summed over warps in a fixed order. */
+/* Returns one element of a product, summed over the warps in a fixed order. */
 __device__ __forceinline__ float few_total(const few_sums &sums, uint32_t token, uint32_t row)
 {
     float s = 0;
@@ -460,7 +460,7 @@ __device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_
     }
 }
 
-/* Computes `hidden` from x if UP, else `out` from `hidden`; a CTA takes every gridDim.x-th tile. */
+/* Computes hidden units from x if UP, otherwise outputs from hidden units. */
 template <bool UP>
 __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     few_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -481,7 +481,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
-    /* `hidden` must be complete; the groups and weights above do not depend on it. */
+    /* Hidden units must be complete from here on. */
     if (!UP)
         follow();
     if (item >= items)
@@ -522,7 +522,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     }
 }
 
-/* Adds each token's weighted experts, best first, four columns per thread. */
+/* Adds the weighted outputs of each token's experts, best expert first. */
 __global__ void __launch_bounds__(FEW_THREADS)
     few_add_kernel(const __grid_constant__ kvd_gpu_few_experts a)
 {

@@ -17,7 +17,7 @@ __device__ __forceinline__ void follow(void)
 #endif
 }
 
-/* Returns the sum of x over lower threads of 1024; part [32] is shared memory. */
+/* Returns the sum of x over the threads with lower numbers; part [32] is shared memory. */
 __device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t *part)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -40,8 +40,8 @@ __device__ __forceinline__ kvd_gpu_expert_group load_group(const kvd_gpu_expert_
 }
 
 /*
- * Returns a hidden unit in bf16 from gate and up products. Fast exponential and division err by
- * 2^-16, below bf16 rounding.
+ * Returns a hidden unit in bf16. Exponential and division are the fast ones, with relative error
+ * 2^-16, below bf16's rounding.
  */
 __device__ __forceinline__ uint16_t hidden_unit(const kvd_gpu_few_experts &a, const float *bias,
                                                 uint32_t unit, float gate, float up)

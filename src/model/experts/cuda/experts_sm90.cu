@@ -1,10 +1,10 @@
 /*
- * Products of routed experts with many tokens, by wgmma: a launch for gate, up and activation, one
- * for down.
+ * Products of routed experts with many tokens, by wgmma: one launch for gate, up and activation,
+ * one for down.
  *
- * Tile: up to 128 tokens of an expert x 256 rows of W, two warpgroups of 64 tokens. Tokens (operand
- * A) and W (B) pass through a shared memory ring of 64-column stages, continuing across tiles, as
- * unswizzled core matrices of 8 rows x 16 bytes (sm90.cuh).
+ * A tile has up to 128 tokens of an expert and 256 rows of its matrix W, in two warpgroups of 64
+ * tokens. Tokens and W pass through a ring of shared memory stages of 64 columns, which continues
+ * across tiles. Both are stored as core matrices of 8 rows x 16 bytes without swizzle (sm90.cuh).
  */
 #include "kernels/cuda/sm90.cuh"
 #include "model/experts/cuda/experts.cuh"
@@ -14,13 +14,13 @@ namespace
 
 enum {
     THREADS = 256,
-    ROWS = 256, /* rows of W in a tile; gate and up: 128 each */
+    ROWS = 256, /* rows of W in a tile, for gate and up 128 each */
     STEP = 64,  /* columns of a stage */
     STAGES = 4,
     /* Number of stages loaded in advance. */
     AHEAD = STAGES - 2,
     CORE = 128, /* bytes of a core matrix */
-    /* Bytes to the core matrix of the next 8 columns, padded against bank conflicts. */
+    /* Bytes between core matrices of neighbouring columns, padded against bank conflicts. */
     X_LEAD = KVD_MANY_TOKENS / 8 * CORE + 16,
     W_LEAD = ROWS / 8 * CORE + 16,
     X_BYTES = STEP / 8 * X_LEAD,
@@ -38,8 +38,8 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
 }
 
 /*
- * Position in a thread's loads: the CTA's tiles, then 64-column steps. A warp loads 16 tokens and
- * 32 rows of W per step, 8 lanes 128 bytes of a row.
+ * Position in the sequence of a thread's loads, which follows the tiles of the CTA and their steps
+ * of 64 columns.
  */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int step = 0; step < steps; step++) {
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
             fence_proxy_async();
-            /* Both warpgroups have finished the stage whose memory is loaded below. */
+            /* After the barrier, no warp reads the stage that is loaded below. */
             __syncthreads();
             const uint32_t at = ring + stage * STAGE_BYTES;
             const uint64_t x = wgmma_desc(at + group * (KVD_MANY_TOKENS / 16 * CORE), X_LEAD, CORE),

@@ -102,7 +102,7 @@ size_t kvd_vocab_end(const kvd_vocab *v)
     return v->n ? (size_t)v->entry[v->n - 1].id + 1 : 0;
 }
 
-/* Longest added token in bytes, and most search steps per byte. */
+/* Largest length of an added token in bytes. */
 #define LONGEST 4096
 
 typedef struct {
@@ -112,8 +112,8 @@ typedef struct {
 } token;
 
 typedef struct {
-    uint32_t child, sibling; /* indices of nodes; 0: none */
-    uint32_t token;          /* index + 1 of the token that ends here; 0: none */
+    uint32_t child, sibling; /* indices of nodes; 0 means none */
+    uint32_t token;          /* 1 + index of the token that ends at this node; 0: none */
     char byte;
 } node;
 
@@ -128,7 +128,7 @@ typedef struct {
 struct kvd_added_tokens {
     token *token;
     size_t n, capacity;
-    /* Tokens matched before [0] and after [1] the normalizer. */
+    /* Tokens that are matched before the normalizer, and after it. */
     tree tree[2];
     kvd_regex *word;
 };
@@ -161,7 +161,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
                : 0;
 }
 
-/* Fails if the id is not the one that Hugging Face would assign. */
+/* Fails if the id is not the one that Hugging Face tokenizers would assign. */
 static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_err *err)
 {
     uint32_t id;
@@ -309,7 +309,7 @@ void kvd_added_tokens_free(kvd_added_tokens *a)
     free(a);
 }
 
-/* Returns the longest added token that begins s, or NULL. *cut: more text may lengthen it. */
+/* Returns the longest added token that is a prefix of s, or NULL. */
 static const token *match_at(const kvd_added_tokens *a, const tree *t, const char *s, size_t len,
                              bool *cut)
 {

@@ -13,9 +13,9 @@ typedef struct {
     uint64_t pair; /* ids left << 32 | right; EMPTY in a free slot */
     uint32_t rank, id;
 } rule_slot;
-#define EMPTY UINT64_MAX /* ids are at most 2^31 - 1 */
+#define EMPTY UINT64_MAX /* marks a free slot: ids are at most 2^31 - 1 */
 
-/* Initial symbols of a character: its token, one token per byte, or the unknown token. */
+/* Initial symbols of a character: one token, one token per byte, or the unknown token. */
 typedef enum { KNOWN, BYTES, UNKNOWN } unit_kind;
 typedef struct {
     unit_kind kind;
@@ -150,7 +150,7 @@ static int parse_vocab(kvd_bpe *m, const json_t *model, kvd_err *err)
     return kvd_vocab_build(&m->vocab, err) ? kvd_in(err, "model vocabulary") : 0;
 }
 
-/* Splits a merge rule "a b" or, if `pairs`, ["a", "b"] with spaces allowed. */
+/* Splits a merge rule, "a b" or (if `pairs`) ["a", "b"], into its two tokens. */
 static int merge_parts(const json_t *merge, bool pairs, const char *part[2], size_t len[2],
                        kvd_err *err)
 {
@@ -201,7 +201,7 @@ static int add_rule(kvd_bpe *m, const json_t *merge, bool pairs, uint32_t rank, 
     kvd_pair_set_add(m->pairs, p, product->n);
     rule_slot *slot = rule_of(m, (uint64_t)id[0] << 32 | id[1]);
     *slot = (rule_slot){(uint64_t)id[0] << 32 | id[1], rank,
-                        /* Overwrites an earlier rule for the same two tokens. */
+                        /* Replaces an earlier rule for the same two tokens. */
                         joined};
     return 0;
 }
@@ -328,7 +328,8 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
         return 0;
     }
     /*
-     * unk_token comes before the next known character, not before byte tokens, as in Hugging Face.
+     * A pending unk_token is appended before the next character of the vocabulary, as in Hugging
+     * Face.
      */
     if (u->kind == KNOWN && *pending) {
         *pending = false;
@@ -393,7 +394,7 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
     cached *slot = NULL;
     if (!len)
         return 0;
-    /* With ignore_merges, a longer word could be in the vocabulary, so no id is certain. */
+    /* More text could make a longer word, which may be in the vocabulary. */
     if (open)
         return m->ignore_merges && len <= m->vocab.longest
                    ? 0

@@ -1,5 +1,5 @@
 /*
- * Reads fields of JSON objects; messages name object (`what`) and field. Unknown fields are errors.
+ * Reads fields of JSON objects. Unknown fields are errors. Messages name the object and the field.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 #define KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
@@ -11,15 +11,15 @@
 
 #include "common/err.h"
 
-/* Fails unless `o` is an object with fields from `known`, separated by spaces. */
+/* Fails unless `o` is an object whose fields are in `known`, separated by spaces. */
 int kvd_json_known(const json_t *o, const char *what, const char *known, kvd_err *err);
 
-/* Read an optional bool or count; if absent, *value is unchanged. */
+/* Reads an optional field; if it is absent, *value does not change. */
 int kvd_json_bool(const json_t *o, const char *what, const char *field, bool *value, kvd_err *err);
 int kvd_json_count(const json_t *o, const char *what, const char *field, uint32_t *value,
                    kvd_err *err);
 
-/* Return a required field, which the object owns, or NULL with *err. */
+/* Returns the value of a required field, which the object owns, or NULL with *err. */
 const char *kvd_json_text(const json_t *o, const char *what, const char *field, size_t *len,
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);

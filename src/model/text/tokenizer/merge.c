@@ -8,10 +8,10 @@
 
 #define NONE UINT32_MAX
 
-/* Symbols of a word after which kvd_merge_add merges those before the last boundary. */
+/* Number of symbols from which kvd_merge_add merges some of them early. */
 #define PART 4096
 
-/* Merge steps between two checks for interrupts, a few milliseconds. */
+/* Merge steps between two checks for a request to stop. */
 #define STEPS 16384
 
 #define PAIR_BITS    ((size_t)1 << 21)
@@ -39,7 +39,7 @@ static bool continues(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* Returns the bytes of the first character of s, with any number of continuation bytes. */
+/* Returns the bytes of the first character of s, which need not be valid UTF-8. */
 static size_t character(const char *s, size_t len)
 {
     size_t n = 1;
@@ -66,7 +66,7 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
     }
 }
 
-/* Returns true if no merged token has the last character of `left` before the first of `right`. */
+/* Returns true if no merge across the boundary of two symbols is possible. */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
     size_t n_left, n_right;
@@ -88,7 +88,7 @@ static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
     return !(m->pairs->bit[slot / 64] >> slot % 64 & 1);
 }
 
-/* Restores the heap below node i; a node's four children share a cache line. */
+/* Restores the heap below node i; each node has four children. */
 static void sift_down(kvd_merge_work *w, size_t i)
 {
     const kvd_merge_candidate moving = w->heap[i];
@@ -170,7 +170,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
             return kvd_fail_interrupted(err);
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
-        /* A symbol was merged since. As in Hugging Face, equal results still count. */
+        /* One of the symbols was merged since, so the candidate is outdated. */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
             pop(w);
@@ -206,7 +206,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Returns the symbols before the last position that no merge can cross, or 0. */
+/* Returns the number of symbols before the last place that no merge can cross. */
 static size_t last_boundary(const kvd_merge_work *w)
 {
     for (size_t i = w->n; i-- > 1;)
@@ -229,7 +229,7 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /* Doubling the limit keeps the total search time linear. */
+        /* Doubling the limit keeps the total time linear in the length of the word. */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

@@ -10,9 +10,9 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-/* Normal forms of UTF-8 text (UAX #15) as of Unicode 9.0: NFC, NFD, NFKC and NFKD. */
+/* Normal forms of UTF-8 text (UAX #15): NFC, NFD, NFKC and NFKD of Unicode 9.0. */
 
-/* Characters that Hugging Face's Unicode 9.0 leaves unchanged, unlike Unicode 10.0 to 15.0. */
+/* Characters that have a decomposition or class only since Unicode 10.0. */
 static const struct {
     uint32_t first, last;
 } later[] = {{0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
@@ -33,7 +33,7 @@ typedef struct {
     uint8_t combining;
 } mark;
 
-/* Last characters read, whose normal form may still change. */
+/* Latest characters, whose normal form may still change. */
 typedef struct {
     mark *c;
     size_t n, capacity;
@@ -60,7 +60,7 @@ static int by_class(const void *a, const void *b)
     return x->combining - y->combining;
 }
 
-/* Sorts combining marks by class, stably. */
+/* Sorts combining marks by their class; marks of equal class keep their order. */
 static int order(run *r, kvd_err *err)
 {
     for (size_t i = 0; i < r->n;) {
@@ -157,13 +157,13 @@ static int add_decomposed(run *r, uint32_t code, bool compose, bool compatible, 
     return 0;
 }
 
-/* Appends a normal form of valid UTF-8: `compose`: NFC, NFKC; `compatible`: NFKC, NFKD. */
+/* Appends a normal form of s: composed (NFC, NFKC) if `compose`, NFKC or NFKD if `compatible`. */
 static int kvd_normal_form(const char *s, size_t len, bool compose, bool compatible,
                            kvd_buffer *out, kvd_err *err)
 {
     run r = {0};
     int rc = -1;
-    /* Characters below `inert` only change before a combining mark (from U+0300). */
+    /* Characters below `inert` do not change, unless a combining mark follows. */
     const uint32_t inert = compatible ? 0xa0 : compose ? 0x300 : 0xc0;
     size_t i = 0, plain = 0;
     while (i < len) {
@@ -173,7 +173,7 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             i += width;
             continue;
         }
-        /* The character before byte i may combine with it. */
+        /* The character at byte i may combine with the character before it. */
         size_t from = i;
         if (from > plain)
             from = kvd_utf8_before(s, from);
@@ -201,14 +201,14 @@ done:
     return rc;
 }
 
-/* Returns the offset of the last character that cannot combine with earlier ones, or 0. */
+/* Returns the offset of the last character that cannot combine with characters before it. */
 static size_t kvd_normal_boundary(const char *s, size_t len)
 {
     while (len) {
         unsigned width;
         len = kvd_utf8_before(s, len);
         const uint32_t code = kvd_utf8_decode(s + len, &width);
-        /* Characters below U+0300 and Chinese ones never combine with the preceding character. */
+        /* Characters below U+0300, and Chinese characters, never combine with preceding ones. */
         if (code < 0x300 || (code >= 0x3400 && code <= 0x9fff))
             break;
     }
@@ -217,7 +217,7 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
 
 #define NESTING_MAX 32
 
-/* Limit of normalized bytes: GROWTH * n + GROWTH_BASE; published normalizers at most triple n. */
+/* A text of n bytes may grow to GROWTH * n + GROWTH_BASE bytes. */
 #define GROWTH      64
 #define GROWTH_BASE ((size_t)64 << 10)
 
@@ -229,12 +229,12 @@ typedef struct {
     kind kind;
     kvd_regex *pattern;
     kvd_buffer content;
-    /* Strip: ends at which white space is removed. */
+    /* For Strip: ends of the text at which white space is removed. */
     bool left, right;
 } step;
 
 struct kvd_normalizer {
-    /* Steps in order of execution, those of a Sequence included. */
+    /* Steps in the order of execution, including those of a Sequence. */
     step *step;
     size_t n, capacity;
 };
@@ -362,7 +362,7 @@ static int too_long(const step *s, size_t before, kvd_err *err)
         kind_names[s->kind], before, growth_limit(before), GROWTH, GROWTH_BASE >> 10);
 }
 
-/* Replaces matches of s->pattern by s->content; fails beyond growth_limit(before). */
+/* Replaces the matches of s->pattern by s->content. Fails if the text grows too much. */
 static int replace(const step *s, const char *text, size_t len, bool open, size_t before,
                    kvd_buffer *out, size_t *first, kvd_err *err)
 {
@@ -388,7 +388,7 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             rc = too_long(s, before, err);
             break;
         }
-        /* Counts result bytes from the document's first character. */
+        /* Counts the bytes that come from the document's first character. */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
             new_first += s->content.n;
@@ -420,7 +420,9 @@ static int strip(const step *s, const char *text, size_t len, kvd_buffer *out, s
     return kvd_buffer_add(out, text + begin, end - begin, err);
 }
 
-/* Converts each character separately; a final Greek sigma becomes an ordinary small sigma. */
+/*
+ * Converts each character separately; a Greek sigma at the end of a word becomes an ordinary one.
+ */
 static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *first, kvd_err *err)
 {
     const size_t limit = *first;
@@ -445,7 +447,7 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
     return 0;
 }
 
-/* Writes a normal form; *first counts bytes of the document's first character. */
+/* Writes a normal form of *in to *out; *first counts bytes of the document's first character. */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {
@@ -466,7 +468,7 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
             break;
         same += width;
     }
-    /* `same` is 0 if the first character was composed with following ones. */
+    /* `same` is 0 if the first character was composed with characters after it. */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
     return rc;

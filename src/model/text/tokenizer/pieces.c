@@ -111,7 +111,7 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
     s->behavior = behavior;
 }
 
-/* Returns true if the next match, or text between matches, continues the unwritten piece. */
+/* Returns true if the next range of bytes belongs to the piece that is not yet written. */
 static bool glued(const kvd_splitter *s, bool is_match)
 {
     switch (s->behavior) {

@@ -1,4 +1,7 @@
-/* A text being tokenized: a buffer, and pieces (ranges of the buffer, or ids of added tokens). */
+/*
+ * A text that is being tokenized, and the pieces into which it is cut: ranges of bytes, or ids of
+ * added tokens.
+ */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 #define KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 
@@ -21,36 +24,36 @@ void kvd_buffer_release(kvd_buffer *b);
 
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
-    /* Leading bytes from the document's first character. */
+    /* Leading bytes of the piece that come from the document's first character. */
     size_t first;
     uint32_t id;
     bool is_id;
-    /* True if unknown text may continue the last piece. */
+    /* True if the text of the piece may continue. */
     bool open;
 } kvd_piece;
 
 typedef struct {
     kvd_buffer text;
-    /* A tokenizer step reads piece [n] and writes next [n_next]. */
+    /* A step of the tokenizer reads piece [n] and writes next [n_next]. */
     kvd_piece *piece, *next;
     size_t n, n_next, capacity, capacity_next;
 } kvd_pieces;
 
-/* Makes `text`, unless empty, the only piece; if `open`, the document continues. */
+/* Makes `text` the only piece; if `open`, it is the beginning of a longer document. */
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
-/* Appends a piece, unless empty, to p->next. */
+/* Appends a piece to p->next, unless it is empty. */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
-/* Appends bytes [begin, end) of *whole to p->next. */
+/* Appends bytes [begin, end) of the piece *whole to p->next. */
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 
 /* Ends a step of the tokenizer: p->next becomes the list p->piece. */
 void kvd_pieces_step(kvd_pieces *p);
 
-/* Treatment of a pattern's matches, the field "behavior" of tokenizer.json. */
+/* Treatment of the matches of a pattern (field "behavior" of tokenizer.json). */
 typedef enum {
     KVD_SPLIT_REMOVED,
     KVD_SPLIT_ISOLATED,
@@ -59,12 +62,12 @@ typedef enum {
     KVD_SPLIT_CONTIGUOUS
 } kvd_split_behavior;
 
-/* Cuts the piece `whole`; kvd_splitter_feed receives matches and text between. */
+/* State while the piece `whole` is cut at the matches of a pattern. */
 typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
-    /* `waiting`: bytes begin .. end - 1 are not yet written, as the next range may join them. */
+    /* `waiting`: bytes begin .. end - 1 may be joined by the next range. */
     bool waiting, last_was_match;
     size_t begin, end;
 } kvd_splitter;
@@ -74,7 +77,7 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
 int kvd_splitter_feed(kvd_splitter *s, size_t begin, size_t end, bool is_match, kvd_err *err);
 int kvd_splitter_end(kvd_splitter *s, kvd_err *err);
 
-/* Returns GPT-2's character for a byte: itself if printable, others from U+0100. */
+/* Returns the printable character that represents a byte in byte-level BPE (GPT-2). */
 uint32_t kvd_byte_to_char(unsigned char byte);
 
 /* Returns the byte that the character represents, or -1 if none. */

@@ -84,7 +84,7 @@ static int parse_into(kvd_template *t, const json_t *spec, int depth, bool *done
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
-    /* Hugging Face would apply a second one to the first's output as a pair of texts. */
+    /* Hugging Face would treat the output of the first template as a pair of texts. */
     if (*done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
     *done = true;

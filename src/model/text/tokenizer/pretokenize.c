@@ -10,7 +10,9 @@
 
 #define NESTING_MAX 32
 
-/* GPT-2's pieces: contractions; letters, digits or others after an optional space; white space. */
+/*
+ * Pattern of GPT-2's pieces: contractions, and runs of letters, digits, other characters or space.
+ */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
@@ -19,11 +21,11 @@ typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend;
 
 typedef struct {
     kind kind;
-    /* Split: pattern at whose matches the text is cut. */
+    /* For Split: pattern at whose matches the text is cut. */
     kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;
-    /* True after ByteLevel, whose alphabet writes each byte as a character. */
+    /* True for steps after ByteLevel, whose output writes each byte as a character. */
     bool spelled;
     char replacement[4];
     unsigned width;
@@ -31,7 +33,7 @@ typedef struct {
 } step;
 
 struct kvd_pretokenizer {
-    /* Steps in order of execution, those of a Sequence included. */
+    /* Steps in the order of execution, including those of a Sequence. */
     step *step;
     size_t n, capacity;
     bool byte_level;
@@ -91,7 +93,7 @@ static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
     return s->pattern ? 0 : kvd_in(err, "%s", what);
 }
 
-/* Adds a step that cuts at Unicode's punctuation and at the ASCII symbols. */
+/* Adds a step that cuts at Unicode's punctuation and the ASCII symbols. */
 static int parse_punctuation(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
 {
     const char *what = "pre_tokenizer Punctuation", *name = "Isolated";
@@ -197,7 +199,7 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
-    /* ByteLevel's output is in its own alphabet, so only Sequence, Split and Digits may follow. */
+    /* Other steps would not understand the alphabet of ByteLevel's output. */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))
@@ -250,7 +252,7 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
     return p->byte_level;
 }
 
-/* A piece in ByteLevel's alphabet; its byte i is byte byte[i] of the original. */
+/* A piece in the alphabet of ByteLevel; byte i comes from byte byte[i] of the original. */
 typedef struct {
     kvd_buffer text;
     size_t *byte;
@@ -308,7 +310,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             }
             done = end;
         }
-        /* Text after the last match of an open piece is not cut yet. */
+        /* If more text may follow, the text after the last match is not cut yet. */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
              kvd_splitter_end(&cut, err)))
@@ -322,7 +324,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
     return rc;
 }
 
-/* Puts a space before each piece without one, by copying the piece to the end of p->text. */
+/* Puts a space before each piece that does not begin with one. */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {
     for (size_t i = 0; i < p->n; i++) {

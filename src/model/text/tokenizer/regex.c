@@ -7,10 +7,10 @@
 
 /* Translates regular expressions from Oniguruma's syntax into PCRE2's, and runs them. */
 
-/* Unicode's White_Space inside [...]; PCRE2's \s also has U+180E. */
+/* Unicode's White_Space, as the inside of a character class. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
-/* Oniguruma's \w (UTS #18); outside [...] also superscripts and fractions below U+0100. */
+/* Characters that Oniguruma's \w matches (UTS #18), inside and outside a character class. */
 #define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
@@ -54,7 +54,7 @@ static bool is_letter_or_digit(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Translates \p{...}; PCRE2's \p{Name} would mean script extensions. */
+/* Translates \p{...}; PCRE2's \p{Name} would mean the script extensions. */
 static int property(walk *w)
 {
     static const char categories[][3] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
@@ -204,7 +204,7 @@ static int open_group(walk *w)
             w->i += strlen(same[k]);
             return puts_to(w, same[k]);
         }
-    /* (?i) is accepted at the beginning only; elsewhere Ruby and Perl differ. */
+    /* (?i) is accepted only at the beginning; elsewhere Ruby and Perl differ. */
     if (ahead(w, "(?i)") && !w->i) {
         w->caseless = true;
         w->i = 4;
@@ -212,7 +212,7 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /* Every group becomes one without capture; back references are not supported. */
+    /* Groups do not capture, because back references are not supported. */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -236,7 +236,7 @@ static int interval(walk *w)
     return 0;
 }
 
-/* Fails on letters whose case-insensitive match has another length (U+00DF and ss). */
+/* Fails on letters that match text of another length if case is ignored, such as U+00DF and ss. */
 static int no_multiple_folds(walk *w)
 {
     static const char pairs[][3] = {"ss", "ff", "fi", "fl", "st"};
@@ -252,7 +252,7 @@ static int no_multiple_folds(walk *w)
     return 0;
 }
 
-/* Writes the pattern in PCRE2's syntax, or fails if there is no equivalent. */
+/* Writes the pattern in PCRE2's syntax. Fails if a construct has no equivalent. */
 static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, kvd_err *err)
 {
     walk w = {.p = pattern, .n = len, .out = out, .err = err};
@@ -289,26 +289,26 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #include "common/utf8.h"
 #include "model/text/tokenizer/json_fields.h"
 
-/* PCRE2 limits per match, against exponential patterns; HEAP_KIB is for its interpreter. */
+/* Limits of PCRE2 for one match, against patterns of exponential time. */
 #define MATCH_LIMIT 10000000
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
-/* Start positions per call of PCRE2, adapted so that interrupts work within a second. */
+/* Least and most positions at which one call of PCRE2 tries to begin a match. */
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 
-/* Matches between two checks of the speed and for interrupts. */
+/* Matches between two checks of the speed and of a request to stop. */
 #define SEARCHES 1024
 
-/* Processor time limit of a text: SLOW_S seconds plus one per SLOW_BYTES bytes. */
+/* Limit of processor time for a text: SLOW_S seconds plus one per SLOW_BYTES bytes. */
 #define SLOW_S     2.0
 #define SLOW_BYTES 100000.0
 
 struct kvd_regex {
     pcre2_code *code;
     pcre2_match_context *ctx;
-    /* The pattern as written, or a literal's bytes. */
+    /* The pattern as written, or the bytes of a literal text. */
     char *pattern;
     size_t len;
 };
@@ -343,7 +343,7 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
                  text.s ? text.s : "");
         goto done;
     }
-    /* Without the JIT compiler, pcre2_match interprets the pattern. */
+    /* If the JIT compiler fails, pcre2_match interprets the pattern. */
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
 done:
     pcre2_compile_context_free(ctx);
@@ -457,7 +457,7 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Fails if the search before byte `at` was too slow or interrupted, else adapts s->window. */
+/* Fails if the search was too slow or interrupted; otherwise adapts s->window. */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {
     const double now = processor_seconds();

@@ -2,7 +2,8 @@
  * Steps of a tokenizer (tokenizer.json), and tokenizers of llama2.c and GGUF. Functions that return
  * pointers return NULL with *err on failure.
  *
- * `open`: unknown text follows; only results independent of it are produced.
+ * If an argument `open` is true, the text may continue, and only results that do not depend on the
+ * continuation are produced.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 #define KVD_MODEL_TEXT_TOKENIZER_STEPS_H
@@ -13,7 +14,7 @@
 #include "model/text/tokenizer.h"
 #include "model/text/tokenizer/pieces.h"
 
-/* Vocabulary: strings of tokens (pieces) and their ids, which may have gaps. */
+/* Vocabulary: the strings of tokens (pieces) and their ids, which may have gaps. */
 
 typedef struct {
     size_t begin;
@@ -24,67 +25,72 @@ typedef struct {
     kvd_buffer text;
     kvd_vocab_entry *entry; /* sorted by id after kvd_vocab_build */
     size_t n, capacity;
-    /* Hash table: index + 1 of an `entry`, or 0 if unused. */
+    /* Hash table: 1 + index of an element of `entry`, or 0. */
     uint32_t *slot;
     size_t n_slots;
     size_t longest;
 } kvd_vocab;
 
-/* Adds a piece; kvd_vocab_build must follow all calls, and fails if a piece or id repeats. */
+/* Adds a piece. kvd_vocab_build, called after the last piece, fails if a piece or id repeats. */
 int kvd_vocab_add(kvd_vocab *v, const char *piece, size_t len, uint32_t id, kvd_err *err);
 int kvd_vocab_build(kvd_vocab *v, kvd_err *err);
 void kvd_vocab_release(kvd_vocab *v);
 
 bool kvd_vocab_find(const kvd_vocab *v, const char *piece, size_t len, uint32_t *id);
-/* Returns a piece, not zero-terminated, or NULL for an unknown id. */
+/* Returns the string of a token, not zero-terminated, or NULL if there is no such id. */
 const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len);
-/* Returns the largest id + 1, or 0 if the vocabulary is empty. */
+/* Returns the largest id + 1, or 0 if there is none. */
 size_t kvd_vocab_end(const kvd_vocab *v);
 
 /* The "normalizer" of tokenizer.json, by Unicode 9.0, applied between added tokens. */
 
 typedef struct kvd_normalizer kvd_normalizer;
 
-/* Reads a normalizer; JSON null means none. */
+/* Reads a normalizer; JSON null means that there is none. */
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
 /*
- * Normalizes *text in place. *first (or NULL): bytes of the document's first character. Fails
- * beyond 64 times the size plus 64 KiB.
+ * Normalizes *text in place; *first counts bytes of the document's first character. Fails if the
+ * text grows too much.
  */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
 
 int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err *err);
 
-/* The "added_tokens" of tokenizer.json, found before BPE: leftmost, then longest match. */
+/*
+ * The "added_tokens" of tokenizer.json: strings that become one id before BPE. The leftmost,
+ * longest match is used.
+ */
 
 typedef struct kvd_added_tokens kvd_added_tokens;
 
-/* Ids must be Hugging Face's: from `vocab`, else the next free id. `spec` may be NULL. */
+/*
+ * Reads added tokens, whose ids must be those that Hugging Face would assign. `spec` may be NULL.
+ */
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
 
-/* Makes added tokens pieces: those matched after the normalizer if `normalized`, else before. */
+/* Makes each added token a piece of its own, before or (if `normalized`) after the normalizer. */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
-/* Returns the text of an added token, or NULL. */
+/* Returns the text of an added token, or NULL for other ids. */
 const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len);
 
-/* Returns the largest id of an added token + 1, or 0. */
+/* Returns the largest id of an added token + 1, or 0 if there are none. */
 size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
 /* The "pre_tokenizer" of tokenizer.json, which cuts text into words for BPE. */
 
 typedef struct kvd_pretokenizer kvd_pretokenizer;
 
-/* Reads a pre-tokenizer; with JSON null, a document is one word. */
+/* Reads a pre-tokenizer; with JSON null, a whole document is one word. */
 kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err);
 void kvd_pretokenizer_free(kvd_pretokenizer *p);
 
-/* Returns true with a step ByteLevel, so that BPE works on bytes. */
+/* Returns true if ByteLevel is a step, so that BPE works on bytes. */
 bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p);
 
 int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_err *err);
@@ -94,7 +100,7 @@ int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_er
 typedef struct kvd_bpe kvd_bpe;
 typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and word cache of one thread */
 
-/* `byte_level`: words are bytes, written by kvd_byte_to_char in the vocabulary. */
+/* Reads a BPE model; if `byte_level`, words are given as bytes. */
 kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err);
 void kvd_bpe_free(kvd_bpe *m);
 
@@ -104,14 +110,14 @@ const kvd_vocab *kvd_bpe_vocab(const kvd_bpe *m);
 kvd_bpe_work *kvd_bpe_work_new(const kvd_bpe *m, kvd_err *err);
 void kvd_bpe_work_free(kvd_bpe_work *w);
 
-/* Appends the ids of a word. Unknown characters become unk_token or are left out. */
+/* Appends the ids of one word. Unknown characters become unk_token or are left out. */
 int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                    kvd_ids *ids, kvd_err *err);
 
 /* The "post_processor" of tokenizer.json, which adds special tokens. */
 
 typedef struct {
-    /* True: the ids of the text. False: the special token `id`. */
+    /* True for the ids of the text, false for the special token `id`. */
     bool is_text;
     uint32_t id;
 } kvd_template_part;
@@ -121,11 +127,11 @@ typedef struct {
     size_t n, capacity;
 } kvd_template;
 
-/* Reads a post-processor; JSON null: the ids alone. The caller must release t on failure too. */
+/* Reads a post-processor; JSON null means none. Release t even on failure. */
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
-/* Appends a text's ids, with special tokens if add_special, after an `open` text none. */
+/* Appends the ids of a text, with special tokens around them if add_special. */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
 
@@ -133,7 +139,7 @@ int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bo
 
 typedef struct kvd_token_decoder kvd_token_decoder;
 
-/* List of strings: string i is text.s[end[i - 1]] .. text.s[end[i] - 1], from 0 for i = 0. */
+/* List of strings; string i is bytes end[i - 1] .. end[i] - 1 of text.s. */
 typedef struct {
     kvd_buffer text;
     size_t *end;
@@ -147,15 +153,16 @@ void kvd_strings_release(kvd_strings *l);
 kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err);
 void kvd_token_decoder_free(kvd_token_decoder *d);
 
-/* Appends the decoded text to *out. Overwrites *strings. */
+/* Appends the decoded text to *out, and overwrites *strings. */
 int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kvd_buffer *out,
                             kvd_err *err);
 
 /*
- * tokenizer.bin of llama2.c, little-endian: uint32 longest piece; per piece float32 score, int32
- * length, bytes.
+ * The file tokenizer.bin of llama2.c, little-endian: uint32 longest piece; per piece float32 score,
+ * int32 length, bytes.
  *
- * Neighbours are joined by highest score, leftmost on ties. Unknown characters become ids 3 + byte.
+ * Neighbouring pieces are joined, highest score first, leftmost on ties. Bytes of unknown
+ * characters become ids 3 + byte.
  */
 
 typedef struct kvd_llama2c kvd_llama2c;
@@ -163,50 +170,51 @@ typedef struct kvd_llama2c kvd_llama2c;
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err);
 void kvd_llama2c_tok_free(kvd_llama2c *t);
 
-/*
- * Text gets a leading space unless empty. `bos`: id 1 first, which may be joined, as in llama2.c.
- */
+/* Appends the ids of a text, after a leading space and, if `bos`, after id 1. */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool open, bool bos,
                            kvd_ids *ids, kvd_err *err);
 
-/* Appends the text of n ids. Drops a space after id 1 (BOS); "<0xNN>" becomes one byte. */
+/* Appends the text of n ids; a piece "<0xNN>" becomes one byte. */
 int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out,
                            kvd_err *err);
 
 struct json_t;
 
 /*
- * Returns a tokenizer.json, owned by the caller, for tokenizer.ggml.model `llama` (SentencePiece)
- * or `gpt2` (byte-level BPE).
+ * Returns a tokenizer.json, owned by the caller, made from a GGUF file with tokenizer.ggml.model
+ * `llama` (SentencePiece) or `gpt2` (byte-level BPE).
  *
- * SentencePiece merges are all pairs that concatenate to a token, by its score, as in Transformers.
+ * SentencePiece has scores instead of merges: all pairs whose concatenation is a token are merges,
+ * as in Transformers.
  */
 struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
 /*
- * Byte-pair encoding, O(n log n) for n symbols.
+ * Byte-pair encoding of a word of n symbols in O(n log n) steps.
  *
- * Boundary: two adjacent characters that no merged token contains. Merges on its sides are
- * independent; memory grows with the distance of boundaries.
+ * Between two adjacent characters that no merged token contains there is a boundary. Merges before
+ * and after a boundary do not depend on each other.
  */
 
 typedef struct {
     uint32_t id;
-    uint32_t before, after; /* indices of neighbouring symbols; UINT32_MAX: none */
+    uint32_t before, after; /* indices of the neighbouring symbols; UINT32_MAX: none */
     bool gone;
 } kvd_symbol;
 
-/* Heap entry: two neighbouring symbols that may be joined. */
+/* Candidate in the heap: two neighbouring symbols that may be joined. */
 typedef struct {
-    uint64_t order; /* priority (high bits), position in the word (low bits) */
+    uint64_t order; /* merge priority in the high bits, position in the low bits */
     uint32_t id;
 } kvd_merge_candidate;
 
-/* Returns true if two symbols may be joined, with the joined *id and *priority (smallest first). */
+/* Returns true if two symbols may be joined, and fills *id and *priority (smallest first). */
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 
-/* Set of hashed pairs of neighbouring characters in merged tokens; may have false positives. */
+/*
+ * Set of pairs of neighbouring characters in merged tokens; it may report pairs that are not in it.
+ */
 typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);
@@ -217,9 +225,9 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len);
 typedef struct {
     kvd_merge_rule rule;
     const void *context;
-    /* Strings of the symbols, joined ones included. */
+    /* Strings of the symbols, including joined ones. */
     const kvd_vocab *vocab;
-    /* At least all pairs of neighbouring characters in joined symbols. */
+    /* Pairs of neighbouring characters in joined symbols. */
     const kvd_pair_set *pairs;
 } kvd_merge_model;
 
@@ -228,22 +236,19 @@ typedef struct {
     kvd_ids *ids;
     kvd_symbol *symbol;
     size_t n, capacity;
-    /* Number of symbols at which kvd_merge_add merges early. */
+    /* Number of symbols at which kvd_merge_add merges some early. */
     size_t full;
     kvd_merge_candidate *heap;
     size_t n_heap, heap_capacity;
 } kvd_merge_work;
 
-/* Starts a word with ids in *ids; keeps buffers between words. */
+/* Starts a word, whose ids will be appended to *ids. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/* Appends a symbol; in a long word, merges those before the last boundary. */
+/* Appends a symbol to the word, of which early symbols may be merged. */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
-/*
- * Joins symbols, smallest priority first, leftmost on ties. `open`: drops those after the last
- * boundary.
- */
+/* Joins symbols, smallest priority first, leftmost on ties, and appends their ids. */
 int kvd_merge_end(kvd_merge_work *w, bool open, kvd_err *err);
 
 void kvd_merge_release(kvd_merge_work *w);

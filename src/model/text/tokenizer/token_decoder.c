@@ -16,10 +16,10 @@ typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind
 typedef struct {
     kind kind;
     kvd_regex *pattern;
-    /* Replace: new text. Strip: removed character. Metaspace: sign for a space. */
+    /* New text (Replace), removed character (Strip), or sign for a space (Metaspace). */
     kvd_buffer content;
     uint32_t start, stop;
-    /* Metaspace: the first token's leading sign is removed, others become spaces. */
+    /* Metaspace: true if the first token loses its leading sign. */
     bool drop_first;
 } step;
 
@@ -198,7 +198,7 @@ void kvd_token_decoder_free(kvd_token_decoder *d)
     free(d);
 }
 
-/* Appends s to *out; each ill-formed UTF-8 sequence becomes U+FFFD. */
+/* Appends s to *out; each invalid UTF-8 sequence becomes U+FFFD. */
 static int add_lossy(kvd_buffer *out, const char *s, size_t len, kvd_err *err)
 {
     while (len) {
@@ -228,7 +228,10 @@ static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
             unsigned width;
             const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
             const char c = (char)b;
-            /* Characters outside ByteLevel's alphabet mark an added token, written unchanged. */
+            /*
+             * Only added tokens have characters outside ByteLevel's alphabet; these are written
+             * unchanged.
+             */
             if (b < 0) {
                 bytes.n = before;
                 if (kvd_buffer_add(&bytes, s, len, err))
@@ -292,7 +295,7 @@ static int hex(char c)
                                   : -1;
 }
 
-/* Replaces consecutive "<0xNN>" by their bytes, or by one U+FFFD each if invalid UTF-8. */
+/* Replaces consecutive strings "<0xNN>" by their bytes, or by U+FFFD if these are invalid. */
 static int byte_fallback(const kvd_strings *in, kvd_strings *out, kvd_err *err)
 {
     kvd_buffer bytes = {0};
