@@ -74,7 +74,6 @@ static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, k
     return 0;
 }
 
-/* Fails with a message that names the request and the position of the row. */
 static int not_finite(const kvd_iteration *it, const char *where, size_t row, kvd_err *err)
 {
     size_t i = 0;

@@ -40,7 +40,6 @@ void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 
 /* Computes q, k and v from x, and times the phases norm, qkv and rope. */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
-/* Projects q and k to q_cut and k_cut. */
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
 /* Updates x from attention output o, and times the phases o, norm and mlp. */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,

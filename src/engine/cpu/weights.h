@@ -38,10 +38,7 @@ typedef struct {
     double own_bytes; /* bytes of copied and folded weights */
 } kvd_cpu_weights;
 
-/*
- * Finds weights without copying; `c` and `dims` are borrowed. Call kvd_cpu_weights_release even
- * after a failure.
- */
+/* `c` and `dims` are borrowed. Call kvd_cpu_weights_release even after a failure. */
 int kvd_cpu_weights_find(kvd_cpu_weights *w, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);
 int kvd_cpu_weights_load(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err);

@@ -58,7 +58,6 @@ static int upload_pages(kvd_cuda_engine *e, kvd_err *err)
                : 0;
 }
 
-/* Frees pages that left the sliding window. */
 static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
 {
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -268,7 +267,6 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
     return kvd_cuda_engine_logits((kvd_cuda_engine *)(void *)self, i, to, err);
 }
 
-/* Fails if the plan cannot run on several GPUs. */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
 {
     int devices = 0;

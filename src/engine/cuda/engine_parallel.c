@@ -91,7 +91,6 @@ static int ready(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_ready(p->gpu[gpu], p->pages, err);
 }
 
-/* Fills the facts, with bytes summed over GPUs. */
 static void describe(parallel *p)
 {
     kvd_engine_facts *const f = &p->engine.facts;

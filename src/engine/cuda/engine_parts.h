@@ -74,10 +74,7 @@ typedef struct {
  * later call fails. On failure returns NULL and fills *err.
  */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
-/*
- * Loads the weights and allocates work memory. `sum` is NULL on one GPU. *pages receives the number
- * of cache pages.
- */
+/* `sum` is NULL on one GPU. *pages receives the number of cache pages. */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the KV cache, and captures and runs each CUDA graph. Collective. */
@@ -95,7 +92,6 @@ int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gp
 int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err);
 /* Returns the bytes that the cache holds; requires kvd_cuda_engine_counts_held. */
 double kvd_cuda_engine_held(const kvd_cuda_engine *e);
-/* Returns true if the method or a sliding window may drop cached tokens. */
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
 /* Frees the pages of a slot in all layers. */
 void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot);
@@ -106,7 +102,6 @@ void kvd_cuda_engine_free(kvd_cuda_engine *e);
 /* Fails if an iteration does not fit, or a token is not in the vocabulary. */
 int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                              kvd_err *err);
-/* Fills the host lists of e->batch and e->emit. */
 void kvd_cuda_list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id);
 /* Returns the number of rows of slice i in the batch, with copies of its prompt. */
 size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i);
@@ -136,10 +131,7 @@ int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
 /* Frees the graphs at once; kvd_cuda_graphs_release first waits for the device. */
 void kvd_cuda_graphs_destroy(kvd_cuda_engine *e);
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
-/*
- * Quantises all layer matrices to 4-bit codes. Decode steps of few requests read the codes; other
- * iterations first restore bf16 matrices.
- */
+/* Quantises all layer matrices to 4-bit codes, which decode steps of few requests read. */
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);
 /* Returns the bytes of the bf16 matrices that the codes replace. */
 double kvd_cuda_codes_replace(kvd_cuda_engine *e);

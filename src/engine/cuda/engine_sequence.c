@@ -116,7 +116,6 @@ static int check_iteration(const kvd_sequence *q, const kvd_iteration *it, const
     return 0;
 }
 
-/* Fails if an activation row is not finite, and names the first one. */
 static int check_finite(const kvd_sequence *q, const kvd_iteration *it, kvd_err *err)
 {
     const kvd_config *const c = &q->rank[0].slice->w.config;

@@ -120,7 +120,6 @@ double kvd_cuda_codes_replace(kvd_cuda_engine *e)
     return bytes;
 }
 
-/* Restores a layer's bf16 matrices from 4-bit codes. */
 static int restore_layer(kvd_cuda_engine *e, int l, kvd_err *err)
 {
     matrix m[MATRICES];
@@ -322,7 +321,6 @@ static const float *gain_before(const kvd_gpu_worker *w, int l)
                                                  : NULL;
 }
 
-/* Writes the normed input of layer l to w->normed. */
 static int write_input(const kvd_gpu_worker *w, int l, size_t n, kvd_err *err)
 {
     return kvd_cuda_check(kvd_gpu_norm(KVD_NORM_RMS, KVD_BF16, w->x, NULL, gain_before(w, l), NULL,
