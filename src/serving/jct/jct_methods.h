@@ -50,10 +50,7 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
                          kvd_err *err);
 void kvd_jct_methods_release(kvd_jct_methods *m);
 
-/*
- * Fills *plan with matrices and kept dimensions of method i, for prompts of up to `prompt` tokens.
- * The caller must call kvd_plan_close.
- */
+/* Fills *plan for method i and prompts of up to `prompt` tokens; call kvd_plan_close. */
 int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weights, bool gpu,
                         kvd_dtype type, size_t prompt, uint64_t seed, kvd_plan *plan, kvd_err *err);
 
