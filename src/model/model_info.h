@@ -10,10 +10,7 @@
 #include "model/checkpoint/config.h"
 #include "model/text/corpus.h"
 
-/*
- * Fills *m for a result file. `hash` is the checkpoint's content hash, `dtype` the type of its
- * weights; NULL means "".
- */
+/* `hash`: content hash of the checkpoint; `dtype`: type of its weights; NULL means "". */
 void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
                         const char *dtype);
 

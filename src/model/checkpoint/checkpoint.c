@@ -119,10 +119,7 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
     return 0;
 }
 
-/*
- * Writes the name under which a file stores a tensor: for the prefix "language_model.model.",
- * "model.x" is stored as "language_model.model.x".
- */
+/* Writes the stored name of a tensor, "language_model.model.x" for "model.x". */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
     const char *base = kvd_family_of(&c->config)->base;

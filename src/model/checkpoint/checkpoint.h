@@ -35,10 +35,7 @@ kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
  */
 kvd_checkpoint *kvd_checkpoint_random(const char *path, const char *hash, const kvd_config *config,
                                       uint64_t seed, kvd_err *err);
-/*
- * Replaces all weights by random ones. Must be called before a tensor is read. Returns 0, or -1
- * with *err.
- */
+/* Replaces all weights by random ones, before any tensor is read. Returns 0, or -1 with *err. */
 int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err);
 void kvd_checkpoint_close(kvd_checkpoint *c);
 

@@ -189,7 +189,6 @@ bool kvd_config_norms_inputs(const kvd_config *c);
 
 size_t kvd_config_rope_dims(const kvd_config *c);
 
-/* Returns true if this layer of a model with RoPE has none. */
 bool kvd_config_unrotated(const kvd_config *c, int layer);
 
 int kvd_config_group(const kvd_config *c);

@@ -32,21 +32,14 @@ const json_t *kvd_cfg_text_config(const json_t *root, kvd_err *err);
 /* Reads the sizes that all models must state, such as num_hidden_layers. */
 int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
 
-/*
- * Reads num_key_value_heads and head_dim, whose defaults are kv_heads and d_head; 0 means n_heads
- * and d_model / n_heads.
- */
+/* Reads num_key_value_heads and head_dim, whose defaults are kv_heads and d_head. */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
-/* Sets d_head to d_model / n_heads. */
 int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
 
 /* Reads tie_word_embeddings (`tied` if absent), bos_token_id and eos_token_id, after vocab_size. */
 int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_err *err);
 
-/*
- * Reads an activation function: "silu" if `gated`, otherwise "relu", "gelu" (exact), "gelu_new" or
- * "gelu_pytorch_tanh". `absent` is the default.
- */
+/* Reads an activation function, by default `absent`; only "silu" if `gated`. */
 int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const char *absent,
                        kvd_config *c, kvd_err *err);
 
@@ -87,16 +80,10 @@ enum {
  */
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
-/*
- * Reads RoPE's parameters; `absent` is the default of partial_rotary_factor. Fails if the number of
- * rotated dimensions is odd.
- */
+/* Reads RoPE's parameters; `absent` is the default of partial_rotary_factor. */
 int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err *err);
 
-/*
- * Reads RoPE whose base differs in layers with a sliding window. The default bases are `theta` and,
- * for these layers, `local`.
- */
+/* Reads RoPE with default bases `theta` and, for layers with a sliding window, `local`. */
 int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
                           kvd_err *err);
 

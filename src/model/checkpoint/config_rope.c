@@ -342,7 +342,6 @@ int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err 
     return 0;
 }
 
-/* Reads the RoPE, without scaling, of layers with a sliding window. */
 static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, kvd_err *err)
 {
     const char *type = "default", *first = sliding ? NULL : "";

@@ -139,9 +139,7 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
 bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, int expert,
                       kvd_place *place);
 
-/*
- * Finds the first weight that a stored tensor holds; returns false if the model has no such tensor.
- */
+/* Finds the first weight that a stored tensor holds; returns false for unknown tensors. */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);
 

@@ -56,7 +56,7 @@ size_t kvd_gguf_count(const kvd_gguf *g);
 const char *kvd_gguf_name(const kvd_gguf *g, size_t i);
 /* Returns the index of a tensor, or kvd_gguf_count if there is none. */
 size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
-/* Fills *out with tensor i, [rows][columns]. Returns -1 with *err for unsupported types. */
+/* Fills *out with tensor i, [rows][columns]. Fails for unsupported types. */
 int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
 /* A model in a GGUF file, with tensor names and row order as in Hugging Face files. */
@@ -70,21 +70,19 @@ kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t
                                      kvd_err *err);
 void kvd_gguf_model_close(kvd_gguf_model *m);
 
-/* Number of weights. Names are Hugging Face's, valid until kvd_gguf_model_close. */
+/* Returns the number of weights; names are those of Hugging Face. */
 size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);
 
-/* Returns 0 and *out, 1 without a message if absent, -1 with *err for unsupported types. */
+/* Finds a tensor. Returns 1 if there is none, -1 with *err for unsupported types. */
 int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *out, kvd_err *err);
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
-/* Returns true for divisors of RoPE frequencies, a part of the configuration. */
+/* Returns true for divisors of RoPE frequencies, which are no weights. */
 bool kvd_gguf_is_setting(const char *tensor);
 
-/*
- * Returns 0, or -1 with *err, also for models in several files; messages use keys of config.json.
- */
+/* Reads the configuration; messages use the keys of config.json. Returns 0, or -1 with *err. */
 int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err);
 
 #endif

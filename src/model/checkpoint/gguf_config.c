@@ -45,7 +45,7 @@ static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
                : kvd_no_memory(err, "a configuration", KEY);
 }
 
-/* Reads ARCHITECTURE.key, such as "llama.block_count". */
+/* Reads a key of the architecture, such as "llama.block_count". */
 static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)
 {
     char full[KEY];
@@ -61,7 +61,7 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
     return !status && !isfinite(*out) ? kvd_fail(err, "'%s' is not a finite number", full) : status;
 }
 
-/* Copies the GGUF integer `key`, if present, to `to`. */
+/* Copies the GGUF integer `key`, if present, to the key `to` of config.json. */
 static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
 {
     int64_t v = 0;
@@ -115,7 +115,7 @@ static bool is(const builder *b, const char *arch)
     return strcmp(b->arch, arch) == 0;
 }
 
-/* Fails for unsupported features that have an effect. */
+/* Fails for features that kvdim does not support. */
 static int refuse(const builder *b, kvd_err *err)
 {
     int64_t experts = 0;
@@ -193,7 +193,7 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
     return put(rope, key, list, err);
 }
 
-/* Writes RoPE's divisors, a tensor in Llama 3.1 files, as LongRoPE. */
+/* Writes the divisors of frequencies in Llama 3.1 files as LongRoPE. */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
     const json_t *positions = json_object_get(b->root, "max_position_embeddings");
@@ -225,7 +225,7 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
                : 0;
 }
 
-/* The factor on cosines and sines is computed as in llama.cpp. */
+/* Writes YaRN's parameters, with the factor of llama.cpp. */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
     double factor = 0, changed = 1;
@@ -319,7 +319,7 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
     return 0;
 }
 
-/* As in llama.cpp, probabilities of chosen experts are normalised, except in qwen2moe. */
+/* Writes the keys of experts; as in llama.cpp, only qwen2moe does not normalise probabilities. */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
     const bool qwen = strncmp(family, "qwen", 4) == 0;
@@ -339,7 +339,7 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
                : 0;
 }
 
-/* GGUF lacks layer_types; the window is then in every second layer. */
+/* Writes the keys of gpt-oss; GGUF does not tell which layers have the window. */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
     return put(b->root, "model_type", json_string("gpt_oss"), err) ||
@@ -354,11 +354,7 @@ static int put_gpt_oss(builder *b, kvd_err *err)
                : 0;
 }
 
-/*
- * As in llama.cpp, the score factor follows from the number of layers.
- *
- * Default windows: every second layer of Gemma 2, all but every sixth of Gemma 3.
- */
+/* Writes the keys of Gemma. As in llama.cpp, the score factor follows from the number of layers. */
 static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
 {
     int64_t layers = 0, wide = 0, heads = 0, d_head = 256, window = 0;

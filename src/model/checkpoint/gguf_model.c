@@ -59,10 +59,7 @@ static const struct {
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/*
- * In Falcon with two norms, "attn_norm" belongs to the feed-forward block, "attn_norm_2" to
- * attention.
- */
+/* In Falcon with two norms, "attn_norm" precedes the feed-forward block. */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
     if (strcmp(c->family, "falcon") != 0 || c->order != KVD_ORDER_PARALLEL || c->shared_norm)

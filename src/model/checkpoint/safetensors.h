@@ -34,9 +34,7 @@ void kvd_safetensors_close(kvd_safetensors *s);
 /* Tensors by index, sorted by name. Names are valid until kvd_safetensors_close. */
 size_t kvd_safetensors_count(const kvd_safetensors *s);
 const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
-/*
- * Finds a tensor. Returns 1, without a message, if there is none, -1 if its dtype is not supported.
- */
+/* Finds a tensor. Returns 1 if there is none, -1 with *err if its dtype is not supported. */
 int kvd_safetensors_find(const kvd_safetensors *s, const char *name, kvd_tensor *out, kvd_err *err);
 
 /* Describes tensor i of any dtype; data [*bytes] is valid until kvd_safetensors_close. */

@@ -22,10 +22,7 @@ bool kvd_path_ends_with(const char *path, const char *end);
 /* Returns 1 if the file exists, 0 if not, -1 with *err if this is unknown. */
 int kvd_path_exists(const char *path, kvd_err *err);
 
-/*
- * Moves `path` to *found, if that is NULL and the file exists, else frees `path`. If `path` is
- * NULL, returns -1.
- */
+/* Moves `path` to *found, if that is NULL and the file exists, else frees it. */
 int kvd_path_take_existing(char *path, char **found, kvd_err *err);
 
 /* Finds the tokenizer NAME.tok*.bin of NAME.bin; *found is allocated or NULL. Two are an error. */

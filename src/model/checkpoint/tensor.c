@@ -129,10 +129,7 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
     }
 }
 
-/*
- * Reads a Q4_K block: two float16 factors, 12 bytes of scales, 128 of codes (Q5_K: first 32 of bit
- * 4).
- */
+/* Reads a Q4_K block: two float16 factors, 12 bytes of scales, 128 of codes. */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
     const unsigned char *high = b + 16, *low = fifth_bit ? b + 48 : b + 16;
@@ -150,7 +147,7 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
     }
 }
 
-/* Q6_K: 128 bytes of bits 0 to 3, 64 of bits 4 and 5; 16 signed scales; float16 d. */
+/* Reads a Q6_K block: 128 bytes of bits 0 to 3, 64 of bits 4 and 5, scales, a float16 factor. */
 static void read_q6_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 208);

@@ -60,10 +60,7 @@ const kvd_block_layout *kvd_block_layout_of(kvd_packing packing);
 void kvd_block_read(kvd_packing packing, const unsigned char *block, size_t first, size_t n,
                     float *out);
 
-/*
- * Writes n E2M1 values times 2^(scale - 127); two codes per byte, low bits first. Scale 255: NaN
- * (OCP Microscaling 1.0).
- */
+/* Writes n E2M1 values times 2^(scale - 127); 255 means NaN (OCP Microscaling 1.0). */
 void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t first, size_t n,
                     float *out);
 
@@ -109,7 +106,7 @@ const char *kvd_tensor_type_name(const kvd_tensor *t);
 /* Returns the bytes of n elements in the file, 0 for random weights. */
 size_t kvd_tensor_bytes(const kvd_tensor *t, size_t n);
 
-/* Turns *t [n][...] into slice `at`; -1 with *err for other dimensions. */
+/* Turns *t [n][...] into its slice `at`. Fails if *t has another first dimension. */
 int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err);
 
 /* Writes elements first .. first+n-1 to out, in Hugging Face's order. */

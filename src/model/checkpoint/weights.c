@@ -90,7 +90,7 @@ const float *kvd_weight_in_place(const kvd_weight *w)
     return (uintptr_t)p % sizeof(float) == 0 ? p : NULL;
 }
 
-/* Reads each run of consecutive rows separately. */
+/* Reads a weight, each run of consecutive rows separately. */
 static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     while (n > 0) {

@@ -24,10 +24,7 @@ typedef struct {
     float times;  /* factor when read; 0: none */
 } kvd_weight;
 
-/*
- * Finds a weight or bias, valid while the checkpoint is open; w->n is 0 if absent. -1 with *err for
- * a wrong shape.
- */
+/* Finds a weight or bias; w->n is 0 if there is none. Fails for a wrong shape. */
 int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, kvd_weight *w,
                     kvd_err *err);
 int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int expert,
@@ -45,7 +42,7 @@ const float *kvd_weight_in_place(const kvd_weight *w);
 /* Writes elements first .. first+n-1 row by row, with threads if n is large. */
 void kvd_weight_read(const kvd_weight *w, size_t first, size_t n, float *out);
 
-/* Bytes of all weights: quantised with scales, random 2 each, others as in the file. */
+/* Computes the bytes of all weights; quantised weights with their scales. */
 int kvd_weights_bytes(const kvd_checkpoint *c, double *bytes, kvd_err *err);
 
 #endif

@@ -58,10 +58,7 @@ kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_
                                kvd_err *err);
 void kvd_backward_free(kvd_backward *w);
 
-/*
- * Passes the gradients of layers n_layers - 1 .. first_layer to *sink, and adds the losses to
- * *loss. Fails for non-finite values or an invalid batch.
- */
+/* Passes the gradients of layers n_layers - 1 .. first_layer to *sink, and adds to *loss. */
 int kvd_backward_run(kvd_backward *w, const kvd_batch *b, int first_layer,
                      const kvd_gradient_sink *sink, double *loss, size_t *n_predicted,
                      kvd_err *err);

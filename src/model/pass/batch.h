@@ -35,7 +35,7 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
 /*
- * Returns the row for position 0 of a sequence of `whole` tokens, relative to kvd_batch_rope_layer.
+ * Returns the row of position 0, relative to kvd_batch_rope_layer, in a sequence of `whole` tokens.
  */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 
@@ -45,10 +45,7 @@ int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, 
 
 size_t kvd_batch_longest(const kvd_batch *b);
 
-/*
- * Fails with a message such as "layer 3, row 17 (sequence 2, position 5): activation is not
- * finite".
- */
+/* Fails with a message such as "layer 3, row 17 (sequence 2, position 5): ...". */
 int kvd_batch_not_finite(const kvd_batch *b, const char *where, size_t row, kvd_err *err);
 
 #endif

@@ -126,10 +126,7 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
         add_row(y + i * d, bias, d);
 }
 
-/*
- * Scales a frequency as in Llama 3.1: long wavelengths are multiplied by rope_factor, short ones
- * unchanged, those between blended.
- */
+/* Scales a frequency as in Llama 3.1: low ones are divided by rope_factor, high ones unchanged. */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
     const double original = (double)c->rope_original_positions;

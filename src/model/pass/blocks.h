@@ -31,10 +31,7 @@ void kvd_scale(float *x, size_t n, float factor);
 
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
-/*
- * Fills the tables `cosine` and `sine` [n_positions][d_head/2]. `local` selects the frequencies of
- * layers with a sliding window.
- */
+/* Fills `cosine` and `sine` [n_positions][d_head/2], if `local` for layers with a window. */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
 
@@ -72,10 +69,7 @@ void kvd_relu2(float *x, size_t n);
 /* x [n] = softcap * tanh(scale * x / softcap) in place; softcap > 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
-/*
- * Softmax in place of the products q . k of one query with keys from .. to-1; other elements become
- * 0.
- */
+/* Softmax in place of q . k of one query with keys from .. to-1; other elements become 0. */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 
 /* Returns the index of the first NaN or infinite value, or n if there is none. */

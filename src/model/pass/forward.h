@@ -38,10 +38,7 @@ int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
                     float *hidden, kvd_err *err);
 
-/*
- * Writes the residual stream [n_tokens][d_model] that enters `layer`; kvd_forward_run_from
- * continues from it.
- */
+/* Writes the residual stream [n_tokens][d_model] that enters `layer`. */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);
 int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first_layer,

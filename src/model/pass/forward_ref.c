@@ -80,9 +80,7 @@ static double cap(double x, double softcap)
     return softcap > 0 ? softcap * tanh(x / softcap) : x;
 }
 
-/*
- * Computes y = x / sqrt(mean(x^2) + eps) * gain + bias; unless `rms`, the mean is subtracted first.
- */
+/* Computes y = x / sqrt(mean(x^2) + eps) * gain + bias, unless `rms` of x - mean(x). */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
 {
@@ -161,10 +159,7 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
     return omega;
 }
 
-/*
- * Applies RoPE: at position m, pair i of dimensions, a complex number, is multiplied by exp(j m
- * omega_i).
- */
+/* Applies RoPE: pair i, a complex number, times exp(j m omega_i) at position m. */
 static void rope(const state *s, size_t layer, double *x, size_t heads)
 {
     const size_t half = (s->c->rope_dims ? (size_t)s->c->rope_dims : s->d_head) / 2;
@@ -241,10 +236,7 @@ static void hand_out(double *all, size_t layer, const double *one, size_t n)
         memcpy(all + layer * n, one, n * sizeof *one);
 }
 
-/*
- * Returns the matrix from the latent to the key (W_UK) or, if `values`, to the value (W_UV) of head
- * h.
- */
+/* Returns W_UK, from the latent to the key, or W_UV, to the value, of head h. */
 static const double *expand(const state *s, const double *up, size_t h, bool values)
 {
     const size_t nope = (size_t)s->c->d_nope, wide = (size_t)s->c->d_value;
@@ -432,9 +424,7 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
     return project(s, down, layer, s->up, width, s->d_model, s->sum, err);
 }
 
-/*
- * Computes the factors p [n][n_experts] on outputs of experts, 0 for experts that are not chosen.
- */
+/* Computes the factors p [n][n_experts] on outputs of experts, 0 if not chosen. */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {
     const size_t experts = (size_t)s->c->n_experts;

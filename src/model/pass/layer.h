@@ -58,9 +58,7 @@ void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows
 /* Applies an activation without gate to x [n] in place. */
 void kvd_layer_activate(kvd_activation a, float *x, size_t n);
 
-/*
- * Adds the output of the feed-forward block for `in` [rows][d_model] to x; gate and up are scratch.
- */
+/* Adds the feed-forward block of `in` [rows][d_model] to x; gate and up are scratch. */
 void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                             size_t rows, float *gate, float *up, float *x);
 
@@ -75,9 +73,7 @@ void kvd_layer_output(const kvd_config *c, const kvd_layer_weights *w, const flo
 void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                           size_t rows, float *out, float *x);
 
-/*
- * Computes the steps after attention: x [rows][d_model] is the layer's input, on return its output.
- */
+/* Computes the steps after attention; x [rows][d_model] is input and output of the layer. */
 void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w, const float *o,
                                 size_t rows, float *scratch, float *x);
 
@@ -92,9 +88,7 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
 
 typedef struct kvd_experts kvd_experts;
 
-/*
- * Creates buffers for experts; *out is NULL if the model has none. The checkpoint must stay open.
- */
+/* Creates buffers; *out is NULL without experts. The checkpoint must stay open. */
 int kvd_experts_new(const kvd_checkpoint *c, size_t max_tokens, kvd_experts **out, kvd_err *err);
 void kvd_experts_free(kvd_experts *e);
 
@@ -102,7 +96,7 @@ void kvd_experts_free(kvd_experts *e);
 void kvd_experts_bytes(const kvd_config *c, size_t max_tokens, double *weights,
                        double *activations);
 
-/* Computes the steps after attention: x [n][d_model] is the layer's input, on return its output. */
+/* Computes the steps after attention; x [n][d_model] is input and output of the layer. */
 void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, int layer,
                                   const float *o, size_t n, float *x);
 

@@ -20,10 +20,7 @@ void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add);
 
-/*
- * Gradient of an activation with a gate: dy [n] becomes the gradient of up, and gate [n] that of
- * gate.
- */
+/* Gradient of a gated activation: dy [n] becomes that of up, gate [n] that of gate. */
 void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy);
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,
                              float *dy);
@@ -74,9 +71,7 @@ typedef struct {
     float *in;
 } kvd_layer_back_qkv;
 
-/*
- * Fills the outputs of *g, and adds the part of Q, K and V to dx, the gradient of x, if not NULL.
- */
+/* Fills the outputs of *g, and adds to dx, if not NULL, the gradient through Q, K and V. */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);
 

@@ -28,10 +28,7 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/*
- * Returns the value of a group of experts: its largest one or, if `two`, the sum of the two
- * largest.
- */
+/* Returns the largest value in a group of experts or, if `two`, the sum of the two largest. */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;

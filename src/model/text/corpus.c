@@ -246,7 +246,6 @@ static int end_text(cutter *k, const char *path, kvd_err *err)
     return 0;
 }
 
-/* Refuses a field if no text has fields. */
 static int check_fields(const kvd_corpus_spec *s, kvd_err *err)
 {
     bool used = !s->field || s->fields;

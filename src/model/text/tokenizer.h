@@ -60,9 +60,7 @@ bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *
 int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, bool add_special,
                          kvd_ids *ids, kvd_err *err);
 
-/*
- * Tokenizes the beginning of a document. Appends only ids that do not depend on the following text.
- */
+/* Tokenizes the beginning of a document; appends only ids that no following text can change. */
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);
 

@@ -122,10 +122,7 @@ int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype 
                          const kvd_gpu_share *share, bool streamed, kvd_err *err);
 void kvd_gpu_weights_release(kvd_gpu_weights *w);
 
-/*
- * Copies an expert into a device buffer, for use on `stream`. Then call kvd_gpu_expert_used, before
- * the next fetch.
- */
+/* Copies an expert for use on `stream`; call kvd_gpu_expert_used before the next fetch. */
 int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
                          kvd_gpu_expert *to, kvd_err *err);
 int kvd_gpu_expert_used(kvd_gpu_expert_stream *s, cudaStream_t stream, kvd_err *err);

@@ -310,10 +310,7 @@ static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads MiniMax-M2: one norm over all heads of Q and one over all heads of K, RoPE on rotary_dim
- * dimensions, experts chosen by sigmoids and a learned bias.
- */
+/* Reads MiniMax-M2: norms over all heads of Q and of K, RoPE on rotary_dim dimensions. */
 static int read_minimax_m2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

@@ -104,9 +104,7 @@ const kvd_family kvd_family_falcon = {
     .ignored = "transformer.rotary_emb.inv_freq",
 };
 
-/*
- * Reads GPT-NeoX (Black et al. 2022, arXiv:2204.06745) and Pythia; old files have other RoPE keys.
- */
+/* Reads GPT-NeoX (Black et al. 2022, arXiv:2204.06745) and Pythia. */
 static int read_gpt_neox(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool parallel = true, biases = true;
@@ -179,9 +177,7 @@ static int read_stablelm(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads Nemotron (Parmar et al. 2024, arXiv:2402.16819): layer norms with 1 + gain, squared ReLU.
- */
+/* Reads Nemotron (Parmar et al. 2024, arXiv:2402.16819), which has squared ReLU. */
 static int read_nemotron(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->norm = KVD_NORM_LAYER;

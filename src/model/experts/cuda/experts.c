@@ -7,7 +7,6 @@
  */
 #include "model/pass/cuda/layer.h"
 
-/* Computes the router's logits of n tokens. */
 static int score(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     kvd_gpu_expert_buffers *const e = &w->experts;
@@ -52,7 +51,6 @@ static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in
                : 0;
 }
 
-/* Adds the outputs of the routed experts. */
 static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
 {
     const kvd_gpu_expert_buffers *const e = &w->experts;

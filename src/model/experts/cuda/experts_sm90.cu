@@ -37,17 +37,13 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
                  : "memory");
 }
 
-/*
- * Position in the sequence of a thread's loads, which follows the tiles of the CTA and their steps
- * of 64 columns.
- */
+/* Position in the sequence of a thread's loads. */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
     /* First elements of this lane's rows of x and w, and tile number. */
     uint32_t x_row[4], w_row[8], item;
     int step;
 
-    /* Finds the rows of tile `item`. */
     __device__ __forceinline__ void begin(const kvd_gpu_few_experts &a, uint32_t tiles)
     {
         const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = item % tiles,

@@ -108,10 +108,7 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
                : 0;
 }
 
-/*
- * Returns the addresses of the matrices for a block of queries; `member` chooses one of the query
- * heads that share a KV head.
- */
+/* Returns the addresses of the matrices for a block of queries. */
 static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                                size_t member)
 {

@@ -51,8 +51,7 @@ int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_se
 void kvd_dense_lists_release(kvd_dense_lists *l);
 
 /*
- * Queues the copy of sequences, tokens offset[s] .. offset[s + 1] - 1; *changed is 0 if there is
- * nothing new.
+ * Queues the copy of sequences, tokens offset[s] .. offset[s + 1] - 1, if they changed.
  *
  * All kernels that read the arrays must run on one stream.
  */

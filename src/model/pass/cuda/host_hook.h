@@ -17,10 +17,7 @@ typedef struct {
     void *narrow;
 } kvd_host_hook;
 
-/*
- * Makes the zeroed *h a hook that calls the CPU hook `inner`, which is borrowed. Call
- * kvd_host_hook_release even on failure.
- */
+/* Makes *h a hook that calls the CPU hook `inner`. Call kvd_host_hook_release even on failure. */
 int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_share *share,
                        kvd_dtype pass, size_t max_tokens, kvd_attention *inner, kvd_err *err);
 void kvd_host_hook_release(kvd_host_hook *h);

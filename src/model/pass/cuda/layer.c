@@ -2,10 +2,7 @@
 
 #include <stdio.h>
 
-/*
- * Returns the number of the check of a layer's Q, K and V. Check 0 is of the embedding, the last of
- * the final norm.
- */
+/* Returns the number of the check of a layer's Q, K and V; check 0 is of the embedding. */
 static unsigned stage_qkv(int layer)
 {
     return 1 + 2 * (unsigned)layer;
@@ -271,7 +268,6 @@ int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_g
                             KVD_GPU_ROPE, err);
 }
 
-/* Computes Q, K and V of a layer in w->qkv. */
 static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
                                const kvd_gpu_attention *hook, kvd_err *err)
 {
@@ -323,7 +319,6 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_ATTENTION, err);
 }
 
-/* Checks the attention output for values that are not finite. */
 static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     const size_t width = (size_t)w->weights.share.n_heads * (size_t)w->config.d_head;

@@ -82,18 +82,12 @@ typedef struct {
 size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
                             const kvd_gpu_share *share, bool dense, bool streamed);
 
-/*
- * Opens the zeroed *w on device first_gpu + share->index, which is then current. Close *w even on
- * failure.
- */
+/* Opens the zeroed *w, whose device is then current. Close *w even on failure. */
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool dense, kvd_err *err);
 void kvd_gpu_worker_close(kvd_gpu_worker *w);
 
-/*
- * Starts a batch. `rows` holds token ids, positions and RoPE rows in pinned memory, max_tokens
- * each.
- */
+/* Starts a batch; `rows`: pinned token ids, positions and RoPE rows, max_tokens each. */
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 
 /* Sets the residual stream to embeddings; kvd_gpu_residual_in copies `residual` to it. */
@@ -105,10 +99,7 @@ int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, siz
 int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *hook,
                       int stop, kvd_err *err);
 
-/*
- * Adds bias, norms and RoPE to w->qkv, unless hook->wants_raw is set. *began receives the time when
- * preceding kernels have ended.
- */
+/* Adds bias, norms and RoPE to w->qkv. *began receives the time when preceding kernels end. */
 int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_gpu_attention *hook,
                        unsigned long long *began, kvd_err *err);
 
@@ -117,10 +108,7 @@ int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_g
  * (see kvd_gpu_experts_stay). The caller queues the sum over GPUs.
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
-/*
- * Returns the most tokens for which one launch of kvdim's own kernels computes experts; 0: not
- * supported.
- */
+/* Returns the most tokens for which kvdim's own kernels compute experts in one launch, or 0. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);
 /* Returns true if kvd_gpu_experts_add never waits for the device, as a CUDA graph requires. */
@@ -141,10 +129,7 @@ typedef struct {
     size_t wide, narrow;
 } kvd_gpu_latent_sizes;
 kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type);
-/*
- * Computes Q, K and V of latent attention in w->qkv (model/pass/latent.h); kvd_gpu_latent_values
- * computes values from its output.
- */
+/* Computes Q, K and V of latent attention in w->qkv (model/pass/latent.h). */
 int kvd_gpu_latent_project(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, unsigned stage,
                            kvd_err *err);
 int kvd_gpu_latent_values(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
@@ -155,9 +140,7 @@ int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);
 /* Replaces the residual stream by its sum over several GPUs. */
 int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err);
 
-/*
- * Writes the residual stream [n][d_model]; kvd_gpu_hidden_out writes the output of the final norm.
- */
+/* Writes the residual stream, or (hidden_out) the output of the final norm, [n][d_model]. */
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err);
 int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err);
 
@@ -166,7 +149,6 @@ int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits
 /* Computes logits of n rows `in` in the type of the pass. */
 int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, kvd_err *err);
 
-/* Waits for the device and copies w->bad to *bad. */
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
 /* Returns the number of the check before a layer or, for n_layers, before the final norm. */

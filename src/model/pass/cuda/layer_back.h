@@ -70,7 +70,6 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
 /* Computes dx [n][in] = dy [n][out] W, added to dx if `add`. */
 int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matrix, size_t n,
                      size_t in, size_t out, float *dx, int add, kvd_err *err);
-/* Computes the gradient of the model's kind of norm. */
 int kvd_back_norm(const kvd_gpu_backward *w, const float *x, const float *gain, size_t n,
                   const float *dy, float *dx, int add, kvd_err *err);
 /* Records the first row of x that is not finite, with the check number `stage`. */

@@ -92,7 +92,6 @@ __device__ __forceinline__ float silu(float x)
     return x / (1.0f + expf(-x));
 }
 
-/* Returns the GELU of x, approximated by tanh. */
 __device__ __forceinline__ float gelu_tanh(float x)
 {
     return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
@@ -112,9 +111,7 @@ template <class V> __device__ __forceinline__ V warp_sum(V x)
     return x;
 }
 
-/*
- * Returns the sum of x over a block, with equal bits in every thread; part [32] is shared memory.
- */
+/* Returns the sum of x over a block, equal in every thread; part [32] is shared memory. */
 template <class V> __device__ __forceinline__ V block_sum(V x, V *part)
 {
     const int warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;

@@ -13,15 +13,10 @@ typedef struct {
     size_t first, rows, from, keys, ld;
 } kvd_score_block;
 
-/*
- * Returns the number of scores for which scratch should be allocated, at most 256 MiB if possible.
- */
+/* Returns the number of scores for which to allocate scratch, at most 256 MiB if possible. */
 size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 
-/*
- * Advances *b, zeroed at first, to the next block of 1 to 256 queries of a sequence; false at the
- * end.
- */
+/* Advances *b, zeroed at first, to the next 1 to 256 queries; false at the end. */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
 /* Returns for how many heads of sequences the block fits into `room` scores, at least 1. */

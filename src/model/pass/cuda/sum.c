@@ -94,10 +94,7 @@ static int lives(int device)
     return asked == cudaSuccess || asked == cudaErrorNotReady;
 }
 
-/*
- * Aborts the communicator of one GPU. If its CUDA context is lost, the abort would wait for ever,
- * so it is left out.
- */
+/* Aborts a communicator, unless its CUDA context is lost, as that would wait for ever. */
 static void end(const kvd_gpu_sum *s, member *m)
 {
     if (!m->comm || !lives(m->device))

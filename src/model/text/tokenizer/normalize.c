@@ -420,9 +420,7 @@ static int strip(const step *s, const char *text, size_t len, kvd_buffer *out, s
     return kvd_buffer_add(out, text + begin, end - begin, err);
 }
 
-/*
- * Converts each character separately; a Greek sigma at the end of a word becomes an ordinary one.
- */
+/* Converts each character separately; a final Greek sigma becomes an ordinary one. */
 static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *first, kvd_err *err)
 {
     const size_t limit = *first;

@@ -46,7 +46,6 @@ void kvd_pieces_release(kvd_pieces *p);
 /* Appends a piece to p->next, unless it is empty. */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
-/* Appends bytes [begin, end) of the piece *whole to p->next. */
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 

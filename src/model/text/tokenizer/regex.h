@@ -41,10 +41,7 @@ typedef struct {
 } kvd_scan;
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);
-/*
- * Starts a search in `text`, valid UTF-8, which must stay allocated. If `open`, only matches that
- * do not depend on following text are found.
- */
+/* `text`, valid UTF-8, must stay allocated; if `open`, it may continue. */
 void kvd_scan_text(kvd_scan *s, const char *text, size_t len, bool open);
 /* Finds the next match, bytes [*begin, *end). Returns 1, 0 if none is left, or -1 with *err. */
 int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err);

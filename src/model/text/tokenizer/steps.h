@@ -50,10 +50,7 @@ typedef struct kvd_normalizer kvd_normalizer;
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
-/*
- * Normalizes *text in place; *first counts bytes of the document's first character. Fails if the
- * text grows too much.
- */
+/* Normalizes *text; *first counts bytes of the document's first character. */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
 
@@ -219,7 +216,6 @@ typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);
 void kvd_pair_set_free(kvd_pair_set *set);
-/* Adds all pairs of neighbouring characters of the merged token `product`. */
 void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len);
 
 typedef struct {
