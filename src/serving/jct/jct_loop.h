@@ -30,10 +30,7 @@ typedef struct {
     double *gap;
 } kvd_jct_served;
 
-/*
- * Runs requests from their arrival to their last token. Fails if a request is refused or the user
- * interrupts.
- */
+/* Runs requests from arrival to last token; fails on refused requests or an interrupt. */
 int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_served *out,
                   kvd_err *err);
 void kvd_jct_served_release(kvd_jct_served *s);

@@ -310,9 +310,7 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
     return status;
 }
 
-/*
- * Returns true if `batch` requests fit into the cache at once, else reports that `what` is skipped.
- */
+/* Returns true if the cache holds `batch` requests at once; else reports `what` skipped. */
 static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, const char *option,
                         size_t batch, size_t tokens)
 {

@@ -1,6 +1,4 @@
-/*
- * Runs a sweep of kvdim-jct, with results in OUT.h5.rows after every run and in OUT.h5 at the end.
- */
+/* Runs a sweep of kvdim-jct: results go to OUT.h5.rows after each run, to OUT.h5 at the end. */
 #ifndef KVD_SERVING_JCT_JCT_SWEEP_H
 #define KVD_SERVING_JCT_JCT_SWEEP_H
 
@@ -34,10 +32,7 @@ typedef struct {
     kvd_progress progress;
 } kvd_jct_sweep;
 
-/*
- * Runs the measurements that have no result yet. Measurements that do not fit into the cache are
- * reported and skipped.
- */
+/* Runs measurements without results; reports and skips those too large for the cache. */
 int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 
 /*
