@@ -106,10 +106,7 @@ typedef struct {
     int rope_original_positions;
     /* Factor on RoPE's cosines and sines (LongRoPE, YaRN). */
     double rope_attention_factor;
-    /*
-     * YaRN: numbers of turns above which frequencies are unchanged, and below which they are
-     * divided.
-     */
+    /* YaRN: numbers of turns that bound unchanged (above) and divided (below) frequencies. */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
     /* LongRoPE: divisors of the d_head / 2 frequencies in short and long sequences. */

@@ -1,7 +1,4 @@
-/*
- * A model family reads config.json and lists the names of stored tensors; docs/adding.md explains
- * how to add one.
- */
+/* Model families read config.json and list tensor names; docs/adding.md says how to add one. */
 #ifndef KVD_MODEL_CHECKPOINT_FAMILY_H
 #define KVD_MODEL_CHECKPOINT_FAMILY_H
 

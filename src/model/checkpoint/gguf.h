@@ -24,9 +24,7 @@ void kvd_gguf_close(kvd_gguf *g);
 
 const char *kvd_gguf_path(const kvd_gguf *g);
 
-/*
- * These functions return 1, without a message, if there is no such key, and -1 if its type differs.
- */
+/* These functions return 1, without a message, if the key is absent, -1 if its type differs. */
 
 /* Reads an integer of any integer type. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);

@@ -1,7 +1,4 @@
-/*
- * Reads weights as float32 from any dtype or arrangement of rows, quantised by
- * kvd_checkpoint_quantise.
- */
+/* Reads weights of any dtype or row order as float32, rounded by kvd_checkpoint_quantise. */
 #ifndef KVD_MODEL_CHECKPOINT_WEIGHTS_H
 #define KVD_MODEL_CHECKPOINT_WEIGHTS_H
 

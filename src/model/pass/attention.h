@@ -1,7 +1,4 @@
-/*
- * Attention hook: interface by which the CPU forward pass gives Q, K and V to attention or a KV
- * cache.
- */
+/* Attention hook: the CPU forward pass gives Q, K and V to attention or a KV cache. */
 #ifndef KVD_MODEL_PASS_ATTENTION_H
 #define KVD_MODEL_PASS_ATTENTION_H
 

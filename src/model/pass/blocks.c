@@ -76,9 +76,7 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
     if ((double)n * (double)in * (double)out < 1e6)
         threads = 1;
 
-    /*
-     * Finds the division into by_row x by_column rectangles for which threads copy the fewest rows.
-     */
+    /* Finds the division into by_row x by_column rectangles that copies the fewest rows. */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
         if (threads % c == 0 && n * c / threads + out / c < n / by_row + out / by_column) {
@@ -407,10 +405,7 @@ void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores sc
     memset(row + to, 0, (n - to) * sizeof *row);
 }
 
-/*
- * Returns the bits of the largest |x[i]|. If an element is not finite, all exponent bits of the
- * result are 1.
- */
+/* Returns the bits of the largest |x[i]|; exponent bits are all 1 if any x[i] is not finite. */
 KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
 {
     uint32_t top = 0;

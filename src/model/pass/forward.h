@@ -47,10 +47,7 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 /* Writes logits [n][vocab_size] for n rows of `hidden`; fails if one is not finite. */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
-/*
- * Returns floating-point operations per token in all layers; kvd_head_flop_per_token: in the output
- * head.
- */
+/* Returns flop per token in all layers; kvd_head_flop_per_token: in the output head. */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 

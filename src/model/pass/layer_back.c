@@ -169,9 +169,7 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
     }
 }
 
-/*
- * Turns the gradient dp of probabilities p into that of q . k: scale * p * (dp - c), c = o . d_o.
- */
+/* Turns gradient dp of probabilities p into that of q . k: scale p (dp - c), c = o . d_o. */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
 {

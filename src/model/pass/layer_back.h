@@ -1,7 +1,4 @@
-/*
- * Gradients of one layer on a block of tokens, in float32. dy is the gradient of a function's
- * output, dx of its input.
- */
+/* Gradients of one layer in float32; dy: gradient of a function's output, dx: of its input. */
 #ifndef KVD_MODEL_PASS_LAYER_BACK_H
 #define KVD_MODEL_PASS_LAYER_BACK_H
 

@@ -45,10 +45,7 @@ typedef struct {
 /* Attention hook on one GPU. On several GPUs, each hook runs in its own thread. */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
-    /*
-     * Queues attention on in->stream. `out` is [n_tokens][n_heads of this GPU * d_head] of
-     * in->type.
-     */
+    /* Queues attention on in->stream; out [n_tokens][this GPU's heads * d_head], in->type. */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
     int wants_input;
@@ -84,10 +81,7 @@ int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q
                    const void *k, size_t ldk, const void *v, size_t ldv, void *out, size_t ldo,
                    void *scratch, kvd_err *err);
 
-/*
- * Hook that observes another one: calls `record` with Q, K and V, then the hook `inner`, then
- * `output`.
- */
+/* Hook that calls `record` with Q, K and V, then the hook `inner`, then `output`. */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_gpu_attention *inner;

@@ -15,9 +15,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/pass/batch.h"
 
-/*
- * Gradients of one layer of one batch on the device. Later work on `stream` overwrites the arrays.
- */
+/* One layer's gradients of a batch on the device, valid until later work on `stream`. */
 typedef struct {
     const kvd_config *config;
     int layer;
@@ -26,10 +24,7 @@ typedef struct {
     const size_t *offset;
     size_t first_sequence, n_tokens;
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
-    /*
-     * Queries after RoPE (tokens ld elements apart), attention outputs, and inputs of the QKV
-     * projections.
-     */
+    /* Queries after RoPE (tokens ld elements apart), attention outputs, QKV inputs. */
     const void *q, *o, *in;
     size_t ld;
     /* Gradients of Q and K after RoPE, of V, and of the attention output. */

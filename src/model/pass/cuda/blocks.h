@@ -37,10 +37,7 @@ cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const 
                           const float *positions, const uint32_t *position, size_t n, size_t width,
                           float *x, cudaStream_t stream);
 
-/*
- * Computes y [n][d] = norm of x, after adding `add` [d] to x if not NULL. If gain is NULL, y is x
- * without a norm.
- */
+/* y [n][d] = norm of x, after adding `add` [d] to x if not NULL; y = x if gain is NULL. */
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
@@ -53,9 +50,7 @@ cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const flo
                               size_t first, size_t n, size_t d, void *y, unsigned stage,
                               kvd_gpu_bad *bad, cudaStream_t stream);
 
-/*
- * Adds the output of attention or feed-forward block, after its RMS norm, to the residual stream.
- */
+/* Adds a block's output (attention or feed-forward) after its RMS norm to the residual. */
 typedef struct {
     size_t n, d;
     /* Residual stream [n][d], changed; all pointers are aligned to 16 bytes. */
@@ -130,9 +125,7 @@ typedef struct {
 /* Writes queries, keys and values, but not the query dimensions that a product with W_UK gives. */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
-/*
- * Computes y [n][ffn] = activation of `in` + bias; with a gate, `in` is [n][2 ffn], gate before up.
- */
+/* y [n][ffn] = activation of `in` + bias; with a gate, `in` is [n][2 ffn], gate before up. */
 cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in, const float *bias,
                              size_t n, size_t ffn, void *y, cudaStream_t stream);
 
@@ -243,10 +236,7 @@ cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *r
 cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, float *factor,
                          cudaStream_t stream);
 
-/*
- * kvd_swiglu_clamped of the halves of in [n][2 ffn], plus bias [2 ffn] if not NULL, into y
- * [n][ffn].
- */
+/* y [n][ffn] = kvd_swiglu_clamped of the halves of `in` + bias [2 ffn] (NULL: no bias). */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,
                                    cudaStream_t stream);

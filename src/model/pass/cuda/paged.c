@@ -1,7 +1,4 @@
-/*
- * Attention by bf16 kernels that read K and V in pages. Sequences are processed in runs, with one
- * launch each.
- */
+/* Attention by bf16 kernels on pages of K and V; one launch per run of sequences. */
 #include "model/pass/cuda/paged.h"
 
 #include <limits.h>

@@ -86,10 +86,7 @@ __global__ void __launch_bounds__(THREADS)
     const bool mine = lane * N < half && token < n;
     const int at[2] = {lane * N, half + lane * N};
 
-    /*
-     * With KVD_ROPE_HALF, angle i rotates (x[i], y[i]); otherwise adjacent elements of x, then of
-     * y.
-     */
+    /* Angle i rotates (x[i], y[i]) with KVD_ROPE_HALF, else adjacent elements of x, then of y. */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
     if (a.cosine && mine) {

@@ -14,9 +14,7 @@
 
 typedef struct kvd_gpu_sum kvd_gpu_sum;
 
-/*
- * Prepares sums over GPUs first_gpu .. first_gpu + n - 1. On failure returns NULL and fills *err.
- */
+/* Prepares sums over GPUs first_gpu .. first_gpu + n - 1; NULL with *err on failure. */
 kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err);
 void kvd_gpu_sum_free(kvd_gpu_sum *s);
 /* Returns a text such as "NCCL 2.28.7". */
@@ -29,9 +27,7 @@ int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t 
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                        kvd_err *err);
 
-/*
- * A block of memory to send to, or to receive from, another GPU. All GPUs must queue the exchange.
- */
+/* Memory to send to, or receive from, another GPU; all GPUs must queue the exchange. */
 typedef struct {
     /* GPU that receives or sends the block */
     int gpu;

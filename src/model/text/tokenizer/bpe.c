@@ -327,10 +327,7 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
         *pending = true;
         return 0;
     }
-    /*
-     * A pending unk_token is appended before the next character of the vocabulary, as in Hugging
-     * Face.
-     */
+    /* A pending unk_token precedes the next known character, as in Hugging Face. */
     if (u->kind == KNOWN && *pending) {
         *pending = false;
         if (kvd_merge_add(w, m->unk, err))

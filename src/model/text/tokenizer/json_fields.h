@@ -1,6 +1,4 @@
-/*
- * Reads fields of JSON objects. Unknown fields are errors. Messages name the object and the field.
- */
+/* Reads fields of JSON objects; unknown fields are errors. Messages name object and field. */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 #define KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 

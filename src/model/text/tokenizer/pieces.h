@@ -1,7 +1,4 @@
-/*
- * A text that is being tokenized, and the pieces into which it is cut: ranges of bytes, or ids of
- * added tokens.
- */
+/* A text being tokenized, cut into pieces: ranges of bytes, or ids of added tokens. */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 #define KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 

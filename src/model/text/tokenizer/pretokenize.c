@@ -10,9 +10,7 @@
 
 #define NESTING_MAX 32
 
-/*
- * Pattern of GPT-2's pieces: contractions, and runs of letters, digits, other characters or space.
- */
+/* GPT-2's pieces: contractions, and runs of letters, digits, other characters or space. */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 

@@ -15,9 +15,7 @@ typedef struct kvd_regex kvd_regex;
 
 /* Compiles a pattern, or if `literal` a text. On failure returns NULL and fills *err. */
 kvd_regex *kvd_regex_new(const char *pattern, size_t len, bool literal, kvd_err *err);
-/*
- * Compiles the pattern {"String": ...} or {"Regex": ...}. On failure returns NULL and fills *err.
- */
+/* Compiles the pattern {"String": ...} or {"Regex": ...}; NULL with *err on failure. */
 kvd_regex *kvd_regex_parse(const json_t *spec, kvd_err *err);
 void kvd_regex_free(kvd_regex *r);
 

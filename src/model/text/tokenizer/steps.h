@@ -56,16 +56,11 @@ int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *
 
 int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err *err);
 
-/*
- * The "added_tokens" of tokenizer.json: strings that become one id before BPE. The leftmost,
- * longest match is used.
- */
+/* "added_tokens" of tokenizer.json: the leftmost, longest match becomes one id before BPE. */
 
 typedef struct kvd_added_tokens kvd_added_tokens;
 
-/*
- * Reads added tokens, whose ids must be those that Hugging Face would assign. `spec` may be NULL.
- */
+/* Reads added tokens, with ids as Hugging Face would assign them. `spec` may be NULL. */
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
@@ -209,9 +204,7 @@ typedef struct {
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 
-/*
- * Set of pairs of neighbouring characters in merged tokens; it may report pairs that are not in it.
- */
+/* Set of pairs of neighbouring characters in merged tokens; may report absent pairs. */
 typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);

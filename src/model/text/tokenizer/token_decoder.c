@@ -228,10 +228,7 @@ static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
             unsigned width;
             const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
             const char c = (char)b;
-            /*
-             * Only added tokens have characters outside ByteLevel's alphabet; these are written
-             * unchanged.
-             */
+            /* Only added tokens have characters outside ByteLevel's alphabet. */
             if (b < 0) {
                 bytes.n = before;
                 if (kvd_buffer_add(&bytes, s, len, err))
