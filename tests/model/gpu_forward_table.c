@@ -19,7 +19,7 @@
 enum { CPU_PASS, GPU_PASS, CPU_GRADIENTS, GPU_GRADIENTS, CPU_ENGINE, GPU_ENGINE, COLUMNS };
 static const char *const column[COLUMNS] = {"forward, CPU",   "forward, GPU", "gradients, CPU",
                                             "gradients, GPU", "engine, CPU",  "engine, GPU"};
-enum { ROWS = 40, CELL = 160 };
+enum { ROWS = 80, CELL = 160 };
 static struct {
     char family[CELL], cell[COLUMNS][CELL];
     bool used, refused[COLUMNS], accepted[COLUMNS];
