@@ -42,10 +42,7 @@
 extern "C" {
 #endif
 
-/*
- * Version of the binary interface. A program must not use a library whose kvdim_attention_abi()
- * differs.
- */
+/* Version of the binary interface; kvdim_attention_abi() of the library must be equal. */
 #define KVDIM_ATTENTION_ABI 1
 
 int kvdim_attention_abi(void);
@@ -60,10 +57,7 @@ typedef enum {
     KVDIM_ERROR_CUDA = 4
 } kvdim_status;
 
-/*
- * Describes the calling thread's last failure in one line, or "". Valid until the thread's next
- * failure.
- */
+/* Describes the calling thread's last failure in one line, or ""; valid until its next one. */
 const char *kvdim_last_error(void);
 
 enum { KVDIM_CPU = 0, KVDIM_CUDA = 1 };
@@ -78,40 +72,29 @@ typedef struct kvdim_heads {
     /* Must divide n_heads. On CUDA, at most 16 query heads may share a KV head. */
     int32_t n_kv_heads;
     int32_t d_head; /* 16 .. 256, a multiple of 16 */
-    /*
-     * Kept dimensions of Q and K, and of V: host [n_kv_heads], multiples of 16 from 16 to d_head.
-     */
+    /* Kept dimensions of Q and K, and of V: host [n_kv_heads], multiples of 16, 16 .. d_head. */
     const int32_t *d_qk, *d_v;
 } kvdim_heads;
 
 typedef struct kvdim_layer kvdim_layer;
 
-/*
- * Creates a layer object with copies of *heads and its arrays; on failure *layer is NULL. The
- * caller destroys it after the plans that use it.
- */
+/* Creates a layer; copies *heads. Destroy it after its plans. On failure *layer is NULL. */
 kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer);
 void kvdim_layer_destroy(kvdim_layer *layer); /* NULL is ignored */
 
 typedef struct kvdim_layer_sizes {
-    /* set by the caller: sizeof(kvdim_layer_sizes) */
-    size_t struct_size;
-    size_t page_bytes; /* bytes of one cache page (KVDIM_PAGE_TOKENS tokens of one layer) */
+    size_t struct_size; /* set by the caller: sizeof(kvdim_layer_sizes) */
+    size_t page_bytes;  /* bytes of one cache page (KVDIM_PAGE_TOKENS tokens of one layer) */
     /* Elements per row of kvdim_append_args.x: (n_heads + 2 n_kv_heads) d_head. */
     int32_t x_columns;
-    /* Elements per row of Q: sum of d_qk over the query heads. */
-    int32_t q_columns;
-    /* Elements per row of the output O: sum of d_v over the query heads. */
-    int32_t o_columns;
+    int32_t q_columns; /* Elements per row of Q: sum of d_qk over the query heads. */
+    int32_t o_columns; /* Elements per row of the output O: sum of d_v over the query heads. */
 } kvdim_layer_sizes;
 
 /* Fills *sizes. The caller must have set sizes->struct_size. */
 kvdim_status kvdim_layer_get_sizes(const kvdim_layer *layer, kvdim_layer_sizes *sizes);
 
-/*
- * Returns the first of the d_v consecutive columns of query head `head` in a row of O, or -1 for a
- * bad `head`.
- */
+/* Returns the first of d_v columns of query head `head` in a row of O, or -1 for a bad `head`. */
 int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 
 typedef struct kvdim_batch {
@@ -123,9 +106,7 @@ typedef struct kvdim_batch {
     int32_t pool_pages;
     /* New tokens of each request: host [n_requests], at least 1. NULL: 1 each (decode). */
     const int32_t *q_len;
-    /*
-     * Tokens of each request in the cache, with new ones: host [n_requests], q_len .. 64 max_pages.
-     */
+    /* Cached tokens per request, with new ones: host [n_requests], q_len .. 64 max_pages. */
     const int32_t *kv_len;
     /*
      * [n_requests][max_pages]: element [b][j] is the page of tokens 64 j .. 64 j + 63 of request b.
@@ -134,10 +115,7 @@ typedef struct kvdim_batch {
     const int32_t *page_table;
 } kvdim_batch;
 
-/*
- * Sets *bytes to the device workspace of a plan of this batch, also after kvdim_plan_advance. 0 on
- * a CPU layer.
- */
+/* Sets *bytes to a plan's device workspace, also after kvdim_plan_advance; 0 on the CPU. */
 kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *batch,
                                    size_t *bytes);
 
@@ -150,10 +128,7 @@ typedef struct kvdim_plan kvdim_plan;
  */
 kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batch, void *workspace,
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);
-/*
- * Changes a plan to decode of the next token of every request, for which the page table must have a
- * page. Fails on a prefill plan.
- */
+/* Makes a plan decode each request's next token, which needs a page. Fails on a prefill plan. */
 kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
 /* Destroys a plan. NULL is ignored. */
 void kvdim_plan_destroy(kvdim_plan *plan);
@@ -167,8 +142,7 @@ int32_t kvdim_plan_rows(const kvdim_plan *plan);
 int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request);
 
 typedef struct kvdim_append_args {
-    /* set by the caller: sizeof(kvdim_append_args) */
-    size_t struct_size;
+    size_t struct_size; /* set by the caller: sizeof(kvdim_append_args) */
     /*
      * Input [sum of q_len][x_columns], request after request. A row holds Q of all query heads, K
      * and V of all KV heads, before RoPE.
@@ -176,8 +150,7 @@ typedef struct kvdim_append_args {
     const void *x;
     /* Cosines and sines of RoPE, float32 [positions][rope_dim / 2]. NULL: no RoPE. */
     const float *rope_cos, *rope_sin;
-    /* Leading dimensions of a head that RoPE rotates; even, at most d_head. */
-    int32_t rope_dim;
+    int32_t rope_dim; /* Leading dimensions of a head that RoPE rotates; even, at most d_head. */
     /* RoPE rotates together, 0: dimensions i and i + rope_dim/2, as in Llama; 1: 2i and 2i + 1. */
     int32_t rope_interleaved;
     /*
@@ -186,10 +159,7 @@ typedef struct kvdim_append_args {
      * O is in the rotated basis: the caller multiplies O or W_O by the transpose of r_v.
      */
     const void *r_qk, *r_v;
-    /*
-     * Output [kvdim_plan_rows][q_columns]: rotated Q of the new tokens, in an order internal to
-     * kvdim_append and kvdim_attend.
-     */
+    /* Output [kvdim_plan_rows][q_columns]: rotated Q, in an order internal to kvdim_attend. */
     void *q;
     void *pool; /* output: pages of this layer's cache, which receive the new K and V */
 } kvdim_append_args;
@@ -201,18 +171,15 @@ typedef struct kvdim_append_args {
 kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args, void *stream);
 
 typedef struct kvdim_attend_args {
-    /* set by the caller: sizeof(kvdim_attend_args) */
-    size_t struct_size;
-    const void *q;    /* Q as kvdim_append wrote it with the same plan */
-    const void *pool; /* pages of this layer's cache, filled by kvdim_append */
+    size_t struct_size; /* set by the caller: sizeof(kvdim_attend_args) */
+    const void *q;      /* Q as kvdim_append wrote it with the same plan */
+    const void *pool;   /* pages of this layer's cache, filled by kvdim_append */
     /*
      * Output [kvdim_plan_rows][o_stride]; row kvdim_plan_first_row(b) + t is new token t of request
      * b. Rows of no token are not written.
      */
     void *o;
-    /*
-     * Elements from one row of `o` to the next: at least o_columns, a multiple of 8. 0: o_columns.
-     */
+    /* Elements from one row of `o` to the next: >= o_columns, a multiple of 8. 0: o_columns. */
     int64_t o_stride;
     /*
      * Output, float32, natural logs of the softmax denominators: [n_requests][n_heads] in decode,

@@ -58,8 +58,7 @@ enum { KVDIM_SIDE_KEYS = 0, KVDIM_SIDE_VALUES = 1 };
 
 /* Parameter of a method, such as `budget` in `--method mine,budget=0.5`. */
 typedef struct kvdim_key {
-    /* 1 to 16 characters a-z, 0-9 and '_', a letter first */
-    const char *name;
+    const char *name; /* 1 to 16 characters a-z, 0-9 and '_', a letter first */
     double value;     /* default; if NaN, the user must give a value */
     double low, high; /* range of allowed values, ends included */
     int32_t whole;    /* 1: the value must be a whole number */
@@ -85,11 +84,9 @@ typedef struct kvdim_method {
     uint32_t axis;       /* one of KVDIM_AXIS_... */
     const char *name;    /* name in --method: 1 to 24 characters a-z, 0-9 and '_', a letter first */
     const char *summary; /* one line, printed by --list-methods */
-    /* Parameters, [n_keys]. Functions receive their values in this order. */
-    const kvdim_key *key;
-    uint32_t n_keys; /* at most 8 */
-    /* Sum of KVDIM_NEEDS_... bits, or 0. */
-    uint32_t needs;
+    const kvdim_key *key; /* Parameters, [n_keys]. Functions receive their values in this order. */
+    uint32_t n_keys;      /* at most 8 */
+    uint32_t needs;       /* Sum of KVDIM_NEEDS_... bits, or 0. */
     /*
      * Parameter that --sweep and --target vary, or NULL. Most bytes are stored at `sweep_most`,
      * fewest at `sweep_least`; values between are in geometric steps if `sweep_ratio` is 1, else in
@@ -101,8 +98,7 @@ typedef struct kvdim_method {
 } kvdim_method;
 
 typedef struct kvdim_plugin {
-    /* set by the plugin to KVDIM_PLUGIN_ABI */
-    uint32_t abi_version;
+    uint32_t abi_version; /* set by the plugin to KVDIM_PLUGIN_ABI */
     uint32_t struct_size; /* sizeof(kvdim_plugin) */
     /* Version of the plugin, written to result files; at most 40 characters. */
     const char *version;
@@ -113,10 +109,7 @@ typedef struct kvdim_plugin {
 /* Every plugin must define this function, which returns its table of methods. */
 const kvdim_plugin *kvdim_plugin_v1(void);
 
-/*
- * Defines kvdim_plugin_v1. Arguments: the plugin's version, a string; 1 .. 32 pointers to
- * kvdim_method with static storage.
- */
+/* Defines kvdim_plugin_v1. Arguments: version (a string), 1 .. 32 static kvdim_method pointers. */
 #define KVDIM_PLUGIN(plugin_version, ...)                                                          \
     const kvdim_plugin *kvdim_plugin_v1(void)                                                      \
     {                                                                                              \

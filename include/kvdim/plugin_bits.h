@@ -17,21 +17,12 @@ extern "C" {
 /* Rows (tokens) of K or V that are coded together, of one KV head of one layer of one sequence. */
 typedef struct kvdim_block {
     uint32_t struct_size;
-    /*
-     * KVDIM_SIDE_KEYS or KVDIM_SIDE_VALUES. Keys are after RoPE unless
-     * kvdim_bits_method.keys_before_rope is 1.
-     */
+    /* KVDIM_SIDE_KEYS (after RoPE unless keys_before_rope is 1) or KVDIM_SIDE_VALUES. */
     int32_t side;
     int32_t layer, kv_head;
-    /*
-     * 1: coded at the end of a prompt, 0: in a decode step. Tokens that another method has dropped
-     * are not in the block.
-     */
+    /* 1: coded at the end of a prompt, 0: in a decode step. Dropped tokens are not in the block. */
     int32_t prompt;
-    /*
-     * Numbers of tokens and of dimensions. d is below d_head if another method has removed
-     * dimensions.
-     */
+    /* Numbers of tokens and dimensions. d < d_head if another method has removed dimensions. */
     size_t n, d;
     const float *x;           /* numbers to be coded, [n][d], finite */
     const uint32_t *position; /* position of each token in its sequence, [n] */
@@ -42,18 +33,12 @@ typedef struct kvdim_block {
     const double *mass, *seen;
 } kvdim_block;
 
-/*
- * `self` is the pointer that `open` stored or, if `open` is NULL, the parameter values, const
- * double [n_keys].
- */
+/* `self`: the pointer from `open` or, if `open` is NULL, the values, const double [n_keys]. */
 typedef struct kvdim_bits_method {
     kvdim_method method;
     /* 1: keys are coded before RoPE, which kvdim applies whenever it reads a decoded key. */
     int32_t keys_before_rope;
-    /*
-     * Checks the parameter values `value` [n_keys] against the model and stores *self. `open` and
-     * `close` may be NULL.
-     */
+    /* Checks `value` [n_keys] against the model, stores *self. `open`, `close` may be NULL. */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /*

@@ -13,10 +13,7 @@
 extern "C" {
 #endif
 
-/*
- * Q, K and V of a calibration text at one KV head, after RoPE. Without KVDIM_NEEDS_CALIBRATION, n
- * is 0.
- */
+/* Q, K, V of a calibration text at a KV head, after RoPE; n 0: no KVDIM_NEEDS_CALIBRATION. */
 typedef struct kvdim_rows {
     uint32_t struct_size;
     int32_t layer, kv_head;
@@ -33,17 +30,12 @@ typedef struct kvdim_rows {
  */
 typedef struct kvdim_matrices {
     uint32_t struct_size;
-    /* Stored dimensions of a key and of a value: 1 .. d. On entry both are d. */
-    int32_t d_qk, d_v;
-    float *a_q, *a_k; /* [d][d_qk] each */
-    /* a_v is [d][d_v], b_v is [d_v][d]. */
-    float *a_v, *b_v;
+    int32_t d_qk, d_v; /* Stored dimensions of a key and of a value: 1 .. d. On entry both are d. */
+    float *a_q, *a_k;  /* [d][d_qk] each */
+    float *a_v, *b_v;  /* a_v is [d][d_v], b_v is [d_v][d]. */
 } kvdim_matrices;
 
-/*
- * Queries and keys of one prompt at one KV head. Tokens that another method has dropped have
- * queries but no keys.
- */
+/* Queries and keys of one prompt at one KV head. Dropped tokens have queries but no keys. */
 typedef struct kvdim_channels {
     uint32_t struct_size;
     int32_t layer, kv_head, group;

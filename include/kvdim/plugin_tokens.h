@@ -32,21 +32,12 @@ typedef struct kvdim_prompt {
     const float *q; /* queries after RoPE, [n][group][d]: tokens are `q_stride` numbers apart */
     size_t q_stride;
     /* From here to the end of kvdim_prompt: NULL or 0 without KVDIM_NEEDS_PROBABILITIES. */
-    /*
-     * [n] attention probabilities that each token received from the prompt, summed over the group's
-     * query heads.
-     */
+    /* [n] probabilities that each token received from the prompt, summed over query heads */
     const double *mass;
-    /* [n] part of `mass` that each token received from itself. */
-    const double *own;
-    /*
-     * Number of last tokens whose attention is in `recent`, set by the method's function `window`.
-     */
+    const double *own; /* [n] part of `mass` that each token received from itself. */
+    /* Number of last tokens whose attention is in `recent`, set by the function `window`. */
     size_t window;
-    /*
-     * [group][n] attention probabilities that each token received from the last `window` prompt
-     * tokens, per query head.
-     */
+    /* [group][n] probabilities that each token received from the last `window` prompt tokens */
     const double *recent;
 } kvdim_prompt;
 
@@ -67,8 +58,7 @@ typedef struct kvdim_step {
 typedef struct kvdim_read {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
-    /* Tokens in the cache, and dimensions of a key. */
-    size_t n, d;
+    size_t n, d; /* Tokens in the cache, and dimensions of a key. */
     /* [n], rising: position of each cached token in the sequence; the newest is last. */
     const uint32_t *position;
     const float *k; /* keys, [n][d] */
@@ -91,18 +81,12 @@ typedef struct kvdim_tokens_method {
     kvdim_method method;
     /* Bits per cached token in addition to K and V, such as scores and positions. */
     double entry_bits;
-    /*
-     * Checks the parameter values `value` [n_keys] against the model and stores *self. `open` and
-     * `close` may be NULL.
-     */
+    /* Checks `value` [n_keys] against the model, stores *self. `open`, `close` may be NULL. */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /* Returns the bytes of `state`, at most 1 GiB, for up to n cached tokens. NULL: no state. */
     size_t (*state_bytes)(const void *self, size_t n);
-    /*
-     * Returns the number of last prompt tokens whose attention is summed in kvdim_prompt.recent.
-     * NULL: 0.
-     */
+    /* Returns the number of last tokens whose attention kvdim_prompt.recent has. NULL: 0. */
     size_t (*window)(const double *value);
     int (*prompt)(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error);

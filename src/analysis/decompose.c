@@ -62,7 +62,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
         kvd_err mine;
         if (decompose_one(m, tasks[i], before_rope, first, s, &mine)) {
 #pragma omp critical(kvd_decompose_failed)
-            /* Keeps the first failed head's error, whatever the order of the threads. */
+            /* Keeps the error of the first failed head, whatever the order of the threads. */
             if (i < failed) {
                 failed = i;
                 *err = mine;
@@ -75,9 +75,8 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
 }
 
 typedef struct {
-    /* streaming QR; NULL: dgesdd decomposes `rows` */
-    kvd_tsqr *qr;
-    double *rows; /* [room][d], for dgesdd */
+    kvd_tsqr *qr; /* streaming QR, or NULL if dgesdd decomposes `rows` */
+    double *rows; /* rows for dgesdd, [room][d] */
     size_t n, room, d;
     double *block; /* one block of rows in float64, for `qr` */
     size_t block_rows;

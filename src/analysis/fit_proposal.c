@@ -20,7 +20,6 @@ static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *
     return 0;
 }
 
-/* Sets model_of[i] for every file; equal content hashes are one model. */
 static void number_models(kvd_fit_proposal *x, const kvd_spectrum *s)
 {
     for (size_t i = 0; i < x->n_sweeps; i++) {
@@ -81,7 +80,7 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
                : kvd_no_memory(err, "proposals", n * (sizeof *x->proposal + 6 * sizeof(double)));
 }
 
-/* Computes every head's kept dimensions for removed fractions p[0] of Q and K, p[1] of V. */
+/* p[0] is the removed fraction of Q and K, p[1] of V. */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
 {
@@ -142,9 +141,7 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
     *x = (kvd_fit_proposal){.n = 0};
 }
 
-/*
- * Returns the removed fraction of a prompt's K and V for proposal i (ZDC Eq. 5), mean over layers.
- */
+/* Returns the mean removed fraction of K and V of a prompt for proposal i (ZDC Eq. 5). */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {
     const int layers = r->model.n_layers;
@@ -158,7 +155,7 @@ static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
     return sum / layers;
 }
 
-/* Writes the proposed parameters that were limited to their range, such as "g, p_u_v". */
+/* Writes the names of the parameters that were limited to their range, such as "g, p_u_v". */
 static void say_moved(const kvd_proposal *p, char *text, size_t size)
 {
     *text = '\0';

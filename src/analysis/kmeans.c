@@ -16,22 +16,17 @@ enum { BLOCK_ROWS = 128, BLOCK_CENTROIDS = 2048 };
 
 typedef struct {
     size_t n, d, k;
-    double *mean; /* [d] mean of all rows */
-    /* [n][d] rows minus their mean: smaller products lose fewer digits. */
-    float *Y;
-    double *C;         /* [k][d] centroids of Y */
-    float *Cf;         /* C in float32 */
+    double *mean;
+    float *Y;          /* [n][d] rows minus their mean, so that products lose fewer digits */
+    double *C;         /* [k][d] centroids of the rows in Y */
+    float *Cf;         /* the centroids C in float32 */
     float *half;       /* [k] half the squared length of each centroid */
     float *length;     /* [k] length of each centroid */
     uint32_t *cluster; /* [n] cluster of each row */
     double *distance;  /* [n] squared distance of each row to its centroid */
-    /*
-     * [k] rows per cluster, [k + 1] and [n]: cluster c has rows order[first[c]] .. order[first[c +
-     * 1] - 1].
-     */
+    /* Cluster c has the rows order[first[c]] .. order[first[c + 1] - 1] and count[c] rows. */
     size_t *count, *first, *order;
-    /* [threads][BLOCK_ROWS][BLOCK_CENTROIDS] scores y . c - ||c||^2 / 2. */
-    float *scores;
+    float *scores; /* [threads][BLOCK_ROWS][BLOCK_CENTROIDS] scores y . c - ||c||^2 / 2 */
 } state;
 
 static int state_new(state *s, size_t n, size_t d, size_t k, kvd_err *err)
@@ -72,7 +67,7 @@ static void state_free(state *s)
     free(s->scores);
 }
 
-/* Returns ||y - c||^2 with a fixed order of additions: equal centroids have equal distances. */
+/* The order of additions is fixed, so that equal centroids have equal distances. */
 static double squared_distance(const float *y, const double *c, size_t d)
 {
     double sum[4] = {0};
@@ -101,23 +96,19 @@ static void centre(state *s, const float *X, const size_t *start)
 }
 
 /*
- * Error bounds of the score y . c - ||c||^2 / 2, largest for the nearest centroid c of row y. In
- * float32 it is off by at most
+ * The nearest centroid c of a row y has the largest score y . c - ||c||^2 / 2. In float32 a score
+ * is off by at most
  *
  *   ||c|| (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||)
  *
  * in any order of SGEMM. With u = FLT_EPSILON / 2, a sum of d products is off by at most d u / (1 -
- * d u) ||y|| ||c|| (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1); rounding
- * c and ||c||^2 / 2 and subtracting add 2 u ||y|| ||c|| + u ||c||^2. The constants also cover
- * second order in u.
+ * d u) ||y|| ||c|| (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), and
+ * rounding c and ||c||^2 / 2 adds 2 u ||y|| ||c|| + u ||c||^2.
  */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
-/*
- * Turns k products y . c in `scores` into upper bounds of y . c - ||c||^2 / 2. Returns the largest
- * of their lower bounds and `least`.
- */
+/* Turns k products y . c into upper bounds of y . c - ||c||^2 / 2. Returns the best lower bound. */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
 {
@@ -144,11 +135,7 @@ static float bound_scores(const float *restrict half, const float *restrict leng
     return least;
 }
 
-/*
- * Assigns `row` to the nearest of its centroid and centroids first .. first + k - 1. `scores` [k]:
- * products y . c, overwritten; `row_error`: ROW_ERROR(d) ||y||; *bound: lower bound of the row's
- * largest score so far.
- */
+/* Assigns `row` to the nearest of its own centroid and centroids first .. first + k - 1. */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
 {
@@ -161,7 +148,7 @@ static void assign_row(state *s, size_t row, float row_error, float *scores, siz
             continue;
         const uint32_t c = (uint32_t)(first + j);
         const double there = squared_distance(y, s->C + c * s->d, s->d);
-        /* If two centroids are equally near, the lower index wins: copies of a row share a cluster. */
+        /* The lower of two equally near centroids wins, so copies of a row share a cluster. */
         if (there < s->distance[row] || (there <= s->distance[row] && c < s->cluster[row])) {
             s->cluster[row] = c;
             s->distance[row] = there;
@@ -192,7 +179,6 @@ static void assign_block(state *s, size_t first, size_t m)
     }
 }
 
-/* Returns the sum of squared distances of rows to their centroids. */
 static double assign(state *s)
 {
     for (size_t c = 0; c < s->k; c++) {
@@ -226,10 +212,6 @@ static int by_distance(const void *a, const void *b)
     return (x->row > y->row) - (x->row < y->row);
 }
 
-/*
- * Returns the next index in `rows` (by falling distance to the centroid) of a row that is not alone
- * in its cluster and differs from `last`.
- */
 static size_t next_far(const state *s, const far_row *rows, size_t next, const float *last)
 {
     for (; next < s->n && rows[next].distance > 0; next++) {
@@ -241,7 +223,6 @@ static size_t next_far(const state *s, const far_row *rows, size_t next, const f
     return s->n;
 }
 
-/* Moves to each empty cluster the row farthest from its centroid. */
 static int fill_empty(state *s, size_t *moved, kvd_err *err)
 {
     size_t empty = 0, next = 0;
@@ -291,7 +272,7 @@ static void sort_by_cluster(state *s)
     s->first[0] = 0;
 }
 
-/* Computes the clusters' means C [k][d]; 0 without rows. */
+/* A cluster without rows gets the mean 0. */
 static void means(const state *s, const float *rows, double *C)
 {
 #pragma omp parallel for schedule(dynamic, 16)

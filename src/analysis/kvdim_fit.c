@@ -1,9 +1,4 @@
-/*
- * kvdim-fit: computes the kept dimensions of each head from removal or compression rates, and
- * proposes parameters of method ZDC.
- *
- * Reads kvdim/spectrum, kvdim/error-table and kvdim/accuracy. Writes kvdim/rates.
- */
+/* kvdim-fit: computes the kept dimensions of each head, and proposes parameters of method ZDC. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,11 +16,11 @@ static const char program[] = "kvdim-fit";
 typedef struct {
     kvd_common_options common;
     const char *spectrum, *error_table;
-    /* --pair as typed, such as "qk,vw"; NULL: the first usable matrices of the input file */
+    /* --pair as typed, such as "qk,vw"; NULL selects the first usable matrices of the file */
     const char *pairs;
     bool wanted[KVD_N_PAIRS];
     bool energy, by_p, by_loss;
-    /* of --removal-rate, --overall-p or --loss */
+    /* values of --removal-rate, --overall-p or --loss */
     double *value;
     size_t n_values;
     const char *sweep[KVD_FIT_SWEEPS];
@@ -100,7 +95,7 @@ static const kvd_program description = {
 static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
-/* Singular values of Q, K or V alone serve studies, not methods, and are chosen only by --pair. */
+/* Singular values of Q, K or V alone are chosen only if --pair names them. */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)
 {

@@ -1,10 +1,4 @@
-/*
- * kvdim-sensitivity: estimates by one backward pass what predictions lose if dimensions of a head
- * are removed.
- *
- * Reads a checkpoint and texts. Writes kvdim/spectrum with projections fqk (Q and K) and fvw (V and
- * W_O).
- */
+/* kvdim-sensitivity: estimates the loss of predictions if dimensions of a head are removed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +23,7 @@ typedef struct {
     const char *model, *text[MAX_TEXTS], *ids, *field, *label;
     size_t n_text;
     bool no_special, by_text;
-    /* --tokens and --seq-len; 0 if not given */
+    /* values of --tokens and --seq-len; 0 if not given */
     size_t tokens, seq_len;
     size_t batch;
     kvd_dtype compute;
@@ -145,7 +139,7 @@ static int stop_when_asked(kvd_err *err)
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
-/* Returns the number of loaded sequences, as many as fit into `most` tokens. */
+/* Returns the number of sequences that fit into `most` tokens. */
 static size_t load_batch(job *j, size_t first, size_t most, kvd_batch *b, kvd_err *err)
 {
     const size_t n = kvd_corpus_batch(j->corpus, first, most);
@@ -229,7 +223,7 @@ static int print(const job *j, kvd_err *err)
         const int status = kvd_widths_by_loss(s, pair, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
-            /* p leaves too few dimensions for a head, as larger fractions would. */
+            /* A larger p, too, would leave too few dimensions for a head. */
             break;
         json_array_append_new(rows, json_pack("{s:f, s:f}", "p", i / 10.0, "predicted_kl", loss));
         if (!j->cfg->common.quiet && !j->cfg->common.json)

@@ -1,8 +1,4 @@
-/*
- * kvdim-similarity: compares the rotations that one model gets from different texts.
- *
- * Reads kvdim/spectrum. Writes kvdim/similarity.
- */
+/* kvdim-similarity: compares the rotations that one model gets from different texts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,7 +132,7 @@ static int compare_all(const config *cfg, const kvd_spectrum *s, kvd_h5 *out, js
     return 0;
 }
 
-/* A copy of a text is no second text: fails on an input with an earlier input's hash. */
+/* Fails if an input has the hash of an earlier input, because a copy is no second text. */
 static int check_new(const kvd_run *run, kvd_err *err)
 {
     const kvd_run_input *const last = &run->inputs[run->n_inputs - 1];

@@ -1,8 +1,4 @@
-/*
- * kvdim-spectrum: computes singular values and rotations of every attention head.
- *
- * Reads kvdim/activations or kvdim/moments of one model. Writes kvdim/spectrum.
- */
+/* kvdim-spectrum: computes singular values and rotations of every attention head. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,10 +35,7 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
     return status;
 }
 
-/*
- * by_gram[i]: kvd_pair i is decomposed by a Gram matrix; `any`: some is. need[x]: the rows of
- * tensor x are read.
- */
+/* by_gram[i]: kvd_pair i is decomposed by a Gram matrix. need[x]: rows of tensor x are read. */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
 } plan;
@@ -59,7 +52,7 @@ static plan make_plan(const config *cfg)
     return p;
 }
 
-/* Vectors of one layer per input file or, with --centroids, the centroids of all files. */
+/* Vectors of one layer of each input file or, with --centroids, the centroids of all files. */
 typedef struct {
     const kvd_source *source;
     size_t n;
@@ -92,10 +85,7 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
     return 0;
 }
 
-/*
- * Decomposes a layer's matrices X without X^T X; with --method gram, only heads whose small
- * singular values X^T X loses.
- */
+/* Decomposes X without X^T X. With --method gram, only for heads with small singular values. */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
 {
@@ -123,7 +113,7 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
     return one;
 }
 
-/* Computes layers `first` .. `first` + n - 1; with centroids n is 1, to save memory. */
+/* Computes layers `first` .. `first` + n - 1. With centroids n is 1, which saves memory. */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
 {
@@ -157,7 +147,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
                              kvd_err *err)
 {
     const plan p = make_plan(cfg);
-    /* A GPU is fastest with many matrices; one layer at a time saves memory on the CPU. */
+    /* A GPU is fastest with many matrices. On the CPU one layer at a time saves memory. */
     const int at_once = p.any && cfg->common.device == KVD_DEVICE_CUDA && !cfg->reduction.centroids
                             ? s->n_layers
                             : 1;
@@ -175,7 +165,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* Returns the rows of a decomposed matrix; weighted centroids count as their vectors. */
+/* Returns the number of rows of a decomposed matrix. A weighted centroid counts as its vectors. */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;
@@ -213,10 +203,7 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
                        : spectrum_of_dumps(cfg, in, s, err);
 }
 
-/*
- * Returns true if --device=auto should select the GPU: starting it takes 0.2 to 0.8 s, a CPU thread
- * 2.6 ns d^3 per matrix (results/h200/spectrum).
- */
+/* A GPU starts in 0.2 to 0.8 s, a CPU thread takes 2.6 ns d^3 (results/h200/spectrum). */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
     const double d = sum->model.d_head;
@@ -227,7 +214,7 @@ static bool device_pays(const config *cfg, const kvd_moments *sum)
     return 2.6e-9 * heads * d * d * d / cfg->common.threads > 0.5;
 }
 
-/* --device=auto selects the GPU only with the library cuSOLVER. */
+/* --device=auto selects the GPU only if the library cuSOLVER is installed. */
 static int resolve_device(config *cfg, const kvd_moments *sum, char *gpu, size_t size, kvd_err *err)
 {
     const bool asked = cfg->common.device == KVD_DEVICE_CUDA;
@@ -306,7 +293,7 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
         goto done;
     for (int i = 0; i < run->n_inputs; i++)
         s.calibration.seconds_collect += run->inputs[i].seconds;
-    /* Created first: a missing folder is reported at once. */
+    /* The file is created first, so that a missing folder is reported at once. */
     if (kvd_h5_create(&out, cfg->common.output, &kvd_schema_spectrum, run, err) ||
         (gpu[0] && kvd_h5_put_text(&out, "/provenance", "gpu", gpu, err)) ||
         compute(cfg, &in, &pruned, &s, err))

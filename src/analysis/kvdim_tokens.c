@@ -1,8 +1,4 @@
-/*
- * kvdim-tokens: finds the tokens that matter to attention, by layer, head and request.
- *
- * Reads kvdim/attention files of one model. Writes kvdim/tokens (ZDC Fig. 6-8, LeanKV Fig. 1-3).
- */
+/* kvdim-tokens: finds tokens that are important to attention (ZDC Fig. 6-8, LeanKV Fig. 1-3). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 
 #include "common/linalg.h"
 
-/* Rows per callback: 2 MiB of float32 at d_head 128. */
+/* rows per callback: 2 MiB of float32 at d_head 128 */
 enum { BLOCK_ROWS = 4096 };
 
 static int group_of(const kvd_model_info *m)
@@ -17,10 +17,7 @@ static int group_of(const kvd_model_info *m)
     return m->n_heads / m->n_kv_heads;
 }
 
-/*
- * Heads whose rows make up matrix h (a KV head or, with own rotations, a query head): query heads
- * from q_first on, and KV head `kv`.
- */
+/* Heads whose rows make up matrix h: q_count query heads from q_first on, and KV head `kv`. */
 typedef struct {
     int q_first, q_count, kv;
 } members;

@@ -1,8 +1,6 @@
 /*
- * Builds the matrices whose singular values are computed, from activations or second moments X^T X
- * (Z-1, F-1 of docs/readings.md).
- *
- * A kvd_pair names matrices that share a rotation, such as Q and K (qk).
+ * Builds the matrices whose singular values are computed (Z-1, F-1 of docs/readings.md). A kvd_pair
+ * names matrices that share one rotation, such as Q and K (qk).
  */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
@@ -12,15 +10,15 @@
 #include "formats/spectrum.h"
 
 /*
- * Returns the rows of the decomposed matrix of one head:
+ * Returns the number of rows of the matrix that is decomposed for one head:
  *
- * - qk: per token one row per query head of the group and one of K
- * - q: per token one row per query head of the group
+ * - qk: per token, one row per query head of the group and one row of K
+ * - q: per token, one row per query head of the group
  * - k, v: one row per token
  * - vw: one row per token, and d_model rows of W_O per query head
  * - wv: d_model rows
  *
- * For bqk and bvw: elements of the product, query rows times key rows, or tokens times rows of W_O.
+ * For bqk and bvw returns the number of elements of the product.
  */
 size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing, size_t n_tokens);
 
@@ -31,20 +29,16 @@ typedef struct {
 /* Rows of one layer that replace recorded activations, such as centroids. */
 typedef struct {
     size_t d_head;
-    int n_heads[KVD_N_X];  /* 0 if the tensor is absent */
+    int n_heads[KVD_N_X];  /* number of heads of each tensor; 0 if the tensor is absent */
     float **rows[KVD_N_X]; /* rows[tensor][head] is [n_rows[tensor][head]][d_head] */
     size_t *n_rows[KVD_N_X];
 } kvd_layer_rows;
 
-/*
- * Rows of Q, K and V: tokens of the file `dump` or, unless NULL, `rows` (`dump` then has only the
- * weights).
- */
+/* Rows of Q, K and V: the tokens recorded in the file `dump` or, if not NULL, `rows`. */
 typedef struct {
     kvd_activations *dump;
-    /* Rows per tensor and head; with `rows`, of the largest head. */
-    size_t n_tokens;
-    /* [n_spans] ranges of recorded tokens to use, n_tokens together; NULL: the first n_tokens */
+    size_t n_tokens; /* number of rows per tensor and head */
+    /* [n_spans] ranges of recorded tokens to use; NULL means the first n_tokens */
     const kvd_span *span;
     size_t n_spans;
     const kvd_layer_rows *rows;
@@ -54,11 +48,11 @@ typedef struct {
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
 /*
- * Passes the rows of head h's matrix to `sink` in blocks; KVD_PAIR_QK: queries of KV head h, then
- * its keys. before_rope: the file must hold Q and K before RoPE.
+ * Passes the rows of the matrix of head h to `sink`, block by block. If before_rope, the file must
+ * hold Q and K before RoPE.
  *
- * kvd_pair_stack_weights passes the rows of W_O (KVD_PAIR_VW) or W_V (KVD_PAIR_WV); call it for one
- * of several files of a model. Both refuse KVD_PAIR_BQK and KVD_PAIR_BVW.
+ * kvd_pair_stack_weights passes the rows of W_O (KVD_PAIR_VW) or W_V (KVD_PAIR_WV), and must be
+ * called for only one of several files. Both refuse KVD_PAIR_BQK and KVD_PAIR_BVW.
  */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
@@ -71,17 +65,11 @@ void kvd_pair_tensors(const bool wanted[KVD_N_PAIRS], bool before_rope, bool nee
 int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_row_sink sink,
                     void *ctx, kvd_err *err);
 
-/*
- * Adds X^T X of one layer for the tensors that `wanted` needs and, if `weights`, of W_O and W_V to
- * *m, one layer zeroed by kvd_moments_alloc.
- */
+/* Adds X^T X of one layer for `wanted` and, if `weights`, of W_O and W_V. *m holds one layer. */
 int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int layer,
                      bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
 
-/*
- * Computes gram [d_head][d_head] = X^T X of head h's matrix. Fails if *m lacks Q and K
- * `before_rope`.
- */
+/* Computes gram [d_head][d_head] of head h. Fails if *m lacks Q and K before RoPE. */
 int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                   bool before_rope, double *gram, kvd_err *err);
 
@@ -110,26 +98,25 @@ int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, do
                  double *right, kvd_err *err);
 
 /*
- * Computes singular values and rotations for every kvd_pair p with wanted[p], for which *s has
- * room. Layer i of *m becomes layer first + i of *s. Errors name kvd_pair, layer and head.
+ * Computes singular values and rotations for the kvd_pairs in `wanted`, for which *s must have
+ * room. Layer i of *m becomes layer first + i of *s.
  */
 int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope,
                           int first, kvd_spectrum *s, kvd_err *err);
 
 /*
- * Computes one layer's singular values and rotations from rows of all sources; weights only of the
- * first. tsqr: streamed QR; else dgesdd, with a head's rows twice in memory as float64. Refuses
- * KVD_PAIR_BQK and KVD_PAIR_BVW.
+ * Computes singular values and rotations of one layer from rows. If `tsqr`, rows are streamed
+ * through a QR decomposition, else held twice in memory. Refuses KVD_PAIR_BQK and KVD_PAIR_BVW.
  */
 int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair, bool tsqr,
                        bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 
-/* Smallest ratio of singular values that a Gram matrix resolves. */
+/* smallest ratio of singular values that a Gram matrix resolves */
 #define KVD_GRAM_LIMIT 1.25e-4
 
 /*
- * Computes heads with a singular value below KVD_GRAM_LIMIT times the largest again, by streaming
- * QR, and counts them in by_tsqr. Call after kvd_decompose_moments with the same tokens.
+ * Computes heads with singular values below KVD_GRAM_LIMIT times the largest again by streaming QR.
+ * Must be called after kvd_decompose_moments with the same tokens.
  */
 int kvd_decompose_blurred(const kvd_source *source, size_t n_sources, kvd_pair pair,
                           bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);

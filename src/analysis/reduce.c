@@ -8,9 +8,7 @@
 #include "common/clock.h"
 #include "common/rng.h"
 
-/*
- * Random stream of text i's dropped sequences is TEXT_STREAMS + i; clustering uses lower streams.
- */
+/* Text i uses the random stream TEXT_STREAMS + i. */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 
 static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t seed, size_t text,
@@ -44,7 +42,7 @@ static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_s
     return n_spans;
 }
 
-/* Drops random sequences of a file. `span` [n] receives the remaining ranges of tokens. */
+/* Drops random sequences of one file. `span` [n] receives the remaining ranges of tokens. */
 static int prune_source(kvd_source *s, const size_t *start, size_t n, size_t text, double prune,
                         uint64_t seed, kvd_span *span, kvd_pruned *out, kvd_err *err)
 {

@@ -1,9 +1,6 @@
 /*
  * Reduction of calibration data (ZDC section 4.1): drops random sequences, then replaces each
- * head's vectors by cluster centroids.
- *
- * ZDC gives centroids equal weight (D-21 in docs/readings.md). Times the square root of its
- * cluster's size, a centroid represents its vectors in X^T X.
+ * head's vectors by centroids, of equal weight in ZDC (D-21 in docs/readings.md).
  */
 #ifndef KVD_ANALYSIS_REDUCE_H
 #define KVD_ANALYSIS_REDUCE_H
@@ -13,52 +10,45 @@
 #include "analysis/pairs.h"
 #include "common/err.h"
 
-/*
- * K-means by Lloyd's iteration (Lloyd 1982): a row joins the centroid nearest in float64, the first
- * of equals; float32 products only exclude centroids. The objective never rises, and threads and
- * BLAS have no effect. An empty cluster gets the row farthest from its centroid.
- */
+/* K-means (Lloyd 1982): distances in float64; an empty cluster receives the farthest row. */
 
 enum { KVD_KMEANS_ITERATIONS = 100 };
-/* K-means ends when its objective falls by less than this fraction. */
+/* K-means ends when its sum of squared distances falls by less than this fraction. */
 #define KVD_KMEANS_FALL 1e-4
 
 typedef struct {
     size_t n_iterations;
     /* [n_iterations] sum of squared distances before each update of the centroids */
     double objective[KVD_KMEANS_ITERATIONS];
-    /* sum of squared distances to the final centroids */
-    double last;
+    double last;   /* sum of squared distances to the final centroids */
     double energy; /* sum over rows of |x|^2 */
 } kvd_kmeans_trace;
 
 /*
- * Clusters rows X [n][d] into k clusters, 1 <= k <= n. start [k]: rows that are the first
- * centroids. centroid [k][d]: means; count [k]: rows; both 0 for empty clusters.
- *
- * Fails with "interrupted" on an interrupt. Uses all threads: call from one.
+ * Clusters rows X [n][d] into k clusters. start [k]: rows that are the first centroids. Writes
+ * means centroid [k][d] and sizes count [k]. Fails with "interrupted" if the user stops the
+ * program.
  */
 int kvd_kmeans(const float *X, size_t n, size_t d, size_t k, const size_t *start, double *centroid,
                size_t *count, kvd_kmeans_trace *trace, kvd_err *err);
 
 typedef struct {
-    double prune; /* fraction of the sequences to drop, in [0, 1) */
-    /* centroids per tensor and head; 0: no clustering */
-    size_t centroids;
-    /* true: centroids are multiplied by the square root of their cluster's rows */
+    double prune;     /* fraction of the sequences to drop, in [0, 1) */
+    size_t centroids; /* number of centroids per tensor and head; 0 means no clustering */
+    /* true if centroids are multiplied by the square root of their cluster's size */
     bool weighted;
     uint64_t seed;
 } kvd_reduction;
 
-/* Ranges of tokens that remain in all files, and how much was dropped. */
+/* ranges of tokens that remain in all files, and how much was dropped */
 typedef struct {
     kvd_span *span;
-    size_t n_sequences, n_tokens; /* dropped sequences, and their tokens */
+    size_t n_sequences, n_tokens; /* number of dropped sequences, and of their tokens */
 } kvd_pruned;
 
 /*
- * Drops round(prune * sequences) random sequences of each file; `source` then has the remaining
- * ranges, owned by *out. Fails, naming the file, if none would remain.
+ * Drops round(prune * sequences) random sequences of each file. *out owns the remaining ranges.
+ * Fails if no sequence would remain.
  */
 int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed, kvd_pruned *out,
               kvd_err *err);
@@ -72,13 +62,12 @@ typedef struct {
 } kvd_reduced;
 
 /*
- * Clusters the vectors of all files together, for tensors x with need[x], into at most r->centroids
- * non-empty clusters per head. Fails with fewer tokens than centroids. Adds statistics to *sum.
+ * Clusters the vectors of all files, for tensors x with need[x], into at most r->centroids per
+ * head. Fails if there are fewer tokens than centroids.
  */
 int kvd_reduce_layer(const kvd_source *source, size_t n_sources, const bool need[KVD_N_X],
                      int layer, const kvd_reduction *r, kvd_layer_rows *out, kvd_reduced *sum,
                      kvd_err *err);
-/* Frees the arrays of *r, which may be zeroed. */
 void kvd_layer_rows_release(kvd_layer_rows *r);
 
 #endif

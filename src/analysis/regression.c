@@ -23,10 +23,7 @@ static bool is_rate(const char *item)
     return false;
 }
 
-/*
- * Splits `settings`: importance.g and .rise go to *t, removed fractions are dropped, others go to
- * `rest`.
- */
+/* Copies importance.g and .rise to *t, and parameters that are no removed fractions to `rest`. */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
     static const char *const key[] = {"importance.g=", "importance.rise="};
@@ -63,7 +60,6 @@ static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
     return kvd_fail(err, "pair '%s' is none of ours", name);
 }
 
-/* Sets from row `row` what must be equal in all rows of the file. */
 static int set_common(kvd_sweep *s, const kvd_rows *r, size_t row, const char *rest, kvd_err *err)
 {
     snprintf(s->method, sizeof s->method, "%s", kvd_row_text(r, row, "method"));
@@ -178,10 +174,7 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
     return kept;
 }
 
-/*
- * Fills a x = y, a row per loss above 0. Column m < n_models of `a`: 1 if the loss is of model m;
- * last column: ln Q_d (the loss). Row of `y`: the six parameters of kvd_set.
- */
+/* Fills the equations a x = y: columns of `a` are one per model, then ln loss; `y`: parameters. */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
 {
@@ -283,7 +276,7 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
     return sum / (double)r->n_models;
 }
 
-/* Limits *x to lo .. hi and rounds it to four decimals. Returns true if it was outside. */
+/* Limits *x to lo .. hi and rounds it to four decimals. Returns true if *x was outside. */
 static bool put(double *x, double lo, double hi)
 {
     const double wanted = *x, within = fmin(fmax(wanted, lo), hi);

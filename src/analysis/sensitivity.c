@@ -13,13 +13,8 @@ enum { SIDES = 2, KINDS = KVD_SENSITIVITY_KINDS };
 
 struct kvd_sensitivity {
     size_t n_layers, n_kv_heads, group, d, threads;
-    /*
-     * [n_layers][KINDS][n_kv_heads][d][d]: sums of x^T x over tokens and a group's query heads; x:
-     * query, its gradient, head output, its gradient.
-     */
-    double *sum;
-    /* [threads][kvd_gram_scratch(d)] scratch of kvd_gram_add */
-    double *scratch;
+    double *sum;     /* [n_layers][KINDS][n_kv_heads][d][d] sums of x^T x */
+    double *scratch; /* scratch memory of kvd_gram_add, [threads][kvd_gram_scratch(d)] */
 };
 
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err)
@@ -68,7 +63,7 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
 {
     const float *const rows[KINDS] = {g->q, g->dq, g->o, g->d_o};
     const size_t jobs = s->n_kv_heads * KINDS, ld = s->n_kv_heads * s->group * s->d;
-    /* Smallest failed job: the error does not depend on the threads. */
+    /* smallest failed job, so that the error does not depend on the threads */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -118,10 +113,10 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /* These singular values are per token already; readers divide them by sqrt(n_rows). */
+        /* Singular values are per token already; readers divide them by sqrt(n_rows). */
         out->pair[pair[side]].n_rows = 1;
     }
-    /* Smallest failed job: the error does not depend on the threads. */
+    /* smallest failed job, so that the error does not depend on the threads */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -140,10 +135,7 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     return failed == jobs ? 0 : -1;
 }
 
-/*
- * Returns the predicted loss, nats per token, with error variance min(theta, sigma^2 / 2) per
- * direction. *bits: mean per element of K and V.
- */
+/* Returns the loss in nats per token if each direction has the error min(theta, sigma^2 / 2). */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
     static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};

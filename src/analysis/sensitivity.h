@@ -1,19 +1,19 @@
 /*
  * Estimates the loss of predictions if dimensions of a head are removed.
  *
- * M = I - A B^T is what a projection removes from q' = q A B^T (scores q' k^T) or from a head's
- * output o' = o A B^T. The row d = q M or o M moves the logits by J d (J: Jacobian), so the KL
- * divergence is (1/2) d F d^T with F = E[g^T g], g the gradient of -log p(y) by q or o, y drawn
- * from the model. Rows and gradients are assumed independent, as in K-FAC (Martens and Grosse
- * 2015). With N rows,
+ * A projection removes M = I - A B^T from q' = q A B^T (scores q' k^T) or from the output o' = o A
+ * B^T. The row d = q M or o M moves the logits by J d, so the KL divergence is (1/2) d F d^T with F
+ * = E[g^T g], where g is the gradient of -log p(y) by q or o and y is drawn from the model. Rows
+ * and gradients are assumed independent, as in K-FAC (Martens and Grosse 2015). With N rows,
  *
  *   loss per token = (1 / 2 N^2) tr(C M G M^T),   C = sum q^T q or o^T o,   G = sum g^T g
  *
- * as kvd_balanced minimises: with C^{1/2} G^{1/2} = U S V^T the best rank m leaves (1 / 2 N^2)
- * sum_{j >= m} S_j^2.
+ * With C^{1/2} G^{1/2} = U S V^T the best rank m leaves (1 / 2 N^2) sum_{j >= m} S_j^2
+ * (kvd_balanced).
  *
- * C and G sum over a group's query heads, but only a head's own gradients count, so sigma = S / (N
- * sqrt(group)). Half the sum of sigma^2 of all removed directions is the loss in nats per token.
+ * C and G are sums over the query heads of a group, but only a head's own gradients count, so sigma
+ * = S / (N sqrt(group)). Half the sum of sigma^2 of all removed directions is the loss in nats per
+ * token.
  */
 #ifndef KVD_ANALYSIS_SENSITIVITY_H
 #define KVD_ANALYSIS_SENSITIVITY_H
@@ -28,55 +28,47 @@ typedef struct kvd_sensitivity kvd_sensitivity;
 /* Kinds of vectors: a query, its gradient, a head's output, its gradient. */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
-/* Returns zeroed sums. On failure returns NULL and fills *err. */
+/* Returns zeroed sums. */
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
-/* Adds outer products of one layer and batch; a `take` callback of kvd_gradient_sink. */
+/* Adds the outer products of one layer and batch: the `take` callback of a kvd_gradient_sink. */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
-/*
- * Returns [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head] sums of outer products,
- * into which a GPU engine copies its sums. Valid until kvd_sensitivity_free.
- */
+/* Returns the sums in *s: [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
 /*
- * Computes projections fqk (Q and K) and fvw (V and W_O) from sums over n_tokens tokens per layer.
- * The caller sets out->model, out->n_layers (all) and out->pairing (shared).
+ * Computes the projections fqk (Q and K) and fvw (V and W_O) from sums over n_tokens tokens per
+ * layer. The caller sets out->model, out->n_layers and out->pairing.
  */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
 
 /*
- * Returns the fewest bits per element of K and V with a predicted loss of at most `loss` > 0 nats
- * per token; *s has sigma of fqk, fvw.
- *
- * Reverse water-filling (Shannon 1959; Cover and Thomas, Elements of Information Theory, section
- * 10.3.3) over Gaussian variables of variance sigma_i^2 / 2 per direction i, with theta such that
+ * Returns the fewest bits per element of K and V with a predicted loss of at most `loss` nats per
+ * token, by reverse water-filling (Shannon 1959; Cover and Thomas, section 10.3.3) over variances
+ * sigma_i^2 / 2:
  *
  *   loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2)
  */
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
 
-/* Engine that runs the backward pass and sums gradients, on the CPU or a GPU. */
+/* engine that runs the backward pass and sums gradients, on the CPU or on a GPU */
 
 typedef struct {
-    /* borrowed; the CPU engine needs it until it is freed */
-    const kvd_checkpoint *checkpoint;
-    /* borrowed; zero when the engine is created */
-    kvd_sensitivity *sums;
-    /* KVD_F32 or, on a GPU, also KVD_BF16 */
-    kvd_dtype compute;
-    uint64_t seed;              /* seed of the tokens drawn from the predictions */
-    size_t max_tokens, max_len; /* tokens of a batch, and of a sequence, at most */
+    const kvd_checkpoint *checkpoint; /* owned by the caller; the CPU engine uses it until `free` */
+    kvd_sensitivity *sums; /* owned by the caller; all sums must be 0 when the engine is created */
+    kvd_dtype compute;     /* number type of the model: KVD_F32 or, on a GPU, also KVD_BF16 */
+    uint64_t seed;         /* seed of the tokens drawn from the predictions */
+    size_t max_tokens, max_len; /* largest number of tokens of a batch, and of a sequence */
     /* Called before every layer, forward and backward. A failure stops the run. */
     int (*give_up)(kvd_err *err);
 } kvd_sensitivity_spec;
 
 typedef struct kvd_sensitivity_engine kvd_sensitivity_engine;
 struct kvd_sensitivity_engine {
-    /* Sum of -log p(y) in nats over tokens y drawn from the model. */
+    /* sum of -log p(y) in nats over all tokens y drawn from the model */
     double loss;
     size_t n_predicted;
     int (*run)(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err);
@@ -87,7 +79,7 @@ struct kvd_sensitivity_engine {
     void (*free)(kvd_sensitivity_engine *e);
 };
 
-/* Return an engine on the CPU, or on GPU 0. On failure return NULL and fill *err. */
+/* Return an engine on the CPU, or on GPU 0. */
 kvd_sensitivity_engine *kvd_sensitivity_engine_cpu(const kvd_sensitivity_spec *s, kvd_err *err);
 #ifdef KVD_CUDA
 kvd_sensitivity_engine *kvd_sensitivity_engine_cuda(const kvd_sensitivity_spec *s, kvd_err *err);

@@ -20,7 +20,7 @@ double kvd_mean_abs(const double *R, size_t d)
 
 double kvd_delta(const double *A, const double *B, size_t d)
 {
-    /* Adds by column, like kvd_delta_aligned: both are equal if no column is flipped. */
+    /* Adds column by column, so that the sum equals kvd_delta_aligned if no column is flipped. */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
         for (size_t i = 0; i < d; i++)
@@ -60,7 +60,7 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     double *C = cosines(A, B, d, err);
     if (!C)
         return -1;
-    /* Sum of squares in the leading m x m block of C; step m adds row and column m - 1. */
+    /* sum of squares of the leading m x m block of C */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
         const size_t k = m - 1;
@@ -100,7 +100,7 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
     kvd_rng_seed(&rng, seed, stream);
     for (size_t i = 0; i < d * d; i++)
         X[i] = kvd_rng_normal(&rng);
-    /* Normal entries are invariant under rotation, so the basis is uniform. */
+    /* Independent normal entries are invariant under rotation, so the basis is uniform. */
     const int status = kvd_svd_right(X, d, d, X + d * d, R, err);
     free(X);
     return status;
@@ -189,19 +189,15 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Measures per head; means are computed later in a fixed order, whatever the threads. */
+/* Means over heads are computed later in a fixed order, whatever the threads. */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    /* [head][b][a][N_CELL]: rotation of file a against file b; a = n_files: a random rotation. */
+    /* [head][b][a][N_CELL] comparison of file a with file b; a = n_files is a random rotation */
     double *cell;
-    /* [head][n_files + 1]: mean absolute element of each rotation, the last one random. */
+    /* [head][n_files + 1] mean absolute element of each rotation, the last one random */
     double *epsilon;
-    /*
-     * own[head][b][m - 1]: fraction of file b's squared norm in the first m dimensions of its
-     * rotation.
-     */
-    double *own;
+    double *own; /* [head][b][m - 1] fraction of file b's squared norm in its first m dimensions */
 } parts;
 
 static double *cell_of(const parts *p, size_t head, size_t b, size_t a)
@@ -257,10 +253,7 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/*
- * Compares the mean absolute elements of rotations, relative to `epsilon`: a reading of delta in
- * ZACK and FDC, next to mean |R_a - R_b|.
- */
+/* The number called delta in ZACK and FDC may be this difference of means, or mean |R_a - R_b|. */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {
     const size_t F = c->n_files, heads = c->n_layers * c->n_h;

@@ -1,7 +1,4 @@
-/*
- * Similarity of rotations: the mean absolute difference of ZACK section 4, and measures without
- * arbitrary column signs (Z-7 in docs/readings.md).
- */
+/* Similarity of rotations: ZACK section 4, and measures without signs (Z-7, docs/readings.md). */
 #ifndef KVD_ANALYSIS_SIMILARITY_H
 #define KVD_ANALYSIS_SIMILARITY_H
 
@@ -19,34 +16,31 @@ double kvd_delta(const double *A, const double *B, size_t d);
 double kvd_delta_aligned(const double *A, const double *B, size_t d);
 
 /*
- * Fills overlap [d]: || A_m^T B_m ||_F^2 / m for the first m = 1 .. d columns, the mean squared
- * cosine of the principal angles. 1: equal subspaces; m / d: unrelated ones on average.
+ * Fills overlap [d] with || A_m^T B_m ||_F^2 / m for the first m columns, m = 1 .. d. Unrelated
+ * subspaces have m / d on average.
  */
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 
 /*
- * Fills energy [d]: sum_{j < m} || X_B a_j ||^2 / || X_B ||^2 for the first m columns a_j of A,
- * where X_B^T X_B = R_B diag(sigma_B^2) R_B^T. 1 if || X_B || is 0.
+ * Fills energy [d] with sum_{j < m} || X_B a_j ||^2 / || X_B ||^2, m = 1 .. d, where a_j are
+ * columns of A and X_B^T X_B = R_B diag(sigma_B^2) R_B^T; 1 if || X_B || is 0.
  */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d,
                     double *energy, kvd_err *err);
 
-/* Fills R [d][d] with a random orthogonal matrix (Haar); kvd_fix_signs fixes its signs. */
+/* Fills R [d][d] with a random orthogonal matrix, uniformly distributed (Haar). */
 int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err);
 
 /* Returns half the dimensions, rounded down, but at least 1. */
 size_t kvd_half(size_t d);
 
 /*
- * Fails, naming two files, if model, pairing, layers or RoPE (before, after) differ, or texts of
- * equal label, tokens and sequence length have different hashes.
+ * Fails if two files differ in model, pairing, layers or place of RoPE, or if equal labels have
+ * different hashes. The message names both files.
  */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 
-/*
- * Compares the rotations `pair` of all files, which must have them; not KVD_PAIR_BQK or
- * KVD_PAIR_BVW. `seed`: of a random rotation as control.
- */
+/* Compares the rotations of all files and a random one. Refuses KVD_PAIR_BQK and KVD_PAIR_BVW. */
 int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t seed,
                 kvd_comparison *out, kvd_err *err);
 void kvd_comparison_release(kvd_comparison *c);

@@ -11,7 +11,7 @@
 #include "model/text/text_options.h"
 
 const char *const kvd_decomposition_name[4] = {"svd", "tsqr", "gram", NULL};
-/* Values of --rope, and of --pairing in the order of kvd_pairing. */
+/* values of --rope, and of --pairing in the order of kvd_pairing */
 static const char *const ropes[] = {"after", "before", NULL}, *const pairings[] = {
                                                                   "shared", "per-query", NULL};
 
@@ -136,7 +136,7 @@ static int one_kind(const char *const *path, size_t n, bool *moments, kvd_err *e
     return 0;
 }
 
-/* HDF5 must not open a file twice. */
+/* Fails if two paths name the same file, because HDF5 must not open a file twice. */
 static int distinct(const char *const *path, size_t n, kvd_err *err)
 {
     struct stat *s = calloc(n, sizeof *s);
@@ -155,7 +155,7 @@ static int distinct(const char *const *path, size_t n, kvd_err *err)
     return status;
 }
 
-/* Fails if file i has the text hash of an earlier file: its tokens would count twice. */
+/* Fails if file i has the text hash of an earlier file, because its tokens would count twice. */
 static int check_new(const char *const *path, char (*hashes)[40], size_t i, const char *hash,
                      kvd_err *err)
 {
@@ -243,10 +243,7 @@ int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t 
     return status;
 }
 
-/*
- * Counts singular values below 1e-5 times the head's largest: from a Gram matrix, their relative
- * error may exceed 1e-6.
- */
+/* Counts singular values below 1e-5 times the largest, which a Gram matrix blurs. */
 static size_t count_blurred(const kvd_spectrum *s, kvd_pair pair)
 {
     const size_t d = (size_t)s->model.d_head,
@@ -290,7 +287,6 @@ static void warn(const char *program, const kvd_spectrum_options *cfg, bool from
             program, kvd_pair_name[pair], blurred);
 }
 
-/* Returns a JSON number, or null if x is not finite. */
 static json_t *real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();

@@ -8,7 +8,7 @@
 enum { KVD_SPECTRUM_INPUTS = 4096 };
 
 typedef enum { KVD_BY_SVD, KVD_BY_TSQR, KVD_BY_GRAM } kvd_decomposition;
-/* Values of --method in the order of kvd_decomposition, ended by NULL. */
+/* values of --method in the order of kvd_decomposition, ended by NULL */
 extern const char *const kvd_decomposition_name[4];
 
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
     kvd_pairing pairing;
     kvd_decomposition method;
     bool method_given, before_rope, no_bases;
-    /* tokens to use; 0: all */
+    /* number of tokens to use; 0 means all */
     size_t tokens;
     kvd_reduction reduction;
     const char *label;
@@ -28,29 +28,27 @@ typedef struct {
 /* Reads argv into *cfg, which must be zeroed. Wrong usage exits with status 2. */
 void kvd_spectrum_parse(int argc, char **argv, kvd_spectrum_options *cfg);
 
-/* Prints a table or, with --json, a JSON object. `gpu`: name of the GPU, or "". */
+/* Prints a table or, with --json, a JSON object. `gpu` is the name of the GPU, or "". */
 int kvd_spectrum_print(const char *program, const kvd_spectrum_options *cfg, bool from_moments,
                        const char *gpu, const kvd_spectrum *s, kvd_err *err);
 
 typedef struct {
-    /* true: the inputs hold second moments, not activations */
-    bool moments;
-    /* header of the sum of all inputs; X^T X only if `moments` */
+    bool moments; /* true if the inputs hold second moments, not activations */
+    /* sum of all inputs; it has X^T X only if `moments` is true */
     kvd_moments sum;
     kvd_activations *dump;
-    /* [n_sources] files of activations, and tokens to use of each */
+    /* [n_sources] files of activations, and number of tokens to use of each */
     kvd_source *source;
     size_t n_dumps, n_sources;
 } kvd_sources;
 
 /*
- * Opens all inputs (borrowed paths) and adds up second moments. tokens > 0: uses the first `tokens`
- * tokens, file after file; second moments must be of exactly this number. Fails, naming files, if
- * models, layers or kinds differ, or texts are the same.
+ * Opens all inputs and adds up second moments. If tokens > 0, uses the first `tokens` tokens, file
+ * after file. Fails, naming the files, if models, layers or kinds differ, or texts are equal.
+ * Borrows the paths.
  */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);
-/* Closes the files of *in, which may be zeroed. */
 void kvd_sources_close(kvd_sources *in);
 
 #endif

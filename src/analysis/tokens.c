@@ -24,7 +24,7 @@ static void curve_of(kvd_a f, const kvd_word *histogram, double *to)
 
 static double decades(const double *curve)
 {
-    /* Indices of the quantiles 0.1 % and 99.9 %. */
+    /* indices of the quantiles 0.1 % and 99.9 % */
     enum { LOW = 1, HIGH = KVD_N_CURVE - 2 };
     return log10(curve[HIGH] / curve[LOW]);
 }
@@ -77,10 +77,8 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
 }
 
 /*
- * Computes statistics of critical tokens, the fewest with 90, 95 or 99 % of the attention.
- *
- * *s from `from` on: sum, sum of squares, minimum, maximum, sum of fractions. *t from `to` on:
- * mean, standard deviation, minimum, maximum, mean fraction.
+ * Computes statistics of critical tokens, the fewest that receive 90, 95 or 99 % of the attention,
+ * from five fields of *s (sum, squares, minimum, maximum, fractions) into five of *t.
  */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
@@ -104,7 +102,7 @@ typedef struct {
     size_t token;
 } ranked;
 
-/* qsort by rising value, then position: every machine chooses the same tokens. */
+/* Equal values are ordered by position, so that every machine chooses the same tokens. */
 static int rising(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
@@ -139,10 +137,9 @@ static double value_of(const kvd_attention_stats *s, size_t request, int layer, 
 
 typedef struct {
     const kvd_attention_stats *s;
-    /* number of important (ranked highest), and of unimportant (lowest) tokens */
-    size_t k;
-    ranked *order; /* [seq_len] */
-    /* [2][n_layers][seq_len]: set[0] marks unimportant, set[1] important tokens */
+    size_t k;      /* number of important tokens, and of unimportant tokens */
+    ranked *order; /* [seq_len] tokens to sort */
+    /* [2][n_layers][seq_len] set[0] marks unimportant tokens, set[1] important ones */
     uint8_t *set;
 } sets;
 
@@ -184,10 +181,7 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
-    /*
-     * Fields of *t: mean over requests of the tokens unimportant (0), important (1) in both layers;
-     * the next field: standard deviation.
-     */
+    /* Fields of *t for unimportant and important tokens that two layers share. */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;
     for (size_t r = 0; r < z->s->n_kept; r++) {

@@ -4,11 +4,9 @@
 #include "formats/tokens.h"
 
 /*
- * Computes statistics of important tokens and allocates *out. `share`: fraction of a request's
- * tokens that are important, and unimportant (ZDC: 0.35).
- *
- * Consecutive layers form a group if each shares more than `group_overlap` (ZDC: 0.95) of its
- * important, and of its unimportant, tokens with the first layer.
+ * Computes statistics of important tokens, and allocates *out. `share` (ZDC: 0.35): fraction of
+ * important tokens. A layer joins a group if it shares over `group_overlap` (ZDC: 0.95) of
+ * important and unimportant tokens with the first layer.
  */
 int kvd_tokens_study(const kvd_attention_stats *s, double share, double group_overlap,
                      kvd_tokens *out, kvd_err *err);

@@ -6,7 +6,7 @@
 #include "common/clock.h"
 #include "common/threads.h"
 
-/* Bytes that a thread transposes and writes at a time; they fit into the L2 cache. */
+/* bytes that a thread transposes and writes at a time; they fit into the L2 cache */
 enum { PIECE_BYTES = 1 << 19 };
 
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err)
@@ -26,14 +26,11 @@ void kvd_dump_release(kvd_dump *d)
     d->slabs = NULL;
 }
 
-/*
- * Copies head h of n tokens from [token][n_heads][width] to [n][width] of type t. Returns the index
- * of the first value that is not finite, or n * width.
- */
+/* Copies head h to [n][width] of type t. Returns the index of a value not finite, or n * width. */
 static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width,
                         size_t first, size_t n, char *slab)
 {
-    /* Tokens converted and then checked while in the L1 cache. */
+    /* number of tokens that are converted and then checked in the L1 cache */
     enum { ROWS = 32 };
     const size_t bytes = width * kvd_dtype_bytes(t);
     for (size_t at = 0; at < n; at += ROWS) {
@@ -47,7 +44,7 @@ static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h
     return n * width;
 }
 
-/* The message names the value at index `at`. */
+/* Writes an error message with the place of the value at index `at`. */
 static int blame(const kvd_dump *d, kvd_x x, int layer, size_t head, size_t n_heads,
                  const float *from, size_t at, kvd_err *err)
 {
@@ -109,7 +106,7 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
     for (int x = 0; x < (a->has_pre ? KVD_N_X : KVD_X_Q_PRE); x++)
         for (int h = 0; h < kvd_activations_heads(a, (kvd_x)x); h++)
             jobs[n_jobs++] = (job){(kvd_x)x, h, from[x]};
-    /* Smallest failed job: the error does not depend on the threads. */
+    /* smallest failed job, so that the error does not depend on the threads */
     int failed = n_jobs;
     double transposed = 0, written = 0;
     const size_t slab = d->piece * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype);

@@ -1,7 +1,4 @@
-/*
- * Writes Q, K and V of the CPU's forward pass into an activations file, transposed from
- * [token][head][dim] to [head][token][dim].
- */
+/* Writes Q, K and V of the CPU's forward pass into an activations file as [head][token][dim]. */
 #ifndef KVD_COLLECT_DUMP_H
 #define KVD_COLLECT_DUMP_H
 
@@ -11,25 +8,19 @@
 #include "model/pass/attention.h"
 
 typedef struct {
-    kvd_activations *file; /* borrowed */
-    /* index in the file of the batch's first token, set by the caller */
-    size_t first_token;
-    /* [n_threads][piece][d_head] in the file's number type */
-    char *slabs;
+    kvd_activations *file; /* file to write to, owned by the caller */
+    size_t first_token;    /* index in the file of the batch's first token, set by the caller */
+    char *slabs;  /* [n_threads][piece][d_head] transposed values in the file's number type */
     size_t piece; /* tokens that a thread writes at a time */
     int n_threads;
-    /* seconds of conversion and of writing */
-    double convert_s, write_s;
+    double convert_s, write_s; /* seconds of conversion and of writing */
 } kvd_dump;
 
 /* Allocates buffers for as many threads as OpenMP will start. */
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err);
 void kvd_dump_release(kvd_dump *d);
 
-/*
- * Writes one layer of a batch. Ignores layers that the file does not hold. Fails, naming the
- * position, on a value that is not finite in the file's number type.
- */
+/* Writes one layer of a batch, if the file holds it. Fails on a value that is not finite. */
 int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err);
 
 #endif

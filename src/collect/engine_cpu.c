@@ -17,7 +17,7 @@ typedef struct {
     kvd_accumulator accumulator;
     kvd_tally tally;
     kvd_information *information;
-    /* the current batch goes to second moments, activations file, attention statistics */
+    /* true if the batch is added to second moments, activations file, statistics */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -33,7 +33,7 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
     return c->add ? kvd_accumulator_record(&c->accumulator, in, err) : 0;
 }
 
-/* Writes W_O and W_V and adds their second moments, also in a resumed run. */
+/* A resumed run, too, writes W_O and W_V and adds their second moments. */
 static int weights(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;
@@ -82,7 +82,7 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return status;
 }
 
-/* Stores the weights' squared gradients; `run` has stored all other results. */
+/* `run` has already stored all results but the squared gradients of weights. */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

@@ -15,8 +15,7 @@ struct kvd_information {
     size_t d, width, d_model, n_sequences, threads;
     /* [n_layers][n_kv_heads d_head][d_model] squared gradients of W_K and W_V */
     double *weight[KVD_F_SIDES];
-    /* [threads][TILE][d_model] gradient of TILE rows of a weight matrix */
-    float *tile;
+    float *tile;      /* [threads][TILE][d_model] gradient of TILE rows of a weight matrix */
     double *products; /* scratch memory of kvd_gram_add */
     /* [n_kv_heads][max_tokens][d_head] gradients of single tokens, or NULL */
     float *rows;
@@ -48,10 +47,7 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
     return kvd_fisher_put_rows(s->f, side, layer, s->first_token, n, s->rows, err);
 }
 
-/*
- * Adds the squared gradient of W [width][d_model] for one sequence: sum over tokens of the layer's
- * input x times the output's gradient.
- */
+/* Gradient of W [width][d_model]: sum over tokens of input x times gradient of the output. */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)
 {
@@ -77,7 +73,7 @@ int kvd_information_take(void *ctx, const kvd_gradients *g, kvd_err *err)
 {
     kvd_information *const s = ctx;
     const int layer = g->layer - s->f->first_layer;
-    if (layer >= s->f->n_layers) /* layer that is not recorded */
+    if (layer >= s->f->n_layers) /* The layer is not recorded. */
         return 0;
     const float *const of_token[KVD_N_F] =
         {[KVD_F_K] = g->k, [KVD_F_K_PRE] = g->k_pre, [KVD_F_V] = g->v},

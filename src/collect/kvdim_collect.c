@@ -1,7 +1,4 @@
-/*
- * kvdim-collect: runs a checkpoint over texts or ids and records Q, K and V, or statistics.
- * OUT.h5.state serves --resume.
- */
+/* kvdim-collect: runs a checkpoint over texts and records Q, K and V, or statistics of them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,15 +24,13 @@ typedef struct {
     kvd_outputs out;
     kvd_snapshots snapshots;
     kvd_moments part; /* second moments of a snapshot that ends inside a batch */
-    /* true if opening the output files failed: --resume would fail too */
-    bool stuck;
-    size_t batch_tokens; /* tokens for which buffers are allocated */
+    bool stuck;       /* true if opening the output files failed, so that --resume would fail too */
+    size_t batch_tokens; /* number of tokens for which buffers are allocated */
     uint32_t *id;
     size_t *offset;
     double batch_started, last_save, save_seconds, start_seconds, loop_seconds;
     size_t resumed_tokens;
-    /* finished sequences, and end of this process's range */
-    size_t sequence, last;
+    size_t sequence, last; /* number of finished sequences, and end of the range of this process */
 } collector;
 
 static int resolve_device(collector *c, kvd_err *err)
@@ -70,7 +65,7 @@ static int resolve_options(const collector *c, kvd_err *err)
         if (kvd_engine_cuda_batch(model, cfg->compute, c->first_gpu, cfg->gpus, cfg->seq_len,
                                   &cfg->batch, err))
             return -1;
-        /* The backward pass keeps every layer's input. */
+        /* The backward pass keeps the input of every layer, so the batch is limited. */
         if (cfg->fisher && cfg->batch > 4096)
             cfg->batch = 4096;
     }
@@ -120,10 +115,7 @@ static int add_inputs(collector *c, kvd_err *err)
     return cfg->ids ? kvd_run_add_input(&c->run, cfg->ids, err) : 0;
 }
 
-/*
- * Records options in *run, and those that affect results in *key; `tokens`, `corpus`: of the run or
- * a snapshot.
- */
+/* Records all options in *run, and those that affect the results in *key. */
 static int record_options(const collector *c, size_t tokens, const char *corpus, kvd_run *run,
                           kvd_run_key *key, kvd_err *err)
 {
@@ -137,7 +129,7 @@ static int record_options(const collector *c, size_t tokens, const char *corpus,
     return kvd_collect_record(&facts, run, key, err);
 }
 
-/* Fills `run` and `key` of each snapshot as of a run that ends there. */
+/* Fills `run` and `key` of each snapshot with those of a run that ends there. */
 static int describe_snapshots(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
@@ -167,7 +159,7 @@ static int make_buffers(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
     c->id = malloc(c->batch_tokens * sizeof *c->id);
-    /* A sequence has at least 2 tokens: at most batch_tokens / 2 per batch. */
+    /* A sequence has at least 2 tokens, so a batch has at most batch_tokens / 2 sequences. */
     c->offset = malloc((c->batch_tokens / 2 + 2) * sizeof *c->offset);
     if (!c->id || !c->offset)
         return kvd_no_memory(err, "a batch", c->batch_tokens * sizeof *c->id);
@@ -218,10 +210,7 @@ static int save(collector *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns true if saving takes at most a tenth of the run's time. `last_cost`: seconds of the last
- * save.
- */
+/* Returns true if saving takes at most a tenth of the run's time. */
 static bool save_is_due(const collector *c, double last_cost)
 {
     const double every = c->cfg->save_every, since = kvd_run_elapsed(&c->run) - c->last_save;
@@ -241,7 +230,7 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
     return c->engine->run(c->engine, &batch, before, into, to_dump, give_up, c, err);
 }
 
-/* Computes the second moments of a snapshot inside the batch; the run's sums do not change. */
+/* Computes the second moments of a snapshot that ends inside the batch, not those of the run. */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
     kvd_moments *whole = &c->out.sums;
@@ -285,7 +274,7 @@ static int run_batch(collector *c, kvd_err *err)
          i = kvd_snapshots_next(s, i + 1, first, first + n))
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
-    /* Counted only after their snapshots are written: a saved state never misses snapshots. */
+    /* Sequences count once their snapshots are written, so that a saved state misses none. */
     c->sequence += n;
     return 0;
 }
@@ -295,7 +284,7 @@ static int run_all(collector *c, kvd_err *err)
     kvd_progress progress;
     int status = 0;
     double last_cost = 0;
-    /* Only the remaining tokens count, so that the rate is right. */
+    /* The progress bar counts only the remaining tokens, so that its rate is right. */
     const size_t begin = kvd_corpus_offset(c->corpus, c->sequence);
     size_t rounds = 0;
     for (size_t s = c->sequence; s < c->last; s += kvd_corpus_batch(c->corpus, s, c->cfg->batch))
@@ -306,7 +295,7 @@ static int run_all(collector *c, kvd_err *err)
                        (double)(kvd_corpus_offset(c->corpus, c->last) - begin),
                        c->cfg->common.quiet || c->ranks.rank > 0);
     c->last_save = kvd_run_elapsed(&c->run);
-    /* Ranks synchronise after every batch: all end soon after one fails. */
+    /* Ranks synchronise after every batch, so that all end soon after one fails. */
     for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
         /* Only a run of one process without Fisher output saves a state for --resume. */
@@ -315,7 +304,7 @@ static int run_all(collector *c, kvd_err *err)
             status = run_batch(c, err);
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
-            /* Without newly finished sequences the sums may include part of an abandoned batch. */
+            /* If no sequence was finished, the sums may include a part of an abandoned batch. */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;
             else
@@ -507,7 +496,7 @@ static int collect(collector *c, kvd_err *err)
 static void release(collector *c)
 {
     if (c->engine)
-        /* The engine's threads may still write into the output files. */
+        /* The engine's threads may still write into the output files, so it is freed first. */
         c->engine->free(c->engine);
     kvd_outputs_close(&c->out);
     kvd_moments_release(&c->part);

@@ -33,7 +33,7 @@ static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {
         const char *option;
-        /* true without =FILE: the output is the file of -o */
+        /* true if the option has no =FILE, so that its output is the file of -o */
         bool at_output;
     } out[] = {{"--moments", cfg->moments && !cfg->moments_file},
                {"--attention", cfg->attention && !cfg->attention_file},
@@ -82,7 +82,7 @@ static void list_shapes(void)
     for (size_t i = 0; i < kvd_shape_count(); i++) {
         const kvd_shape *s = kvd_shape_at(i);
         kvd_config c;
-        /* A test parses every built-in shape: parsing cannot fail here. */
+        /* A test parses every built-in shape, so parsing cannot fail here. */
         kvd_err ignored;
         if (kvd_config_parse(s->name, s->json, strlen(s->json), &c, &ignored) == 0)
             printf("%-14s %-22s %14.2f  %s\n", s->name, s->title,
@@ -103,7 +103,7 @@ static int find_shape(void *config, const char *text, kvd_err *err)
 static const char *const ropes[] = {"after", "both", NULL};
 
 #define T kvd_collect_options
-/* Option --NAME[=FILE] for one kind of result; without =FILE: the file of -o. */
+/* Defines the option --NAME[=FILE] for one kind of result. */
 #define RECORD(name, field, file, without, text)                                                   \
     {                                                                                              \
         name, .type = KVD_OPT_TEXT, .arg = "FILE", .optional = true, KVD_INTO(T, file),            \
@@ -236,7 +236,7 @@ int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *ke
     enum { KEY = 1, PARAMETER = 2 };
     const struct {
         const char *name, *value;
-        size_t number; /* used if `value` is NULL */
+        size_t number; /* value as a number; used if `value` is NULL */
         int where;
     } all[] = {
         {"program", kvd_git_revision(), 0, KEY},
@@ -282,8 +282,7 @@ int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *ke
 }
 
 typedef struct {
-    /* Percent of the run's time in each kind of work. */
-    double forward, backward, record, write;
+    double forward, backward, record, write; /* percent of the run's time in each kind of work */
 } shares;
 
 static shares shares_of(const kvd_collect_summary *s)

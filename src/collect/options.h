@@ -15,40 +15,35 @@ enum { KVD_MAX_TEXTS = 4096 };
 
 typedef struct {
     kvd_common_options common;
-    const char *model; /* path of the checkpoint; NULL if `shape` is given */
-    /* published shape with random weights; NULL if `model` is given */
-    const kvd_shape *shape;
-    size_t untrained; /* seed of random weights that replace the model's; 0 if not given */
+    const char *model;      /* path of the checkpoint; NULL if `shape` is given */
+    const kvd_shape *shape; /* published shape with random weights; NULL if `model` is given */
+    size_t untrained;       /* seed of random weights that replace the model's; 0 if not given */
     const char *text[KVD_MAX_TEXTS];
     size_t n_text;
     const char *ids;
     size_t n_random;
     const char *field;
     bool no_special;
-    /* of the whole run, a sequence, a batch; 0 if not given */
+    /* number of tokens of the whole run, of a sequence, of a batch; 0 if not given */
     size_t tokens, seq_len, batch;
     bool rope_both;
     bool moments;
-    const char *moments_file; /* file of second moments; NULL: the file of -o */
+    const char *moments_file; /* file for second moments; NULL means the file of -o */
     bool attention;
-    /* file of attention statistics; NULL: the file of -o */
-    const char *attention_file;
-    /* first sequences with attention statistics of single tokens */
+    const char *attention_file; /* file for attention statistics; NULL means the file of -o */
+    /* number of first sequences with attention statistics of single tokens */
     size_t attention_requests;
     bool fisher;
-    /* file of squared gradients; NULL: the file of -o */
-    const char *fisher_file;
-    /* first tokens whose squared gradients are stored one by one */
-    size_t fisher_rows;
-    /* [n_snapshots] increasing token counts; allocated */
+    const char *fisher_file; /* file for squared gradients; NULL means the file of -o */
+    size_t fisher_rows; /* number of first tokens whose squared gradients are stored one by one */
+    /* [n_snapshots] increasing token counts, allocated */
     size_t *snapshots;
     size_t n_snapshots;
-    /* layers to record; last_layer -1: the last */
+    /* layers to record; last_layer -1 means the model's last layer */
     int first_layer, last_layer;
     kvd_dtype dtype;
-    /* number type of the pass on a GPU: KVD_F32 or KVD_BF16 */
-    kvd_dtype compute;
-    int gpus; /* 0 if not given, or on the CPU */
+    kvd_dtype compute; /* number type of the pass on a GPU: KVD_F32 or KVD_BF16 */
+    int gpus;          /* number of GPUs; 0 if not given, or on the CPU */
     const char *label;
     bool resume;
     double save_every; /* seconds between two saves for --resume */
@@ -63,7 +58,6 @@ bool kvd_collect_dumps(const kvd_collect_options *o);
 
 enum { KVD_COLLECT_OUTPUTS = 4 };
 
-/* Fills the names of output files for kvd_output_distinct. */
 void kvd_collect_output_names(const kvd_collect_options *o,
                               kvd_output_name name[KVD_COLLECT_OUTPUTS]);
 
@@ -71,13 +65,13 @@ typedef struct {
     const kvd_collect_options *cfg; /* options; --device is already `cpu` or `cuda` */
     const char *model, *corpus;     /* content hashes of the model and of the text */
     const char *label;
-    /* tokens of the run or a snapshot; `corpus` is their hash */
+    /* number of tokens of the run or of a snapshot, whose hash is `corpus` */
     size_t n_tokens;
     int ranks;
     const char *gpu; /* name of the GPU; "" on the CPU */
 } kvd_collect_facts;
 
-/* Records every option in *run, and those that affect results in *key. run->threads must be set. */
+/* Records options in *run and, if they affect results, in *key. run->threads must be set. */
 int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *key, kvd_err *err);
 
 #endif

@@ -29,7 +29,7 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
     kvd_err ignored;
     char *key;
     if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
-        /* A file of another format is no error: the run replaces it. */
+        /* A file of another format is no error, because the run replaces it. */
         return 0;
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
@@ -41,10 +41,7 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
     return same;
 }
 
-/*
- * Removes state and temporary files of an earlier run next to a complete output, under the output's
- * lock.
- */
+/* Removes state and temporary files that an earlier run left next to a complete output. */
 static void clean_up(const kvd_outputs *o, const char *output)
 {
     kvd_output lock = {.lock_fd = -1};
@@ -97,16 +94,13 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     o->dump.dtype = dtype;
     if (o->want_dump && create_dump(o, have_lock, err))
         return -1;
-    /* The state file is of an earlier run, whose activations file was just replaced. */
+    /* The state file belongs to an earlier run, whose activations file was just replaced. */
     if (unlink(o->state_path) && errno != ENOENT)
         return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
     return 0;
 }
 
-/*
- * Returns 1 if the activations file has the state's run identifier and this run's tokens and
- * layers.
- */
+/* The activations file must match the state's run identifier and this run's tokens and layers. */
 static int dump_fits(kvd_outputs *o, kvd_err *err)
 {
     char *id;
@@ -118,7 +112,7 @@ static int dump_fits(kvd_outputs *o, kvd_err *err)
     return same;
 }
 
-/* Fails unless the activations file has the state file's checksum. */
+/* The activations file must have the checksum that is in the state file. */
 static int verify_dump(kvd_outputs *o, kvd_err *err)
 {
     uint64_t found;
@@ -146,8 +140,8 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
     const kvd_dtype dtype = o->dump.dtype;
     bool have_lock = false, fits = true;
     kvd_err why;
-    o->saved = true; /* from here on, a failure keeps the unfinished activations file */
-    /* Locked before reading: the holder of the lock may replace the state. */
+    o->saved = true; /* From here on, a failure keeps the unfinished activations file. */
+    /* The lock is taken before the state is read, because its holder may replace the state. */
     if (o->want_dump) {
         if (kvd_activations_reopen(&o->dump, o->dump_path, o->run, err))
             return -1;
@@ -224,7 +218,7 @@ double kvd_outputs_bytes(kvd_outputs *o)
     return bytes;
 }
 
-/* Creates and locks the Fisher file with the description of the run from o->sums. */
+/* The Fisher file gets the description of the run from o->sums. */
 static int start_fisher(kvd_outputs *o, kvd_err *err)
 {
     kvd_fisher *f = &o->fisher;
@@ -272,7 +266,7 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     if (kvd_state_check(o->state_path, err))
         return -1;
     const bool found = exists(o->state_path, "");
-    /* A created file holds the lock on its name until it is written. */
+    /* A created file holds the lock on its name. */
     if ((o->want_moments &&
          kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err)) ||
         (o->want_stats &&
@@ -313,7 +307,7 @@ bool kvd_outputs_kept(const kvd_outputs *o)
            (!o->want_dump || exists(o->dump_path, ".partial"));
 }
 
-/* The activations file is completed last: an interrupted run can be resumed before. */
+/* The activations file is completed last, so that an interrupted run can be resumed. */
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
 {
     if (o->want_moments && (kvd_moments_write(&o->moments_file, &o->sums, err) ||
@@ -356,10 +350,7 @@ void kvd_outputs_close(kvd_outputs *o)
     o->dump_path = o->moments_path = o->stats_path = o->fisher_path = o->state_path = NULL;
 }
 
-/*
- * Returns the host bytes of --fisher: squared gradients of weights, and the backward pass or (GPU)
- * a layer's gradients.
- */
+/* Returns the host memory that --fisher needs in bytes. */
 static double gradient_bytes(const kvd_outputs *out, const kvd_config *m, size_t batch_tokens,
                              bool on_gpu)
 {
@@ -407,7 +398,7 @@ static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
     return name;
 }
 
-/* Returns the fewest first sequences with n tokens together. */
+/* Returns the smallest number of first sequences that have n tokens together. */
 static size_t sequences_for(const kvd_corpus *corpus, size_t n)
 {
     size_t low = 1, high = kvd_corpus_n_sequences(corpus);
@@ -455,7 +446,7 @@ void kvd_snapshots_release(kvd_snapshots *s)
     *s = (kvd_snapshots){0};
 }
 
-/* Removes NAME.lock of a process killed after renaming its output. */
+/* NAME.lock remains if a process is killed after renaming its output. */
 static int clear_remains(const char *path, kvd_err *err)
 {
     kvd_output out;
@@ -500,7 +491,7 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /* Shares the arrays of *sums, with the snapshot's counts. */
+    /* `part` shares the arrays of *sums, but has the counts of the snapshot. */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

@@ -10,7 +10,7 @@
 #include <mpi.h>
 #endif
 
-/* Returns the first number in the environment variables `name`, or -1. */
+/* Returns the number in the first variable of `name` that holds one, or -1. */
 static long launched(const char *const *name)
 {
     for (; *name; name++) {
@@ -24,10 +24,10 @@ static long launched(const char *const *name)
     return -1;
 }
 
-/* Rank, by Open MPI's mpirun; srun --mpi=pmix; MPICH's mpiexec and srun --mpi=pmi2. */
+/* Rank in Open MPI's mpirun, in srun --mpi=pmix, in MPICH's mpiexec and srun --mpi=pmi2. */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
 
-/* Index of a process on its machine, by Open MPI's mpirun; MPICH's mpiexec; Slurm. */
+/* Index of a process on its machine in Open MPI's mpirun, in MPICH's mpiexec, in Slurm. */
 static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                           "SLURM_LOCALID", NULL};
 
@@ -40,7 +40,7 @@ int kvd_ranks_local(void)
 enum { STREAMS = 2 }; /* stdout and stderr */
 static int spoken[STREAMS] = {-1, -1};
 
-/* Ends a muted process with status 0: a failing process would end the one that prints. */
+/* Ends a muted process with status 0, because a failing one would end the one that prints. */
 static void leave_silently(void)
 {
     if (spoken[0] >= 0 || spoken[1] >= 0)
@@ -63,7 +63,7 @@ void kvd_ranks_mute(void)
         close(nowhere);
 }
 
-/* Restores the stdout and stderr that kvd_ranks_mute redirected. */
+/* Restores stdout and stderr after kvd_ranks_mute. */
 static int speak(kvd_err *err)
 {
     int status = 0;
@@ -78,10 +78,7 @@ static int speak(kvd_err *err)
     return status;
 }
 
-/*
- * Returns the first sequence of the first batch from token `token` on; `sequence`: start of an
- * earlier batch.
- */
+/* Returns the first sequence of the first batch from token `token` on, looking from `sequence`. */
 static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
     while (sequence < kvd_corpus_n_sequences(corpus) && kvd_corpus_offset(corpus, sequence) < token)
@@ -93,7 +90,7 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
                      size_t *end)
 {
     const size_t total = kvd_corpus_n_tokens(corpus), ranks = (size_t)r->n, mine = (size_t)r->rank;
-    /* total * mine / ranks, rounded down, without overflow of the product. */
+    /* total * mine / ranks, rounded down, without overflow */
     const size_t whole = total / ranks, rest = total % ranks;
     *first = batch_from(corpus, max_tokens, 0, whole * mine + rest * mine / ranks);
     *end = batch_from(corpus, max_tokens, *first, whole * (mine + 1) + rest * (mine + 1) / ranks);
@@ -101,7 +98,7 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
 
 #ifdef KVD_MPI
 
-/* kvd_ranks_start sets an error handler with which MPI returns codes. */
+/* MPI returns error codes, because kvd_ranks_start sets its error handler. */
 static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -143,7 +140,7 @@ int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err)
     int lowest;
     if (check(r, MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
               "ask every rank", &own)) {
-        if (!status) /* an earlier error of this process stays in *err */
+        if (!status) /* An earlier error of this process stays in *err. */
             *err = own;
         return -1;
     }
@@ -188,7 +185,7 @@ int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
 
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
 {
-    /* Most elements per MPI call: MPI allocates as much as it transfers. */
+    /* largest number of elements per MPI call, because MPI allocates as much as it transfers */
     enum { MOST = 1 << 26 };
     if (r->n == 1)
         return 0;
@@ -226,7 +223,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /* All launched processes fail here; kvd_ranks_mute lets only one print. */
+    /* All launched processes fail here, and kvd_ranks_mute lets only one print. */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);

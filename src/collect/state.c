@@ -18,7 +18,7 @@ static const char magic[] = "kvdim-collect state 2";
 static const kvd_g summed[] = {KVD_G_Q, KVD_G_K, KVD_G_V, KVD_G_Q_PRE, KVD_G_K_PRE};
 enum { N_SUMMED = sizeof summed / sizeof *summed };
 
-/* An open state file, and the hash of the bytes read or written so far. */
+/* an open state file, and the hash of the bytes read or written so far */
 typedef struct {
     FILE *f;
     XXH3_state_t *hash;
@@ -61,7 +61,7 @@ static int close_stream(stream *s)
     return status;
 }
 
-/* Checks the checksum in the last 8 bytes, then moves to the start of the file. */
+/* The last 8 bytes are the checksum of the others. Then moves to the start of the file. */
 static int verify(stream *s, kvd_err *err)
 {
     char block[1 << 16];
@@ -93,7 +93,7 @@ static int sync_folder(const char *path, kvd_err *err)
     if (!folder)
         return kvd_no_memory(err, "a path", strlen(path));
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* EINVAL: a file system that cannot sync folders. */
+    /* EINVAL means that the file system cannot sync folders. */
     const bool failed = fd < 0 || (fsync(fd) && errno != EINVAL);
     if (failed)
         kvd_fail_errno(err, "cannot sync folder '%s'", folder);
@@ -177,14 +177,14 @@ int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums
 done:
     if (status) {
         close_stream(&to);
-        /* Frees space on a full disk. */
+        /* Removing the incomplete file frees space on a full disk. */
         unlink(partial);
     }
     free(partial);
     return status;
 }
 
-/* Reads the text lines before the sums. */
+/* Reads the text lines, which precede the sums. */
 static int get_head(stream *from, kvd_state *s, size_t *n_sums, kvd_err *err)
 {
     enum { RUN_ID, SEQUENCES, TOKENS, DUMP, SUMS, KEY, N_LINES };

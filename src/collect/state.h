@@ -1,7 +1,4 @@
-/*
- * State file OUT.h5.state, from which kvdim-collect resumes; replaced as a whole, after its data is
- * on disk.
- */
+/* State file OUT.h5.state of kvdim-collect, for --resume. Replaced after its data are on disk. */
 #ifndef KVD_COLLECT_STATE_H
 #define KVD_COLLECT_STATE_H
 
@@ -14,15 +11,13 @@
 #include "formats/moments.h"
 
 typedef struct {
-    char run_id[40]; /* random identifier of the run, also in the activations file */
-    /* sequences and tokens that are on disk */
-    size_t n_sequences, n_tokens;
-    /* kvd_activations_checksum; 0 without an activations file */
-    uint64_t dump_checksum;
-    char key[sizeof(kvd_run_key)]; /* run key: all options that affect the results */
+    char run_id[40];              /* random identifier of the run, also in the activations file */
+    size_t n_sequences, n_tokens; /* number of sequences and tokens that are on disk */
+    uint64_t dump_checksum; /* value of kvd_activations_checksum; 0 without an activations file */
+    char key[sizeof(kvd_run_key)]; /* run key: text of all options that affect the results */
 } kvd_state;
 
-/* Fails if `path`, or the temporary file of kvd_state_save, exists and is no state file. */
+/* Fails if `path`, or the temporary file next to it, exists and is not a state file. */
 int kvd_state_check(const char *path, kvd_err *err);
 
 /* Writes the state file atomically. `sums` and `stats` may be NULL. */
@@ -30,8 +25,8 @@ int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums
                    const kvd_attention_stats *stats, kvd_err *err);
 
 /*
- * Loads a state file, *found 0 without one. Fills the allocated `sums` and `stats` (may be NULL)
- * only if saved with the options *now; the caller compares s->key. A wrong checksum is an error.
+ * Loads a state file; *found is 0 if there is none. Fills `sums` and `stats` (may be NULL) only if
+ * *now are the file's options. The caller must compare s->key.
  */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);

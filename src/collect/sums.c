@@ -23,7 +23,7 @@ void kvd_accumulator_release(kvd_accumulator *a)
     a->scratch = NULL;
 }
 
-/* One head's second moment, from rows x [n][d] with leading dimension ld. */
+/* one head whose second moment is computed from rows x [n][d] */
 typedef struct {
     kvd_g g;
     int head;
@@ -31,12 +31,12 @@ typedef struct {
     size_t ld;
 } job;
 
-/* One thread adds up each sum: results do not depend on the threads. */
+/* A single thread adds up each sum, so that results do not depend on the number of threads. */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    /* Smallest failed job: the error does not depend on the threads. */
+    /* smallest failed job, so that the error does not depend on the threads */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
@@ -157,10 +157,7 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
     most->x = fmax(most->x, x);
 }
 
-/*
- * Adds the scores s[n] of one query and writes its probabilities p. Returns ln of the softmax
- * denominator, or NaN.
- */
+/* Adds scores s[n] of a query and writes probabilities p. Returns the softmax denominator's log. */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
 {
@@ -194,13 +191,13 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
     return denominator;
 }
 
-/* Returns the tokens that attend to token j, itself included; `window` 0: no window. */
+/* Returns the number of tokens that attend to token j, itself included. `window` 0: no window. */
 static size_t seen_by(size_t j, size_t n, size_t window)
 {
     return window && n - j > window ? window : n - j;
 }
 
-/* Returns the tokens to which token j attends, itself included; `window` 0: no window. */
+/* Returns the number of tokens to which j attends, itself included. `window` 0: no window. */
 static size_t sees(size_t j, size_t window)
 {
     return window && j + 1 > window ? window : j + 1;
@@ -247,7 +244,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /* mass[i]: attention that token i receives, here from itself. */
+            /* mass[i] is the attention that token i receives, here from itself. */
             mass[i] = p[i - start];
         }
     }
@@ -259,9 +256,9 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
         mass[j] += later[j];
         AT(RECEIVED_AT)[j].x += mass[j];
         const size_t others = seen_by(j, n, window) - 1;
-        if (j + 1 == n) /* the last token has no later tokens */
+        if (j + 1 == n) /* The last token has no later tokens. */
             break;
-        /* With window 1, no other token attends to token j. */
+        /* With a window of 1, no other token attends to token j. */
         const double mean = others ? later[j] / (double)others : 0;
         AT(RECEIVED_HISTOGRAM)[mean > 0 ? kvd_probability_bin(log10(mean)) : 0].n++;
         AT(RECEIVED_MIN)->x = fmin(AT(RECEIVED_MIN)->x, mean);
@@ -277,10 +274,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/*
- * Returns the smallest k with sorted[0] + .. + sorted[k - 1] >= wanted. *sum: of the first *at
- * elements; both become those of k.
- */
+/* Returns the smallest k for which k elements sum to `wanted`. *sum: sum of the first *at. */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
     while (*at < n && *sum < wanted)
@@ -298,13 +292,10 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* Lowers the wanted sum, so that rounding does not count one more token. */
+/* lowers the wanted sum, so that rounding does not add one more token */
 static const double slack = 1 - 1e-12;
 
-/*
- * Adds the fewest tokens with 90, 95 and 99 % of `mass`, squares, minimum, maximum and fractions to
- * fields count .. count + 4 of kvd_a.
- */
+/* Adds the fewest tokens that hold 90, 95 and 99 % of `mass` to kvd_a count .. count + 4. */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {
@@ -323,7 +314,7 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
     }
 }
 
-/* Replaces t->mass of the group's first query head by the sum over the group. */
+/* Replaces t->mass of the group's first query head by the sum over its query heads. */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
 {
@@ -357,7 +348,7 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/* Also stores single tokens of the first requests. */
+/* For the first requests, also stores values of single tokens. */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;
@@ -392,7 +383,7 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
         as_query[j].x = of_query / (double)(heads * sees(j, in->window));
         as_key[j].x = of_key / (double)(heads * seen_by(j, n, in->window));
         mass[j].x = t->mass[j];
-        /* The sum is at least 1, from exp(0); fmax guards against rounding. */
+        /* The sum is at least exp(0) = 1. fmax guards against rounding. */
         denominator[j].x = largest + log(fmax(sum, 1));
     }
 }
@@ -400,7 +391,7 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
 typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                        int head, kvd_err *err);
 
-/* Calls `one` for every head in parallel; reports the lowest failed head. */
+/* If several heads fail, reports the error of the lowest one. */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)
 {

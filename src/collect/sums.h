@@ -8,24 +8,17 @@
 #include "model/pass/attention.h"
 #include "model/pass/backward.h"
 
-/*
- * Adds to the statistics of a kvdim/attention file. Scores are computed again from Q and K; threads
- * have no effect on results.
- */
+/* Adds to the statistics of a kvdim/attention file. Scores are computed again from Q and K. */
 
 typedef struct {
-    /* to add to; owned by the caller */
+    /* statistics to which results are added; owned by the caller */
     kvd_attention_stats *stats;
     int n_threads;
-    /* [n_threads][KVD_ATTEND_ROWS][seq_len] attention scores */
-    float *scores;
-    double *row; /* [n_threads][seq_len] probabilities of one query token */
-    /* [n_heads][seq_len] attention that each token receives */
-    double *mass;
-    /* [n_heads][seq_len] attention that each token receives from later tokens */
-    double *later;
-    /* [n_heads][seq_len] ln of each query's softmax denominator */
-    double *denominator;
+    float *scores; /* [n_threads][KVD_ATTEND_ROWS][seq_len] attention scores */
+    double *row;   /* [n_threads][seq_len] probabilities of one query token */
+    double *mass;  /* [n_heads][seq_len] attention that each token receives */
+    double *later; /* [n_heads][seq_len] attention that each token receives from later tokens */
+    double *denominator; /* [n_heads][seq_len] logarithm of each query's softmax denominator */
     double *query_score; /* [n_heads][seq_len] sum of each token's scores as a query */
     double *key_score;   /* [n_heads][seq_len] sum of each token's scores as a key */
     double seconds;
@@ -35,17 +28,14 @@ typedef struct {
 int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_err *err);
 void kvd_tally_release(kvd_tally *t);
 
-/*
- * Adds one layer of a batch. Ignores a layer that is not recorded. Fails on a score or value that
- * is not finite; the statistics are then invalid.
- */
+/* Adds one layer of a batch, if recorded. Fails on values not finite; *t is then invalid. */
 int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err);
 
 /* Adds X^T X of each head's Q, K and V to second moments. */
 
 typedef struct {
-    kvd_moments *sums; /* owned by the caller */
-    /* [n_threads][kvd_gram_scratch(d_head)] scratch of kvd_gram_add */
+    kvd_moments *sums; /* second moments to add to; owned by the caller */
+    /* scratch memory of kvd_gram_add, [n_threads][kvd_gram_scratch(d_head)] */
     double *scratch;
     int n_threads;
     double seconds;
@@ -54,16 +44,10 @@ typedef struct {
 int kvd_accumulator_init(kvd_accumulator *a, kvd_moments *sums, int n_threads, kvd_err *err);
 void kvd_accumulator_release(kvd_accumulator *a);
 
-/*
- * Adds one layer of a batch. Ignores a layer that is not recorded. Fails on a value that is not
- * finite; the sums are then invalid.
- */
+/* Adds one layer of a batch, if recorded. Fails on values not finite; the sums are then invalid. */
 int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_err *err);
 
-/*
- * Adds second moments of w_o [n_heads][d_head][d_model], w_v [n_kv_heads][d_head][d_model];
- * `layer`: the model's layer less first_layer.
- */
+/* Adds second moments of w_o [n_heads][d_head][d_model], w_v [n_kv_heads][d_head][d_model]. */
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
                             kvd_err *err);
 
@@ -72,25 +56,20 @@ int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, con
 typedef struct kvd_information kvd_information;
 
 /*
- * Returns an object that adds to the borrowed *f, of kvd_fisher_create or with zeroed sums and
- * n_rows 0; batches up to max_tokens, sequences up to max_len. `c` NULL: gradients come by
- * kvd_information_take. On failure returns NULL and fills *err. Allocates 2 * n_layers * n_kv_heads
- * * d_head * d_model doubles.
+ * Adds squared gradients to *f, owned by the caller. Batches have up to max_tokens tokens,
+ * sequences up to max_len. If `c` is NULL, gradients come from kvd_information_take.
  */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);
 void kvd_information_free(kvd_information *s);
 
-/*
- * Runs the model forward and backward over a batch and adds squared gradients. first_token: index
- * of the batch in the corpus. After a failure the sums are invalid.
- */
+/* Adds squared gradients of a batch (forward and backward pass). A failure makes sums invalid. */
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 
 /*
- * Begins a batch whose gradients the caller computes; kvd_information_take adds one layer's k,
- * k_pre, k_raw, v and `in` of *g (`s`: a kvd_information).
+ * kvd_information_begin begins a batch whose gradients the caller computes. kvd_information_take
+ * adds the gradients of one layer; its `s` is a kvd_information.
  */
 void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
 int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);

@@ -61,7 +61,6 @@ void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD])
         (void)snprintf(field, KVD_ARG_FIELD, "%.*s...", KVD_ARG_FIELD - 4, text);
 }
 
-/* Copies the next element of a list and advances *s. Returns false at the end. */
 static bool next_field(const char **s, char sep, char field[KVD_ARG_FIELD])
 {
     if (!*s)
@@ -179,7 +178,7 @@ int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, si
     if (count > MAX_LIST)
         return kvd_fail(err, "%s: more than %d values", option, MAX_LIST);
     size_t *x = malloc(count * sizeof *x);
-    /* Exact: these whole numbers are at most 2^53. */
+    /* Exact, because these whole numbers are at most 2^53. */
     double *value = malloc(count * sizeof *value);
     int rc = x && value ? 0 : kvd_no_memory(err, option, count * sizeof *x);
     char field[KVD_ARG_FIELD];

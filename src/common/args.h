@@ -5,7 +5,7 @@
 
 #include "common/err.h"
 
-/* Parse `text` as a number in [lo, hi], without white space, hexadecimal digits, "inf" or "nan". */
+/* Parses `text` as a number in [lo, hi]. White space, hexadecimal, "inf", "nan" are errors. */
 int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, size_t *out,
                  kvd_err *err);
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out,
@@ -22,10 +22,7 @@ void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
 int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, double **out,
                     size_t *n, kvd_err *err);
 
-/*
- * Parses whole numbers "a,b,c" into *n values *out, which the caller frees. Ranges are not
- * accepted.
- */
+/* Parses whole numbers "a,b,c" into *out, which the caller frees. */
 int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, size_t **out,
                   size_t *n, kvd_err *err);
 

@@ -51,7 +51,7 @@ void kvd_blas_choose_core(char **argv)
 #endif
 }
 
-/* OpenBLAS's buffer for one thread on x86-64; elsewhere it is smaller. */
+/* bytes of OpenBLAS's buffer for one thread on x86-64 */
 enum { BUFFER_BYTES = 128 << 20 };
 
 /* OpenBLAS's allocator of thread buffers, which keeps freed buffers mapped. */
@@ -64,10 +64,7 @@ static bool fits(size_t bytes)
     return p != MAP_FAILED && !munmap(p, bytes);
 }
 
-/*
- * Returns true for OpenBLAS 0.3.29, which maps a buffer when it is loaded and retries for ever
- * without memory.
- */
+/* OpenBLAS 0.3.29 maps a buffer when it is loaded, and retries for ever if memory is missing. */
 static bool maps_buffer_when_loaded(void)
 {
     char *at = strpbrk(OPENBLAS_VERSION, "0123456789");
@@ -87,10 +84,7 @@ static void refuse_without_buffer(const char *program)
     }
 }
 
-/*
- * Restarts with OPENBLAS_NUM_THREADS=1 under a memory limit. Runs from .preinit_array, before the C
- * library and sanitisers are ready.
- */
+/* Runs from .preinit_array, before the C library and sanitisers are ready. */
 __attribute__((no_sanitize("address", "undefined"))) static void
 start_without_pool(int argc, char **argv, char **envp)
 {
@@ -101,7 +95,7 @@ start_without_pool(int argc, char **argv, char **envp)
     if (getrlimit(RLIMIT_AS, &space) || getrlimit(RLIMIT_DATA, &data) ||
         (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY))
         return;
-    /* 16 MB are for the libraries that are loaded before OpenBLAS. */
+    /* 16 MB are for libraries that are loaded before OpenBLAS. */
     if (maps_buffer_when_loaded() && !fits(BUFFER_BYTES + (16 << 20)))
         refuse_without_buffer(argc ? argv[0] : "kvdim");
     while (envp[n])
@@ -122,10 +116,6 @@ typedef void start_function(int, char **, char **);
 __attribute__((section(".preinit_array"), used)) static start_function *const before_libraries =
     start_without_pool;
 
-/*
- * Returns the number of buffers that `threads` OpenMP threads and threads - 1 OpenBLAS threads may
- * need.
- */
 static size_t buffers(int threads)
 {
     return 2 * (size_t)threads - 1;
@@ -190,7 +180,7 @@ int kvd_blas_start(int threads, kvd_err *err)
 #endif
     openblas_set_num_threads(threads);
     if (limited) {
-        /* Starts OpenMP's threads while there is memory for their stacks. */
+        /* Starts OpenMP's threads now, while there is memory for their stacks. */
 #pragma omp parallel
         {
         }
@@ -200,7 +190,7 @@ int kvd_blas_start(int threads, kvd_err *err)
 
 int kvd_blas_serial(void)
 {
-    /* In an OpenMP build of OpenBLAS, setting the number of threads would change OpenMP's too. */
+    /* In an OpenMP build of OpenBLAS, setting its number of threads would also change OpenMP's. */
     if (openblas_get_parallel() != OPENBLAS_THREAD)
         return 0;
 #ifdef _OPENMP

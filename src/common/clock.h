@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-/* Returns seconds of a clock that is never set back. */
+/* This clock is never set back. */
 static inline double kvd_clock_s(void)
 {
     struct timespec t;

@@ -8,10 +8,8 @@
 
 /*
  * Stores in `found` the first of these folders that contains `file`: `given` (may be NULL);
- * `in_tree` in the source tree, for programs in build/bin; `installed`, relative to the program's
- * folder; the build's install folder.
- *
- * `option` (may be NULL) sets the folder and is named in the error message.
+ * `in_tree` in the source tree; `installed` relative to the program's folder; the build's install
+ * folder. Error messages name `option`, which may be NULL.
  */
 int kvd_data_folder(const char *given, const char *option, const char *in_tree,
                     const char *installed, const char *file, char found[2 * PATH_MAX],

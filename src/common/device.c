@@ -15,7 +15,7 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err)
     const cudaError_t e = cudaGetDeviceCount(&n);
     if (e || n == 0) {
         (void)cudaGetLastError();
-        /* Version 0: no driver is installed. */
+        /* Version 0 means that no driver is installed. */
         if (!cudaDriverGetVersion(&driver) && driver == 0)
             return kvd_fail(err, "no CUDA device: this machine has no driver");
         return kvd_fail(err, "no CUDA device: %s", e ? cudaGetErrorString(e) : "none is visible");

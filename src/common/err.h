@@ -1,9 +1,7 @@
 /*
- * Error messages: library code never prints or exits, but returns 0, or -1 with a message in the
- * caller's kvd_err.
- *
- * A message is one line in lower case without a full stop, begins with what failed, and has names
- * in single quotes.
+ * Error messages: one line in lower case without a full stop, beginning with what failed; names in
+ * single quotes. Functions with `err` return 0, or fill *err and return -1 (pointers: NULL).
+ * Library code never prints or exits.
  */
 #ifndef KVD_COMMON_ERR_H
 #define KVD_COMMON_ERR_H
@@ -17,8 +15,7 @@ extern "C" {
 enum { KVD_MEMORY_LIMIT_TEXT = 80 };
 
 typedef struct {
-    /* ends with a zero byte; a longer message is cut and ends in "..." */
-    char msg[512];
+    char msg[512]; /* zero-terminated; a longer message is cut and ends in "..." */
 } kvd_err;
 
 #if defined(__GNUC__)
@@ -33,22 +30,13 @@ int kvd_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 /* Puts a formatted context ("layer 3: ...") before the message and returns -1. */
 int kvd_in(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/*
- * Stores a message with the text of errno, such as "cannot open 'x': No such file or directory".
- * Returns -1.
- */
+/* Stores a message with the text of errno: "cannot open 'x': No such file". Returns -1. */
 int kvd_fail_errno(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/*
- * Stores the message for a failed allocation, with the memory limit (ulimit -v or -d) if there is
- * one. Returns -1.
- */
+/* Stores the message for a failed allocation, with the memory limit if any. Returns -1. */
 int kvd_no_memory(kvd_err *err, const char *what, unsigned long long bytes);
 
-/*
- * Returns true if RLIMIT_AS or RLIMIT_DATA limits memory. `text`: the lower limit, "the limit of
- * 307200 KB on memory (ulimit -v)".
- */
+/* Returns true if memory is limited. `text`: "the limit of 307200 KB on memory (ulimit -v)". */
 bool kvd_memory_limit(char text[KVD_MEMORY_LIMIT_TEXT]);
 
 #ifdef __cplusplus

@@ -1,7 +1,4 @@
-/*
- * Converts between float32 and float16 or bfloat16: ties to even, overflow to infinity, subnormals
- * kept, NaN stays NaN.
- */
+/* Converts between float32 and float16 or bfloat16. Ties to even, overflow to infinity. */
 #ifndef KVD_COMMON_HALF_H
 #define KVD_COMMON_HALF_H
 
@@ -10,7 +7,6 @@
 
 typedef enum { KVD_F32, KVD_F16, KVD_BF16 } kvd_dtype;
 
-/* Return the name ("f32", "f16", "bf16") and the bytes per element. */
 const char *kvd_dtype_name(kvd_dtype t);
 size_t kvd_dtype_bytes(kvd_dtype t);
 

@@ -6,10 +6,7 @@
 
 #include "common/err.h"
 
-/*
- * Prints `summary` for --json and releases it. Fails if `summary` is NULL (no memory) or stdout
- * cannot be written.
- */
+/* Prints `summary` for --json and releases it. NULL means that memory ran out, an error. */
 static inline int kvd_json_print(json_t *summary, kvd_err *err)
 {
     const int failed = !summary ||

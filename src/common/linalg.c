@@ -11,10 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * LAPACK is column-major: it reads a row-major X [n][d] as X^T, so its left singular vectors are
- * X's right ones.
- */
+/* LAPACK reads a row-major X as X^T, so its left singular vectors are the right ones of X. */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
 {
@@ -48,7 +45,6 @@ static int refuse_nonfinite(const char *name, const double *x, size_t rows, size
     return 0;
 }
 
-/* Writes the transpose of src [d][d] to dst; src must differ from dst. */
 static void transpose(const double *src, size_t d, double *dst)
 {
     for (size_t i = 0; i < d; i++)
@@ -128,7 +124,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     int status = -1;
     if (n == 0)
         return kvd_fail(err, "no rows to decompose");
-    /* LAPACK stores its workspace size, a little more than n * d, in 32 bits. */
+    /* LAPACK stores the size of its workspace, about n * d, in 32 bits. */
     if (d > 16384 || n > (size_t)INT32_MAX / d - 4 * d - 64)
         return kvd_fail(err, "%zu rows of %zu are too many for one dgesdd: use tsqr or gram", n, d);
     if (refuse_nonfinite("X", X, n, d, err))
@@ -141,7 +137,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /* If n > d, job 'O' writes the vectors of length n over A, which saves n * d doubles. */
+    /* If n > d, job 'O' writes the singular vectors over A, which saves n * d doubles. */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,
@@ -173,7 +169,7 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
     if (!A || !left)
         goto done;
     memcpy(A, M, d * d * sizeof *A);
-    /* dgesdd reads the row-major M as M^T = V S U^T and writes U^T by columns: U by rows. */
+    /* dgesdd reads the row-major M as M^T and writes U^T by columns, so `left` holds U by rows. */
     const lapack_int n = (lapack_int)d;
     const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'A', n, n, A, n, s, left, n, U, n);
     if (info) {
@@ -189,17 +185,13 @@ done:
     return status;
 }
 
-/*
- * Fastest rows and panel width of dtpqrt, which is 2 to 3 times faster than dgeqrf at d = 64 and
- * 128.
- */
+/* Fastest sizes for dtpqrt, which is 2 to 3 times faster than dgeqrf at d = 64 and 128. */
 enum { TSQR_ROWS = 512, TSQR_PANEL = 8 };
 
 struct kvd_tsqr {
     size_t d, filled, panel;
-    /* [d][d], column-major: triangular factor of all rows reduced so far. */
-    double *r;
-    /* [d][TSQR_ROWS], column-major: rows not yet reduced into `r`. */
+    double *r; /* triangular factor of all rows so far, [d][d], column-major */
+    /* rows not yet in the factor, [d][TSQR_ROWS], column-major */
     double *block;
     double *t, *work;
 };
@@ -347,7 +339,7 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
     return 0;
 }
 
-/* Rows of X per call of dsyrk; with 128 columns they stay in the L2 cache. */
+/* Rows of X per call of dsyrk. With 128 columns they stay in the L2 cache. */
 enum { GRAM_ROWS = 1024 };
 
 size_t kvd_gram_scratch(size_t d)
@@ -378,11 +370,11 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
             for (size_t j = 0; j < d; j++)
                 to[j] = from[j];
         }
-        /* dsyrk reads row-major X as X^T and updates (i, j), i <= j, of X^T X at G[j * d + i]. */
+        /* dsyrk reads X as X^T and stores element (i, j), i <= j, of X^T X at G[j * d + i]. */
         cblas_dsyrk(CblasColMajor, CblasUpper, CblasNoTrans, (int)d, (int)m, 1.0, scratch, (int)d,
                     1.0, G, (int)d);
     }
-    /* A NaN or infinity in X makes its column's sum of squares not finite. */
+    /* A NaN or infinity makes the sum of squares of its column not finite. */
     for (size_t j = 0; j < d; j++)
         if (!isfinite(G[j * d + j]))
             return blame_row(X, n, d, ld, err);
@@ -406,7 +398,7 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /* S = W W^T with W = Z diag(lambda^{1/4}), P with lambda^{-1/4}: symmetric to the last bit. */
+    /* S = W W^T with W = Z diag(lambda^{1/4}). Such a product is symmetric to the last bit. */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;

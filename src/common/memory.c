@@ -49,7 +49,7 @@ bool kvd_memory_was_short(void)
            kilobytes * 1024 + close_to >= (double)limit.rlim_cur;
 }
 
-/* Files of a memory control group (cgroup), versions 1 and 2. */
+/* files of a memory control group (cgroup), versions 1 and 2 */
 static const struct {
     const char *folder, *limit, *usage, *inactive, *active;
 } version[2] = {{"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
@@ -66,10 +66,7 @@ static double group_field(const char *folder, const char *file, const char *key)
     return x;
 }
 
-/*
- * Returns the bytes left in a control group. No limit: version 1 has a number near 2^63, version 2
- * "max".
- */
+/* If there is no limit, version 1 has a number near 2^63, and version 2 the word "max". */
 static double group_left(const char *folder, int v)
 {
     const double limit = group_field(folder, version[v].limit, ""),
@@ -82,10 +79,7 @@ static double group_left(const char *folder, int v)
     return limit - fmax(used - cached, 0);
 }
 
-/*
- * Returns the least bytes left in a control group and its parents. In a container, `path` may be a
- * host path that is not mounted.
- */
+/* Returns the least bytes left in a control group and its parents. */
 static double groups_left(const char *root, const char *path, int v)
 {
     char *folder;

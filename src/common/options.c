@@ -18,7 +18,7 @@ const char *const kvd_switch_words[3] = {"off", "on", NULL};
 
 enum { MOST_OPTIONS = 128, LABEL = 64 };
 
-/* State of the parser; value[i]: the text given for row i of the options, or NULL. */
+/* value[i] is the text given for row i of the options, or NULL. */
 typedef struct {
     const kvd_program *program;
     char *config;
@@ -48,7 +48,6 @@ static const char *label_of(const kvd_option *o, char text[LABEL])
     return text;
 }
 
-/* Returns the edit distance in bytes: insertions, deletions and substitutions. */
 static size_t edits(const char *a, const char *b)
 {
     size_t row[LABEL], n = strlen(b);
@@ -83,7 +82,7 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     }
 }
 
-/* Returns the number of accepted words; for KVD_OPT_WORDS at most the length of the bool array. */
+/* For KVD_OPT_WORDS, at most the length of the array of bool. */
 static size_t count_words(const kvd_option *o)
 {
     size_t n = 0;
@@ -92,7 +91,6 @@ static size_t count_words(const kvd_option *o)
     return n;
 }
 
-/* Copies the next of several names separated by blanks. Returns false at the end. */
 static bool next_name(const char **list, char word[LABEL])
 {
     *list += strspn(*list, " ");
@@ -218,7 +216,6 @@ static int put_number(const char *label, const kvd_option *o, const char *text, 
     return 0;
 }
 
-/* Parses numbers into *list, which is the allocated default or NULL on entry. */
 static int put_list(const char *label, const kvd_option *o, const char *text, void **list,
                     size_t *count, kvd_err *err)
 {
@@ -429,7 +426,6 @@ static bool any_given(const reader *r, const char *names)
     return found;
 }
 
-/* Checks `requires`, `excludes`, `any_of` and the program's `check`. */
 static int check_together(const reader *r, kvd_err *err)
 {
     const kvd_program *const p = r->program;
@@ -493,10 +489,7 @@ int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, 
     return p->check ? p->check(config, err) : 0;
 }
 
-/*
- * Opens closed standard streams, whose place the next file would take; in the wrong direction, so
- * that their use still fails.
- */
+/* Opens closed standard streams in the wrong direction, so that no other file takes their place. */
 static void fill_standard_streams(void)
 {
     for (int fd = 0; fd < 3; fd++)
@@ -537,10 +530,7 @@ void kvd_options_release(const kvd_program *p, void *config)
 
 enum { HELP_COLUMN = 26, RIGHT = 80 };
 
-/*
- * Prints a text with line breaks at column RIGHT. `at`: current column; `column`: start of new
- * lines.
- */
+/* Breaks lines at column RIGHT. `at` is the current column; new lines begin at `column`. */
 static void print_wrapped(const char *text, int column, int at)
 {
     while (*text) {

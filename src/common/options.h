@@ -1,8 +1,8 @@
 /*
- * Parses command lines described by tables of kvd_option rows, which also give checks, messages,
- * --help and the man page.
+ * Parses command lines described by tables of kvd_option rows, from which --help and the man page
+ * are made.
  *
- * The last number or word counts; a text or list given twice is an error.
+ * The last number or word counts. A text or list given twice is an error.
  *
  *     static const kvd_option options[] = {
  *         {.help = "Input"},
@@ -23,27 +23,19 @@
 #include "common/err.h"
 
 typedef enum {
-    /* heading of --help with text `help`, not an option */
-    KVD_OPT_GROUP,
-    KVD_OPT_FLAG, /* without a value; sets a bool to true */
-    /* Whole number in `low` .. `high`, stored in an integer of 4 or 8 bytes. */
-    KVD_OPT_WHOLE,
-    /* Number in `low` .. `high`, stored in a double; NaN if not given. */
-    KVD_OPT_NUMBER,
-    KVD_OPT_TEXT, /* text of at least one byte, stored in a const char * */
-    /* Repeatable text, appended to an array of const char *. */
-    KVD_OPT_TEXTS,
-    /* One word of `words`, stored as its index in a bool, int or enumeration. */
-    KVD_OPT_WORD,
-    /* Comma-separated words of `words`; word i sets element i of an array of bool. */
-    KVD_OPT_WORDS,
-    /* Comma-separated whole numbers, in an allocated array of size_t. */
-    KVD_OPT_WHOLES,
-    /* Comma-separated numbers or FIRST:LAST:STEP, in an allocated array of double. */
+    KVD_OPT_GROUP,  /* a heading of --help, not an option */
+    KVD_OPT_FLAG,   /* without a value; sets a bool to true */
+    KVD_OPT_WHOLE,  /* whole number in `low` .. `high`, stored in an integer of 4 or 8 bytes */
+    KVD_OPT_NUMBER, /* number in `low` .. `high`, stored in a double; NaN if not given */
+    KVD_OPT_TEXT,   /* text of at least one byte, stored in a const char * */
+    KVD_OPT_TEXTS,  /* text that may be repeated, appended to an array of const char * */
+    KVD_OPT_WORD,   /* one word of `words`, stored as its index */
+    KVD_OPT_WORDS, /* comma-separated words of `words`; word i sets element i of an array of bool */
+    KVD_OPT_WHOLES, /* comma-separated whole numbers, in an allocated array of size_t */
+    /* comma-separated numbers or FIRST:LAST:STEP, in an allocated array of double */
     KVD_OPT_NUMBERS,
     KVD_OPT_CALL, /* any value; the function `call` parses it */
-    /* Without a value; the function `print` writes to stdout and the program ends. */
-    KVD_OPT_PRINT
+    KVD_OPT_PRINT /* The function `print` writes to stdout, and the program ends. */
 } kvd_option_type;
 
 typedef struct {
@@ -51,50 +43,31 @@ typedef struct {
     char letter;      /* one-letter name; 0 means none */
     kvd_option_type type;
     const char *arg; /* name of the value in --help; NULL: derived from the type */
-    /* Offset and size of the field that receives the value (KVD_INTO). */
-    size_t at, size;
-    /* For a list: offset of the size_t that receives the number of elements. */
-    size_t count;
-    /* Offset of a bool set to true if the option was given; 0 means none. */
-    size_t given;
-    /* Offset of a const char * that receives the value as typed; 0 means none. */
-    size_t typed;
-    /*
-     * Range of numbers; both 0: any. KVD_OPT_TEXT with high > 0: a name of at most `high` bytes
-     * without control characters.
-     */
+    size_t at, size; /* offset and size of the field that receives the value (KVD_INTO) */
+    size_t count;    /* for a list, offset of the size_t that receives the number of elements */
+    size_t given;    /* offset of a bool that is set if the option was given; 0 means none */
+    size_t typed;    /* offset of a const char * that receives the value as typed; 0 means none */
+    /* Range; if both are 0, any number. For KVD_OPT_TEXT, `high` is the longest name. */
     double low, high;
-    /* True if `low` or `high` itself is not allowed. */
-    bool above_low, below_high;
-    /* True for an argument without a name; assigned in the order of the table. */
-    bool positional;
-    /* True if the value may be left out: --name or --name=VALUE, not --name VALUE. */
-    bool optional;
-    /* True if an option of type KVD_OPT_CALL may be repeated. */
-    bool repeatable;
-    /* True if the option is parsed before all others. */
-    bool early;
-    /*
-     * Accepted words, ended by NULL; for KVD_OPT_WORDS at most the length of the bool array. An
-     * empty word is skipped.
-     */
-    const char *const *words;
-    const char *initial;   /* default value, parsed like a value on the command line */
-    const char *otherwise; /* description of the default for --help */
-    const char *unit;      /* unit of the default in --help: "tokens" */
-    /* Options separated by spaces, one of which must be given with this option. */
+    bool above_low, below_high; /* true if `low` or `high` itself is not allowed */
+    bool positional;            /* true for an argument without a name */
+    bool optional; /* true if the value may be left out: --name or --name=VALUE, not --name VALUE */
+    bool repeatable;          /* true if an option of type KVD_OPT_CALL may be repeated */
+    bool early;               /* true if the option is parsed before all others */
+    const char *const *words; /* Accepted words, ended by NULL. An empty word is skipped. */
+    const char *initial;      /* default value, parsed like a value on the command line */
+    const char *otherwise;    /* description of the default for --help */
+    const char *unit;         /* unit of the default in --help: "tokens" */
+    /* names of options, separated by spaces, one of which must be given with this option */
     const char *requires;
-    /* Options that must not be given together with this option. */
+    /* names of options that must not be given together with this option */
     const char *excludes;
     int (*call)(void *config, const char *text, kvd_err *err);
     void (*print)(void);
     const char *help;
 } kvd_option;
 
-/*
- * Initialisers of a row: KVD_INTO(T, f) stores the value in field `f` of configuration type `T`;
- * KVD_INTO_LIST also a list's length in field `n`.
- */
+/* KVD_INTO stores the value in field `f` of type `T`, KVD_INTO_LIST also the length in `n`. */
 #define KVD_INTO(T, f)         .at = offsetof(T, f), .size = sizeof(((T *)0)->f)
 #define KVD_INTO_LIST(T, f, n) KVD_INTO(T, f), .count = offsetof(T, n)
 #define KVD_GIVEN(T, f)        .given = offsetof(T, f)
@@ -104,33 +77,31 @@ enum { KVD_OPTION_EXAMPLES = 8, KVD_OPTION_ANY_OF = 8 };
 
 typedef struct {
     const char *name;
-    const char *summary; /* first paragraph of --help */
-    /* Forms of the command after the program's name, one per line. */
-    const char *usage[4];
-    /* Lists of option names; at least one option of each list must be given. */
+    const char *summary;  /* first paragraph of --help */
+    const char *usage[4]; /* forms of the command after the program's name, one per line */
+    /* lists of option names; the user must give at least one option of each list */
     const char *any_of[KVD_OPTION_ANY_OF];
-    /* Examples in --help: whole commands, one per line. */
+    /* examples in --help: whole commands, one per line */
     const char *examples[KVD_OPTION_EXAMPLES];
     const char *notes; /* last paragraphs of --help, or NULL */
-    /* Options that the program `moved_to` has instead of this one; may be NULL. */
+    /* options that the program `moved_to` has instead of this one; may be NULL */
     const char *moved;
     const char *moved_to;
     const kvd_option *options; /* ends with the row {0} */
-    /* Checks *config for what the table cannot express, and sets derived fields; may be NULL. */
+    /* Checks *config for what the table cannot express, and may set other fields. May be NULL. */
     int (*check)(void *config, kvd_err *err);
 } kvd_program;
 
 /*
- * Parses argv into *config, whose option fields the caller zeroes; texts point into argv. Wrong
- * usage exits with status 2; --help, --version and KVD_OPT_PRINT exit with status 0. Starts
- * OpenBLAS first (common/blas.h).
+ * Parses argv into *config; the caller zeroes the fields. Texts point into argv. Wrong usage ends
+ * the program with status 2, --help and --version with status 0. Starts OpenBLAS first.
  */
 void kvd_options_parse(const kvd_program *p, int argc, char **argv, void *config);
 
 /* Like kvd_options_parse, but on wrong usage returns -1 and fills *err. */
 int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, kvd_err *err);
 
-/* Frees the lists of KVD_OPT_WHOLES and KVD_OPT_NUMBERS. */
+/* Frees the lists that KVD_OPT_WHOLES and KVD_OPT_NUMBERS allocated. */
 void kvd_options_release(const kvd_program *p, void *config);
 
 typedef enum { KVD_DEVICE_AUTO, KVD_DEVICE_CPU, KVD_DEVICE_CUDA } kvd_device;
@@ -138,17 +109,17 @@ typedef enum { KVD_DEVICE_AUTO, KVD_DEVICE_CPU, KVD_DEVICE_CUDA } kvd_device;
 typedef struct {
     const char *output;
     uint64_t seed;
-    /* --threads; if not given, 0 until kvd_run_start sets the number of usable cores */
+    /* value of --threads; 0 if not given, until kvd_run_start sets it */
     int threads;
     kvd_device device;
-    bool quiet; /* -q: no progress, no summary; errors are still printed */
+    bool quiet; /* -q: no progress, no summary */
     bool json;  /* --json: one JSON object on stdout instead of the summary */
 } kvd_common_options;
 
 extern const char *const kvd_device_words[4]; /* words of --device: "auto", "cpu", "cuda" */
-/* Number types "f32", "f16", "bf16", indexed by kvd_dtype. */
+/* names of number types "f32", "f16", "bf16", indexed by kvd_dtype */
 extern const char *const kvd_dtype_words[4];
-/* Number types of a forward pass: "f32", "bf16". */
+/* number types of a forward pass: "f32", "bf16" */
 extern const char *const kvd_compute_words[4];
 extern const char *const kvd_switch_words[3];
 
@@ -183,15 +154,12 @@ extern const char *const kvd_switch_words[3];
         "json", .type = KVD_OPT_FLAG, KVD_INTO(T, common.json),                                    \
                 .help = "Print one JSON object on stdout instead of the summary"                   \
     }
-/* Rows for all common options; type T has a field `common` of type kvd_common_options. */
+/* rows for all common options; T must have a field `common` of type kvd_common_options */
 #define KVD_OPTIONS_COMMON(T, what, text)                                                          \
     {.help = "Common options"}, KVD_OPTION_OUTPUT(T, what, text), KVD_OPTION_SEED(T),              \
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)
 
-/*
- * Finds the word most similar to `text`: call once per `candidate`, with *nearest NULL and
- * *distance 0 at first. *nearest stays NULL if no word is similar.
- */
+/* Sets *nearest to `candidate` if it is most like `text`. At first *nearest NULL, *distance 0. */
 void kvd_option_nearest(const char *text, const char *candidate, const char **nearest,
                         size_t *distance);
 

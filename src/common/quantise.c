@@ -14,7 +14,7 @@ float kvd_round_f16(float x)
     return y;
 }
 
-/* Computes scale *step and zero point *zero, rounded to float16, for codes 0 .. top. */
+/* Computes scale *step and zero point *zero for codes 0 .. top. Both are rounded to float16. */
 static void set_range(const float *x, size_t n, size_t stride, float top, float *step, float *zero)
 {
     float lo = x[0], hi = x[0];
@@ -29,7 +29,7 @@ static void set_range(const float *x, size_t n, size_t stride, float top, float 
 
 static float code_of(float x, float top, float step, float zero)
 {
-    /* The rounded scale may put the largest value above `top`. */
+    /* Because the scale is rounded, the largest value may be above `top`. */
     const float q = step > 0 ? rintf((x - zero) / step) : 0;
     return q < 0 ? 0 : q > top ? top : q;
 }

@@ -5,24 +5,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bits of a float16 scale and zero point together. */
+/* bits of a float16 scale and zero point together */
 enum { KVD_GROUP_SIDE_BITS = 32 };
 
-/* Rounds to float16. */
 float kvd_round_f16(float x);
 
 /*
- * Quantises n >= 1 values to asymmetric codes of b bits, 1 .. 16 (LeanKV Eq. 2; KIVI section 3),
- * and decodes them:
+ * Quantises n values, `stride` apart, to codes of b bits, 1 .. 16 (LeanKV Eq. 2; KIVI section 3):
  *
  *   s = (max - min) / (2^b - 1),   x^ = s round((x - min) / s) + min
  *
- * s and min are rounded to float16. `decoded` may be x; values are `stride` elements apart. Returns
- * the bits of the codes, without KVD_GROUP_SIDE_BITS.
+ * s and min are rounded to float16. `decoded` (x^) may be x. Returns the bits of the codes.
  */
 double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float *decoded);
 
-/* Quantises n adjacent values to codes of b <= 8 bits. Decoded: step * code + zero. */
+/* Quantises n adjacent values to codes of b <= 8 bits. A decoded value is step * code + zero. */
 void kvd_quantise_codes(const float *x, size_t n, int b, uint8_t *code, float *step, float *zero);
 
 #endif

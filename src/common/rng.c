@@ -9,7 +9,7 @@ static u128 wide(uint64_t high, uint64_t low)
     return (u128)high << 64 | low;
 }
 
-/* Generator splitmix64 (Steele, Lea, Flood 2014) with state *x. */
+/* generator splitmix64 (Steele, Lea, Flood 2014) with state *x */
 static uint64_t splitmix(uint64_t *x)
 {
     uint64_t z = *x += 0x9e3779b97f4a7c15u;
@@ -27,7 +27,7 @@ void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream)
 {
     uint64_t s = seed;
     const uint64_t high = splitmix(&s), low = splitmix(&s);
-    /* The increment must be odd and differs between streams. */
+    /* The increment is odd and different for each stream. */
     uint64_t t = stream;
     r->inc = wide(splitmix(&t), stream) << 1 | 1;
     r->state = 0;
@@ -44,10 +44,7 @@ uint64_t kvd_rng_u64(kvd_rng *r)
     return x >> rot | x << (-rot & 63);
 }
 
-/*
- * High word of n times a random number (Lemire 2019); numbers that would cause a bias are drawn
- * again.
- */
+/* Returns the high word of n times a random number (Lemire 2019). */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n)
 {
     u128 product = (u128)kvd_rng_u64(r) * n;
@@ -64,7 +61,7 @@ double kvd_rng_uniform(kvd_rng *r)
     return (double)(kvd_rng_u64(r) >> 11) * 0x1p-53;
 }
 
-/* Polar method (Marsaglia & Bray 1964); the second number is dropped. */
+/* Polar method (Marsaglia & Bray 1964). The second number is dropped. */
 double kvd_rng_normal(kvd_rng *r)
 {
     for (;;) {

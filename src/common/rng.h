@@ -1,7 +1,4 @@
-/*
- * Random numbers equal on every machine: PCG-XSL-RR 128/64 (O'Neill 2014), seeded through
- * splitmix64.
- */
+/* Random numbers equal on every machine: PCG-XSL-RR 128/64 (O'Neill 2014), seeded by splitmix64. */
 #ifndef KVD_COMMON_RNG_H
 #define KVD_COMMON_RNG_H
 
@@ -12,18 +9,14 @@ typedef struct {
     __extension__ unsigned __int128 state, inc;
 } kvd_rng;
 
-/* Seeds a generator; streams of one seed are independent. */
+/* Streams of one seed are independent. */
 void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream);
 uint64_t kvd_rng_u64(kvd_rng *r);
-/* Returns a uniform number in [0, n), without bias; n >= 1. */
+/* Returns a uniform number in [0, n), without bias. n must be at least 1. */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n);
-/* Returns a uniform number in [0, 1). */
 double kvd_rng_uniform(kvd_rng *r);
-/* Returns a normal number with mean 0 and variance 1. */
 double kvd_rng_normal(kvd_rng *r);
-/*
- * Draws k of the numbers 0 .. n - 1 in random order into index[0 .. k-1]; the others fill the rest.
- */
+/* Draws k of 0 .. n - 1 in random order into index[0 .. k-1]. The others fill index[k .. n-1]. */
 void kvd_rng_choose(kvd_rng *r, size_t n, size_t k, size_t *index);
 
 #endif

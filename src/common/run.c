@@ -28,7 +28,7 @@ static _Atomic double stop_asked_s;
 static volatile sig_atomic_t reader_gone;
 static atomic_int failing_status = 1;
 
-/* Ignores a second signal within half a second: `timeout` sends one request twice. */
+/* Ignores a second signal within half a second, because `timeout` sends one request twice. */
 static void on_stop(int sig)
 {
     const double now = kvd_clock_s();
@@ -94,10 +94,7 @@ static int cores_allowed(void)
     return n > 0 ? n : 1;
 }
 
-/*
- * Handles SIGINT, SIGTERM, SIGHUP (ignored under nohup), SIGXFSZ (a write beyond ulimit -f then
- * fails) and SIGPIPE (results survive `| head`). Child programs get SIGPIPE's default.
- */
+/* Handles SIGINT, SIGTERM and SIGHUP; ignores SIGXFSZ and catches SIGPIPE, so that writes fail. */
 static int install_signals(kvd_err *err)
 {
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
@@ -182,10 +179,7 @@ int kvd_fail_interrupted(kvd_err *err)
     return kvd_fail(err, "interrupted");
 }
 
-/*
- * Adds the process's memory limit to a message: libraries report failed allocations as other
- * errors.
- */
+/* Adds the memory limit to a message: libraries report failed allocations as other errors. */
 static void name_the_limit(kvd_err *err)
 {
     char limit[KVD_MEMORY_LIMIT_TEXT];
@@ -269,7 +263,7 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* Hashes the regular files of a folder by name: name, zero byte, size and content of each. */
+/* Hashes the regular files of a folder in the order of names: name, zero byte, size and content. */
 static int hash_folder(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
 {
     struct dirent **entry = NULL;
@@ -307,7 +301,7 @@ done:
     return rc;
 }
 
-/* Writes the hash of all bytes so far, "xxh3:" and 32 hex digits. */
+/* Writes the hash as "xxh3:" and 32 hex digits. */
 static void put_digest(XXH3_state_t *state, char hash[KVD_HASH_TEXT])
 {
     const XXH128_hash_t h = XXH3_128bits_digest(state);
@@ -356,7 +350,7 @@ static int add_path(kvd_run *run, const char *path, bool folders, kvd_err *err)
         kvd_fail(err, "'%s' is neither a file nor a folder", path);
         goto done;
     }
-    /* Hashing a folder given as a file may take hours. */
+    /* Skips a folder, because hashing it may take hours. */
     if (S_ISDIR(st.st_mode) && !folders) {
         input_release(&in);
         XXH3_freeState(state);
@@ -406,7 +400,7 @@ int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err)
     struct stat target, folder, in;
     if (stat(input, &in))
         return 0;
-    /* Path without links; NULL if the file does not exist yet. */
+    /* path without links; NULL if the file does not exist yet */
     char *const real = realpath(path, NULL);
     if (!real && errno == ENOMEM)
         return kvd_no_memory(err, "a path", strlen(path));

@@ -1,4 +1,4 @@
-/* State of a program's run: /provenance of result files, number of threads, requests to stop. */
+/* State of a program's run: data for /provenance, number of threads, requests to stop. */
 #ifndef KVD_COMMON_RUN_H
 #define KVD_COMMON_RUN_H
 
@@ -8,16 +8,15 @@
 #include "common/err.h"
 #include "common/options.h"
 
-/* "xxh3:", 32 hex digits (XXH3-128) and a zero byte, rounded up. */
+/* bytes of "xxh3:", 32 hex digits and a zero byte, rounded up */
 enum { KVD_HASH_TEXT = 40 };
 
 typedef struct {
     char *path;
-    /* Bytes of a file or of a folder's files; 0 for other inputs. */
+    /* size of a file, or of all files of a folder, in bytes; 0 for other inputs */
     uint64_t bytes;
     char hash[KVD_HASH_TEXT];
-    /* Schema of the input, such as "kvdim/moments", or "". */
-    char *schema;
+    char *schema;   /* schema of the input file, such as "kvdim/moments", or "" */
     char *made_by;  /* git revision of the program that wrote the input, or "" */
     double seconds; /* seconds that writing the input took; 0 if unknown */
 } kvd_run_input;
@@ -27,9 +26,9 @@ typedef struct {
     char *command_line;
     uint64_t seed;
     int threads;
-    double started;       /* value of kvd_clock_s at the start */
+    double started;
     char started_utc[32]; /* time of the start, such as 2026-01-31T12:00:00Z */
-    /* GPU and driver, such as "NVIDIA H200" and "580.95.05"; "" without GPU. */
+    /* GPU and driver, such as "NVIDIA H200" and "580.95.05"; "" if no GPU is used */
     char gpu[128], driver[80];
     kvd_run_input *inputs;
     int n_inputs;
@@ -40,41 +39,33 @@ typedef struct {
 
 /*
  * Starts a run: records command line and time, sets the threads of OpenBLAS and OpenMP, and handles
- * signals (the first asks to stop, a later one ends the program; SIGPIPE is ignored). Call once in
- * main after parsing. opt->threads: threads in use. argv must outlive *run.
+ * signals. The first signal asks the run to stop, a later one ends the program. Call once, in main,
+ * after parsing. opt->threads receives the number of threads. argv must outlive *run.
  */
 int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,
                   kvd_err *err);
 void kvd_run_release(kvd_run *run);
 
-/*
- * Returns the arguments as a shell command line, which the caller frees. Without memory returns
- * NULL and fills *err.
- */
+/* Returns the arguments as one shell command line, which the caller frees. */
 char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err);
 
 /* Hashes an input file and adds it to the run. Ignores a folder. */
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
-/*
- * Hashes a checkpoint, a file or a directory, and adds it to the inputs. Directory: regular files
- * by name, without hidden files and subfolders.
- */
+/* Hashes a checkpoint and adds it to the inputs, without hidden files and subfolders. */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 
 /* Writes the hash of a file's bytes, as recorded for an input. */
 int kvd_run_hash_file(const char *path, char hash[KVD_HASH_TEXT], kvd_err *err);
 
-/* Adds an input that is not a file; `hash` ("xxh3:...") is of its content. */
+/* Adds an input that is not a file. `hash` ("xxh3:...") is the hash of its content. */
 int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd_err *err);
 
-/*
- * Fails if the output `path`, or its link's target, is an input of the run or in an input folder.
- */
+/* Fails if the output `path`, or the file that it links to, is an input or in an input folder. */
 int kvd_run_not_an_input(const kvd_run *run, const char *path, kvd_err *err);
 /* Fails if the output `path` is `input` or in the folder `input`. */
 int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err);
 
-/* Records an option for /parameters of result files, cut with "..." after 511 bytes. */
+/* Records one option for /parameters of result files, cut after 511 bytes. */
 int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
@@ -86,15 +77,14 @@ bool kvd_interrupted(void);
 int kvd_fail_interrupted(kvd_err *err);
 
 /*
- * Ends every main: prints *err as "PROGRAM: message" if `status` is not 0, and flushes stdout,
- * whose failure is an error. Returns the exit status: 0, 1, or 2 after kvd_run_fail_as_usage.
+ * Prints *err as "PROGRAM: message" if `status` is not 0, and flushes stdout. Every main ends with
+ * it. Returns the exit status: 0, 1, or 2 after kvd_run_fail_as_usage.
  */
 int kvd_run_exit(const char *program, int status, kvd_err *err);
 
 /* Makes a failing run end with status 2, as wrong usage does. Thread-safe. */
 void kvd_run_fail_as_usage(void);
 
-/* Return kvdim's version, the git revision of this build, and this machine's CPU. */
 const char *kvd_version(void); /* such as "1.0.0" */
 const char *kvd_git_revision(void);
 const char *kvd_cpu_name(void);

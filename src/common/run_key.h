@@ -1,7 +1,4 @@
-/*
- * Run key: text of all options and inputs that affect the results; a run is resumed only with an
- * equal key.
- */
+/* Run key: text of all options and inputs that affect results. Resuming requires an equal key. */
 #ifndef KVD_COMMON_RUN_KEY_H
 #define KVD_COMMON_RUN_KEY_H
 
@@ -9,22 +6,17 @@
 
 #include "common/err.h"
 
-/*
- * one line "name=value " per option or input
- */
+/* text of the key, one line "name=value" for each option or input */
 typedef struct {
     char text[2048];
     size_t used;
 } kvd_run_key;
 
-/* Adds a line, with control characters replaced. Fails if the key is full. */
+/* Adds a line to the key. Fails if the key is full. */
 int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
-/*
- * Compares the key `then` of the file `path` with *now. Returns 0, or -1 with "'path' <what>: name
- * was X, is now Y" for the first difference.
- */
+/* Fails with "'path' <what>: name was X, is now Y" unless the key `then` equals *now. */
 int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
                      kvd_err *err);
 

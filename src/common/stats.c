@@ -42,7 +42,7 @@ void kvd_sort(double *x, size_t n)
     qsort(x, n, sizeof *x, ascending);
 }
 
-/* Interpolates at position (n - 1) q: R's type 7 and NumPy's default. */
+/* Interpolates at position (n - 1) q, as R's type 7 and NumPy do. */
 static double sorted_quantile(const double *x, size_t n, double q)
 {
     const double at = (double)(n - 1) * q;
@@ -52,7 +52,7 @@ static double sorted_quantile(const double *x, size_t n, double q)
     return x[i] + (at - (double)i) * (x[i + 1] - x[i]);
 }
 
-/* NaN cannot be ordered, so any NaN gives NaN. */
+/* If x holds a NaN, returns NaN. */
 static double unsorted_quantile(double *x, size_t n, double q)
 {
     for (size_t i = 0; i < n; i++)
@@ -88,10 +88,7 @@ double kvd_mad(const double *x, size_t n)
     return v;
 }
 
-/*
- * Returns the mean over strata of sum(num) / sum(den) over a stratum's clusters, resampled first
- * unless r is NULL.
- */
+/* Returns the mean over strata of sum(num) / sum(den), after resampling if r is not NULL. */
 static double mean_ratio(const double *num, const double *den, const size_t *first, size_t n_strata,
                          kvd_rng *r)
 {

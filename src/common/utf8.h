@@ -12,22 +12,22 @@ size_t kvd_utf8_first_bad(const char *s, size_t len);
 /* Returns 3 if s [len] begins with a byte order mark, else 0. */
 size_t kvd_utf8_mark(const char *s, size_t len);
 
-/* Returns the bytes of the character that begins with `lead`, in valid UTF-8. */
+/* Returns the number of bytes of the character whose first byte is `lead`, in valid UTF-8. */
 unsigned kvd_utf8_width(char lead);
 
-/* Returns the code point of the first character of valid UTF-8; *width: its bytes. */
+/* Returns the code point of the first character of s. *width receives its number of bytes. */
 uint32_t kvd_utf8_decode(const char *s, unsigned *width);
 
 /* Writes a code point as 1 to 4 bytes and returns their number. */
 unsigned kvd_utf8_encode(uint32_t code_point, char out[4]);
 
-/* Returns the index of the character that ends before s[end], in valid UTF-8; end > 0. */
+/* Returns the index of the first byte of the character before s[end]; `end` is above 0. */
 size_t kvd_utf8_before(const char *s, size_t end);
 
 /* Returns true for the Unicode property White_Space. */
 bool kvd_utf8_is_space(uint32_t code_point);
 
-/* Returns the length, at least 1, of the malformed sequence at s that one U+FFFD replaces. */
+/* Returns the number of bytes at s that form one malformed sequence, at least 1. */
 size_t kvd_utf8_bad_width(const char *s, size_t len);
 
 #endif

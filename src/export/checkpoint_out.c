@@ -59,7 +59,7 @@ int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output
     return status;
 }
 
-/* "dtype" since Transformers 4.56, "torch_dtype" before. */
+/* The name is "dtype" since Transformers 4.56, and "torch_dtype" before. */
 static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
 {
     static const char *const key[] = {"dtype", "torch_dtype"};
@@ -92,7 +92,7 @@ int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const
     return status ? -1 : 0;
 }
 
-/* Model cards are not copied: they describe the uncompressed model. */
+/* Model cards are not copied, because they describe the uncompressed model. */
 static bool belongs(const char *name)
 {
     static const char *const patterns[] = {"generation_config.json",
@@ -168,7 +168,7 @@ int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_e
     return status;
 }
 
-/* tensor elements converted at a time */
+/* number of tensor elements that are converted at a time */
 enum { PIECE = 1 << 18 };
 
 typedef struct {
@@ -176,7 +176,7 @@ typedef struct {
     kvd_safetensors_writer *writer;
     const char *name;
     kvd_dtype from, to;
-    size_t at; /* tensor elements written so far */
+    size_t at; /* number of tensor elements written so far */
     void *buffer;
     size_t room; /* size of `buffer` in bytes */
 } transfer;
@@ -192,10 +192,7 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
     return 0;
 }
 
-/*
- * Converts x [n] to the output dtype. Fails if rounding makes a finite element infinite, or, if
- * `folded` (multiplied by projections), if x is not finite.
- */
+/* Fails if rounding makes an element infinite, or if `folded` and x is not finite. */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
     kvd_from_f32(t->to, x, t->buffer, n);
@@ -321,7 +318,7 @@ static planned *plan_file(const kvd_checkpoint_out *w, const kvd_safetensors *fi
     return all;
 }
 
-/* Returns the file's metadata with an entry "format", which Hugging Face requires. */
+/* Hugging Face refuses a file without the entry "format". */
 static kvd_safetensors_note *notes_of(const kvd_safetensors *file, kvd_err *err)
 {
     const char *key, *value;

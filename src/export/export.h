@@ -13,59 +13,43 @@
 #include "methods/points.h"
 #include "model/checkpoint/checkpoint.h"
 
-/*
- * Copy of a checkpoint with projections multiplied into some weights; other tensors are equal bit
- * for bit unless `dtype` differs.
- */
+/* Copy of a checkpoint with weights multiplied by projections; other tensors are unchanged. */
 
 typedef struct {
     const kvd_checkpoint *from;
     const kvd_folded_list *folded;
-    bool as_stored;  /* true: every tensor keeps its dtype */
+    bool as_stored;  /* true if every tensor keeps its dtype */
     kvd_dtype dtype; /* dtype of all floating-point tensors if as_stored is false */
     kvd_progress *progress;
     double bytes_done;
 } kvd_checkpoint_out;
 
-/*
- * Writes all files of the checkpoint into `folder`, a part of a tensor at a time. Fails if the
- * input is not safetensors, a number is not finite or too large, or the program is interrupted.
- */
+/* Writes all files of the checkpoint. Fails on numbers not finite or too large, or an interrupt. */
 int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_err *err);
 
 /* Computes the bytes of the weights that kvd_checkpoint_write will write. */
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
 
-/*
- * Writes model.safetensors.index.json for a checkpoint c of several weight files. `bytes`: total
- * size of the written weights.
- */
+/* Writes model.safetensors.index.json. `bytes` is the total size of the written weights. */
 int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output *folder,
                          kvd_err *err);
 
-/* Writes config.json with dtype *dtype, or as a byte-for-byte copy if `dtype` is NULL. */
+/* Writes config.json. If `dtype` is NULL, the file is a byte-for-byte copy. */
 int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const kvd_output *folder,
                           kvd_err *err);
 
-/*
- * Copies tokenizer, licence and other files next to config.json. With NAME.config.json, copies only
- * tokenizer files NAME*.
- */
+/* Copies tokenizer, licence and other files. With NAME.config.json, only tokenizer files NAME*. */
 int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err);
 
 typedef struct {
     kvd_common_options common;
-    /*
-     * Input files: model, rotations, kept dimensions per head, losses by kept dimensions. `rates`
-     * and `table` may be NULL.
-     */
-    const char *model, *spectrum, *rates, *table;
-    /* Text of --method; NULL: derived from the file `rates`. */
+    const char *model, *spectrum, *rates, *table; /* input files; `rates` and `table` may be NULL */
+    /* text of --method; if NULL, the method is derived from the file `rates` */
     const char *method_text;
     char *own_text; /* allocated copy of method_text, or NULL */
     kvd_method method;
     size_t point;
-    double overall_p; /* --overall-p, fraction of dimensions to remove; NaN if not given */
+    double overall_p; /* fraction of dimensions to remove, from --overall-p; NaN if not given */
     bool point_given, rotations, force, dtype_given;
     kvd_dtype dtype;
 } kvd_export_options;
@@ -74,38 +58,31 @@ typedef struct {
 void kvd_export_parse(int argc, char **argv, kvd_export_options *cfg);
 void kvd_export_options_release(kvd_export_options *cfg);
 
-/* Contents of rates.json in every output folder. All pointers are borrowed. */
+/* contents of rates.json, with borrowed pointers */
 typedef struct {
     const char *form; /* "checkpoint" or "rotations" */
     const kvd_model_info *model;
-    /* factor of the attention scores; c in c tanh(score / c) */
-    double scale, softcap;
-    /* kept dimensions and projections of all heads */
-    const kvd_point *point;
-    /* exported set of kept dimensions in the file --rates, or -1 */
-    long index;
-    /* projections folded into the weights: [0] of Q and K, [1] of V */
-    bool folds[2];
+    double scale, softcap;  /* factor of the attention scores, and c in c tanh(score / c) */
+    const kvd_point *point; /* kept dimensions and projections of all heads */
+    long index;             /* index of the exported set of kept dimensions in --rates, or -1 */
+    bool folds[2]; /* true if projections of Q and K (element 0) or of V (element 1) are folded */
     /* dtype of the written weights, or "as stored" */
     const char *dtype;
     const kvd_run *run;
 } kvd_rates_note;
 
-/* Writes rates.json (docs/formats.md). Returns 0, or -1 with *err. */
+/* Writes rates.json (docs/formats.md). */
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
-/*
- * Returns the removed fraction of dimensions, 1 - kept / all; dimensions that are not folded count
- * as kept.
- */
+/* Returns the removed fraction of dimensions. Dimensions that are not folded count as kept. */
 double kvd_rates_note_folded_p(const kvd_rates_note *note);
 
 /* Returns true if `folder` has a rates.json of schema kvdim/export and no subfolders. */
 bool kvd_rates_note_found(const char *folder);
 
 /*
- * Writes rotations.safetensors: per layer L and KV head H, float32 layers.L.kv_heads.H.{a_q, a_k}
- * [d_head][d_qk], .a_v [d_head][d_v], .b_v [d_v][d_head]. Tensors of uncut dimensions are absent.
+ * Writes rotations.safetensors: for layer L and KV head H, float32 layers.L.kv_heads.H.{a_q, a_k}
+ * [d_head][d_qk], .a_v [d_head][d_v] and .b_v [d_v][d_head].
  */
 int kvd_rotations_write(const kvd_dims *dims, const kvd_output *folder, kvd_err *err);
 

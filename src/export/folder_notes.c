@@ -23,10 +23,7 @@ static int kept_of(const kvd_dims_head *h, int side)
     return side ? h->d_v : h->d_qk;
 }
 
-/*
- * Returns [layer][kv_head] of kept dimensions of Q and K (side 0) or V (1), rounded up to 16 if
- * `padded`.
- */
+/* Returns [layer][kv_head] kept dimensions of Q and K (0) or V (1), padded to 16 if `padded`. */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {
     json_t *const all = json_array();
@@ -166,7 +163,7 @@ typedef struct {
     const float *data;
 } rotation;
 
-/* Returns a head's matrix k (a_q, a_k, a_v or b_v) and its rows and columns, or NULL if not cut. */
+/* Returns matrix k of a head (a_q, a_k, a_v, b_v) and its dimensions, or NULL if not cut. */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])
 {
     const float *const data[MATRICES] = {h->a_q, h->a_k, h->a_v, h->b_v};

@@ -1,7 +1,4 @@
-/*
- * kvdim-export: multiplies the projections that cut head dimensions into a checkpoint's weights, or
- * writes them to a file.
- */
+/* kvdim-export: multiplies projections into a checkpoint's weights, or writes them to a file. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +22,7 @@ typedef struct {
     kvd_rates rates;
     kvd_error_table table;
     kvd_point point;
-    /* Projections to fold. The caller frees folded.head; `point` owns the matrices. */
+    /* projections to multiply into the weights; `point` owns the matrices */
     kvd_dims folded;
     kvd_rates_note note;
     kvd_folded_list list;
@@ -58,10 +55,7 @@ static int load(exporting *x, kvd_err *err)
                : 0;
 }
 
-/*
- * Without --method, selects a method with kept dimensions per head and the rotations of the file
- * --rates.
- */
+/* Without --method, selects a method with kept dimensions per head. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
@@ -79,10 +73,7 @@ static int resolve_method(exporting *x, kvd_err *err)
                     kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]]);
 }
 
-/*
- * Selects --point, or the smallest p >= --overall-p, or the only set of kept dimensions of the file
- * --rates.
- */
+/* Selects a set of kept dimensions: --point, the smallest p >= --overall-p, or the only one. */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
     const kvd_export_options *const cfg = x->cfg;
@@ -145,10 +136,7 @@ static int make_point(exporting *x, kvd_err *err)
     return kvd_point_of_rates(m, i, &x->point, err);
 }
 
-/*
- * Returns the largest absolute entry of right left - I, right [m][d] ([d][m] if `transposed`), left
- * [d][m].
- */
+/* Returns the largest absolute entry of right left - I. `right`: [m][d], transposed [d][m]. */
 static double off_identity(size_t d, size_t m, const float *right, bool transposed,
                            const float *left)
 {
@@ -163,10 +151,7 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
     return worst;
 }
 
-/*
- * Fails unless projections of Q (or output) invert those of K (or V). Balanced ones calibrated on
- * few tokens may fail.
- */
+/* Q's projection must invert K's. Balanced projections calibrated on few tokens may fail. */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
     const double limit = 1e-2;
@@ -186,7 +171,7 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/* Folds projections of V always, of Q and K only without RoPE and norms after W_Q and W_K. */
+/* Projections of V are always folded, those of Q and K only in models without RoPE and norms. */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;
@@ -209,10 +194,7 @@ static int resolve_folding(exporting *x, kvd_err *err)
     return kvd_folded_list_make(&x->list, x->checkpoint, &x->folded, err);
 }
 
-/*
- * Refuses an output folder that is, contains or is inside an input, or was not written by
- * kvdim-export.
- */
+/* Refuses an output folder that holds an input, is in one, or is not from kvdim-export. */
 static int check_output(const kvd_export_options *cfg, kvd_err *err)
 {
     const char *const out = cfg->common.output, *const input[] = {cfg->model, cfg->spectrum,
@@ -274,10 +256,7 @@ static int write_folder(exporting *x, kvd_err *err)
                : 0;
 }
 
-/*
- * Writes the --method with which kvdim-eval reproduces the exported checkpoint on the uncompressed
- * one.
- */
+/* Writes the --method with which kvdim-eval reproduces the exported checkpoint. */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {
     const bool left_whole = !x->note.folds[0] && kvd_dims_cuts(&x->point.dims, 0);

@@ -149,7 +149,7 @@ static const kvd_column *columns(void)
     return all;
 }
 
-/* Arrays in addition to the table. Their first axis is the table's row. */
+/* arrays that the file stores in addition to the table; the first axis is the row */
 static const kvd_h5_spec samples[KVD_ACCURACY_SAMPLES] = {
     [KVD_ACCURACY_RELATIVE] = {.path = "/attention_error/relative",
                                .long_name = "||v - u|| / ||u|| of the attention output of a head",
@@ -243,7 +243,7 @@ void kvd_accuracy_result_release(kvd_accuracy_result *a)
     *a = (kvd_accuracy_result){0};
 }
 
-/* Reads attention errors as means over heads, [row][layer]; NaN without a measurement. */
+/* Reads attention errors and stores their means over heads, [row][layer]. */
 static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, double **out,
                        kvd_err *err)
 {
@@ -269,10 +269,7 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
     return status;
 }
 
-/*
- * Computes a row's perplexity over that of the uncompressed model, with a bootstrap interval over
- * sequences.
- */
+/* Computes perplexity / perplexity of the uncompressed model, with a bootstrap interval. */
 static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences,
                         double *difference, kvd_interval *out, kvd_err *err)
 {
@@ -284,10 +281,7 @@ static int ratio_of_row(const double *nll, const double *none, const double *n, 
     return 0;
 }
 
-/*
- * Reads the predictions of each of n sequences. Fails on a negative, broken or all-zero count, or
- * if the table has another sum.
- */
+/* Reads n numbers of predictions per sequence, whose sum must be the number in the table. */
 static int read_counts(const kvd_rows *r, kvd_h5 *f, hsize_t n, double *counts, kvd_err *err)
 {
     double sum = 0;
@@ -357,10 +351,7 @@ done:
     return status;
 }
 
-/*
- * Reads each sequence's KL divergence. Fails if it is clearly negative, or NaN for only some
- * sequences of a row.
- */
+/* Fails if a KL divergence is clearly negative, or NaN for only some sequences of a row. */
 static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -399,7 +390,7 @@ static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Reads the needle test. Rows added by a search for a target accuracy have NaN. */
+/* Rows that a search for a target accuracy added have NaN in place of needle results. */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -451,10 +442,7 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
     return 0;
 }
 
-/*
- * Reads attributes that old files lack: `key` (else "p" and *has_key false), `metric` (else
- * KVD_TARGET_TOP1), `own` (else false).
- */
+/* Reads attributes that old files lack. The defaults are "p", KVD_TARGET_TOP1 and false. */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
 {
@@ -515,7 +503,7 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
     return 0;
 }
 
-/* Fails without a column `method`, or if a known column has another type. */
+/* Fails if there is no column `method`, or a known column has another type. */
 static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {
     static const char *const kinds[] = {
@@ -534,10 +522,7 @@ static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err 
     return 0;
 }
 
-/*
- * Fails on infinite or negative numbers and fractions above 1. A perplexity may be infinite: exp
- * overflows.
- */
+/* A perplexity may be infinite, because exp overflows. */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {
     static const char *const shares[] = {

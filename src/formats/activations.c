@@ -99,7 +99,7 @@ void kvd_activations_release(kvd_activations *a)
         kvd_checksums_release(&a->checksums[i]);
 }
 
-/* Threads use pread and pwrite on contiguous datasets, because HDF5 serves one thread at a time. */
+/* Threads read contiguous datasets with pread, because HDF5 serves one thread at a time. */
 void kvd_activations_locate(kvd_activations *a)
 {
     void *handle = NULL;
@@ -125,7 +125,7 @@ off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int he
     return (off_t)(a->at[x] + row * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype));
 }
 
-/* Reads n bytes at offset `at`. On failure returns -1 with errno; 0: the file is too short. */
+/* On failure returns -1 and sets errno, to 0 if the file is too short. */
 static int pread_all(int fd, char *to, size_t n, off_t at)
 {
     while (n) {
@@ -176,7 +176,7 @@ static int read_checked(kvd_head_rows *h, size_t first, size_t n, void *rows, kv
                : 0;
 }
 
-/* Opens dataset `set`, whose type must be *dtype; if *dtype is -1, *dtype receives the type. */
+/* Opens dataset `set`. If *dtype is -1, stores its type in *dtype, else the types must agree. */
 static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_err *err)
 {
     const char *const path = kvd_activations_path[set];
@@ -247,14 +247,13 @@ int kvd_activations_describe(kvd_activations *a, kvd_err *err)
     return 0;
 }
 
-/* Sequence numbers and positions must count up from 0, and token ids be in the vocabulary. */
 static int check_tokens(kvd_activations *a, kvd_err *err)
 {
     enum { BLOCK = 1 << 16 };
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /* Sequence number and position of the next token, unless it begins a sequence. */
+    /* sequence number and position that the next token must have, unless it begins a sequence */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {
@@ -343,7 +342,6 @@ static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
     return n;
 }
 
-/* Reads n rows of one head, verifies checksums and converts to float32. */
 static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, float *rows,
                        void *scratch, kvd_err *err)
 {
@@ -362,17 +360,17 @@ static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, f
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err)
 {
-    /* Bytes that a thread reads at a time; they stay in its cache. */
+    /* bytes that a thread reads at a time and that stay in its cache */
     enum { PIECE_BYTES = 1 << 16 };
     assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
     const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
-    /* A thread reads whole checksum blocks of KVD_CHECKSUM_ROWS tokens. */
+    /* A thread reads a multiple of KVD_CHECKSUM_ROWS tokens, for which there is one checksum. */
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
-    /* first block of `piece` tokens with an error, or `to` */
+    /* first block of tokens with an error; `to` if there is none */
     size_t failed = to;
 #pragma omp parallel for schedule(static) if (a->at[x] != UINT64_MAX && to - from >= 8)
     for (size_t p = from; p < to; p++) {

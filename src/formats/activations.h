@@ -1,8 +1,6 @@
 /*
- * kvdim/activations files: Q, K and V of every token of a text, and W_O and W_V of every head.
- *
- * A tensor is one contiguous dataset [layer][head][token][dim] with checksums, which every read
- * verifies.
+ * kvdim/activations files: Q, K and V of every token, W_O and W_V of every head. A tensor is one
+ * contiguous dataset [layer][head][token][dim]; every read verifies checksums.
  */
 #ifndef KVD_FORMATS_ACTIVATIONS_H
 #define KVD_FORMATS_ACTIVATIONS_H
@@ -16,10 +14,10 @@
 extern const kvd_schema kvd_schema_activations;
 
 typedef enum { KVD_X_Q, KVD_X_K, KVD_X_V, KVD_X_Q_PRE, KVD_X_K_PRE, KVD_N_X } kvd_x;
-/* HDF5 datasets "q", "k", "v", "q_pre", "k_pre" (before RoPE). */
+/* names of the HDF5 datasets: "q", "k", "v", "q_pre", "k_pre" (before RoPE) */
 extern const char *const kvd_x_name[KVD_N_X];
 
-/* Indices of all datasets with checksums; Q, K and V come first. */
+/* indices of all datasets that have checksums; Q, K and V have the first indices */
 enum { KVD_SET_W_O = KVD_N_X, KVD_SET_W_V, KVD_SET_TOKEN, KVD_N_SETS = KVD_SET_TOKEN + 3 };
 
 typedef struct {
@@ -32,18 +30,17 @@ typedef struct {
     int first_layer, n_layers;
     kvd_dtype dtype;
     bool has_pre;
-    /* Open HDF5 datasets; H5I_INVALID_HID if absent. */
+    /* open HDF5 datasets; H5I_INVALID_HID for absent ones */
     hid_t x[KVD_N_X];
     hid_t w_o, w_v;
     int fd; /* file descriptor of the open file; HDF5 closes it */
-    /* File offset in bytes of each tensor; UINT64_MAX if chunked. */
+    /* file offset of each tensor in bytes; UINT64_MAX if its dataset is chunked */
     uint64_t at[KVD_N_X];
     kvd_checksums checksums[KVD_N_SETS];
 } kvd_activations;
 
 /* Opens a complete file and checks the shape of every dataset. */
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err);
-/* Closes the file and frees the memory. Safe on a zeroed *a. */
 void kvd_activations_close(kvd_activations *a);
 
 /* Returns n_heads for Q, n_kv_heads for K and V. */
@@ -51,29 +48,24 @@ int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 
 /*
  * Reads tokens first .. first + n - 1 of one head as float32, rows [n][d_head]. NaN or infinity is
- * an error. `scratch`: n * d_head * 4 bytes; NULL for a float32 file.
+ * an error. `scratch` needs n * d_head * 4 bytes; it may be NULL for a float32 file.
  */
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
 
-/*
- * Sets (*start)[i] to the first token of sequence i among n_tokens tokens, (*start)[*n] to
- * n_tokens. The caller frees *start.
- */
+/* (*start)[i] is the first token of sequence i, (*start)[*n] is n_tokens. Caller frees *start. */
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
                               kvd_err *err);
 
-/* Read W_O of a query head, or transposed W_V of a KV head, as float32 [d_head][d_model]. */
+/* Read W_O of a query head, or the transpose of W_V of a KV head, as float32 [d_head][d_model]. */
 int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err);
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
 
 /*
- * kvd_activations_create creates PATH.partial with space for every dataset, from model, label,
- * corpus_hash, n_tokens, n_sequences, seq_len, first_layer, n_layers, dtype and has_pre of *a.
- *
- * kvd_activations_reopen fills *a from the PATH.partial of an interrupted run. Without one it
- * returns 0 with a->file.id H5I_INVALID_HID and the lock held; the caller then creates with
- * have_lock true.
+ * kvd_activations_create reserves PATH.partial; the caller has set model, label, corpus_hash,
+ * n_tokens, n_sequences, seq_len, layers, dtype and has_pre. kvd_activations_reopen fills *a from
+ * an interrupted run's PATH.partial; without one a->file.id is H5I_INVALID_HID, and the file must
+ * be created with have_lock true.
  */
 int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
                            kvd_err *err);
@@ -85,23 +77,20 @@ int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, s
 int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const uint32_t *id,
                                const uint32_t *sequence, const uint32_t *position, kvd_err *err);
 /*
- * Writes a layer's w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model]. A value
- * beyond the file's type is an error.
+ * Writes w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model] of a layer. A value
+ * beyond the range of the file's type is an error.
  */
 int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
                                 kvd_err *err);
 
-/*
- * Reads back the first n_tokens tokens after kvd_activations_reopen. *total: their
- * kvd_activations_checksum.
- */
+/* Reads back n_tokens tokens after kvd_activations_reopen. *total receives their checksum. */
 int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err);
-/* Returns one checksum of all tokens written so far. No other thread may write meanwhile. */
+/* Returns one checksum of all tokens written so far. No other thread may write at the same time. */
 uint64_t kvd_activations_checksum(const kvd_activations *a);
 
 /* Completes PATH.partial, renames it to PATH and closes it. On failure PATH.partial remains. */
 int kvd_activations_finish(kvd_activations *a, kvd_err *err);
-/* Stops writing and removes PATH.partial unless keep_partial. Safe on a zeroed or finished *a. */
+/* Stops writing, and removes PATH.partial unless keep_partial. Safe on a zeroed or finished *a. */
 void kvd_activations_abandon(kvd_activations *a, bool keep_partial);
 
 #endif

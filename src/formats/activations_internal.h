@@ -6,18 +6,17 @@
 
 #include "formats/activations.h"
 
-/* Datasets of /tokens; the index of TOKEN_ID is KVD_SET_TOKEN. */
+/* datasets of the HDF5 group /tokens */
 enum { TOKEN_ID, TOKEN_SEQUENCE, TOKEN_POSITION, N_TOKEN };
 
 extern const char *const kvd_activations_path[KVD_N_SETS];
 
 hid_t kvd_activations_type(kvd_dtype t);
-/* Returns true if the file has dataset `set`. Q and K before RoPE require --rope both. */
+/* Returns true if the file has dataset number `set`. */
 bool kvd_activations_has(const kvd_activations *a, int set);
-/* Returns the path, type and shape that dataset `set` must have. */
 kvd_h5_spec kvd_activations_spec(const kvd_activations *a, int set);
 
-/* Marks datasets as closed and checksums as absent; frees nothing. */
+/* Marks all datasets as closed and all checksums as absent. Frees nothing. */
 void kvd_activations_forget(kvd_activations *a);
 /* Closes the datasets and frees the checksums. The file stays open. */
 void kvd_activations_release(kvd_activations *a);
@@ -25,19 +24,17 @@ void kvd_activations_drop(hid_t *id);
 /* Fills model, sizes and label from the attributes of a->file. */
 int kvd_activations_describe(kvd_activations *a, kvd_err *err);
 
-/* Finds the contiguous tensors: sets a->fd and a->at. */
 void kvd_activations_locate(kvd_activations *a);
-/* Returns the file offset in bytes of token `first` of one head. */
 off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first);
 
-/* One head of a tensor or weight matrix, or a whole dataset of /tokens. */
+/* selection of one head of a tensor or weight matrix, or of a whole dataset */
 typedef struct {
     kvd_activations *a;
     int set, layer, head;
-    hid_t dataset; /* unused if the file offset is known */
+    hid_t dataset; /* unused if the file offset of the dataset is known */
 } kvd_head_rows;
 
-/* Reads n rows in the file's type without verifying checksums. `ctx`: a kvd_head_rows. */
+/* Reads n rows without verifying checksums. `ctx` is a kvd_head_rows. */
 int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
 #endif

@@ -25,7 +25,7 @@ static int pwrite_all(int fd, const char *from, size_t n, off_t at)
     return 0;
 }
 
-/* Fails unless every tensor is contiguous: rows are written with pwrite. */
+/* Fails unless every tensor is contiguous, because rows are written with pwrite. */
 static int locate_all(kvd_activations *a, kvd_err *err)
 {
     kvd_activations_locate(a);
@@ -82,7 +82,7 @@ int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *
     return 0;
 }
 
-/* An unfinished file has no valid checksums: the writer stores them last. */
+/* An unfinished file has no valid checksums, because the writer stores them last. */
 static int clear_checksums(kvd_activations *a, kvd_err *err)
 {
     for (int set = 0; set < KVD_N_SETS; set++) {
@@ -218,7 +218,7 @@ static int put_weight(kvd_activations *a, int set, int layer, const float *w, vo
         if (kvd_h5_write_slab(dataset, name, 4, start, count, kvd_activations_type(a->dtype),
                               scratch, err))
             return kvd_in(err, "'%s'", a->file.path);
-        /* A resumed run writes the weights again. */
+        /* A resumed run writes the weights again, so their checksums start from 0. */
         kvd_checksums_clear(&a->checksums[set], (size_t)layer, (size_t)h);
         kvd_checksums_add(&a->checksums[set], (size_t)layer, (size_t)h, 0, d, scratch);
     }

@@ -268,7 +268,7 @@ static axis bins_of(kvd_a f)
     return END;
 }
 
-/* Returns edge x; a fractional x is between two edges. */
+/* Returns the value at edge number x. A fractional x is between two edges. */
 static double edge(scale s, double x)
 {
     const double at = s.first + x / s.per_unit;
@@ -462,7 +462,7 @@ static int check_levels(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* The counts of each of the statistic's histograms must add up to `want`. */
+/* The counts of every histogram must add up to `want`. */
 static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a field_of,
                         uint64_t want, kvd_err *err)
 {
@@ -484,7 +484,7 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
     return 0;
 }
 
-/* Fails if sum, squares, minimum and maximum of token counts contradict each other. */
+/* Fails if the sum, squares, minimum and maximum of token counts contradict each other. */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
     const size_t n = kvd_attention_stats_count(s, first);
@@ -526,7 +526,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
         if (at[i].n > before)
             return kvd_fail(err, "'%s': /requests/at_position rises at %zu", path, i);
         before = at[i].n;
-        /* at[i].n counts requests with a token at position i: their sum is the number of tokens. */
+        /* at[i].n is the number of requests that have a token at position i. */
         total += at[i].n;
     }
     if (at[0].n != s->n_requests || total != s->n_tokens)
@@ -542,7 +542,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
     return 0;
 }
 
-/* Returns the query-key pairs that a layer's attention mask allows. */
+/* Returns the number of query-key pairs that the attention mask of a layer allows. */
 static uint64_t pairs(const kvd_attention_stats *s, int layer)
 {
     const uint64_t window = s->word[s->at[KVD_A_WINDOW] + (size_t)layer].n;
@@ -566,10 +566,7 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
     for (kvd_a f = KVD_A_SCORE_HISTOGRAM; f <= KVD_A_PROBABILITY_HISTOGRAM;
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
-            /*
-             * Layers with different windows have different numbers of scores: checks each layer
-             * alone.
-             */
+            /* Layers are checked one by one, because windows change the number of scores. */
             kvd_attention_stats one = *s;
             one.n_layers = 1;
             one.at[f] = s->at[f] + (size_t)l * kvd_attention_stats_count(&one, f);
@@ -589,7 +586,7 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
 static int read_fields(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
 {
     hsize_t dims[KVD_MAX_RANK];
-    /* Shapes first: a damaged file may announce any size. */
+    /* Shapes are checked before allocating, because a damaged file may announce any size. */
     for (int i = 0; i < KVD_N_A; i++)
         if (kvd_field_shape(f, fields[i].path, shape(s, (kvd_a)i, dims), dims, err))
             return -1;

@@ -1,6 +1,6 @@
 /*
- * kvdim/attention files: statistics of attention scores and probabilities; files of one model and
- * seq_len can be added.
+ * kvdim/attention files: statistics of attention scores and probabilities. Files of one model and
+ * seq_len can be added up.
  *
  * - Request: one text sequence.
  * - Score: q . k / sqrt(d_head) of a query and a key that the causal mask allows.
@@ -13,39 +13,36 @@
 
 extern const kvd_schema kvd_schema_attention;
 
-/*
- * Histogram sizes. Outer bins hold values outside the edges; a value on an edge is in the upper
- * bin. Bins: 1/8 of a score, a factor 10^(1/20) of probabilities and norms.
- */
+/* Histograms: bins of 1/8 for scores, of a factor 10^(1/20) otherwise; outer bins hold the rest. */
 enum {
-    KVD_SCORE_LIMIT = 128, /* edges of scores: -128 .. 128 */
+    KVD_SCORE_LIMIT = 128, /* bin edges of scores go from -128 to 128 */
     KVD_SCORE_PER_UNIT = 8,
     KVD_SCORE_BINS = 2 * KVD_SCORE_LIMIT * KVD_SCORE_PER_UNIT + 2,
     KVD_LOG_PER_DECADE = 20,
-    /* edges of probabilities: 1e-20 .. 1; the last bin has 1 */
+    /* bin edges of probabilities go from 1e-20 to 1 */
     KVD_PROBABILITY_DECADES = 20,
     KVD_PROBABILITY_BINS = KVD_PROBABILITY_DECADES * KVD_LOG_PER_DECADE + 2,
-    KVD_NORM_DECADES = 6, /* edges of norms: 1e-6 .. 1e6 */
+    KVD_NORM_DECADES = 6, /* bin edges of norms go from 1e-6 to 1e6 */
     KVD_NORM_BINS = 2 * KVD_NORM_DECADES * KVD_LOG_PER_DECADE + 2,
     KVD_N_CRITICAL_LEVELS = 3,
     KVD_N_QUANTILES = 9
 };
 
-/* Return the bin of a score, or of log10 of a probability or norm, not NaN (assert). */
+/* Return the bin of a score, or of log10 of a probability or norm. NaN is not allowed (assert). */
 size_t kvd_score_bin(double score);
 size_t kvd_probability_bin(double log10_p);
 size_t kvd_norm_bin(double log10_norm);
 
-/* 0.9, 0.95, 0.99 of the attention, for the fewest tokens that receive it. */
+/* fractions of the attention: 0.9, 0.95, 0.99 */
 extern const double kvd_critical_level[KVD_N_CRITICAL_LEVELS];
-/* Quantiles, in [0, 1], written next to each histogram. */
+/* quantiles, in [0, 1], that are written next to each histogram */
 extern const double kvd_attention_quantile[KVD_N_QUANTILES];
 
-/* Statistics over all requests of a file. */
+/* statistics of a file, over all requests */
 typedef enum {
-    /* [layer] Tokens to which a query attends, its own included; 0: no limit. */
+    /* [layer] number of tokens to which a query attends, itself included; 0 means no limit */
     KVD_A_WINDOW,
-    /* [position] Requests that have a token at the position. */
+    /* [position] number of requests that have a token at this position */
     KVD_A_REQUESTS_AT,
     KVD_A_SCORE_HISTOGRAM,
     KVD_A_SCORE_SUM,
@@ -53,66 +50,50 @@ typedef enum {
     KVD_A_SCORE_MIN,
     KVD_A_SCORE_MAX,
     KVD_A_PROBABILITY_HISTOGRAM,
-    /* ln of a query's softmax denominator, per layer and head. */
+    /* natural logarithm of a query's softmax denominator, per layer and head */
     KVD_A_DENOMINATOR_SUM,
     KVD_A_DENOMINATOR_SQUARES,
     KVD_A_DENOMINATOR_MIN,
     KVD_A_DENOMINATOR_MAX,
-    /* Mean attention probability that a token gets from later tokens that see it. */
+    /* mean attention probability that a token gets from the later tokens that can attend to it */
     KVD_A_RECEIVED_HISTOGRAM,
     KVD_A_RECEIVED_MIN,
     KVD_A_RECEIVED_MAX,
-    /* double [layer][head][position]: attention probability received. */
+    /* double [layer][head][position] attention probability received by each position */
     KVD_A_RECEIVED_AT,
     KVD_A_VALUE_HISTOGRAM,
     KVD_A_VALUE_SUM,
     KVD_A_VALUE_SQUARES,
     KVD_A_VALUE_MIN,
     KVD_A_VALUE_MAX,
-    /*
-     * uint64 [layer][head][level]: fewest tokens with kvd_critical_level[level] of the head's
-     * attention.
-     */
+    /* uint64 [layer][head][level] fewest tokens with kvd_critical_level of the attention */
     KVD_A_HEAD_COUNT,
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
-    /* double [layer][head][level]: KVD_A_HEAD_COUNT over the request's tokens. */
+    /* double [layer][head][level] KVD_A_HEAD_COUNT divided by the tokens of the request */
     KVD_A_HEAD_SHARE,
-    /*
-     * uint64 [layer][kv_head][level]: fewest tokens with kvd_critical_level[level] of a KV head's
-     * attention, summed over query heads.
-     */
+    /* uint64 [layer][kv_head][level] fewest tokens with kvd_critical_level of the attention */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
-    /*
-     * uint64 [layer][level]: fewest tokens with kvd_critical_level[level] of the layer's attention.
-     */
+    /* uint64 [layer][level] fewest tokens with kvd_critical_level[level] of the attention */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,
     KVD_A_LAYER_MIN,
     KVD_A_LAYER_MAX,
     KVD_A_LAYER_SHARE,
-    /*
-     * uint64 [request]: tokens of each kept request (first of the text, with statistics per token).
-     */
+    /* uint64 [request] number of tokens of each request whose single tokens have statistics */
     KVD_A_KEPT_LENGTH,
-    /*
-     * double [request][layer][position]: attention received, summed over heads and queries; 0 after
-     * the last token.
-     */
+    /* double [request][layer][position] attention received, summed over heads and queries */
     KVD_A_KEPT_MASS,
-    /*
-     * double [request][layer][position]: ln of softmax denominators, summed over heads; 0 after the
-     * last token.
-     */
+    /* double [request][layer][position] logarithm of the softmax denominator, summed over heads */
     KVD_A_KEPT_DENOMINATOR,
-    /* double [request][layer][position]: mean attention score as a query. */
+    /* double [request][layer][position] mean attention score of the token as a query */
     KVD_A_KEPT_QUERY_SCORE,
-    /* double [request][layer][position]: mean attention score as a key. */
+    /* double [request][layer][position] mean attention score of the token as a key */
     KVD_A_KEPT_KEY_SCORE,
     KVD_N_A
 } kvd_a;
@@ -128,43 +109,35 @@ typedef struct {
     char corpus_hash[40];
     size_t n_tokens, n_requests, seq_len;
     int first_layer, n_layers;
-    /* first requests, with statistics per token */
-    size_t n_kept;
-    /* values of all statistics, one after another */
+    size_t n_kept; /* number of first requests whose single tokens have statistics */
+    /* values of all statistics, one statistic after another */
     kvd_word *word;
     size_t n_words;
-    /* index in `word` of each statistic's first value */
-    size_t at[KVD_N_A];
+    size_t at[KVD_N_A]; /* index in `word` of the first value of each statistic */
 } kvd_attention_stats;
 
-/*
- * Allocates statistics for the model, lengths and layers in *s: sums 0, minima infinity, maxima
- * -infinity (counts: 0).
- */
+/* Allocates statistics for the model, lengths and layers in *s: sums 0, minima inf, maxima -inf. */
 int kvd_attention_stats_alloc(kvd_attention_stats *s, kvd_err *err);
 void kvd_attention_stats_release(kvd_attention_stats *s);
 
 /* Returns the number of 8-byte values of a statistic. */
 size_t kvd_attention_stats_count(const kvd_attention_stats *s, kvd_a field);
-/* Returns the values of one layer and head; `head` is 0 without a head axis. */
+/* Returns the values of one layer and head. `head` is 0 for statistics without a head axis. */
 kvd_word *kvd_attention_stats_at(const kvd_attention_stats *s, kvd_a field, int layer, int head);
-/* Returns all tokens of one request, for a statistic per token. */
+/* Returns the values of all tokens of one request, for a statistic that is stored per token. */
 kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, size_t request,
                                    int layer);
 
 /*
- * Returns quantile q of histogram h, 0 if empty; `field` determines the bin edges. Interpolates
- * linearly, for probabilities and norms in the logarithm. Values outside count as the nearest edge.
+ * Returns quantile q of histogram h, or 0 if it is empty. `field` determines the bin edges.
+ * Interpolates within a bin; values outside all bins count as the nearest edge.
  */
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err);
 /* Fails on counts that contradict each other and on sums that are not finite. */
 int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *err);
-/*
- * Adds another text to *sum; values of single tokens are appended. Fails, naming both files, if
- * model, layers or seq_len differ.
- */
+/* Adds another text's statistics to *sum. Fails if model, layers or seq_len differ. */
 int kvd_attention_stats_add(kvd_attention_stats *sum, const char *sum_path,
                             const kvd_attention_stats *other, const char *other_path, kvd_err *err);
 

@@ -8,27 +8,22 @@
 
 extern const kvd_schema kvd_schema_error_table;
 
-/* Loss by kept dimensions of Q and K, or of V, of one KV head; other heads keep d_head. */
+/* Loss by number of kept dimensions of Q and K, or V, of one KV head. Others keep d_head. */
 typedef struct {
     kvd_model_info model;
     char method[32];
-    /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
-    kvd_pair pair[2];
+    kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
     /* hash of the rotations; "" in older files */
     char bases_hash[KVD_BASES_HASH];
     int n_layers, n_kv_heads, d_head;
     size_t n_widths;
-    /* rising kept dimensions; the last is d_head, with loss 0 */
-    int32_t *width;
-    /*
-     * [2][n_layers][n_kv_heads][n_widths], Q and K, then V: KL divergence from the uncompressed
-     * model, nats per token
-     */
+    int32_t *width; /* measured numbers of kept dimensions, rising to d_head */
+    /* [2][n_layers][n_kv_heads][n_widths] KL in nats per token; [0]: Q and K, [1]: V */
     double *error;
 } kvd_error_table;
 
 int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err);
-/* Fails unless widths rise to d_head, and losses are finite, not negative, and 0 at d_head. */
+/* Fails unless dimensions rise to d_head and losses are finite and not negative. */
 int kvd_error_table_load(kvd_error_table *t, const char *path, kvd_err *err);
 void kvd_error_table_release(kvd_error_table *t);
 

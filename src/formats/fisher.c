@@ -52,7 +52,6 @@ static size_t heads_of(const kvd_fisher *f)
     return (size_t)f->n_layers * (size_t)f->model.n_kv_heads;
 }
 
-/* Returns the number of doubles in g^T g of the gradients g of all layers. */
 static size_t moments_of(const kvd_fisher *f)
 {
     const size_t wide = (size_t)f->model.n_kv_heads * (size_t)f->model.d_head;

@@ -108,7 +108,7 @@ static const char *const meaning[KVD_PHASES] = {"embedding",
                                                 "sums and exchanges between GPUs",
                                                 "the host alone"};
 
-/* Columns with times of phases are named by kvd_phase_column. */
+/* kvd_phase_column gives the names of columns with times of phases. */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];
@@ -211,10 +211,7 @@ done:
     return status;
 }
 
-/*
- * Returns the largest rounding error in seconds: CUDA events count 0.5 us, times the steps that a
- * measured step represents.
- */
+/* Returns the largest rounding error in seconds. CUDA events count in steps of 0.5 us. */
 static double rounding(const kvd_rows *r, size_t row)
 {
     const double jct = kvd_row_real(r, row, "jct_s");
@@ -236,7 +233,6 @@ int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
     return *rows ? kvd_rows_check(*rows, f->path, columns(), N_COLUMNS, needed, refused, err) : -1;
 }
 
-/* Changes each method name from NAME to NAME@`attention`. */
 static int name_attention(kvd_rows *r, const char *attention, kvd_err *err)
 {
     const int column = kvd_rows_find(r, "method");
@@ -275,14 +271,13 @@ static bool equal(double a, double b)
     return !(a < b) && !(b < a);
 }
 
-/* Returns the rule of admission; "whole" in files without the column. */
 static const char *admission(const kvd_rows *r, size_t row)
 {
     const char *const text = kvd_row_text(r, row, "admission");
     return *text ? text : "whole";
 }
 
-/* Returns true if jobs a and b differ only in the method and the column `length`. */
+/* Returns true if jobs a and b differ only in the method and in the column `length`. */
 static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
 {
     static const char *const same[] = {"batch", "input",  "output", "chunk",
@@ -306,10 +301,7 @@ size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)
     return SIZE_MAX;
 }
 
-/*
- * Returns the seconds that the row's method saves against method `none`; NaN if that was not
- * measured.
- */
+/* Returns the seconds that a job saves against the uncompressed cache, or NaN if not measured. */
 static double gain(const kvd_rows *r, size_t row)
 {
     const size_t none = kvd_jct_uncompressed(r, row);
@@ -317,10 +309,7 @@ static double gain(const kvd_rows *r, size_t row)
                             : kvd_row_real(r, none, "jct_s") - kvd_row_real(r, row, "jct_s");
 }
 
-/*
- * Returns the job like `row` with the smallest `length` above `from` (NaN: of all), or SIZE_MAX.
- * Skips jobs without method `none`.
- */
+/* Returns the job like `row` with the smallest `length` above `from`, or SIZE_MAX. */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
     size_t next = SIZE_MAX;
@@ -339,7 +328,7 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
 {
     const char *const length = output ? "output" : "input";
     double from = (double)NAN, before = (double)NAN, answer = (double)NAN;
-    /* The last length at which the method becomes faster. */
+    /* The answer is the last length at which the method becomes faster. */
     for (size_t i; (i = next_length(r, row, length, from)) != SIZE_MAX;) {
         const double at = kvd_row_real(r, i, length), won = gain(r, i);
         if (!(won > 0))
@@ -352,7 +341,7 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     return answer;
 }
 
-/* Returns the seconds between fastest and slowest repetition, 0 without such times. */
+/* Returns the seconds between the fastest and the slowest repetition, or 0 if unknown. */
 static double spread(const kvd_rows *r, size_t row)
 {
     const double x = kvd_row_real(r, row, "jct_max_s") - kvd_row_real(r, row, "jct_min_s");
@@ -369,7 +358,7 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /* The method is not faster at length `from`: noise at shorter lengths has no effect. */
+            /* The method is not faster at `from`, so noise at shorter lengths has no effect. */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

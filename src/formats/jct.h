@@ -1,11 +1,11 @@
 /*
- * kvdim/jct files: times and memory of inference. Rows are of three kinds:
+ * kvdim/jct files: times and memory of inference. A row is of one of three kinds:
  *
- * - job: a batch of requests of one input and output length, from arrival to last token
- * - iteration: one forward pass: a part of a prompt (`piece` tokens after `before`), `batch`
+ * - job: a batch of requests of one input and one output length, from arrival to last token
+ * - iteration: one forward pass: a part of a prompt (`piece` tokens after `before` tokens), `batch`
  *   prompts of `piece` tokens, or a decode step of `batch` requests with `context` cached tokens
  *   each
- * - request: one request of a trace served in real time
+ * - request: one request of a trace (list of arrivals) that was served in real time
  */
 #ifndef KVD_FORMATS_JCT_H
 #define KVD_FORMATS_JCT_H
@@ -16,89 +16,63 @@
 /* Schemas of OUT.h5 and of OUT.h5.rows, the finished rows of an interrupted sweep. */
 extern const kvd_schema kvd_schema_jct, kvd_schema_jct_rows;
 
-/* Times per repetition: job completion (or iteration), and first token. */
+/* times of each repetition: job completion (or iteration), and first token */
 enum { KVD_JCT_SECONDS, KVD_JCT_TTFT, KVD_JCT_SAMPLES };
 
-/*
- * Returns an empty table, which the caller frees, with `samples` measurements per row (unused:
- * NaN). On failure returns NULL and fills *err.
- */
+/* Returns an empty table, which the caller frees, with `samples` repeated measurements per row. */
 kvd_rows *kvd_jct_rows(int samples, kvd_err *err);
 
 typedef struct {
     const kvd_model_info *model;
-    /* The sweep's options; a resumed run continues only a file with the same text. */
-    const char *sweep;
-    /* methods and lengths that could not run, a line with the reason each */
+    const char *sweep; /* text of the options of the sweep; a resumed run needs an equal text */
+    /* methods and lengths that could not run, one line with the reason for each */
     const char *skipped;
     size_t points, points_done;
 } kvd_jct_facts;
 
-/* Writes everything into the file f of kvd_h5_create and completes it. The caller closes f. */
+/* Writes everything into the open file f and completes it. The caller closes f. */
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err);
 
-/*
- * Writes the finished rows of an unfinished sweep to `path` (OUT.h5.rows), replacing an earlier
- * file.
- */
+/* Writes the finished rows of an unfinished sweep to `path` (OUT.h5.rows). */
 int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts,
                  const kvd_run *run, kvd_err *err);
 
-/* Appends the rows of a file to *r. Fails if the sweep's options differ from `sweep`. */
+/* Appends the rows of a file to *r. Fails if the options of its sweep differ from `sweep`. */
 int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, const char *sweep,
                    kvd_err *err);
 
-/*
- * Reads the table, which the caller frees, also on failure. Fails if a needed column is missing, or
- * a number is infinite or clearly negative.
- */
+/* Fails on a missing column or a bad number. The caller frees *rows, also on failure. */
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
-/*
- * Reads execution times for kvdim-serve. With --attention ATTENTION other than `ours`, method NAME
- * becomes NAME@ATTENTION. On failure returns NULL and fills *err. The caller frees the table.
- */
+/* Reads execution times for kvdim-serve; NAME@ATTENTION if not `ours`. The caller frees them. */
 kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 
-/*
- * Returns the row of method `none` for the same job (batch, lengths, chunk, GPUs, graphs, phases,
- * dtype), or SIZE_MAX.
- */
+/* Returns the row of method `none` for the same job, or SIZE_MAX if there is none. */
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
 /*
- * Returns the length beyond which the row's method is faster than method `none`, for jobs that
- * differ only in the input length (`output`: output length), interpolated; the shortest if always
- * faster; NaN if not faster at the longest, or without method `none`.
+ * Returns the input (or output) length above which the method of `row` beats method `none`,
+ * interpolated; NaN if the method is not faster at the longest length.
  */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
 typedef struct {
-    /* compared input or output length, in tokens */
-    double length;
-    /* job completion times: method minus uncompressed, seconds */
+    double length; /* input or output length of the compared jobs in tokens */
+    /* seconds between the job completion times of the method and of the uncompressed cache */
     double difference;
-    /* larger of the two ranges between fastest and slowest repetition, seconds */
-    double spread;
+    double spread; /* seconds between the fastest and the slowest repetition */
 } kvd_jct_noise;
 
 /*
- * Returns true if at some length the spread of repetitions is at least the difference from method
- * `none`, from the longest length on at which the method is not faster. *noise: the shortest such
- * length.
+ * Returns true if noise may have changed the result of kvd_jct_break_even: at some length, the
+ * spread of repetitions is at least the difference. *noise describes the shortest such length.
  */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 
-/*
- * Returns the timed lengths of jobs that differ from `row` only in the input length (`output`:
- * output length).
- */
+/* Returns the number of timed input (or output) lengths of jobs that else equal `row`. */
 size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
 
-/*
- * Returns true if `row` is a job and no earlier row differs only in the input length (`output`:
- * output length).
- */
+/* Returns true if no earlier job differs from `row` only in the input (or output) length. */
 bool kvd_jct_first_of_lengths(const kvd_rows *rows, size_t row, bool output);
 
 #endif

@@ -8,23 +8,20 @@ extern const kvd_schema kvd_schema_kernels;
 
 /* Measured peak rates of a CPU or GPU, per second; 0 if not measured. */
 typedef struct {
-    double copy_bytes; /* device copy, read plus written */
-    double read_bytes; /* read by a kernel that writes nothing */
-    /* matrix product, 16-bit on a GPU, float32 on a CPU */
+    double copy_bytes; /* bytes per second of a device copy, read plus written */
+    double read_bytes; /* bytes per second read by a kernel that writes nothing */
+    /* FLOP per second of a matrix product, in 16 bits on a GPU, in float32 on a CPU */
     double flop;
     double exps;
 } kvd_rate_ceilings;
 
-/*
- * Returns an empty table, which the caller frees, with `samples` times in microseconds per row. On
- * failure returns NULL and fills *err.
- */
+/* Returns an empty table, which the caller frees. A row has `samples` times in microseconds. */
 kvd_rows *kvd_kernels_rows(int samples, kvd_err *err);
 
 typedef struct {
     const kvd_rate_ceilings *cpu, *gpu; /* measured peak rates; NULL if not measured */
     const char *gpu_name, *driver;      /* "" if there is no GPU */
-    /* kernels and shapes that were not measured, a line with the reason each */
+    /* kernels and shapes that were not measured, one line with the reason for each */
     const char *skipped;
     size_t cases, cases_done;
 } kvd_kernels_facts;
@@ -41,13 +38,10 @@ typedef struct {
 
 typedef struct {
     kvd_rows *rows;
-    kvd_machine_rates machine[2]; /* CPU, then GPU */
+    kvd_machine_rates machine[2]; /* rates of the CPU, then of the GPU */
 } kvd_kernels;
 
-/*
- * Reads the open file f. Fails if a needed column is missing, or a number is infinite or negative.
- * The caller frees k->rows, also on failure.
- */
+/* Fails on a missing column or a bad number. The caller frees k->rows, also on failure. */
 int kvd_kernels_read(kvd_kernels *k, kvd_h5 *f, kvd_err *err);
 
 #endif

@@ -186,7 +186,7 @@ static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
     return 0;
 }
 
-/* Gram matrices must be symmetric, without negative diagonal, and satisfy Cauchy-Schwarz. */
+/* A Gram matrix is symmetric with diagonal >= 0, and satisfies Cauchy-Schwarz. */
 static int check_sums(kvd_h5 *f, const kvd_moments *m, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->model.d_head;
@@ -228,7 +228,7 @@ int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err)
         return -1;
     if (describe(&f, m, err))
         goto done;
-    /* Shapes first: a damaged file may announce any size. */
+    /* Shapes are checked before allocating, because a damaged file may announce any size. */
     for (int g = 0; g < KVD_N_G; g++) {
         char name[16];
         hsize_t want[4];

@@ -1,7 +1,4 @@
-/*
- * kvdim/moments files: float64 Gram matrices X^T X per tensor, layer and head, with one row of X
- * per token.
- */
+/* kvdim/moments files: float64 X^T X of every tensor, layer and head, X with one row per token. */
 #ifndef KVD_FORMATS_MOMENTS_H
 #define KVD_FORMATS_MOMENTS_H
 
@@ -21,7 +18,7 @@ typedef enum {
     KVD_G_W_V,
     KVD_N_G
 } kvd_g;
-/* Datasets /gram/<name>: "q" ... "w_v". */
+/* names of the HDF5 datasets /gram/<name>: "q" ... "w_v" */
 extern const char *const kvd_g_name[KVD_N_G];
 
 typedef struct {
@@ -31,31 +28,25 @@ typedef struct {
     size_t n_tokens, n_sequences, seq_len;
     int first_layer, n_layers;
     bool has_pre;
-    /*
-     * [n_layers][n_heads or n_kv_heads][d_head][d_head], NULL if absent: X^T X for Q, K, V; W_O
-     * W_O^T, W_O [d_head][d_model]; W_V^T W_V, W_V [d_model][d_head].
-     */
+    /* [n_layers][heads][d_head][d_head] X^T X of Q, K, V, W_O W_O^T, W_V^T W_V. NULL: absent. */
     double *gram[KVD_N_G];
 } kvd_moments;
 
 /* Returns n_heads for Q and W_O, n_kv_heads for K, V and W_V. */
 int kvd_moments_heads(const kvd_moments *m, kvd_g g);
-/* Returns the Gram matrix [d_head][d_head] of one head. */
 double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head);
-/* Returns the doubles of all Gram matrices of a tensor; 0 if not recorded. */
+/* Returns the number of doubles in all Gram matrices of a tensor, or 0 if it was not recorded. */
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g);
-/* Returns the bytes that kvd_moments_alloc would allocate. */
 double kvd_moments_bytes(const kvd_moments *m);
 
 /* Allocates zeroed matrices for the model, layers and has_pre (Q and K before RoPE) in *m. */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
-/* Non-finite elements and a negative diagonal are errors. */
+/* Fails on elements that are not finite and on a negative diagonal. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
 /*
- * Adds another text's matrices and token counts to *sum. Weights' matrices must agree to 1e-9 of
- * the largest element. Label: "a+b"; seq_len: the larger; corpus hash: of both. Fails, naming both
- * files, if models, layers or has_pre differ.
+ * Adds another text to *sum. Matrices of weights must agree to 1e-9. The label becomes "a+b", the
+ * hash that of both. Fails, naming both files, if models, layers or has_pre differ.
  */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);

@@ -184,13 +184,13 @@ static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
     return 0;
 }
 
-/* Returns true if a rule does not use one removal rate r for Q, K and V. */
+/* Returns true if the rule does not use one removal rate r for all of Q, K and V. */
 static bool without_r(const char *rule)
 {
     return !strcmp(rule, "error") || !strcmp(rule, "loss") || !strcmp(rule, "eq6-by-pair");
 }
 
-/* Removed fractions must agree with the numbers of kept dimensions. */
+/* Fails if removed fractions contradict the numbers of kept dimensions. */
 static int check_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 {
     const bool no_r = without_r(r->rule);

@@ -1,7 +1,4 @@
-/*
- * kvdim/rates files: kept dimensions of every layer and KV head, for Q and K and for V, at several
- * strengths.
- */
+/* kvdim/rates files: kept dimensions of every layer and KV head, at several strengths. */
 #ifndef KVD_FORMATS_RATES_H
 #define KVD_FORMATS_RATES_H
 
@@ -11,24 +8,20 @@
 
 extern const kvd_schema kvd_schema_rates;
 
-/* Kept dimensions of all heads: index 0 for Q and K, index 1 for V. */
+/* Numbers of kept dimensions of all heads. Index 0 is for Q and K, index 1 for V. */
 typedef struct {
     int n_layers, n_kv_heads, d_head;
-    /* [n_layers][n_kv_heads] */
-    int32_t *kept[2];
+    int32_t *kept[2]; /* [n_layers][n_kv_heads] numbers of kept dimensions */
 } kvd_widths;
 
-/* Allocates zeros, which the caller releases on success. */
+/* Allocates numbers of kept dimensions, all 0. On success the caller releases *w. */
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
 void kvd_widths_release(kvd_widths *w);
-/*
- * Returns the removed fraction p = 1 - sum(d_qk + d_v) / (2 d_head n), n = n_layers * n_kv_heads.
- * `padded`: widths are first rounded up to 16, at most d_head.
- */
+/* Returns p = 1 - sum(d_qk + d_v) / (2 d_head n) of n KV heads, rounded up to 16 if `padded`. */
 double kvd_widths_p(const kvd_widths *w, int padded);
 /* Returns the removed fraction of Q and K (side 0) or of V (side 1). */
 double kvd_widths_side_p(const kvd_widths *w, int side);
-/* Rounds dimensions up to a multiple of 16, at most d_head. */
+/* Rounds a number of dimensions up to a multiple of 16, at most d_head. */
 int32_t kvd_pad16(int32_t kept, int d_head);
 
 typedef struct {
@@ -44,30 +37,22 @@ typedef struct {
      * - loss: losses predicted from gradients (kvdim-sensitivity)
      */
     char rule[16];
-    /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
-    kvd_pair pair[2];
-    /* hash of the rotations; "" if absent */
+    kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
+    /* hash of the rotations; "" if the file lacks it */
     char bases_hash[KVD_BASES_HASH];
     size_t n_points;
-    /* [n_points] removable fraction r of a head's singular values; NaN without one r */
+    /* [n_points] fraction of the singular values' sum that may be removed; NaN without r */
     double *removal_rate;
     double *overall_p, *overall_p16;
-    /* [n_points] kept dimensions at each strength */
-    kvd_widths *widths;
-    /* steps of p(r): removed dimensions p if the fraction r of singular values may go */
+    kvd_widths *widths; /* [n_points] kept dimensions at each strength of compression */
+    /* number of steps of p(r), the removed fraction of dimensions by removal rate */
     size_t n_table;
-    /*
-     * [n_table] rising; p(r) is table_p[i] for table_r[i] <= r < table_r[i + 1]. NULL without one
-     * r.
-     */
+    /* [n_table] rising: p(r) is table_p[i] if table_r[i] <= r < table_r[i + 1]. NULL without r. */
     double *table_r, *table_p;
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
-/*
- * Fails on kept dimensions outside 1 .. d_head and on contradicting fractions. On success the
- * caller releases *r.
- */
+/* Fails on kept dimensions outside 1 .. d_head and contradictory fractions. Caller releases *r. */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);
 void kvd_rates_release(kvd_rates *r);
 

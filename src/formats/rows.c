@@ -139,7 +139,7 @@ int kvd_rows_begin(kvd_rows *r, kvd_err *err)
 
 int kvd_rows_find(const kvd_rows *r, const char *column)
 {
-    /* Most names differ in the first byte; reports look up columns millions of times. */
+    /* Compares first bytes first, because reports look up columns millions of times. */
     for (int c = 0; c < r->n_columns; c++)
         if (*r->columns[c].name == *column && !strcmp(r->columns[c].name, column))
             return c;

@@ -18,13 +18,14 @@ struct kvd_rows {
     kvd_column *owned;
     int n_columns;
     size_t n, capacity;
-    kvd_cell_value **data; /* [n_columns][capacity] cells */
-    bool lost_text;        /* memory for a text ran out: the table cannot be written */
+    kvd_cell_value **data; /* cells of each column, [n_columns][capacity] */
+    /* true if memory for a text ran out, so that the table cannot be written */
+    bool lost_text;
     int n_samples;
     struct {
         kvd_h5_spec spec;
-        size_t width;  /* samples per row */
-        double *value; /* [capacity][width] */
+        size_t width;  /* number of samples per row */
+        double *value; /* samples of all rows, [capacity][width] */
     } samples[KVD_MAX_SAMPLES];
 };
 

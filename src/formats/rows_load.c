@@ -36,7 +36,7 @@ static int read_cells(hid_t dataset, kvd_column_kind kind, size_t n, kvd_cell_va
                : 0;
 }
 
-/* Returns a text attribute, or "": other software may not write it. */
+/* Returns a text attribute, or "" if the file lacks it. */
 static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 {
     kvd_err ignored;
@@ -49,7 +49,7 @@ static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
 {
     char path[256];
-    /* Fits: load_link refuses column names of 200 bytes or more. */
+    /* `path` is long enough, because load_link refuses names of 200 bytes or more. */
     snprintf(path, sizeof path, "/rows/%s", name);
     col->name = strdup(name);
     col->units = text_attribute(f, path, "units");
@@ -76,7 +76,7 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
     return 0;
 }
 
-/* Sets *n to the dataset's rows, which must be the table's; 0 for samples (several axes). */
+/* Fails unless the dataset has as many rows as the table. Several axes: *n is 0. */
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
 {
@@ -137,7 +137,7 @@ static int load_column(kvd_h5 *f, kvd_rows *r, hid_t dataset, const char *name, 
     return status;
 }
 
-/* Returns the HDF5 index that orders columns: by creation if recorded, else by name. */
+/* Returns the order in which columns are listed: by creation if recorded, else by name. */
 static H5_index_t order_of(hid_t group)
 {
     const hid_t plist = H5Gget_create_plist(group);
@@ -159,7 +159,7 @@ static int load_link(kvd_h5 *f, kvd_rows *r, hid_t group, H5_index_t order, hsiz
     if (length <= 0 || (size_t)length >= sizeof name)
         return kvd_fail(err, "'%s': a name under '/rows' has %zd bytes, at most %zu are allowed",
                         f->path, length, sizeof name - 1);
-    /* Hard links only: other links could point into another file. */
+    /* Only hard links are read, because other links could point into another file. */
     if (H5Lget_info(group, name, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD)
         object = H5Oopen(group, name, H5P_DEFAULT);
     if (object < 0)

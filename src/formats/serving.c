@@ -88,7 +88,7 @@ void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency
              bound_name[bound]);
 }
 
-/* Fixed columns, then "ttft_mean_s", "ttft_mean_lo_s", ... */
+/* Returns the fixed columns, then "ttft_mean_s", "ttft_mean_lo_s", ... */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];

@@ -1,10 +1,10 @@
 /*
- * kvdim/serving files: simulated serving. Rows are of three kinds:
+ * kvdim/serving files: results of simulated serving. A row is of one of three kinds:
  *
- * - point: a method at one request rate
- * - max-rate: a method at the highest request rate at which mean JCT / output tokens is at most
- *   latency_bound_s
- * - validation: a statistic of requests that kvdim-jct served (measured), and of their simulation
+ * - point: a compression method at one request rate
+ * - max-rate: a method at the highest request rate at which the mean of JCT / output tokens is at
+ *   most latency_bound_s
+ * - validation: one statistic of requests that kvdim-jct served (measured), and of their simulation
  */
 #ifndef KVD_FORMATS_SERVING_H
 #define KVD_FORMATS_SERVING_H
@@ -17,7 +17,7 @@ extern const kvd_schema kvd_schema_serving;
 typedef enum {
     KVD_SERVING_TTFT,
     KVD_SERVING_TBT,
-    KVD_SERVING_LATENCY, /* job completion time / output tokens */
+    KVD_SERVING_LATENCY, /* job completion time / number of output tokens */
     KVD_SERVING_JCT,
     KVD_SERVING_MEASURES
 } kvd_serving_time;
@@ -31,33 +31,21 @@ typedef enum {
 } kvd_latency_statistic;
 extern const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS];
 
-/*
- * Writes the column name of statistic k of time m: the value (`bound` 0, "ttft_mean_s"), or the
- * lower (1, "ttft_mean_lo_s") or upper (2, "ttft_mean_hi_s") end of its interval.
- */
+/* Writes a column name: "ttft_mean_s"; with `bound` 1 "ttft_mean_lo_s", 2 "ttft_mean_hi_s". */
 void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency_statistic k,
                         int bound);
 
-/*
- * Sample arrays: quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised latency; NaN in "validation"
- * rows.
- */
+/* sizes of the arrays with quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised latency */
 enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 
-/* On failure returns NULL and fills *err. The caller frees the table. */
+/* Returns an empty table, which the caller frees. */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
-/*
- * Writes the table into a new file and completes it. `none`: a line per method for which no rate
- * met the bound.
- */
+/* Writes and completes the file. `none`: methods for which no rate met the bound, one per line. */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);
 
-/*
- * Reads the table, which the caller frees, also on failure. Fails if a needed column is missing, or
- * a number is negative or infinite; an infinite latency objective means none.
- */
+/* Fails on a missing column or a bad number. The caller frees *rows, also on failure. */
 int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
 #endif

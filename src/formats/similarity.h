@@ -6,76 +6,55 @@
 
 extern const kvd_schema kvd_schema_similarity;
 
-/*
- * Comparison of n_files spectrum files with file 0. Means over layers and heads unless stated
- * otherwise. Arrays [n_others] begin with file 1.
- */
+/* Rotations of n_files files compared with file 0, means over heads. [n_others]: from file 1. */
 typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
     /*
-     * [n_others] R_0 against R: `epsilon` mean |R|, `delta` mean |R_0 - R|, `delta_aligned` after
-     * aligning column signs.
+     * [n_others] epsilon: mean |R|. delta: mean |R_0 - R|, where R_0 is the rotation of file 0.
+     * delta_aligned: after aligning the signs of columns.
      */
     double *epsilon, *delta, *delta_aligned;
     /*
-     * [n_others][d] First m columns of R_0 and R, m = 1 .. d: `overlap`, mean squared cosine;
-     * `energy_kept`, `energy_own`: fraction of the other data's squared norm in columns of R_0, of
-     * R.
+     * [n_others][d] For the first m columns, overlap: mean squared cosine. energy_kept, energy_own:
+     * fraction of the squared norm that remains in columns of R_0, of R.
      */
     double *overlap, *energy_kept, *energy_own;
-    /* [n_others][n_layers][n_h] of single heads */
+    /* [n_others][n_layers][n_h] values of single heads */
     double *head_epsilon, *head_delta;
     double *head_delta_aligned;
-    /* [n_others][n_layers][n_h][d] of single heads */
+    /* [n_others][n_layers][n_h][d] values of single heads */
     double *head_overlap, *head_energy_kept;
-    /* [n_files][n_files] mean |R_a - R_b| / mean |R_b|; aligned: after aligning column signs. */
+    /* [n_files][n_files] mean |R_a - R_b| / mean |R_b|, and with aligned signs of columns */
     double *delta_over_epsilon, *aligned_over_epsilon;
-    /* [n_files][n_files] for the first d / 2 columns of R_a and R_b */
+    /* [n_files][n_files] values for the first d / 2 columns of both rotations */
     double *overlap_half, *energy_kept_half;
-    /*
-     * [n_files][n_files] | mean |R_a| - mean |R_b| | / mean |R_b|: mean over heads before, or after
-     * (head_means), the absolute value.
-     */
+    /* [n_files][n_files] difference of mean |R_a| and mean |R_b|, divided by mean |R_b| */
     double *means_over_epsilon, *head_means_over_epsilon;
-    /* [n_files] delta_over_epsilon .. head_means_over_epsilon with a random rotation as R_a */
-    double *random[6];
-    double *all; /* memory block of all arrays */
+    double *random[6]; /* [n_files] the six arrays above with a random rotation in place of R_a */
+    double *all;       /* one block of memory for all arrays */
 } kvd_comparison;
 
 /* `h_axis` names the head axis: "head" or "kv_head". */
 int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis, kvd_err *err);
 
-/* Writes the model and the compared files; `path`: file names of the command line. */
+/* Writes the model and the list of compared files. `path` has the names of the command line. */
 int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spectrum *s, size_t n,
                                kvd_err *err);
 
-/*
- * Comparison of rotations, means over layers and heads. [a][b] compares R_a with file b: with R_b
- * or its data.
- */
+/* Means over layers and heads. Element [a][b] compares rotation R_a with file b. */
 typedef struct {
     kvd_pair pair;
-    /* [n_files] Mean |R|; mean |R_0 - R| (NaN for file 0). */
-    double *epsilon, *delta;
-    /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| */
-    double *delta_ratio;
+    double *epsilon, *delta; /* [n_files] mean |R|, and mean |R_0 - R| (NaN for file 0) */
+    double *delta_ratio;     /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| */
     /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| after aligning column signs */
     double *aligned_ratio;
-    /* [n_files][n_files] mean squared cosine of the first d_head / 2 columns */
-    double *overlap;
-    /* energy of file b's data in the first d_head / 2 columns of R_a */
+    double *overlap; /* [n_files][n_files] mean squared cosine of the first d_head / 2 columns */
+    /* [n_files][n_files] fraction of file b's energy in the first d_head / 2 columns of R_a */
     double *energy;
-    /*
-     * [n_files][n_files] | mean |R_a| - mean |R_b| | / mean |R_b|: mean over heads before, or after
-     * (head_means), the absolute value; NULL in older files.
-     */
+    /* [n_files][n_files] (mean |R_a| - mean |R_b|) / mean |R_b|, absolute; NULL in old files */
     double *means, *head_means;
-    /*
-     * [n_files] delta_ratio, aligned_ratio, overlap, energy for file b with a random rotation as
-     * R_a
-     */
-    double *random[4];
+    double *random[4]; /* [n_files] the four arrays above with a random rotation in place of R_a */
 } kvd_similarity_pair;
 
 typedef struct {
@@ -86,10 +65,7 @@ typedef struct {
     kvd_similarity_pair *pair;
 } kvd_similarity;
 
-/*
- * Fails on missing datasets, shapes that do not agree and numbers that are not finite. The caller
- * calls kvd_similarity_release, also on failure.
- */
+/* Fails on bad shapes and numbers. Call kvd_similarity_release, also on failure. */
 int kvd_similarity_read(kvd_similarity *s, kvd_h5 *f, const kvd_model_info *model, kvd_err *err);
 void kvd_similarity_release(kvd_similarity *s);
 

@@ -332,11 +332,11 @@ static int write_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return write_derived(f, s, pair, h_axis, err);
 }
 
-/* Attributes of the group /calibration. */
+/* attributes of the HDF5 group /calibration */
 static const struct {
     const char *name;
     size_t at;
-    bool whole; /* the field is a size_t if true, a double if false */
+    bool whole; /* true if the field is a size_t, false if it is a double */
 } calibration_field[] = {
     {"prune", offsetof(kvd_calibration, prune), false},
     {"sequences_dropped", offsetof(kvd_calibration, sequences_dropped), true},
@@ -367,7 +367,7 @@ static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
     return kvd_h5_put_int(f, calibration_group, "weighted", c->weighted, err);
 }
 
-/* Older files lack the group /calibration; all fields stay 0. */
+/* If the file lacks the group /calibration, all fields stay 0. */
 static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
 {
     int64_t whole;
@@ -447,7 +447,7 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
     return 0;
 }
 
-/* Sets *off to the largest absolute element of P - P^T and P^2 - P, P = left right^T. */
+/* With P = left right^T, sets *off to the largest absolute element of P - P^T and P^2 - P. */
 static int projection_error(const double *left, const double *right, size_t d, double *off,
                             kvd_err *err)
 {
@@ -514,7 +514,7 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return 0;
 }
 
-/* Reads rotations, or left and right matrices. Fails without them unless values_only. */
+/* If the file has no rotations, fails unless values_only is true. */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)
 {
@@ -528,7 +528,7 @@ static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t d
                         "'%s' holds no bases of %s: make it again by kvdim-spectrum without "
                         "--no-bases",
                         f->path, kvd_pair_name[pair]);
-    /* Shapes first: a damaged file may announce any size. */
+    /* Shapes are checked before allocating, because a damaged file may announce any size. */
     if ((!absent && kvd_field_shape(f, path, 4, dims, err)) || kvd_spectrum_alloc(s, pair, err))
         return -1;
     if (absent) {

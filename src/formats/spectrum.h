@@ -1,18 +1,18 @@
 /*
  * kvdim/spectrum files: singular values and rotation matrices of every layer and head.
  *
- * A kvd_pair names matrices that share a rotation R:
+ * A kvd_pair names the matrices that share one rotation R:
  *
  * - qk: K and the queries of its heads, after RoPE
  * - vw: V and the output projection W_O
  * - q, k, v: Q, K or V alone
  * - wv: W_V, the weights that produce V
  *
- * A balanced kvd_pair has two matrices: left for Q or V, right for K or W_O.
+ * A balanced kvd_pair has two matrices, left for Q or V and right for K or W_O:
  *
  * - bqk, bvw: minimise the error of Q K^T or V W_O
- * - fqk, fvw: minimise the error of the loss, from Fisher information (kvdim-sensitivity); half of
- *   a squared singular value is a loss in nats per token
+ * - fqk, fvw: minimise the error of the loss (kvdim-sensitivity); half of a squared singular value
+ *   is a loss in nats per token
  */
 #ifndef KVD_FORMATS_SPECTRUM_H
 #define KVD_FORMATS_SPECTRUM_H
@@ -36,55 +36,44 @@ typedef enum {
     KVD_PAIR_FVW,
     KVD_N_PAIRS
 } kvd_pair;
-/* "qk" "vw" "q" "k" "v" "wv" "bqk" "bvw" "fqk" "fvw" */
+/* names of the values of kvd_pair */
 extern const char *const kvd_pair_name[KVD_N_PAIRS];
-/* Returns the kvd_pair with this name, or -1. */
+/* Returns the kvd_pair with this name, or -1 if there is none. */
 int kvd_pair_find(const char *name);
-/*
- * Reads the attributes pair_qk and pair_v, the rotations of Q and K, and of V. Fails on an unknown
- * or misplaced name.
- */
+/* Reads the attributes pair_qk and pair_v. Fails on an unknown name. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
-/* Returns true for bqk, bvw, fqk and fvw, which have two matrices instead of a rotation. */
+/* Returns true for bqk, bvw, fqk and fvw, which have two matrices in place of a rotation. */
 bool kvd_pair_balanced(kvd_pair pair);
 /* Returns true for fqk and fvw, whose squared singular values are losses in nats. */
 bool kvd_pair_fisher(kvd_pair pair);
 
 typedef enum { KVD_SHARED, KVD_PER_QUERY } kvd_pairing;
-/* Words of --pairing: "shared" (a rotation per KV head), "per-query" (per query head). */
+/* words of --pairing: one rotation per KV head ("shared"), or per query head ("per-query") */
 extern const char *const kvd_pairing_name[2];
 
 typedef struct {
     bool present;
-    /*
-     * Rows of the decomposed matrix, by whose square root readers divide sigma. For bqk and bvw:
-     * elements of Q K^T or V W_O.
-     */
+    /* Number of rows of the decomposed matrix. Readers divide sigma by its square root. */
     size_t n_rows;
-    int n_h;       /* heads that have a rotation (kvd_pair_heads) */
+    int n_h;       /* number of heads that have a rotation */
     double *sigma; /* singular values, falling: [n_layers][n_h][d_head] */
-    /* [n_layers][n_h][d_head][d_head] rotations, or left matrices */
-    double *R;
-    /* shaped like R; NULL unless the kvd_pair is balanced */
-    double *right;
-    /* heads decomposed by QR of their rows: the Gram matrix was too ill-conditioned */
+    double *R;     /* rotations, or left matrices: [n_layers][n_h][d_head][d_head] */
+    double *right; /* right matrices, shaped like R; NULL if the kvd_pair is not balanced */
+    /* number of heads that were decomposed by QR, because their Gram matrix was ill-conditioned */
     size_t by_tsqr;
-    /* cuSOLVER computed the eigenvalues, except for by_tsqr heads */
-    bool on_gpu;
+    bool on_gpu; /* true if cuSOLVER computed the eigenvalues */
 } kvd_pair_spectrum;
 
-/* Selection and clustering of calibration tokens before decomposition (analysis/reduce.h). */
+/* selection and clustering of calibration tokens before decomposition */
 typedef struct {
-    /* fraction of each text's sequences left out */
+    /* fraction of the sequences of each text that was left out */
     double prune;
     size_t sequences_dropped, tokens_dropped;
-    /* K-means centroids per head in place of token vectors; 0 without clustering */
+    /* number of K-means centroids per head in place of token vectors; 0 without clustering */
     size_t centroids;
-    /* centroids are weighted by the square root of their token vectors' number */
-    bool weighted;
-    /* K-means iterations, mean over tensors, layers and heads */
-    double kmeans_iterations;
-    /* lost squared norm: sum of |x - c|^2 / sum of |x|^2, token vectors x, centroids c */
+    bool weighted; /* true if a centroid is weighted by the square root of its cluster's size */
+    double kmeans_iterations; /* iterations of K-means, mean over tensors, layers and heads */
+    /* lost squared norm: sum of |x - c|^2 / sum of |x|^2 over vectors x and their centroids c */
     double kmeans_residual;
     double seconds_collect; /* seconds that recording the input files took */
     /* seconds for reading token vectors and summing Gram matrices */
@@ -96,72 +85,54 @@ typedef struct {
     kvd_model_info model;
     char label[64];
     char corpus_hash[40];
-    /* "svd", "tsqr" (QR of the rows) or "gram" */
-    char method[8];
-    /* Q and K were taken "after" or "before" RoPE; "none" without RoPE */
+    char method[8]; /* method of decomposition: "svd", "tsqr" (QR of the rows) or "gram" */
+    /* place at which Q and K were taken: "after" or "before" RoPE, or "none" */
     char rope[8];
     kvd_pairing pairing;
-    /* calibration tokens that were used, tokens of a sequence */
+    /* number of calibration tokens used, and of tokens of a sequence */
     size_t n_tokens, seq_len;
     int first_layer, n_layers;
     kvd_calibration calibration;
     kvd_pair_spectrum pair[KVD_N_PAIRS];
 } kvd_spectrum;
 
-/*
- * Returns the heads with own rotations: n_heads for qk, q and vw if `pairing` is per-query, else
- * n_kv_heads.
- */
+/* Returns n_heads for qk, q and vw if `pairing` is per-query, else n_kv_heads. */
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);
 
-/* Allocates zeroed singular values and matrices for s->model, s->n_layers and s->pairing. */
+/* Allocates zeroed matrices. The caller has set s->model, s->n_layers and s->pairing. */
 int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err);
-/* Returns the singular values [d_head] of one head. */
 double *kvd_spectrum_sigma(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
-/* Return the rotation, or the right matrix, of one head: [d_head][d_head]. */
 double *kvd_spectrum_R(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 double *kvd_spectrum_right(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 
-/*
- * Writes "xxh3:" and the XXH3-128 of the matrices of pair[0] (Q and K) and pair[1] (V), which *s
- * must have.
- */
+/* Writes "xxh3:" and the XXH3-128 of the matrices of pair[0] (Q and K) and pair[1] (V). */
 enum { KVD_BASES_HASH = 40 };
 int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
                             char hash[KVD_BASES_HASH], kvd_err *err);
 
-/*
- * Returns exp of the entropy of sigma_i^2 / sum sigma^2, in 1 .. d; 0 if all sigma are 0. Roy and
- * Vetterli (2007) use sigma instead of sigma^2.
- */
+/* Returns exp of the entropy of sigma_i^2 / sum sigma^2 (Roy, Vetterli 2007: sigma); 0 if all 0. */
 double kvd_effective_rank(const double *sigma, size_t d);
-/* Returns the smallest number of leading dimensions with the fraction `share` of sum sigma^2. */
+/* Returns the smallest number of dimensions that hold the fraction `share` of sum sigma^2. */
 int kvd_energy_rank(const double *sigma, size_t d, double share);
 
 typedef struct {
     size_t heads, n_rows;
-    /*
-     * Mean over heads of the largest singular value, and its coefficient of variation (ZACK Tables
-     * 6 and 7).
-     */
+    /* largest singular value: mean over heads, coefficient of variation (ZACK Tables 6, 7) */
     double mean_max_sigma, cv_max_sigma;
-    /* Means over heads: effective rank; fewest dimensions with 90 % and 99 % of sum sigma^2. */
+    /* means over heads: effective rank, and dimensions that hold 90 % and 99 % of sum sigma^2 */
     double effective_rank, rank90, rank99;
 } kvd_pair_summary;
 int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summary *out,
                            kvd_err *err);
 
-/* Frees the matrices but keeps the singular values; kvd_spectrum_write then writes no matrices. */
+/* Frees the matrices but keeps the singular values. */
 void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
-/* Writes singular values, matrices, and values derived from sigma (docs/formats.md). */
+/* Writes singular values, matrices, and derived values (docs/formats.md). */
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
-/*
- * Fails on singular values that are NaN, negative or rising, and on rotations not orthogonal to
- * 1e-8.
- */
+/* Fails on bad or rising singular values, and on rotations not orthogonal to 1e-8. */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
-/* Reads a file with or without matrices; without, R and right are NULL. */
+/* Reads a file with or without matrices. If there are none, R and right are NULL. */
 int kvd_spectrum_load_values(kvd_spectrum *s, const char *path, kvd_err *err);
 void kvd_spectrum_release(kvd_spectrum *s);
 

@@ -1,7 +1,4 @@
-/*
- * kvdim/tokens files: importance of tokens, computed from kvdim/attention files (ZDC Fig. 6-8,
- * LeanKV Fig. 1-3).
- */
+/* kvdim/tokens files: importance of tokens in attention (ZDC Fig. 6-8, LeanKV Fig. 1-3). */
 #ifndef KVD_FORMATS_TOKENS_H
 #define KVD_FORMATS_TOKENS_H
 
@@ -9,72 +6,61 @@
 
 extern const kvd_schema kvd_schema_tokens;
 
-/* Measures by which the tokens of a layer are ranked. */
+/* measures by which the tokens of a layer are ranked */
 typedef enum {
-    /* Mean attention score of the token as a query (ZDC Observation 4). */
-    KVD_RANK_SCORE,
-    /* Mean attention score of the token as a key. */
-    KVD_RANK_SCORE_AS_KEY,
-    /* ln of the token's softmax denominator as a query, summed over heads (ZDC section 5). */
+    KVD_RANK_SCORE,        /* mean attention score of the token as a query (ZDC Observation 4) */
+    KVD_RANK_SCORE_AS_KEY, /* mean attention score of the token as a key */
+    /* logarithm of the token's softmax denominator as a query, summed over heads (ZDC section 5) */
     KVD_RANK_DENOMINATOR,
-    /* KVD_RANK_DENOMINATOR minus ln of the number of keys. */
+    /* KVD_RANK_DENOMINATOR minus the logarithm of the number of keys */
     KVD_RANK_DENOMINATOR_PER_KEY,
-    /* Attention probability that the token receives from all heads and queries. */
-    KVD_RANK_MASS,
-    /* Attention probability received, divided by the queries that see the token. */
+    KVD_RANK_MASS, /* attention probability that the token receives from all heads and queries */
+    /* attention probability received, divided by the number of queries that see the token */
     KVD_RANK_MASS_PER_QUERY,
     KVD_N_RANKINGS
 } kvd_ranking;
 extern const char *const kvd_ranking_name[KVD_N_RANKINGS];
 
 enum { KVD_N_CURVE = 19 };
-/* Quantiles, in [0, 1], of the stored distributions. */
+/* quantiles, in [0, 1], of the stored distributions */
 extern const double kvd_curve_level[KVD_N_CURVE];
 
-/* Datasets of a file, with shapes in docs/formats.md. */
+/* datasets of a file; docs/formats.md gives their shapes */
 typedef enum {
     KVD_T_SCORE_MIN, /* [layer] smallest attention score */
     KVD_T_SCORE_MAX,
     KVD_T_SCORE_MEAN,
     KVD_T_SCORE_SD,
     KVD_T_SCORE_CURVE,
-    /*
-     * [ranking][layer][layer] Common fraction of two layers' unimportant (or important) tokens:
-     * mean and standard deviation over requests.
-     */
+    /* [ranking][layer][layer] fraction of unimportant (important) tokens that two layers share */
     KVD_T_UNIMPORTANT,
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
-    /*
-     * [ranking][layer] Group of adjacent layers with similar important and unimportant tokens, from
-     * 0.
-     */
-    KVD_T_GROUP,
+    KVD_T_GROUP, /* [ranking][layer] number of the group of similar, adjacent layers, from 0 */
     /* [layer] least attention probability that a token receives */
     KVD_T_RECEIVED_MIN,
     KVD_T_RECEIVED_MAX,
-    /* [layer][quantile] attention probability that a token receives */
-    KVD_T_RECEIVED_CURVE,
-    /* [layer] log10 of the 99.9 % quantile over the 0.1 % quantile of received attention. */
+    KVD_T_RECEIVED_CURVE, /* [layer][quantile] attention probability that a token receives */
+    /* [layer] log10 of the ratio of the 99.9 % and 0.1 % quantile of received attention */
     KVD_T_RECEIVED_DECADES,
     KVD_T_VALUE_MIN,
     KVD_T_VALUE_MAX,
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
-    /* [level][layer] Fewest tokens with 90, 95 or 99 % of a layer's attention, over requests. */
+    /* [level][layer] fewest tokens that receive 90, 95 or 99 % of a layer's attention */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /* Fewest tokens with 90, 95 or 99 % of a KV head's attention. */
+    /* fewest tokens that receive 90, 95 or 99 % of a KV head's attention */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /* Fewest tokens with 90, 95 or 99 % of a query head's attention. */
+    /* fewest tokens that receive 90, 95 or 99 % of a query head's attention */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -88,12 +74,8 @@ typedef struct {
     char label[64], corpus_hash[40];
     size_t n_tokens, n_requests, n_kept, seq_len;
     int first_layer, n_layers;
-    /* fraction of a request's tokens that are important, and that are unimportant */
-    double share;
-    /*
-     * A layer joins a group if it shares more than this fraction of important, and of unimportant,
-     * tokens with the group's first layer.
-     */
+    double share; /* fraction of a request's tokens that are called important, or unimportant */
+    /* A layer joins a group if it shares more than this fraction with the first layer. */
     double group_overlap;
     double *data[KVD_N_T];
 } kvd_tokens;
@@ -101,13 +83,10 @@ typedef struct {
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
-/* Fails on non-finite values, fractions outside [0, 1], and token counts outside 1 .. seq_len. */
+/* Fails on numbers not finite, fractions outside [0, 1], token counts outside 1 .. seq_len. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
-/*
- * Common fraction of tokens of two layers whose indices differ by `distance`: mean, least,
- * greatest.
- */
+/* Fraction of tokens that two layers have in common whose indices differ by `distance`. */
 typedef struct {
     double mean, least, most;
 } kvd_token_overlap;

@@ -1,7 +1,4 @@
-/*
- * Reference causal attention in C with float64 sums, on layout PLAIN of kernels/layout.h. Functions
- * return 0, or -1 with *err filled.
- */
+/* Reference causal attention with float64 sums, on layout PLAIN of kernels/layout.h. */
 #ifndef KVD_KERNELS_ATTENTION_REF_H
 #define KVD_KERNELS_ATTENTION_REF_H
 
@@ -33,10 +30,7 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
  */
 int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, const float *q,
                       const float *k, const float *v, double *out, double *lse, kvd_err *err);
-/*
- * Computes attention with sinks: exp(sinks[h]) is added to the softmax denominators of query head
- * h. NULL: no sinks.
- */
+/* Adds exp(sinks[h]) to the softmax denominators of query head h. NULL: no sinks. */
 int kvd_attention_ref_sinks(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                             const float *sinks, const float *q, const float *k, const float *v,
                             double *out, double *lse, kvd_err *err);

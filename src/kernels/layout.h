@@ -54,12 +54,10 @@ enum {
 
 typedef struct {
     int n_heads, n_kv_heads;
-    /* dimensions before compression; scores are scaled by 1/sqrt(d_head) */
-    int d_head;
+    int d_head; /* dimensions before compression; scores are scaled by 1/sqrt(d_head) */
     int d_qk[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions of Q and K */
     int d_v[KVD_HEADS_MAX];  /* [n_kv_heads] kept dimensions of V */
-    /* Number of newest keys, up to its own, to which a query attends. 0: all. */
-    int window;
+    int window; /* Number of newest keys, up to its own, to which a query attends. 0: all. */
 } kvd_attn_heads;
 
 /* lengths of the requests of a batch, in host memory */
@@ -72,23 +70,18 @@ typedef struct {
 /* Location of each head in layout BLOCKED; offsets and pitches in elements. */
 typedef struct {
     int32_t n_heads, n_kv_heads, group;
-    float scale; /* factor of scores, 1/sqrt(d_head) */
-    /* number of elements per row of Q and of O */
-    int32_t q_pitch, o_pitch;
+    float scale;              /* factor of scores, 1/sqrt(d_head) */
+    int32_t q_pitch, o_pitch; /* number of elements per row of Q and of O */
     /* Elements per page: 64 * sum over KV heads of (d_qk + d_v). */
     int32_t page_elements;
     int32_t window;
     int16_t d_qk[KVD_HEADS_MAX], d_v[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions */
     /* [n_heads] first column of each query head in a row of Q and of O */
     int32_t q_offset[KVD_HEADS_MAX], o_offset[KVD_HEADS_MAX];
-    /* [n_kv_heads] first element of K in a page; V follows K */
-    int32_t kv_offset[KVD_HEADS_MAX];
+    int32_t kv_offset[KVD_HEADS_MAX]; /* [n_kv_heads] first element of K in a page; V follows K */
 } kvd_attn_map;
 
-/*
- * Returns -1 if a number exceeds the limits of kvd_attn_heads, the window is negative, or a width
- * is not a multiple of KVD_WIDTH_STEP up to KVD_WIDTH_MAX.
- */
+/* Returns -1 for numbers outside the limits, or widths that are no multiple of KVD_WIDTH_STEP. */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
 int kvd_attn_widest(const kvd_attn_map *map);
@@ -99,26 +92,17 @@ static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/*
- * Returns the number of rows of Q, with each request rounded up to 8. q_start [batch] receives
- * first rows; may be NULL.
- */
+/* Returns the rows of Q, each request rounded up to 8. q_start [batch]: first rows, or NULL. */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
-/*
- * Convert PLAIN float32 to BLOCKED 16-bit tensors (KVD_F16 or KVD_BF16). kvd_pack_kv writes only
- * tokens and the zeros that the layout requires.
- */
+/* Convert PLAIN float32 to BLOCKED 16-bit. kvd_pack_kv writes only tokens and required zeros. */
 void kvd_pack_q(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *q,
                 uint16_t *q_blocked);
 void kvd_pack_q_decode(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype,
                        const float *q, uint16_t *q_rows);
 void kvd_pack_kv(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *k,
                  const float *v, const int32_t *page_table, int max_pages, uint16_t *pool);
-/*
- * Converts 16-bit row-major O to PLAIN float32. In prefill, query t of request b is row q_start[b]
- * + t.
- */
+/* Converts 16-bit O to PLAIN float32. In prefill, query t of request b is row q_start[b] + t. */
 void kvd_unpack_o(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, int decode,
                   const uint16_t *o_rows, float *o);
 

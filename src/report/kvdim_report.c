@@ -1,7 +1,4 @@
-/*
- * kvdim-report: makes tables, figures, one HTML page and a ledger of the papers' claims from result
- * files.
- */
+/* kvdim-report: makes tables, figures, a web page and a ledger of claims from result files. */
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
@@ -70,10 +67,7 @@ static const kvd_program description = {
                  "kvdim-report --published results/kvdim-25m -o published"},
     .options = options};
 
-/*
- * Fills a table of published range, measured range and verdict; *n_unmeasured: claims without a
- * measurement.
- */
+/* *n_unmeasured receives the number of claims that no result file measures. */
 static void headline_of(const kvd_ledger *l, kvd_table *t, size_t *n_unmeasured)
 {
     char buf[160];

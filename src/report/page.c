@@ -13,7 +13,7 @@
 #include "common/run.h"
 #include "report/report.h"
 
-/* Style sheet. Elements of class `wide` or `draw` scroll sideways, with shadows at hidden ends. */
+/* Elements of class `wide` or `draw` scroll sideways and have shadows at hidden ends. */
 static const char style[] =
     ":root{color-scheme:light dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;"
     "--panel:#f5f7f9;--mark:#0067a3;--good:#00694b;--part:#8a5a00;--bad:#a83a00;--none:#5a6370;"
@@ -77,7 +77,7 @@ static const char style[] =
     "@media print{body{display:block;max-width:none}nav{display:none}"
     "figure{break-inside:avoid}}\n";
 
-/* Returns a file's content, zero-terminated and allocated, or NULL with *err. */
+/* Returns the content of a file, zero-terminated and allocated, or NULL with *err. */
 static char *slurp(const char *path, kvd_err *err)
 {
     kvd_text t = {0};
@@ -103,7 +103,7 @@ static char *slurp(const char *path, kvd_err *err)
     return t.s ? t.s : strdup("");
 }
 
-/* gnuplot writes the same ids into every SVG file, so `name` goes before each id. */
+/* gnuplot writes the same ids into every SVG file, so `name` is inserted before each id. */
 static void put_svg(kvd_text *out, const char *svg, const char *name)
 {
     const char *p = strstr(svg, "<svg");
@@ -126,7 +126,7 @@ static void put_svg(kvd_text *out, const char *svg, const char *name)
     }
 }
 
-/* Returns the length of the caption's first sentence, or up to a colon, without parentheses. */
+/* Returns the length of the caption's first sentence, or of its part before a colon. */
 static size_t title_length(const char *caption)
 {
     int depth = 0;
@@ -142,7 +142,7 @@ static size_t title_length(const char *caption)
     return n;
 }
 
-/* Most figures of a section that the page shows without a click. */
+/* largest number of figures of a section that the page shows without a click */
 enum { OPEN_FIGURES = 2 };
 
 static int put_figure(kvd_text *out, const kvd_figure *f, bool folded, bool figures,
@@ -260,7 +260,6 @@ static int drain(int fd, image *to, kvd_err *err)
     return n < 0 ? -1 : 0;
 }
 
-/* Copies the last non-empty line of gnuplot's messages, without the path of the scripts. */
 static void last_line(int fd, const char *scripts, char *line, size_t size)
 {
     char text[4096];
@@ -280,7 +279,7 @@ static void last_line(int fd, const char *scripts, char *line, size_t size)
     snprintf(line, size, "%.*s", (int)size - 1, text + start);
 }
 
-/* Starts gnuplot with its drawing on file descriptor `drawing`, its messages on `said`. */
+/* gnuplot's drawing goes to the file descriptor `drawing`, its messages to `said`. */
 static int start(char *const *argv, const char *dir, int drawing, int said, pid_t *pid,
                  kvd_err *err)
 {
@@ -303,10 +302,7 @@ static int start(char *const *argv, const char *dir, int drawing, int said, pid_
     return code ? kvd_fail_errno(err, "cannot start gnuplot") : 0;
 }
 
-/*
- * Runs gnuplot and fills *to. `argv` must hold no text of a result file: gnuplot would execute it.
- * *err: why there is no image.
- */
+/* `argv` must not contain text of a result file, which gnuplot would execute. */
 static int gnuplot(char *const *argv, const char *dir, const char *scripts, image *to, kvd_err *err)
 {
     int pipe_fd[2] = {-1, -1}, said = -1, status = -1, code = 0;
@@ -378,7 +374,7 @@ static int draw(const kvd_figure *f, const char *terminal, const char *dir, cons
     return status;
 }
 
-/* Removes <title> elements, which a browser would show as tooltips. */
+/* A browser would show <title> elements as tooltips. */
 static void remove_titles(image *svg)
 {
     static const char end[] = "</title>";
@@ -407,7 +403,7 @@ static int write_figure(kvd_figure *f, const kvd_output *out, const char *script
     int status = 0;
     const bool drawn = !draw(f, "svg", out->partial, scripts, &svg, why) &&
                        !draw(f, "png", out->partial, scripts, &png, why);
-    if (kvd_interrupted()) { /* the interrupt may have ended gnuplot */
+    if (kvd_interrupted()) { /* The interrupt may have ended gnuplot. */
         status = kvd_fail_interrupted(err);
     } else if (drawn) {
         remove_titles(&svg);
@@ -425,7 +421,7 @@ static int write_figure(kvd_figure *f, const kvd_output *out, const char *script
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
                     size_t *failed, kvd_err *why, kvd_err *err)
 {
-    /* gnuplot runs in another folder. */
+    /* gnuplot runs in another folder, so the path must be absolute. */
     char *const where = realpath(scripts, NULL);
     int status = 0;
     if (!where)

@@ -120,7 +120,7 @@ static double number_of(const kvd_table *t, size_t row, size_t col)
     return t->col[col].kind == KVD_CELL_INT && !isnan(c->real) ? (double)c->number : c->real;
 }
 
-/* Points of a panel: all, not finite, and not above 0 on a logarithmic axis. */
+/* Numbers of points of a panel: all, not finite, and not above 0 on a logarithmic axis. */
 typedef struct {
     size_t all, not_finite, not_above_0;
 } point_count;
@@ -171,7 +171,6 @@ static bool is_drawn(const kvd_table *t, size_t row, size_t drawn)
     return drawn == SIZE_MAX || !strcmp(kvd_table_cell(t, row, drawn)->text, "yes");
 }
 
-/* Returns true if no earlier drawn row has this text in column `series`. */
 static bool is_first(const kvd_table *t, size_t row, size_t series, size_t drawn)
 {
     for (size_t i = 0; i < row; i++)

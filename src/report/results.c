@@ -77,7 +77,7 @@ static void release_facts(kvd_facts *f)
     free(f->fact);
 }
 
-/* Reads attributes of the HDF5 group `where` as text, without missing ones. */
+/* Reads attributes of the HDF5 group `where` as text. Skips missing attributes. */
 static int read_facts(kvd_h5 *f, const char *where, const char *const *texts,
                       const char *const *ints, const char *const *reals, kvd_facts *out,
                       kvd_err *err)
@@ -165,7 +165,7 @@ static int load_proposals(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return 0;
 }
 
-/* Reads label, content hash and token counts of the evaluated text; missing ones stay empty. */
+/* Missing attributes stay empty. */
 static void load_corpus(kvd_h5 *f, kvd_result *r)
 {
     kvd_err absent;
@@ -180,7 +180,7 @@ static void load_corpus(kvd_h5 *f, kvd_result *r)
         r->corpus_seq_len = (size_t)n;
 }
 
-/* Reads planned (`all`) and finished (`done`) measurements; 0 if not recorded. */
+/* Reads the number of planned (`all`) and finished (`done`) measurements, 0 if not recorded. */
 static void read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *done)
 {
     kvd_err absent = {""};
@@ -277,7 +277,7 @@ static void release(kvd_result *r)
     free(r->corpus_hash);
 }
 
-/* Stores the file's hash. Fails if an earlier file has the same bytes. */
+/* Stores the hash of the file. Fails if an earlier file has the same bytes. */
 static int check_new(const kvd_results *all, kvd_result *r, kvd_err *err)
 {
     if (r->kind == KVD_RESULT_INPUT)
@@ -348,7 +348,7 @@ static int is_h5(const struct dirent *e)
     return n > 3 && strcmp(e->d_name + n - 3, ".h5") == 0 && e->d_name[0] != '.';
 }
 
-/* Byte order does not depend on the locale. */
+/* The order of bytes does not depend on the locale. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -436,7 +436,7 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
     return 0;
 }
 
-/* Writes a name for r: its label; level 1: and tokens; 2: and pairing and method; 3: and path. */
+/* Level 1 adds the number of tokens to the label, 2 also pairing and method, 3 also the path. */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
     const kvd_spectrum *s = &r->spectrum;
@@ -468,7 +468,7 @@ static int prefix(char **label, const char *model, kvd_err *err)
     return 0;
 }
 
-/* Returns true for trained models of one name with different weights. */
+/* Returns true for two trained models of one name with different weights. */
 static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
 {
     return a->has_model && b->has_model && !strcmp(a->model.name, b->model.name) &&

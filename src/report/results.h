@@ -21,17 +21,16 @@ typedef enum {
     KVD_RESULT_RATES,
     KVD_RESULT_ERROR_TABLE,
     KVD_RESULT_ACCURACY,
-    /* kvdim/tasks; results are in the member `accuracy` */
+    /* a kvdim/tasks file, whose results are in the member `accuracy` */
     KVD_RESULT_TASKS,
     KVD_RESULT_KERNELS,
     KVD_RESULT_TOKENS,
     KVD_RESULT_SERVING,
     KVD_RESULT_JCT,
-    /* activations, moments, attention or fisher; listed under provenance only */
-    KVD_RESULT_INPUT
+    KVD_RESULT_INPUT /* an activations, moments, attention or fisher file */
 } kvd_result_kind;
 
-/* An attribute of /provenance or of an input, as text. */
+/* an attribute of the HDF5 group /provenance, as text */
 typedef struct {
     char *name, *value;
 } kvd_fact;
@@ -45,41 +44,38 @@ enum { KVD_LABEL = 200 };
 
 typedef struct {
     char *path;
-    char hash[KVD_HASH_TEXT]; /* hash of the file's bytes; "" for KVD_RESULT_INPUT */
+    char hash[KVD_HASH_TEXT]; /* hash of the bytes of the file; "" for KVD_RESULT_INPUT */
     char schema[32];
     kvd_result_kind kind;
-    /* name in tables and legends: the label, with more if labels are equal */
+    /* Name in tables and legends: the label, and more if labels are equal. */
     char *name;
     kvd_facts provenance;
-    /* [n_inputs] provenance of each input file */
+    /* provenance of each input file, [n_inputs] */
     kvd_facts *input;
     size_t n_inputs;
     bool has_model;
     kvd_model_info model;
-    /* Contents of the file: only the member of `kind` is filled. */
-    /* singular values; rotations are not read and NULL */
+    /* Only the member that belongs to `kind` is filled. */
+    /* singular values; the rotations are not read */
     kvd_spectrum spectrum;
     kvd_similarity similarity;
     kvd_rates rates;
-    /* parameters proposed by kvdim-fit --regression, or NULL */
-    kvd_rows *proposals;
+    kvd_rows *proposals; /* parameters that kvdim-fit --regression proposed, or NULL */
     /* true if the regression was fitted to measurements of this model */
     bool proposals_measured;
     kvd_error_table errors;
     kvd_accuracy_result accuracy;
     /* label and content hash of the evaluated texts; NULL if not recorded */
     char *corpus_label, *corpus_hash;
-    /* of the evaluated texts; 0 if not recorded */
+    /* tokens and sequence length of the evaluated texts; 0 if not recorded */
     size_t corpus_tokens, corpus_seq_len;
     kvd_kernels kernels;
     kvd_tokens tokens;
     kvd_rows *serving, *jct;
-    /* jobs that were not run, with reasons, one per line; NULL if not recorded */
-    char *skipped;
-    /* planned measurements of a sweep, and those in the file; 0 if not recorded */
+    char *skipped; /* jobs that were not run, with reasons, one per line; NULL if not recorded */
+    /* number of planned measurements of a sweep, and of those in the file; 0 if not recorded */
     int64_t points, points_done;
-    /* methods of a serving file that sustain no request rate, one per line */
-    char *no_rate;
+    char *no_rate; /* methods of a serving file that sustain no request rate, one per line */
 } kvd_result;
 
 typedef struct {
@@ -87,35 +83,26 @@ typedef struct {
     size_t n;
 } kvd_results;
 
-/*
- * Adds a result file, or all .h5 files of a directory by name. Fails on an unknown schema and on a
- * path or content added before. Activations, moments and attention files: only from a directory.
- */
+/* Adds a result file, or a directory's .h5 files. Fails on an unknown schema or a repeated file. */
 int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 
 /* Returns true for random weights: times are valid, singular values and accuracies are not. */
 bool kvd_result_random_weights(const kvd_result *r);
 
-/*
- * Fills *some with valid results: all times, other values only of trained models. *some borrows
- * from r; the caller frees some->item.
- */
+/* Fills *some with the results that count: of trained models, or times. Caller frees some->item. */
 int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err);
 
-/*
- * Sets `name` of every result, after all are added. Several models: labels in similarity files get
- * the model's name; equal model names get digits of their hashes.
- */
+/* Sets `name` of every result. Call it after all results were added. */
 int kvd_results_name(kvd_results *r, kvd_err *err);
 void kvd_results_release(kvd_results *r);
 
-/* Returns the value of attribute `name`, or "". */
+/* Returns the value of the attribute `name`, or "". */
 const char *kvd_fact_get(const kvd_facts *f, const char *name);
 
-/* Replaces what gnuplot would misread: commas, quotes and control characters. */
+/* Replaces characters that gnuplot would misread: commas, quotes and control characters. */
 void kvd_series_clean(char *name);
 
-/* Returns true for random token ids (kvdim-collect --random), with or without a model name. */
+/* Returns true for random token ids (kvdim-collect --random). */
 bool kvd_label_random(const char *label);
 
 #endif

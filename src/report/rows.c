@@ -69,21 +69,21 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    /* Equal or missing p: by falling size of the cache. */
+    /* Rows with equal or no p are ordered by falling size of the cache. */
     if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/* Returns " (V alone)" or " (Q-K alone)" if only these lose dimensions, else "". */
+/* Returns " (V alone)" or " (Q-K alone)" if dimensions are removed from only these, else "". */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
     return qk == v ? "" : v ? " (V alone)" : " (Q-K alone)";
 }
 
-/* Returns true if rows of compression methods differ in the column; empty texts are ignored. */
+/* Returns true if rows of compression methods differ in the column. Empty texts are ignored. */
 static bool varies(const kvd_accuracy_entries *all, const char *column)
 {
     const char *first = NULL;
@@ -97,7 +97,6 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
     return false;
 }
 
-/* Returns true if another row on the text of row i has a different number. */
 static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
 {
     const double x = kvd_entry_real(&all->item[i], column);
@@ -110,9 +109,7 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/*
- * Writes " (prompt 256)" or " (4080 predictions)" if rows on the same text differ in these, or "".
- */
+/* Writes " (prompt 256)" or " (4080 predictions)" if rows on the text differ in that, else "". */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     *text = '\0';
@@ -225,7 +222,6 @@ void kvd_report_rows_release(kvd_report_rows *all)
     *all = (kvd_report_rows){0};
 }
 
-/* Returns the rows of the file, or NULL if its kind differs. */
 static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
 {
     return file->kind != kind           ? NULL
@@ -234,7 +230,6 @@ static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
                                         : file->kernels.rows;
 }
 
-/* Lists the rows of all files of one kind; `describe` fills their names. */
 static int gather(const kvd_results *r, kvd_result_kind kind, void (*describe)(kvd_report_row *),
                   kvd_report_rows *out, kvd_err *err)
 {
@@ -382,7 +377,7 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
     return sum;
 }
 
-/* "kvdim25m-p50" becomes "kvdim25m"; a number becomes "equal widths". */
+/* Shortens "kvdim25m-p50" to "kvdim25m". A number becomes "equal widths". */
 static void family(const char *widths, char *to, size_t size)
 {
     const char *const dash = strrchr(widths, '-'), *const point = strstr(widths, " p=");
@@ -430,7 +425,7 @@ static void describe_serving(kvd_report_row *e)
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
     const char *const engine = kvd_report_text(e, "engine");
-    char device[40]; /* GPU name, up to the first comma of `engine` */
+    char device[40]; /* name of the GPU, up to the first comma of `engine` */
     snprintf(device, sizeof device, "%.39s", engine);
     device[strcspn(device, ",;")] = '\0';
     snprintf(e->place, sizeof e->place, "%.48s on %s: %.48s%s%s%s", e->file->model.name, device,
@@ -440,7 +435,7 @@ static void describe_serving(kvd_report_row *e)
     e->kind = kvd_report_text(e, "kind");
 }
 
-/* Returns true if rows of equal label differ in memory, limits, trace or routing. */
+/* Returns true if two rows with the same label differ in memory, limits, trace or routing. */
 static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 {
     static const char *const column[] = {"max_batch",     "max_tokens", "memory_bytes",
@@ -454,10 +449,7 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
            strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
-/*
- * Appends the file's name to `place` where rows of another file have the same `place` and the same
- * `series` or other limits.
- */
+/* Appends the name of the file to a `place` that rows of another file have too. */
 static void tell_apart(kvd_report_rows *all)
 {
     bool *const shared = calloc(all->n, sizeof *shared);

@@ -9,7 +9,7 @@
 
 #include "common/files/csv.h"
 
-/* Makes room for `more` bytes and the terminating zero. Returns false without memory. */
+/* Makes room for `more` bytes and the final zero. Returns false if memory ran out. */
 static bool room(kvd_text *t, size_t more)
 {
     if (t->failed)
@@ -215,7 +215,7 @@ void kvd_table_add_interval(kvd_table *t, int digits, const char *name, const ch
     }
 }
 
-/* Returns the next column to show; skips an interval's two columns. */
+/* Skips the two columns with the ends of an interval. */
 static size_t after(const kvd_table *t, size_t j)
 {
     return j + (t->col[j].interval ? 3 : 1);
@@ -355,7 +355,6 @@ static void rounded(double x, int digits, char *buf, size_t size)
     }
 }
 
-/* Writes a cell's text, "-" without a value. */
 static void show_cell(const kvd_table *t, size_t row, size_t col, char *buf, size_t size)
 {
     const kvd_cell *c = kvd_table_cell(t, row, col);
@@ -482,10 +481,10 @@ done:
     return status;
 }
 
-/* Most rows that the page shows without a click. */
+/* largest number of rows that the page shows without a click */
 enum { OPEN_ROWS = 6 };
 
-/* Returns the HTML that begins a cell: short texts are not wrapped, long ones get a wide column. */
+/* Short texts are not wrapped. Long ones, such as command lines, get a wide column. */
 static const char *cell_start(size_t length)
 {
     return length <= 28 ? "<td class=\"k\">" : length <= 400 ? "<td>" : "<td class=\"l\">";
@@ -546,7 +545,6 @@ void kvd_table_html(const kvd_table *t, kvd_text *out)
     kvd_text_raw(out, folded ? "</p>\n</details>\n" : "</p>\n");
 }
 
-/* Returns the number of characters of a UTF-8 text. */
 static size_t columns(const char *s)
 {
     size_t n = 0;

@@ -19,8 +19,8 @@ typedef struct {
     /* `batch` matrices of d rows are decomposed at once. */
     size_t d, batch;
     kvd_device_memory memory;
-    double *A, *lambda; /* [batch][d][d] and [batch][d] in device memory */
-    int *info;          /* device [batch]: result codes of the solver */
+    double *A, *lambda; /* device memory, [batch][d][d] and [batch][d] */
+    int *info;          /* result codes of the solver, device [batch] */
     void *work, *host_work;
     size_t work_bytes, host_bytes;
     int *host_info;
@@ -41,7 +41,7 @@ static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_
                         "the work space of eigenvalues", err);
 }
 
-/* Halves the matrices per batch, n at first, until a batch fits into free device memory. */
+/* The number of matrices begins at n and is halved until a batch fits into free device memory. */
 static int choose_batch(solver *s, size_t n, kvd_err *err)
 {
     size_t free_bytes, total;
@@ -132,9 +132,7 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     return 0;
 }
 
-/*
- * Converts rising eigenvalues to falling singular values, and column-major vectors R to row-major.
- */
+/* Converts rising eigenvalues to falling singular values, and column-major R to row-major. */
 static int finish(double *sigma, double *R, size_t d, int info, kvd_err *err)
 {
     if (info)
@@ -215,7 +213,6 @@ done:
     return status;
 }
 
-/* Fills gram [layer][head][d][d] with X^T X of the vectors X of every layer and head. */
 static int gather(const kvd_moments *m, kvd_pair pair, bool before_rope, const kvd_spectrum *s,
                   double *gram, kvd_err *err)
 {

@@ -4,7 +4,7 @@
 #include "common/cuda/gram.h"
 #include "model/pass/cuda/backward.h"
 
-/* Sums in float64 the outer products of queries, head outputs and their gradients on the GPU. */
+/* Sums on the GPU, in float64, the outer products of queries, head outputs and their gradients. */
 
 enum { KINDS = KVD_SENSITIVITY_KINDS };
 
@@ -13,10 +13,7 @@ static const char what[] = "sums of gradients";
 typedef struct {
     size_t n_layers, n_kv_heads, group, d;
     kvd_device_memory memory;
-    /*
-     * [n_layers][KINDS][n_kv_heads][d][d], lower triangles: sums of x^T x for rows x: query, its
-     * gradient, head output, its gradient.
-     */
+    /* [n_layers][KINDS][n_kv_heads][d][d] sums of x^T x, lower triangles */
     double *sum;
     double *scratch;
 } kvd_gpu_sensitivity;
@@ -61,10 +58,7 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
     return s;
 }
 
-/*
- * Queues X^T X of two matrices, one row per token. `kind` 0: queries x[0], head outputs x[1]; 1:
- * their gradients. `member`: query head within its group.
- */
+/* Queues X^T X of queries and head outputs (`kind` 0) or of their gradients (`kind` 1). */
 static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
                    int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)
 {

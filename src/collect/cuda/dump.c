@@ -9,16 +9,13 @@
 #include "collect/cuda/slabs.h"
 #include "common/clock.h"
 
-/* Buffers between GPU and file; with two writer threads, one may wait for the disk. */
+/* Buffers between GPU and file. While one writer thread waits for the disk, another works. */
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    /* Device buffer and host copy: token rows and, at byte bad_at, a kvd_slab_bad. */
+    /* Device buffer and its host copy: token rows, and a kvd_slab_bad at byte bad_at. */
     void *device, *host;
-    /*
-     * `asked`: before waiting for a free buffer (then idle until `begin`); `begin`, `made`:
-     * transposition; `copied`: after the copy to the host
-     */
+    /* Events in order of time. The device was idle from `asked` to `begin`. */
     cudaEvent_t asked, begin, made, copied;
     int layer;
     size_t first_token, n_rows;
@@ -33,16 +30,16 @@ struct kvd_gpu_dump {
     kvd_gpu_share share;
     kvd_device_memory memory;
     int device;
-    size_t piece; /* tokens that fit into a buffer */
+    size_t piece; /* number of tokens that fit into a buffer */
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /* stream position before waiting for a buffer, exchanged with the free buffer's `asked` */
+    /* position in the stream before waiting for a free buffer */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];
     int n_writers;
-    pthread_mutex_t lock; /* protects the fields below */
+    pthread_mutex_t lock; /* protects the fields after it */
     pthread_cond_t changed;
     queue idle, full;
     bool stop, failed;
@@ -63,7 +60,7 @@ static int pop(queue *q)
     return i;
 }
 
-/* The message names the value that is not finite in the file's number type. */
+/* Writes an error message that names the value that is not finite. */
 static int blame(const kvd_gpu_dump *d, const buffer *b, const kvd_slab_bad *bad, kvd_err *err)
 {
     const int x = (int)bad->part, h = d->first_head[x] + (int)bad->head;
@@ -91,7 +88,7 @@ static int write_buffer(kvd_gpu_dump *d, const buffer *b, kvd_err *err)
                                          d->first_head[x] + h, b->first_token, b->n_rows, slab,
                                          err))
                 return -1;
-    /* Starts writing to disk now; kvd_gpu_dump_flush reports errors. */
+    /* Starts writing to disk now. kvd_gpu_dump_flush reports errors. */
     (void)sync_file_range(d->file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return 0;
 }
@@ -102,7 +99,7 @@ static double between(cudaEvent_t from, cudaEvent_t to)
     return cudaEventElapsedTime(&ms, from, to) ? 0 : 1e-3 * (double)ms;
 }
 
-/* Thread function: writes full buffers to the file, or discards them after an error. */
+/* thread function that writes full buffers to the file, or discards them after an error */
 static void *write_all(void *ctx)
 {
     kvd_gpu_dump *d = ctx;
@@ -117,7 +114,7 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /* A discarded buffer, too, is free only after the device has filled it. */
+        /* Even if a buffer is discarded, it is free only after the device has filled it. */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();
@@ -244,7 +241,6 @@ static int part_heads(const kvd_activations *file, const kvd_gpu_share *share, k
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? share->n_heads : share->n_kv_heads;
 }
 
-/* Returns the bytes of one token in a buffer, over all heads of this GPU. */
 static size_t row_bytes(const kvd_activations *file, const kvd_gpu_share *share)
 {
     size_t heads = 0;
@@ -259,7 +255,6 @@ static size_t piece_rows(const kvd_activations *file, const kvd_gpu_share *share
     return fit < 1 ? 1 : fit < max_tokens ? fit : max_tokens;
 }
 
-/* Returns the bytes of a buffer's token rows, rounded up to 256. */
 static size_t slab_bytes(const kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens)
 {
     const size_t n = row_bytes(file, share) * piece_rows(file, share, max_tokens);

@@ -13,7 +13,7 @@
 
 typedef struct cuda cuda;
 
-/* State of one GPU, which computes the heads of its `share`. */
+/* state of one GPU, which computes the heads of its `share` */
 typedef struct {
     cuda *all;
     int index;
@@ -24,16 +24,16 @@ typedef struct {
     kvd_gpu_capture capture;
 } gpu;
 
-/* Gradients of K after and before RoPE, of K before its norm, and of V. */
+/* gradients of K after RoPE, K before RoPE, K before its norm, and V */
 enum { GRADIENTS = 4 };
 
-/* Backward pass, whose gradients are copied to the host and added to `sums`; `pass` may be NULL. */
+/* Backward pass, whose gradients are copied to the host. `pass` may be NULL. */
 typedef struct {
     kvd_gpu_backward *pass;
     kvd_information *sums;
     float *of[GRADIENTS]; /* [max_tokens][n_kv_heads * d_head] gradients of a layer */
     float *in;            /* [max_tokens][d_model] input of the layer's projections */
-    void *raw;            /* `in` in the number type of `pass` */
+    void *raw;            /* input of the layer's projections in the number type of `pass` */
 } gradients;
 
 struct cuda {
@@ -44,16 +44,16 @@ struct cuda {
     gpu gpu[KVD_GPUS_MAX];
     gradients gradients;
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    /* host moments that the devices hold a copy of, or NULL */
+    /* second moments of which the devices hold a copy, or NULL */
     kvd_moments *held;
-    /* true if the devices' moments include batches that *held lacks */
+    /* true if the devices hold batches that are not yet in *held */
     bool ahead;
-    /* index in the activations file of the current batch's first token */
+    /* index of the current batch's first token in the activations file */
     size_t first_token;
     bool add, to_dump;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
-    /* two events per layer on the first GPU, around the second moments */
+    /* two events per layer on the first GPU, which time the second moments */
     cudaEvent_t *event;
     int n_events;
     double elapsed, moments;
@@ -76,7 +76,7 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* Copies *sums to the devices, after copying other moments there back to the host. */
+/* If the devices hold other moments than *sums, copies these back to the host first. */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)
@@ -104,7 +104,7 @@ static int sum_weights(cuda *c, int layer, kvd_err *err)
 /* Transposes one GPU's part of W_O from [d_model][heads * d] to [heads][d][d_model]. */
 static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d_model, float *to)
 {
-    /* Rows and columns transposed at a time fit into the L1 cache. */
+    /* These numbers of rows and columns fit into the L1 cache. */
     enum { ROWS = 16, COLUMNS = 64 };
     const size_t bytes = kvd_dtype_bytes(type), pieces = (d_model + ROWS - 1) / ROWS;
 #pragma omp parallel for schedule(static)
@@ -122,7 +122,7 @@ static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d
     }
 }
 
-/* Reads W_O and W_V of a layer from the GPUs as float32. `raw`: room for W_O in float32. */
+/* `raw` must have room for W_O in float32. */
 static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, kvd_err *err)
 {
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -184,7 +184,7 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /* Fails now if a weight is not finite, instead of hours later. */
+        /* Copying now fails if a weight is not finite, instead of hours later. */
         if (fetch_sums(c, err))
             return -1;
     }
@@ -241,7 +241,6 @@ static int run_forward(cuda *c, const kvd_batch *b, kvd_err *err)
     return 0;
 }
 
-/* Queues the copy of n rows of `width` bytes, `pitch` bytes apart, to the host. */
 static int fetch_rows(const void *from, size_t pitch, size_t width, size_t n, void *to,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -328,7 +327,7 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
         return -1;
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
-    /* The caller may change a snapshot's moments: the devices keep no copy. */
+    /* The caller may change the moments of a snapshot, so the devices keep no copy. */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;
@@ -380,7 +379,6 @@ static kvd_gpu_forward_spec pass_of(const cuda *c)
                                   .memory = c->pass_memory};
 }
 
-/* Checks the device's free memory before weights are loaded. */
 static int check_memory(cuda *c, int g, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
@@ -461,7 +459,7 @@ static int open_all(cuda *c, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
     const kvd_config *const config = kvd_checkpoint_config(s->checkpoint);
-    /* The backward pass allocates first: the forward pass sizes its buffers by the free memory. */
+    /* The backward pass allocates first; the forward pass takes the memory that is left. */
     if (s->fisher && open_gradients(c, err))
         return -1;
     if (!s->dump && !s->sums)

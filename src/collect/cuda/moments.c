@@ -7,7 +7,7 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* model and recorded layers; `gram` is unused */
+    /* model and recorded layers; the pointers `gram` are unused */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
@@ -36,7 +36,6 @@ static int first_of(const kvd_gpu_share *share, kvd_g g)
     return is_query(g) ? share->first_head : share->first_kv_head;
 }
 
-/* Elements of X^T X of one layer for this GPU's heads. */
 static size_t layer_count(const kvd_moments *shape, const kvd_gpu_share *share, kvd_g g)
 {
     const size_t d = (size_t)shape->model.d_head;
@@ -48,7 +47,6 @@ static size_t gram_bytes(const kvd_moments *shape, const kvd_gpu_share *share, k
     return (size_t)shape->n_layers * layer_count(shape, share, g) * sizeof(double);
 }
 
-/* Returns the scratch bytes for one layer's Q, K and V, before and after RoPE. */
 static size_t scratch_bytes(const kvd_moments *shape, const kvd_gpu_share *share)
 {
     size_t most = 0;
@@ -137,7 +135,7 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
     return add(m, &a, in->stream, err);
 }
 
-/* Adds X^T X of the rows of W_O and columns of W_V, in their stored number type. */
+/* The weights are read in the number type in which they are stored. */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)
 {
@@ -166,7 +164,7 @@ int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int la
     return 0;
 }
 
-/* Copies sums between the host (all heads) and this device (its own heads). */
+/* The host array has all heads, this device only its own heads. */
 static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStream_t stream,
                 kvd_err *err)
 {

@@ -1,9 +1,4 @@
-/*
- * Computes slabs[head][token][dim] = round(x[token][head][dim]) and finds the first result that is
- * not finite.
- *
- * Grid (blocks of THREADS * EACH elements of a head, heads).
- */
+/* Rounds x[token][head][dim] to slabs[head][token][dim] and finds a result that is not finite. */
 #include "collect/cuda/slabs.h"
 
 #include <cuda_bf16.h>
@@ -81,10 +76,7 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
     }
 }
 
-/*
- * Unpacks a.bad->found (head, token, dimension) and finds tensor and value. One thread, after the
- * conversion.
- */
+/* Finds tensor, head, token and value of the first non-finite result. Runs as one thread. */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {
     kvd_slab_bad *const bad = a.bad;

@@ -1,6 +1,4 @@
-/*
- * Transposes and converts Q, K and V from [token][head][dim] to [head][token][dim] on the device.
- */
+/* Transposes and converts Q, K, V from [token][head][dim] to [head][token][dim] on the device. */
 #ifndef KVD_COLLECT_CUDA_SLABS_H
 #define KVD_COLLECT_CUDA_SLABS_H
 
@@ -16,12 +14,9 @@ extern "C" {
 
 enum { KVD_SLAB_PARTS = 5 };
 
-/* First value that is not finite after conversion, by tensor, head, token, dimension. */
+/* the first value that is not finite after the conversion */
 typedef struct {
-    /*
-     * head << 48 | row << 16 | dim, where a row is a token; all bits 1: all finite, other fields
-     * not set
-     */
+    /* head << 48 | row (token) << 16 | dim; all bits are 1 if all values are finite */
     uint64_t found;
     uint64_t row;
     uint32_t part, head, dim;
@@ -29,7 +24,7 @@ typedef struct {
 } kvd_slab_bad;
 
 typedef struct {
-    /* number types: KVD_F32 or KVD_BF16; of the output */
+    /* number types of the input (KVD_F32 or KVD_BF16) and of the output */
     kvd_dtype from, to;
     int d, n_parts;
     size_t n_rows;
@@ -38,12 +33,12 @@ typedef struct {
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];
-    /* [n_heads][n_rows][d], heads of all n_parts tensors one after another */
+    /* [n_heads][n_rows][d], with the heads of all n_parts tensors one after another */
     void *slabs;
     kvd_slab_bad *bad;
 } kvd_slab_args;
 
-/* Queues transposition and conversion, rounding ties to even. */
+/* Queues the transposition and conversion. Ties round to even. */
 cudaError_t kvd_make_slabs(const kvd_slab_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,9 +1,6 @@
 /*
- * Adds X^T X to G on double-precision tensor cores (DMMA), for rows X of every head; lower triangle
- * only.
- *
- * A warp computes a block of 32 x 32 entries. A head's rows are divided into slices, one per CTA,
- * which fill the GPU. A second kernel adds the slices in a fixed order.
+ * Adds X^T X to the lower triangle of G on double-precision tensor cores (DMMA). A warp computes a
+ * 32 x 32 block, a CTA a slice of a head's rows; a second kernel adds slices in a fixed order.
  */
 #include "common/cuda/gram.h"
 
@@ -16,10 +13,10 @@ namespace
 enum {
     BLOCK = 32, /* rows and columns of the block of G that a warp computes */
     ENTRIES = BLOCK * BLOCK,
-    ROWS = 16,       /* rows of X that a CTA converts to float64 at a time */
-    MAX_WARPS = 10,  /* warps per CTA at most; enough for all blocks at d = 128 */
-    MAX_CTAS = 1056, /* largest number of CTAs */
-    /* CTAs that run at once on an H200 with 132 multiprocessors. */
+    ROWS = 16,
+    MAX_WARPS = 10, /* largest number of warps of a CTA; enough for all blocks at d = 128 */
+    MAX_CTAS = 1056,
+    /* number of CTAs that run at once on an H200 */
     CTAS = 2 * 132,
     ADD_THREADS = 256
 };
@@ -45,10 +42,7 @@ __device__ __forceinline__ double widen(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/*
- * Computes block row `high` and block column `low` of block p of the lower triangle, numbered row
- * by row.
- */
+/* Computes block row `high` and block column `low` of block p of the lower triangle. */
 __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 {
     high = 0;
@@ -58,8 +52,8 @@ __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 }
 
 /*
- * D (16 x 8) += A (16 x 4) B (4 x 8) on tensor cores. Lane 4 g + c holds a[r]: row g + 8 r, column
- * c of A; b: row c, column g of B; d[2 r + s]: row g + 8 r, column 2 c + s of D.
+ * D (16 x 8) += A (16 x 4) B (4 x 8) on tensor cores. Lane 4 g + c has elements (g + 8 r, c) of A,
+ * (c, g) of B and (g + 8 r, 2 c + s) of D.
  */
 __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], double b)
 {
@@ -77,10 +71,7 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 #endif
 }
 
-/*
- * Adds the products of 16 rows of X to block (`high`, `low`) of X^T X. `tile`: the rows in shared
- * memory, PITCH (16 k + 4, no bank conflicts) doubles apart.
- */
+/* Adds the products of 16 rows of X to block (`high`, `low`). PITCH avoids bank conflicts. */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
                                          double (&acc)[2][4][4])
@@ -103,7 +94,7 @@ __device__ __forceinline__ void multiply(const double *tile, int high, int low, 
     }
 }
 
-/* Computes X^T X for a slice of one head's rows. Grid (slice, head, group of blocks). */
+/* Computes X^T X for a slice of the rows of one head. Grid: slices, heads, groups of blocks. */
 template <typename T, int BLOCKS>
 __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS)
                                                                        : (int)MAX_WARPS),
@@ -112,10 +103,10 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
     constexpr int WARPS = pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS) : (int)MAX_WARPS;
     constexpr int WIDTH = BLOCKS * BLOCK, PITCH = WIDTH + 4;
     constexpr int STEP = 32 * WARPS / WIDTH,
-                  /* values, in different rows of X, that a thread loads for ROWS rows */
+                  /* number of values that a thread loads for ROWS rows */
         EACH = ROWS / STEP;
     static_assert(STEP >= 1 && ROWS % STEP == 0, "");
-    /* [2][ROWS][PITCH]: two buffers of rows of X. */
+    /* two buffers of rows of X, [2][ROWS][PITCH] */
     extern __shared__ __align__(16) double tiles[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int row = (int)threadIdx.x / WIDTH, dim = (int)threadIdx.x % WIDTH;
@@ -176,7 +167,7 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
                     make_double2(acc[m][c][2 * r], acc[m][c][2 * r + 1]);
 }
 
-/* Adds all slices to G in order. Grid (block, head). */
+/* Adds all slices to G in a fixed order. Grid: blocks, heads. */
 __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_constant__ params p)
 {
     int head = (int)blockIdx.y, part = 0, high, low;
@@ -197,7 +188,7 @@ __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_cons
     }
 }
 
-/* Copies the lower triangle to the upper one. Grid (block, matrix). */
+/* Copies the lower triangle to the upper one. Grid: blocks, matrices. */
 __global__ void __launch_bounds__(ADD_THREADS) mirror(double *G, int d)
 {
     __shared__ double tile[BLOCK][BLOCK + 1];
@@ -228,10 +219,7 @@ int most_slices(int n_heads)
     return n_heads < MAX_CTAS ? MAX_CTAS / n_heads : 1;
 }
 
-/*
- * Returns the slices with the lowest time, in rows (160 clocks each): rows per CTA plus traffic of
- * partial sums at 5 TB/s.
- */
+/* Returns the number of slices with the lowest estimated time. One row takes 160 clocks. */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {
     const double extra = 0.045 * n_heads * pairs_of(blocks);

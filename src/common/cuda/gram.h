@@ -1,6 +1,4 @@
-/*
- * Computes G += X^T X in float64 for many heads on the GPU; X is bf16 or float32 with any strides.
- */
+/* Computes G += X^T X in float64 for many heads on the GPU. X: bf16 or float32, any strides. */
 #ifndef KVD_COMMON_CUDA_GRAM_H
 #define KVD_COMMON_CUDA_GRAM_H
 
@@ -13,32 +11,26 @@ extern "C" {
 
 enum { KVD_GRAM_PARTS = 5, KVD_GRAM_MAX_D = 256 };
 
-/* Column i of row t of head h of X is x[h * head_stride + t * row_stride + i * dim_stride]. */
+/* Column i of row t of head h is x[h * head_stride + t * row_stride + i * dim_stride]. */
 typedef struct {
     const void *x;
     size_t head_stride, row_stride, dim_stride;
     int n_heads;
-    /* Device [n_heads][d][d]: sums of X^T X; only the lower triangles are defined. */
-    double *G;
+    double *G; /* Device [n_heads][d][d]. Only the lower triangles are defined. */
 } kvd_gram_part;
 
 typedef struct {
     int bf16; /* 1: bf16, 0: float32 */
-    int d;    /* columns of X, 1 .. KVD_GRAM_MAX_D */
+    int d;    /* number of columns of X, 1 .. KVD_GRAM_MAX_D */
     size_t n_rows;
     int n_parts;
     kvd_gram_part part[KVD_GRAM_PARTS];
-    /* Device, kvd_gram_scratch_bytes(n, d) bytes for n heads of all parts. */
-    double *scratch;
+    double *scratch; /* Device memory of kvd_gram_scratch_bytes(n, d) bytes for n heads. */
 } kvd_gram_args;
 
-/* Returns the scratch bytes of kvd_gram_add_rows, for any number of rows. */
 size_t kvd_gram_scratch_bytes(int n_heads, int d);
 
-/*
- * Queues G += X^T X for every head in args->part. The bits are the same in every run and for all
- * strides.
- */
+/* Queues G += X^T X for every head in args->part. All runs and all strides give equal bits. */
 cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t stream);
 
 /* Queues the copy of the lower triangle of each G [n][d][d] to the upper one. */

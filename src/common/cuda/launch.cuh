@@ -5,8 +5,8 @@
 #include <cuda_runtime.h>
 
 /*
- * Launches kernel(args...), with programmatic dependent launch if `early` (compute capability 9.0):
- * the kernel must then execute griddepcontrol.wait before it touches the preceding kernel's data.
+ * Launches kernel(args...). If `early` (compute capability 9.0), the kernel may start before the
+ * preceding one ends, and must execute griddepcontrol.wait before it touches that kernel's data.
  */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
@@ -34,10 +34,7 @@ __device__ __forceinline__ unsigned long long kvd_now_ns(void)
     return t;
 }
 
-/*
- * Lets the next kernel start, then waits for the preceding one. Unless `began` is NULL, the grid's
- * first thread writes the time to *began.
- */
+/* Lets the next kernel start, waits for the preceding one, writes the time to *began unless NULL */
 __device__ __forceinline__ void kvd_wait_preceding(unsigned long long *began)
 {
 #if __CUDA_ARCH__ >= 900
@@ -49,7 +46,6 @@ __device__ __forceinline__ void kvd_wait_preceding(unsigned long long *began)
         *began = kvd_now_ns();
 }
 
-/* Sets *major to the major compute capability of the current device. */
 inline cudaError_t kvd_compute_capability(int *major)
 {
     int device = 0;

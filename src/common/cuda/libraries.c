@@ -7,7 +7,7 @@
 #define STRING_(x) #x
 #define STRING(x)  STRING_(x)
 
-/* A CUDA library loaded at run time, in the build's version. */
+/* A CUDA library that is loaded at run time. */
 typedef struct {
     const char *title, *file;
     /* [n] names of the library functions, in the order of the pointers in `table` */

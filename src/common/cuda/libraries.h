@@ -1,9 +1,4 @@
-/*
- * Loads cuBLAS, cuSOLVER and NCCL on first use; linking them would cost every run 0.2 s and 250 MB.
- *
- * kvd_..._load returns a table of library functions, the same in every call, or NULL with *err
- * filled. Thread-safe.
- */
+/* Loads cuBLAS, cuSOLVER and NCCL on first use: linking would cost every run 0.2 s. Thread-safe. */
 #ifndef KVD_COMMON_CUDA_LIBRARIES_H
 #define KVD_COMMON_CUDA_LIBRARIES_H
 
@@ -89,10 +84,7 @@ const kvd_nccl *kvd_nccl_load(kvd_err *err);
 /* Returns 0 if s is success, else -1 with the message "WHAT: cuBLAS: ...". */
 int kvd_cublas_check(cublasStatus_t s, const char *what, kvd_err *err);
 
-/*
- * Wrappers of cuBLAS for C++ code. kvd_cublas_open returns NULL with *err filled on failure.
- * kvd_cublas_gemm: `type` is a 16-bit float type; sums and scalars are float32.
- */
+/* Wrappers of cuBLAS for C++. In kvd_cublas_gemm `type` is 16-bit, sums and scalars float32. */
 cublasHandle_t kvd_cublas_open(const char *what, kvd_err *err);
 void kvd_cublas_close(cublasHandle_t h);
 cublasStatus_t kvd_cublas_gemm(cublasHandle_t h, cublasOperation_t op_a, cublasOperation_t op_b,

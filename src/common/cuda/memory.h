@@ -9,41 +9,30 @@
 
 enum { KVD_DEVICE_ARRAYS = 160 };
 
-/* Arrays on one device that are freed together. The caller zeroes the list before use. */
+/* Arrays on one device that are freed together. The caller must zero the list before use. */
 typedef struct {
     void *array[KVD_DEVICE_ARRAYS];
     int n;
 } kvd_device_memory;
 
-/*
- * Returns a new, undefined array on the current device (1 byte if `bytes` is 0). On failure returns
- * NULL and fills *err.
- */
+/* Returns a new array on the current device with undefined contents. */
 void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
-/*
- * Returns a new array with a copy of `host`, queued on `stream`: `host` must not change before. On
- * failure returns NULL and fills *err.
- */
+/* Returns a new copy of `host`, which must not change before the stream has made the copy. */
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err);
-/* Write zeros, or a copy of host data, to device memory and wait for the device. */
+/* Write zeros or a copy of host data to device memory, and wait until the device has finished. */
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
-/*
- * Returns new pinned host memory, which cudaFreeHost frees. On failure returns NULL and fills *err.
- */
+/* Returns new pinned host memory, which cudaFreeHost frees. */
 void *kvd_pinned_new(size_t bytes, const char *what, kvd_err *err);
-/*
- * Queue a copy on the stream: host to device, device to host, on the device. Host memory must not
- * be changed or read before the stream has made the copy.
- */
+/* Queue a copy. The caller must not touch host memory before the stream has made the copy. */
 int kvd_queue_put(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                   kvd_err *err);
 int kvd_queue_get(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                   kvd_err *err);
 int kvd_queue_copy(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                    kvd_err *err);
-/* Frees all arrays of the list, whose device must be current. */
+/* Frees all arrays of the list. Their device must be current. */
 void kvd_device_release(kvd_device_memory *m);
 
 /* Returns 0 if e is success, else -1 with the message "WHAT: " and CUDA's text for e. */

@@ -52,7 +52,6 @@ uint64_t kvd_checksums_total(const kvd_checksums *c)
     return total;
 }
 
-/* Describes the dataset `data` in *c, without checksums. */
 static void describe(kvd_checksums *c, const kvd_h5_spec *data)
 {
     assert(data->rank == 1 || data->rank == 4);
@@ -81,7 +80,6 @@ static int allocate(kvd_checksums *c, kvd_err *err)
     return c->sum ? 0 : kvd_no_memory(err, "checksums", (unsigned long long)n * sizeof *c->sum);
 }
 
-/* Computes path and dimensions of the checksum dataset. Returns its rank. */
 static int shape(const kvd_checksums *c, char path[64], hsize_t *dims)
 {
     int rank = 0;

@@ -1,9 +1,7 @@
 /*
- * Checksums of datasets that are filled while the model runs: /checksums/PATH protects the dataset
- * /PATH.
- *
- * KVD_CHECKSUM_ROWS rows of a head share one checksum, the sum of (2 t + 1) h_t modulo 2^64, where
- * h_t is the XXH3-64 hash of row t. Rows may be added in any order and from several threads.
+ * /checksums/PATH protects dataset /PATH, which is filled while the model runs: per
+ * KVD_CHECKSUM_ROWS rows of a head, the sum of (2 t + 1) h_t modulo 2^64, with the XXH3-64 hash h_t
+ * of row t.
  */
 #ifndef KVD_COMMON_FILES_CHECKSUMS_H
 #define KVD_COMMON_FILES_CHECKSUMS_H
@@ -12,18 +10,17 @@
 
 enum { KVD_CHECKSUM_ROWS = 64 };
 
-/* Checksums of a dataset [layer][head][row][...]. A dataset [row] has one layer and one head. */
+/* Checksums of a dataset [layer][head][row][...], or of [row]: one layer and one head. */
 typedef struct {
-    char path[32]; /* path of the dataset that the checksums protect */
-    /* Axis that counts rows, a string literal: "token" or "dim". */
-    const char *row_name;
-    bool by_head; /* the dataset has axes for layers and heads */
+    char path[32];        /* path of the dataset that the checksums protect */
+    const char *row_name; /* axis that counts rows, a string literal: "token" or "dim" */
+    bool by_head;         /* the dataset has axes for layers and heads */
     size_t n_layers, n_heads, n_rows, row_bytes, n_blocks;
-    /* [n_layers][n_heads][n_blocks], one per KVD_CHECKSUM_ROWS rows; NULL: none */
+    /* [n_layers][n_heads][n_blocks] one per KVD_CHECKSUM_ROWS rows; NULL if there are none */
     uint64_t *sum;
 } kvd_checksums;
 
-/* Prepares zero checksums of the dataset `data` in a file that is being written. */
+/* Prepares checksums, all 0, of the dataset `data` in a file that is being written. */
 int kvd_checksums_reserve(kvd_checksums *c, kvd_h5 *f, const kvd_h5_spec *data, kvd_err *err);
 
 /* Reads the checksums of the dataset `data`. If there are none, returns 0 with c->sum NULL. */
@@ -35,7 +32,7 @@ void kvd_checksums_release(kvd_checksums *c);
 void kvd_checksums_add(kvd_checksums *c, size_t layer, size_t head, size_t first, size_t n,
                        const void *rows);
 
-/* Clears one head's checksums before its rows are written again. */
+/* Sets the checksums of one head to 0, before its rows are written again. */
 void kvd_checksums_clear(kvd_checksums *c, size_t layer, size_t head);
 
 /* Returns the sum over i of (2 i + 1) times checksum i. */
@@ -46,10 +43,7 @@ int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
 /* Reads n rows of the head that `ctx` identifies, in the file's number type. */
 typedef int (*kvd_row_reader)(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
-/*
- * Compares n rows of a head with their checksums; `reader` reads further rows that the first and
- * last checksum cover. The message names dataset, layer, head and rows.
- */
+/* Compares n rows of a head with their checksums, reading further rows by `reader` if needed. */
 int kvd_checksums_verify(const kvd_checksums *c, const char *file, size_t layer, size_t head,
                          size_t first, size_t n, const void *rows, kvd_row_reader reader, void *ctx,
                          kvd_err *err);

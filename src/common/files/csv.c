@@ -100,7 +100,7 @@ static int fail_parse(reader *r, struct csv_parser *p)
 static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
 {
     r->since_row_end += len;
-    /* libcsv grows its buffer by 128 bytes at a time: too slow for megabytes. */
+    /* libcsv grows its buffer by 128 bytes at a time, which is too slow for megabytes. */
     if (r->since_row_end > (size_t)1 << 20)
         csv_set_blk_size(p, (size_t)4 << 20);
     if (csv_parse(p, text, len, on_field, on_row, r) != len && !r->failed)
@@ -175,8 +175,8 @@ typedef struct {
     const char *name;
     kvd_csv_row row;
     void *ctx;
-    size_t n_rows; /* rows of the table */
-    /* rows of all tables so far; their number in the file's last row, or SIZE_MAX */
+    size_t n_rows;
+    /* number of rows of all tables so far, and number given in the last row (or SIZE_MAX) */
     size_t n_all, end;
 } table_reader;
 
@@ -226,7 +226,7 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
     return rc;
 }
 
-/* Returns true for special characters, and blanks at the ends, which readers remove. */
+/* Blanks at the ends need quotes, because readers remove them. */
 static bool needs_quotes(const char *s)
 {
     const size_t n = strlen(s);

@@ -8,7 +8,7 @@
 int kvd_field_text(kvd_h5 *f, const char *where, const char *name, char *to, size_t size,
                    kvd_err *err);
 
-/* Reads a text attribute of the root group; "" if missing, as in old files. */
+/* Reads a text attribute of the root group. If it is missing, as in old files, the text is "". */
 int kvd_field_text_or_none(kvd_h5 *f, const char *name, char *to, size_t size, kvd_err *err);
 
 /* Reads an integer attribute. Fails unless it is in [lo, hi]. */
@@ -19,8 +19,8 @@ int kvd_field_int(kvd_h5 *f, const char *where, const char *name, int64_t lo, in
 int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
                           const char *const *text, size_t n, kvd_err *err);
 /*
- * Copies the texts of an open dataset to text [n] (NULL pointers), which the caller frees, also
- * after a failure. Fails unless they are fixed-length UTF-8. `file`, `path`: for messages.
+ * Copies the texts (fixed-length UTF-8) of an open dataset to text [n], which must hold NULL. The
+ * caller frees the texts, also after a failure. Messages use `file` and `path`.
  */
 int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size_t n, char **text,
                          kvd_err *err);
@@ -28,15 +28,9 @@ int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size
 /* Fails unless the dataset's dimensions are exactly want [rank]. */
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
-/*
- * Combines the hash *sum of calibration texts with the hash `other`; the order of texts has no
- * effect.
- */
+/* Combines the hash *sum of calibration texts with the hash `other`, in any order. */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);
-/*
- * Joins two labels of texts: "a" and "b" become "a+b", cut to `size` bytes. Equal labels are not
- * joined.
- */
+/* Joins labels: "a" and "b" become "a+b", cut to `size` bytes. Equal labels are not joined. */
 void kvd_field_add_label(char *sum, size_t size, const char *other);
 
 #endif

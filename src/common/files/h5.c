@@ -24,9 +24,9 @@ hid_t kvd_h5_access(void)
         return access;
     /* Closing a file also closes objects that are open in it. */
     herr_t rc = H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    /* Aligned data are copied to and from the page cache twice as fast. */
+    /* Copies to and from the page cache are twice as fast with aligned data. */
     rc = rc < 0 ? rc : H5Pset_alignment(access, 1 << 16, 4096);
-    /* Format version 1.10, in which HDF5 protects its own structures by checksums. */
+    /* In format version 1.10, HDF5 protects its own structures by checksums. */
     rc = rc < 0 ? rc : H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_LATEST);
     /* Lets HDF5 open a file whose writer was killed. */
     if (rc >= 0 && H5Pexist(access, "clear_status_flags") > 0)
@@ -56,7 +56,7 @@ hid_t kvd_h5_creation(hid_t kind)
 int kvd_h5_room(const char *path, kvd_err *err)
 {
     const size_t bytes = 8 << 20;
-    /* volatile: a compiler may remove an unused allocation. */
+    /* The pointer is volatile, because a compiler may remove an unused allocation. */
     void *volatile room = malloc(bytes);
     if (!room) {
         errno = ENOMEM;
@@ -78,7 +78,7 @@ static hid_t open_file(const char *path, unsigned flags, kvd_err *err)
     return id;
 }
 
-/* Never closes twice: HDF5 would repeat a failed flush. */
+/* Never closes twice, because HDF5 would repeat a failed flush. */
 static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 {
     const hid_t id = f->id;
@@ -89,7 +89,7 @@ static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 void kvd_h5_close(kvd_h5 *f, bool keep_partial)
 {
     kvd_err ignored;
-    /* Unlinking before the close saves flushing the data. */
+    /* Unlinking the file before it is closed saves flushing its data. */
     if (f->writing && !keep_partial && f->output.path)
         (void)unlink(f->output.partial);
     if (f->id > 0)
@@ -100,7 +100,7 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial)
     *f = (kvd_h5){.id = H5I_INVALID_HID};
 }
 
-/* Shortens a command line to HDF5's limit for an attribute and marks the gap. */
+/* HDF5 limits the size of an attribute. A mark shows where text was cut. */
 static char *shorten(const char *text, kvd_err *err)
 {
     enum { MOST = 50000 };
@@ -122,7 +122,7 @@ static char *shorten(const char *text, kvd_err *err)
 
 static int put_history(kvd_h5 *f, kvd_err *err)
 {
-    /* Bytes reserved in the attribute `history` for lines of later programs. */
+    /* bytes reserved in the attribute `history` for lines of later programs */
     enum { ROOM = 4096 };
     char *old = NULL, *text = NULL, *command = NULL;
     int rc = -1;
@@ -146,7 +146,6 @@ done:
     return rc;
 }
 
-/* Writes inputs and parameters of the run that are not in the file yet. */
 static int put_run_lists(kvd_h5 *f, kvd_err *err)
 {
     static const char p[] = "/provenance";
@@ -276,7 +275,6 @@ int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const k
     return begin(f, path, run, err) ? -1 : kvd_h5_create_locked(f, schema, err);
 }
 
-/* Claims disk space for reserved datasets. */
 static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
 {
     hsize_t size;
@@ -294,7 +292,7 @@ static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
     do
         rc = fallocate(fd, 0, 0, (off_t)size);
     while (rc && errno == EINTR);
-    /* If the file system cannot reserve space, compares with the free space. */
+    /* If the file system cannot reserve space, compares the size with the free space. */
     if (rc && errno == EOPNOTSUPP)
         rc = needed > available ? (errno = ENOSPC, -1) : 0;
     if (rc && errno == ENOSPC)
@@ -465,9 +463,7 @@ static int resume(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
     if (f->id < 0 || check_schema(f, schema, true, err) ||
         kvd_h5_get_double(f, "/provenance", "elapsed_s", &f->elapsed_before, err))
         return -1;
-    /*
-     * The file's inputs and parameters count as written; the caller compares them with this run's.
-     */
+    /* The inputs and parameters in the file count as written. */
     f->n_inputs = f->run->n_inputs;
     f->n_parameters = f->run->n_parameters;
     f->resumed = true;

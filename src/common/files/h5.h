@@ -1,9 +1,4 @@
-/*
- * Writes and reads kvdim's HDF5 files (docs/formats.md): written under a temporary name, complete
- * at the end.
- *
- * Readers accept only complete files, made by kvdim, in a known version.
- */
+/* Writes and reads kvdim's HDF5 files (docs/formats.md). Readers accept only complete files. */
 #ifndef KVD_COMMON_FILES_H5_H
 #define KVD_COMMON_FILES_H5_H
 
@@ -19,10 +14,8 @@
 enum { KVD_MAX_RANK = 5 };
 
 typedef struct {
-    /* Schema without "kvdim/": "moments". */
-    const char *name;
-    /* Version that is written. A reader refuses larger versions. */
-    int version;
+    const char *name;  /* "moments" gives the attribute schema = "kvdim/moments". */
+    int version;       /* Version that is written. A reader refuses larger versions. */
     const char *title; /* one sentence for the root attribute `title` */
 } kvd_schema;
 
@@ -32,60 +25,49 @@ typedef struct {
     bool writing;
     kvd_output output; /* temporary name and lock of a file that is being written */
     const kvd_run *run;
-    bool resumed;          /* kvd_h5_reopen opened the file */
-    double elapsed_before; /* seconds that earlier, interrupted runs spent on the file */
-    uint64_t reserved;     /* bytes of disk space already claimed */
-    /* Inputs and parameters of the run already written to the file. */
-    int n_inputs, n_parameters;
+    bool resumed;               /* true if kvd_h5_reopen opened the file */
+    double elapsed_before;      /* seconds that earlier, interrupted runs spent on the file */
+    uint64_t reserved;          /* bytes of disk space already claimed for this file */
+    int n_inputs, n_parameters; /* number of inputs and of parameters already written to the file */
 } kvd_h5;
 
-/*
- * Fails if `path` has content, is no HDF5 file, and its name does not end in .h5. Missing or
- * unreadable files pass.
- */
+/* Fails if an existing `path` has content, is not HDF5 and does not end in .h5. */
 int kvd_h5_check_replaced(const char *path, kvd_err *err);
 
 /*
- * Creates PATH.partial. Fails if PATH is an input of the run or in an input folder, or
- * kvd_h5_check_replaced refuses it. After a failure of kvd_h5_create, kvd_h5_create_locked or
- * kvd_h5_reopen, *f is closed; kvd_h5_close is safe.
+ * Creates PATH.partial. Fails if PATH is an input of the run or in an input folder, or if
+ * kvd_h5_check_replaced refuses it. On failure *f is closed, and kvd_h5_close is safe.
  */
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 
 /*
  * Reopens the PATH.partial of an interrupted run, under the lock. Fails on another schema or
- * version. Without such a file returns 0 with f->id H5I_INVALID_HID and the lock held; the caller
- * then calls kvd_h5_create_locked.
+ * version. If there is none, sets f->id to H5I_INVALID_HID; then kvd_h5_create_locked must be
+ * called.
  */
 int kvd_h5_reopen(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 int kvd_h5_create_locked(kvd_h5 *f, const kvd_schema *schema, kvd_err *err);
 
-/*
- * Marks the file as complete, flushes it and renames it to PATH. On failure an earlier PATH is
- * unchanged.
- */
+/* Marks the file as complete and renames it to PATH. On failure an earlier PATH is unchanged. */
 int kvd_h5_finish(kvd_h5 *f, kvd_err *err);
 
-/*
- * Flushes an incomplete file to disk; kvd_h5_reopen accepts it if the process is killed later. The
- * first call after kvd_h5_reserve claims disk space.
- */
+/* Flushes an incomplete file for kvd_h5_reopen. The first call claims the reserved disk space. */
 int kvd_h5_sync(kvd_h5 *f, kvd_err *err);
 
 /*
- * Opens a file to read, after a child process has read it. Fails if it is not HDF5, not made by
- * kvdim, of another schema, too new or incomplete; *f is then closed, and kvd_h5_close is safe.
+ * Opens a file to read. A child process reads it first. Fails if it is not HDF5, not made by kvdim,
+ * of another schema, too new or incomplete. *f is then closed, and kvd_h5_close is safe.
  */
 int kvd_h5_open(kvd_h5 *f, const char *path, const kvd_schema *schema, kvd_err *err);
 
-/* Reads only the schema ("moments") of any kvdim file. */
+/* Reads only the schema name ("moments") of any kvdim file. */
 int kvd_h5_peek_schema(const char *path, char *name, size_t size, kvd_err *err);
 
 /*
- * Reads an input file's *schema ("kvdim/moments") and *made_by (git revision), both allocated, and
- * the *seconds that writing it took; "", "" and 0 for an invalid file. Fails only without memory.
+ * Reads *schema ("kvdim/moments"), *made_by (git revision), both allocated, and *seconds of
+ * writing. An invalid file gives "", "", 0. Fails only if memory runs out.
  */
 int kvd_h5_identify(const char *path, char **schema, char **made_by, double *seconds, kvd_err *err);
 
@@ -93,31 +75,22 @@ int kvd_h5_identify(const char *path, char **schema, char **made_by, double *sec
 void kvd_h5_close(kvd_h5 *f, bool keep_partial);
 
 typedef struct {
-    const char *path; /* such as "/qk/sigma"; missing groups are created */
-    /* attribute long_name: one sentence, never empty */
-    const char *long_name;
-    /* unit: "us", "byte", "nat", ...; "1" without a unit */
-    const char *units;
-    hid_t type; /* type in the file, e.g. H5T_IEEE_F64LE */
-    int rank;   /* 0 means a single number */
+    const char *path;      /* path such as "/qk/sigma"; missing groups are created */
+    const char *long_name; /* attribute long_name: one sentence, never empty */
+    const char *units;     /* unit such as "us", "byte", "nat"; "1" for a number without a unit */
+    hid_t type;            /* type in the file, such as H5T_IEEE_F64LE */
+    int rank;              /* 0 means a single number */
     hsize_t dims[KVD_MAX_RANK];
-    /* axes, one per dimension: "layer", "kv_head", "token", "dim", ... */
-    const char *axes[KVD_MAX_RANK];
+    const char *axes[KVD_MAX_RANK]; /* names of the axes: "layer", "kv_head", "token", "dim", ... */
 } kvd_h5_spec;
 
 /* Writes a new dataset from data[], whose number type in memory is mem_type. */
 int kvd_h5_write(kvd_h5 *f, const kvd_h5_spec *spec, hid_t mem_type, const void *data,
                  kvd_err *err);
 
-/*
- * Creates a contiguous dataset that is filled later; kvd_h5_close_dataset closes *dataset. The file
- * stays readable if the process is killed.
- */
+/* Creates a contiguous dataset to fill later; close it with kvd_h5_close_dataset. */
 int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *err);
-/*
- * Closes a dataset and sets *dataset to H5I_INVALID_HID. Fails if HDF5 cannot write its buffers.
- * Ignores an invalid *dataset.
- */
+/* Closes a dataset and sets *dataset to H5I_INVALID_HID. Fails if HDF5 cannot write its buffers. */
 int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *err);
 
 /* Stores the dimensions in dims [rank]. Fails if the dataset has another rank. */
@@ -125,27 +98,21 @@ int kvd_h5_shape(kvd_h5 *f, const char *path, int rank, hsize_t *dims, kvd_err *
 bool kvd_h5_exists(kvd_h5 *f, const char *path);
 
 /*
- * Reads a complete dataset of exactly the shape `dims`. A number that mem_type cannot hold is an
- * error, for kvd_h5_read_finite (H5T_NATIVE_DOUBLE) also NaN and infinity.
+ * Reads a complete dataset, whose shape must be `dims`. A number that mem_type cannot hold is an
+ * error. kvd_h5_read_finite requires H5T_NATIVE_DOUBLE and refuses NaN and infinity.
  */
 int kvd_h5_read(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, hid_t mem_type,
                 void *data, kvd_err *err);
 int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, double *data,
                        kvd_err *err);
 
-/*
- * Read and write a slab of a dataset. For bfloat16, mem_type must be the file's type, and the
- * caller converts with common/half.h.
- */
+/* Read and write a slab. A bfloat16 dataset needs the file's type; the caller converts. */
 int kvd_h5_read_slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                      const hsize_t *count, hid_t mem_type, void *data, kvd_err *err);
 int kvd_h5_write_slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                       const hsize_t *count, hid_t mem_type, const void *data, kvd_err *err);
 
-/*
- * Write an attribute of the object `where` ("/" or a path), or replace its value. A missing group
- * is created.
- */
+/* Write an attribute of `where` ("/" or a path). Replace an old value, create a missing group. */
 
 int kvd_h5_put_text(kvd_h5 *f, const char *where, const char *name, const char *value,
                     kvd_err *err);

@@ -7,7 +7,7 @@
 #include "common/files/h5_internal.h"
 #include "common/utf8.h"
 
-/* Bytes of a text attribute; HDF5 limits an object header message to 64 KiB. */
+/* largest text attribute in bytes; HDF5 limits an object header message to 64 KiB */
 enum { MAX_TEXT = 60000 };
 
 static herr_t first_reason(unsigned n, const H5E_error2_t *e, void *ctx)
@@ -28,10 +28,7 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    /*
-     * Extracts the system's reason from "file write failed: ..., error message = 'No space left on
-     * device', ...".
-     */
+    /* Extracts the system's reason from "... error message = 'No space left on device', ...". */
     const char *system = desc ? strstr(desc, "error message = '") : NULL;
     if (system) {
         system += strlen("error message = '");
@@ -63,10 +60,7 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     return group;
 }
 
-/*
- * Writes an attribute. A value is replaced in place: the file stays readable if the process is
- * killed.
- */
+/* Replaces a value in place, so that the file stays readable if the process is killed. */
 static int put_scalar(kvd_h5 *f, const char *where, const char *name, hid_t file_type,
                       hid_t mem_type, const void *value, kvd_err *err)
 {
@@ -106,7 +100,7 @@ done:
     return rc;
 }
 
-/* Returns the bytes that an existing text attribute can hold, or 0. */
+/* Returns the number of bytes that an existing text attribute can hold, or 0. */
 static size_t room_there(kvd_h5 *f, const char *where, const char *name)
 {
     size_t size = 0;
@@ -174,10 +168,7 @@ int kvd_h5_put_double(kvd_h5 *f, const char *where, const char *name, double val
     return put_scalar(f, where, name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &value, err);
 }
 
-/*
- * Opens an attribute with one value. The caller closes the id and *type. On failure returns
- * H5I_INVALID_HID.
- */
+/* Opens an attribute with one value. The caller closes the id and *type. */
 static hid_t open_scalar(kvd_h5 *f, const char *where, const char *name, hid_t *type, kvd_err *err)
 {
     *type = H5I_INVALID_HID;
@@ -254,7 +245,6 @@ done:
     return rc;
 }
 
-/* Opens an attribute that is a number, or an integer if `whole`. */
 static hid_t open_number(kvd_h5 *f, const char *where, const char *name, bool whole, hid_t *type,
                          kvd_err *err)
 {

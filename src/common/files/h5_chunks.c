@@ -9,16 +9,13 @@
 #include "common/files/h5_internal.h"
 #include "common/threads.h"
 
-/*
- * Division of a dataset into chunks: one index of each axis before `cut`, `piece` indices of axis
- * `cut`, all of later axes.
- */
+/* A chunk: one index on each axis before `cut`, `piece` on axis `cut`, all on later axes. */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* Length of a chunk on axis `cut`, and chunks along axis `cut`. */
+    /* length of a chunk on axis `cut`, and number of chunks along axis `cut` */
     size_t piece, per_row;
-    /* Product of the lengths of the axes after `cut`. */
+    /* product of the lengths of the axes after `cut` */
     size_t inner;
     size_t size;
     size_t n;
@@ -40,10 +37,7 @@ static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
     return l;
 }
 
-/*
- * Returns the index of chunk i's first element, its coordinates `offset` [rank], and *valid, the
- * chunk's elements inside the dataset.
- */
+/* Returns the first element of chunk i. *valid: its elements inside the dataset. */
 static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
 {
     const size_t first = i % l->per_row * l->piece, left = (size_t)l->dims[l->cut] - first;
@@ -59,7 +53,7 @@ static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
     return element;
 }
 
-/* HDF5's shuffle filter: byte 0 of all elements, then byte 1, and so on. */
+/* HDF5's shuffle filter stores byte 0 of all elements, then byte 1, and so on. */
 static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, uint8_t *to)
 {
     for (size_t j = 0; j < size; j++) {
@@ -69,10 +63,10 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
     }
 }
 
-/* HDF5's Fletcher-32 of 16-bit big-endian words. An odd last byte is the high byte of a word. */
+/* HDF5's Fletcher-32 adds 16-bit words, high byte first. An odd last byte is a high byte. */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
-    /* Words that can be added before a 32-bit sum could overflow. */
+    /* number of words that can be added before a 32-bit sum could overflow */
     enum { ROUND = 360 };
     uint32_t a = 0, b = 0;
     for (size_t words = bytes / 2; words;) {
@@ -96,10 +90,7 @@ static uint32_t fletcher32(const uint8_t *x, size_t bytes)
     return b << 16 | a;
 }
 
-/*
- * DEFLATE_SKIPPED: filter mask bit of a chunk without deflate. SUM_BYTES: bytes of the Fletcher-32
- * checksum.
- */
+/* DEFLATE_SKIPPED is the filter mask bit of a chunk without deflate. */
 enum { DEFLATE_SKIPPED = 1 << 1, SUM_BYTES = 4 };
 
 typedef struct {
@@ -108,7 +99,7 @@ typedef struct {
     uint32_t mask;
 } work;
 
-/* Applies the filters to one chunk, without deflate if that would enlarge it. */
+/* If deflate would enlarge a chunk, it is stored without deflate. */
 static void pack(const layout *l, const uint8_t *from, size_t valid, size_t room, work *w)
 {
     const size_t n = l->piece * l->inner, raw = n * l->size;
@@ -161,15 +152,9 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
     return status;
 }
 
-/*
- * Axes are HDF5 dimension scales (H5DS), datasets with the axis's name, or "token_512" if the name
- * has another length already.
- */
+/* An axis is an HDF5 dimension scale (H5DS), with the axis's name or one such as "token_512". */
 
-/*
- * Longest axis whose scale holds the indices 0 .. n - 1, which must fit into an object header (64
- * KiB).
- */
+/* Longest axis whose scale holds indices, which must fit into an object header (64 KiB). */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
 /* Opens a dimension scale of length n. Returns H5I_INVALID_HID if there is none. */
@@ -193,9 +178,7 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
-    /*
-     * Attribute by which netCDF marks a dimension without coordinates: a fixed text and the length.
-     */
+    /* Attribute by which netCDF marks a dimension without coordinates. */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",
                    (unsigned long long)n);
@@ -229,7 +212,7 @@ static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n
 
 int kvd_h5_put_axes(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *s)
 {
-    kvd_err ignored; /* not used: the caller's message names the dataset */
+    kvd_err ignored; /* not used, because the caller's message names the dataset */
     for (unsigned i = 0; i < (unsigned)s->rank; i++) {
         char path[96];
         (void)snprintf(path, sizeof path, "/%s", s->axes[i]);
@@ -245,7 +228,7 @@ int kvd_h5_put_axes(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *s)
                          H5DSset_label(dataset, i, s->axes[i]) < 0;
         if (bad)
             kvd_h5_drop(scale);
-        if (bad || H5Dclose(scale) < 0) /* the close writes the indices */
+        if (bad || H5Dclose(scale) < 0) /* HDF5 writes the indices when it closes the dataset. */
             return -1;
     }
     return 0;

@@ -63,7 +63,7 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* Axis i exceeds the slab; axes before i get length 1. */
+            /* The slab gets length 1 along axes before i. */
             inner = most;
     }
 }
@@ -114,7 +114,7 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
         rc = rc < 0 ? rc : H5Pset_deflate(made, 1);
         rc = rc < 0 ? rc : H5Pset_fletcher32(made);
     } else {
-        /* The object header's checksum then protects the data too. */
+        /* The checksum of the object header protects compact data too. */
         rc = H5Pset_layout(made, H5D_COMPACT);
     }
     if (rc < 0) {
@@ -264,7 +264,7 @@ static void shape_text(int rank, const hsize_t *dims, char *text, size_t size)
         at += (size_t)snprintf(text + at, size - at, "[%llu]", (unsigned long long)dims[i]);
 }
 
-/* Conversion callback that fails if a number does not fit; HDF5 would store the nearest one. */
+/* Fails if a number does not fit into the target type; HDF5 would store the nearest number. */
 static H5T_conv_ret_t refuse_range(H5T_conv_except_t what, hid_t from, hid_t to, void *src,
                                    void *dst, void *ctx)
 {

@@ -10,49 +10,35 @@ static inline void kvd_h5_drop(hid_t id)
         (void)H5Idec_ref(id);
 }
 
-/* Stores a message with HDF5's reason and returns -1. Call right after the failing HDF5 call. */
+/* Stores a message with HDF5's reason and returns -1. Call it right after the failing call. */
 int kvd_h5_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /* Returns the file access properties for every file; H5I_INVALID_HID on failure. */
 hid_t kvd_h5_access(void);
 
-/*
- * Returns creation properties of class `kind` that keep all attributes in the object header, which
- * has a checksum. On failure returns H5I_INVALID_HID.
- */
+/* Returns creation properties that keep attributes in the object header, which has a checksum. */
 hid_t kvd_h5_creation(hid_t kind);
 
-/*
- * Fails if too little memory is free to open `path`. Call before H5Fopen and H5Fcreate: HDF5 1.10
- * crashes without memory.
- */
+/* Fails if memory is short. Call before H5Fopen and H5Fcreate: HDF5 1.10 crashes without memory. */
 int kvd_h5_room(const char *path, kvd_err *err);
 
-/*
- * Computes the shape of chunks of at most `limit` bytes: full length of the last (fastest) axes as
- * far as possible.
- */
+/* Computes the shape of chunks of at most `limit` bytes. A chunk is cut along the first axes. */
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab);
 
 /*
- * Returns creation properties: small datasets in the object header, reserved ones contiguous,
- * others in compressed chunks with checksums. On failure returns H5I_INVALID_HID.
+ * Returns creation properties of a dataset: a small one is in the object header, a reserved one
+ * contiguous, any other in compressed chunks. On failure returns H5I_INVALID_HID.
  */
 hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve);
 
-/*
- * Writes `data`, in the dataset's number type, in chunks: shuffle, deflate (level 1), Fletcher-32.
- */
+/* Writes `data` in chunks through the filters shuffle, deflate (level 1) and Fletcher-32. */
 int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *chunk,
                         const void *data, kvd_err *err);
 
 /* Returns true for number types of kvdim files, in either byte order. */
 bool kvd_h5_known_number(hid_t type);
 
-/*
- * Reads the whole file in a child process, which may crash on damaged files, and fails if the child
- * fails. Unchanged files are read once. Not thread-safe.
- */
+/* Reads the file in a child process, because HDF5 may crash on damaged files. Not thread-safe. */
 int kvd_h5_probe(const char *path, kvd_err *err);
 
 /* Writes a text attribute with space for `capacity` bytes, for a longer text later. */

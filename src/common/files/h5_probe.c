@@ -1,7 +1,4 @@
-/*
- * Reads an HDF5 file in a child process first: HDF5 1.10 crashes, loops or runs out of memory on
- * damaged files.
- */
+/* Reads an HDF5 file in a child process, because HDF5 1.10 crashes on damaged files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -19,9 +16,9 @@
 #include "common/files/h5_internal.h"
 
 enum { PROBE_SECONDS = 20 };
-/* Bytes of a dataset that the child process reads at most. */
+/* largest number of bytes of a dataset that the child process reads */
 static const size_t probe_bytes = (size_t)16 << 20;
-/* Bytes that the child process may allocate in addition. */
+/* bytes that the child process may allocate */
 static const size_t probe_memory = (size_t)2 << 30;
 
 typedef struct {
@@ -29,10 +26,7 @@ typedef struct {
     kvd_err *err;
 } probe_context;
 
-/*
- * Computes size and number of elements. Returns -1 for types that kvdim never writes; *known: false
- * if values are not read.
- */
+/* Returns -1 for types that kvdim never writes. *known: values of the type are read. */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
     const H5T_class_t class = H5Tget_class(type);
@@ -101,10 +95,7 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
     return bad;
 }
 
-/*
- * Reads the values of a dataset, of a large one only the first and last, which reads its chunk
- * index.
- */
+/* If the dataset is large, reads only its first and last values. */
 static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hssize_t n)
 {
     hsize_t dims[H5S_MAX_RANK], slab[H5S_MAX_RANK], start[H5S_MAX_RANK] = {0};
@@ -197,10 +188,7 @@ static int probe_file(const char *path, kvd_err *err)
     if (kvd_h5_room(path, err))
         return -1;
     const hid_t access = kvd_h5_access();
-    /*
-     * HDF5's default driver would reuse the parent's descriptor, which is closed here; stdio opens
-     * the file again.
-     */
+    /* HDF5's default driver would reuse the parent's file descriptor, which is closed here. */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
     if (file < 0)
@@ -248,7 +236,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     (void)close_range(ANSWER + 1, ~0U, 0);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         (void)signal(fatal[i], SIG_DFL);
-    /* Ctrl-C in the child would report the file as damaged. */
+    /* Ignores Ctrl-C, because the file would be reported as damaged. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
@@ -262,7 +250,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     limit(RLIMIT_CORE, 0);
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
-    /* Computing time: elapsed time would depend on the disk. */
+    /* Limits the computing time, because the elapsed time depends on the disk. */
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
     kvd_err err = {""};
@@ -303,7 +291,7 @@ int kvd_h5_check_replaced(const char *path, kvd_err *err)
                           path);
 }
 
-/* Fails unless the file is an HDF5 file that is not cut off. */
+/* Fails unless the file is a complete HDF5 file. */
 static int check_start(const char *path, kvd_err *err)
 {
     unsigned char head[64] = {0};
@@ -332,7 +320,7 @@ static int check_start(const char *path, kvd_err *err)
     close(fd);
     if (rc)
         return rc;
-    /* `at`: offset of the file size in the HDF5 superblock. */
+    /* `at` is the offset of the file size in the HDF5 superblock. */
     const int version = head[8];
     const size_t at = version == 0 ? 40 : version == 1 ? 44 : 28;
     const bool offsets_of_8 = (version <= 1 ? head[13] : head[9]) == 8;
@@ -345,16 +333,16 @@ static int check_start(const char *path, kvd_err *err)
     return 0;
 }
 
-/* A file and the child process's verdict: "", or the reason to refuse the file. */
+/* A file, and "" or the reason why it must be refused. */
 typedef struct {
     struct stat file;
     char reason[sizeof((kvd_err *)NULL)->msg];
 } verdict;
 
 enum { KEPT = 64 };
-/* latest verdicts */
+/* verdicts on the latest files */
 static verdict kept[KEPT];
-/* files checked so far */
+/* number of files checked so far */
 static size_t n_kept;
 
 static bool same_moment(struct timespec a, struct timespec b)
@@ -376,10 +364,7 @@ static const verdict *find_verdict(const struct stat *file)
     return NULL;
 }
 
-/*
- * Keeps the verdict unless the file changed in the last second: another change may leave its time
- * stamp.
- */
+/* A file changed in the last second is not kept: another change may leave its time stamp. */
 static void keep_verdict(const char *path, const verdict *v)
 {
     struct stat now;
@@ -388,10 +373,7 @@ static void keep_verdict(const char *path, const verdict *v)
         kept[n_kept++ % KEPT] = *v;
 }
 
-/*
- * Writes why the child process refused the file, or "". `status`: exit status; `said`: the child's
- * text.
- */
+/* Writes why the child process refused the file, or "". `said` is the text of the child. */
 static void reason_of(int status, const char *said, char *reason, size_t size)
 {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
@@ -405,7 +387,7 @@ static void reason_of(int status, const char *said, char *reason, size_t size)
         snprintf(reason, size, "%s", *said ? said : "it cannot be read");
 }
 
-/* Reads the file in a child process. `reason`: why to refuse the file, or "". */
+/* `reason` receives why the file must be refused, or "". */
 static int judge(const char *path, char *reason, size_t size, kvd_err *err)
 {
     int ends[2];

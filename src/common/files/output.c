@@ -47,9 +47,7 @@ static int check_target(const char *path, kvd_err *err)
         rc = kvd_fail(err, "cannot write '%s': it is a folder", path);
     else if (!stat(path, &st) && !S_ISREG(st.st_mode))
         rc = kvd_fail(err, "cannot write '%s': it is not a regular file", path);
-    /*
-     * The final rename would replace even a write-protected file, so this tests write permission.
-     */
+    /* The rename at the end would replace even a write-protected file. */
     else if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) && errno == EACCES)
         rc = kvd_fail(err,
                       "cannot write '%s': it exists and is write-protected; choose another name, "
@@ -117,7 +115,7 @@ static int open_lock(const char *path, kvd_err *err)
     struct stat st;
     if (kvd_output_check_derived(path, err))
         return -1;
-    /* O_NONBLOCK: open() must not wait for a FIFO of another program. */
+    /* O_NONBLOCK keeps open() from waiting for a FIFO. */
     const int fd =
         open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
     if (fd < 0)
@@ -151,7 +149,7 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
             close(fd);
             return -1;
         }
-        /* The previous holder has removed the lock file before it was locked: tries again. */
+        /* The lock file was removed before this process locked it, so the loop tries again. */
         if (fstat(fd, &held) || lstat(out->lock, &named) || held.st_ino != named.st_ino ||
             held.st_dev != named.st_dev) {
             close(fd);
@@ -180,7 +178,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         return kvd_fail(err, "cannot write '%s': it is a folder", path);
     if (check_target(path, err))
         return -1;
-    /* Replaces the file that a symbolic link `path` points to. */
+    /* If `path` is a symbolic link, replaces the file that it points to. */
     struct stat st;
     if (!lstat(path, &st) && S_ISLNK(st.st_mode)) {
         out->path = realpath(path, NULL);
@@ -194,7 +192,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         kvd_output_forget(out);
         return kvd_no_memory(err, "a path", n);
     }
-    /* NAME.partial is the longest name of the output. */
+    /* NAME.partial is the longest of the names that the output uses. */
     if (kvd_output_check_derived(out->partial, err) || kvd_output_lock(out, err)) {
         kvd_output_forget(out);
         return -1;
@@ -202,7 +200,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
     return 0;
 }
 
-/* Returns the replaced file's path without symbolic links, which the caller frees. */
+/* Returns the path, without symbolic links, of the file that is replaced. The caller frees it. */
 static char *resolve(const char *path, kvd_err *err)
 {
     struct stat st;
@@ -224,10 +222,7 @@ static char *resolve(const char *path, kvd_err *err)
     return name;
 }
 
-/*
- * Returns the i-th file name ending of an output: "", ".partial", ".lock", further ones of
- * kvd_output_name; NULL at the end.
- */
+/* Returns the i-th ending of an output's file names: "", ".partial", ".lock", ..., then NULL. */
 static const char *ending(const kvd_output_name *name, size_t i)
 {
     static const char *const always[] = {"", ".partial", ".lock"};
@@ -244,7 +239,7 @@ static bool same_joined(const char *a, const char *x, const char *b, const char 
     return same;
 }
 
-/* Fails if two outputs, with paths a_name and b_name without links, use the same file name. */
+/* Fails if two outputs use the same file name. a_name and b_name are paths without links. */
 static int check_pair(const kvd_output_name *a, const char *a_name, const kvd_output_name *b,
                       const char *b_name, kvd_err *err)
 {
@@ -282,7 +277,7 @@ int kvd_output_sync(const char *path, int flags, kvd_err *err)
     if (fd < 0)
         return kvd_fail_errno(err, "cannot open '%s'", path);
     int rc = 0;
-    /* EINVAL: a file system on which folders need no sync. */
+    /* EINVAL means that folders of this file system need no sync. */
     if (fsync(fd) && errno != EINVAL)
         rc = kvd_fail_errno(err, "cannot flush '%s' to disk", path);
     if (close(fd) && !rc)

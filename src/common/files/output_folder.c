@@ -11,7 +11,7 @@
 
 #include "common/files/output_internal.h"
 
-/* Returns true if `contents` lists the name; names of folders end in '/'. */
+/* Names of folders in `contents` end in '/'. */
 static bool listed(const char *const *contents, const char *name, bool folder)
 {
     const size_t n = strlen(name);
@@ -21,10 +21,7 @@ static bool listed(const char *const *contents, const char *name, bool folder)
     return false;
 }
 
-/*
- * Removes a folder whose files and folders are listed in `contents` (NULL: any files, no
- * subfolders). only_check: removes nothing.
- */
+/* Removes a folder if `contents` lists all it holds or, if NULL, if it has no subfolders. */
 static int remove_folder(const char *path, const char *const *contents, bool only_check,
                          kvd_err *err)
 {
@@ -92,7 +89,7 @@ static int make_partial(const kvd_output *out, kvd_err *err)
     return mkdir(out->partial, 0777) ? kvd_fail_errno(err, "cannot create '%s'", out->partial) : 0;
 }
 
-/* Creates the subfolders of NAME.partial if `make`, else flushes them to disk. */
+/* If `make`, creates the subfolders of NAME.partial, else flushes them to disk. */
 static int each_inner(const kvd_output *out, bool make, kvd_err *err)
 {
     int rc = 0;
@@ -268,7 +265,7 @@ char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *e
     return NULL;
 }
 
-/* Copies the rest of `from`, or the text if `from` is NULL, to `to`. Closes neither file. */
+/* Copies the rest of `from` or, if `from` is NULL, the text to `to`. Closes neither file. */
 static int write_all(FILE *to, const char *path, FILE *from, const char *text, size_t len,
                      kvd_err *err)
 {

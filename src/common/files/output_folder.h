@@ -1,47 +1,41 @@
-/*
- * Writes a folder of files atomically: NAME.partial is filled under a lock, then renamed to NAME.
- */
+/* Writes a folder atomically: fills NAME.partial under a lock, then renames it to NAME. */
 #ifndef KVD_COMMON_FILES_OUTPUT_FOLDER_H
 #define KVD_COMMON_FILES_OUTPUT_FOLDER_H
 
 #include "common/files/output.h"
 
 /*
- * Takes the lock of the folder `path` and creates an empty NAME.partial. Fails if another process
- * holds the lock, the parent is missing, `path` is a file or link, or `path` exists and `replace`
- * is false.
+ * Takes the lock of folder `path` and creates an empty NAME.partial. Fails if the lock is taken,
+ * the parent is missing, or `path` is a file, a link or, unless `replace`, a folder.
  */
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
 /*
- * Takes the lock and creates NAME.partial, to be committed with `replace` true. `contents`
- * (NULL-ended, must outlive *out) lists the allowed names; subfolders end in '/'. A link NAME is
- * followed. Fails if an existing folder has an unlisted name.
+ * Takes the lock and creates NAME.partial for a folder that every run replaces. `contents` (NULL at
+ * the end, must outlive *out) lists the names that it may contain, "NAME/" for a subfolder. Fails
+ * if the folder contains others. Follows links.
  */
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
 
-/*
- * Fails if the existing file `input` is `path` or in it, which replacing the folder would remove.
- * Links are followed.
- */
+/* Fails if `input` is `path` or in it, because replacing the folder would remove the input. */
 int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err);
 
 /*
- * Renames NAME.partial, whose files are on disk, to NAME and releases the lock. If `replace` and
- * NAME exists, exchanges the two in one step and removes the old folder.
+ * Renames NAME.partial to NAME and releases the lock. If `replace` and NAME exists, the two are
+ * exchanged in one step and the old folder is removed. The files must be on disk.
  */
 int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err);
 
 /* Removes NAME.partial and releases the lock. Safe on a zeroed struct and after a commit. */
 void kvd_output_folder_release(kvd_output *out);
 
-/* Write a file in NAME.partial, from `text` or as a copy of the file `from`, and flush it. */
+/* Write a file in NAME.partial, from `text` or as a copy of `from`, and flush it to disk. */
 int kvd_output_folder_text(const kvd_output *out, const char *name, const char *text, size_t len,
                            kvd_err *err);
 int kvd_output_folder_copy(const kvd_output *out, const char *name, const char *from, kvd_err *err);
 
-/* Returns the path NAME.partial/name, allocated. On failure returns NULL and fills *err. */
+/* Returns the path NAME.partial/name, allocated. */
 char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *err);
 
 #endif

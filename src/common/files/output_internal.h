@@ -4,13 +4,13 @@
 
 #include "common/files/output.h"
 
-/* Frees the strings path, partial and lock; removes no file. */
+/* Frees the strings in *out. Removes no file. */
 void kvd_output_forget(kvd_output *out);
 
-/* Returns the folder that contains `path`, allocated; NULL without memory. */
+/* Returns the folder that contains `path`, allocated, or NULL if memory runs out. */
 char *kvd_output_parent(const char *path);
 
-/* Fails if `path` is "-", which other programs take for standard output. */
+/* Fails if `path` is "-", which users take for standard output. */
 int kvd_output_check_name(const char *path, kvd_err *err);
 
 /* Takes the lock. out->lock and out->path must be set. */

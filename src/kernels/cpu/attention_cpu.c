@@ -7,9 +7,7 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu_task.h"
 
-/*
- * The keys of a KV head are split into PIECES pieces per thread. MAX_BLOCKS limits rounding errors.
- */
+/* A KV head's keys are split into PIECES per thread. MAX_BLOCKS limits rounding errors. */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
 kvd_cpu_isa kvd_cpu_isa_best(void)
@@ -55,8 +53,7 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
 typedef struct {
     kvd_cpu_task task;
     double cost;
-    /* Number of pieces in the task, set in its first piece, otherwise 0. */
-    size_t n_pieces;
+    size_t n_pieces; /* Number of pieces in the task, set in its first piece, otherwise 0. */
 } piece;
 
 typedef struct {
@@ -108,10 +105,7 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
     return wished > fewest ? wished : fewest;
 }
 
-/*
- * Stores the pieces of all tasks and returns their total cost. `wanted` is the cost per piece, 0
- * for no splitting.
- */
+/* Stores the pieces of all tasks and returns their cost. `wanted`: cost per piece, 0: no split. */
 static double walk(plan *x, double wanted)
 {
     double cost = 0;

@@ -32,10 +32,7 @@ static inline vf v_keep(vf x, vf key, vf limit)
     return _mm512_mask_mov_ps(v_set1(-INFINITY), _mm512_cmp_ps_mask(key, limit, _CMP_LE_OQ), x);
 }
 
-/*
- * Computes 2^x by a minimax polynomial of degree 6, relative error 2e-9. Subnormal results become
- * 0.
- */
+/* Computes 2^x by a minimax polynomial of degree 6, error 2e-9. Subnormal results become 0. */
 static inline vf v_exp2(vf x)
 {
     const vf f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);

@@ -34,16 +34,12 @@ enum { AHEAD = 4096, LINE = 64 };
 #define TILE(nv) ((nv) == 1 ? (size_t)MR_ONE : (size_t)MR)
 
 typedef struct {
-    /* number of vectors, first row within the task, number of rows */
-    size_t nv, from, rows;
+    size_t nv, from, rows; /* number of vectors, first row within the task, number of rows */
     /* Every row attends to keys below `common`, no row to keys from `end` on. */
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
-    /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
-    float *q;
-    /*
-     * [d_v][nv * VL] Unnormalised outputs, with TILE(nv) dimensions of padding after the last one.
-     */
+    float *q;  /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
+    /* [d_v][nv * VL] Unnormalised outputs, with TILE(nv) dimensions of padding at the end. */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
     /* [PANEL] Row i attends to the first `common` keys and the limit[i] keys after them. */
@@ -109,10 +105,7 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
     }
 }
 
-/*
- * Computes the scores of a block of keys, of which the last `beyond` are masked. `s` must have room
- * for a whole last tile.
- */
+/* Computes scores of a key block, the last `beyond` masked. `s` needs room for a whole tile. */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
 {
@@ -134,10 +127,7 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
     }
 }
 
-/*
- * Replaces scores by softmax weights and sets p->max and p->alpha. A row with only -inf scores gets
- * the sum 0.
- */
+/* Replaces scores by softmax weights. A row with only -inf scores gets the sum 0. */
 INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, float *s, panel *p)
 {
     vf zero[NV], sum[NV];

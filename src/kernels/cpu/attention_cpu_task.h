@@ -12,28 +12,21 @@
 
 typedef struct {
     const float *q;
-    /* elements from one query head to the next */
-    size_t q_head, out_head;
-    const float *k, *v; /* keys [kv_len][d_qk] and values [kv_len][d_v] of the request */
-    float *out;         /* used if `partial` is NULL */
+    size_t q_head, out_head; /* elements from one query head to the next */
+    const float *k, *v;      /* keys [kv_len][d_qk] and values [kv_len][d_v] of the request */
+    float *out;              /* output, written if `partial` is NULL */
     size_t d_qk, d_v, group;
     size_t position; /* position of the request's first query: kv_len - q_len */
     size_t row, rows;
-    /* A row ignores keys after its own position. */
-    size_t key, key_end;
-    /*
-     * [rows] maximum score (base-2 log), [rows] sum of weights, [rows][d_v] sum of weights times V;
-     * or NULL
-     */
+    size_t key, key_end; /* A row ignores keys after its own position. */
+    /* [rows] largest base-2 score, [rows] sum of weights, [rows][d_v] weights times V; or NULL */
     float *partial;
 } kvd_cpu_task;
 
 typedef struct {
     size_t max_rows;
-    /* The time grows with the rows rounded up to a multiple of row_unit. */
-    size_t row_unit;
-    /* Keys per block, counted from kvd_cpu_task.key. */
-    size_t key_block;
+    size_t row_unit;  /* The time grows with the rows rounded up to a multiple of row_unit. */
+    size_t key_block; /* Keys per block, counted from kvd_cpu_task.key. */
     /* Returns the floats of scratch memory per thread. The caller aligns the memory to 64 bytes. */
     size_t (*scratch)(size_t d_qk, size_t d_v);
     /* `scale` is log2(e) / sqrt(d_head). */

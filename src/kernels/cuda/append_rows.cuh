@@ -12,10 +12,7 @@ enum {
     ROWS = 16,
     /* bytes of shared memory for 16 rows of two narrow heads or one wide head */
     STAGE_BYTES = 2 * ROWS * KVD_WIDTH_NARROW * 2,
-    /*
-     * Number of slabs of 32 columns of a head of up to KVD_WIDTH_NARROW or KVD_WIDTH_MAX
-     * dimensions.
-     */
+    /* Slabs of 32 columns of a head of up to KVD_WIDTH_NARROW or KVD_WIDTH_MAX dimensions. */
     NARROW_SLABS = KVD_WIDTH_NARROW / 32,
     WIDE_SLABS = KVD_WIDTH_MAX / 32,
     PREFILL_WARPS = 6,
@@ -34,13 +31,11 @@ enum { BOUND_WARPS = PREFILL_WARPS };
 /* Variants of RoPE: where a lane finds the other element of a rotated pair. */
 enum rope_kind {
     ROPE_NONE,
-    ROPE_PAIRS, /* pairs (2i, 2i+1): in one register */
-    /* Pairs (i, i + 64) of 128 dimensions: in another register of the lane. */
-    ROPE_HALF_128,
-    /* Pairs (i, i + half), half a multiple of 8: loaded from x, 16 bytes at a time. */
-    ROPE_HALF,
+    ROPE_PAIRS,    /* pairs (2i, 2i+1): in one register */
+    ROPE_HALF_128, /* Pairs (i, i + 64) of 128 dimensions: in another register of the lane. */
+    ROPE_HALF, /* Pairs (i, i + half), half a multiple of 8: loaded from x, 16 bytes at a time. */
     ROPE_ANY,  /* any other pairs: loaded from x, one element at a time */
-    ROPE_GIVEN /* chosen at run time */
+    ROPE_GIVEN /* kind of RoPE that is chosen at run time */
 };
 
 struct params {
@@ -49,9 +44,8 @@ struct params {
     uint32_t zero; /* always 0, which the compiler cannot know */
     int32_t x_pitch;
     int32_t r_pitch, r_rows; /* rotation matrix in shared memory: bytes per row, rows */
-    /* Decode and wide heads: columns of the rotation matrix per CTA. */
-    int32_t columns;
-    int32_t slots; /* prefill: reserved blocks of 16 rows of all requests */
+    int32_t columns;         /* Decode and wide heads: columns of the rotation matrix per CTA. */
+    int32_t slots;           /* prefill: reserved blocks of 16 rows of all requests */
     /* Prefill: KV head g has CTAs first_cta[g] .. first_cta[g + 1] - 1. */
     int16_t first_cta[KVD_HEADS_MAX + 1];
 };
@@ -170,10 +164,7 @@ __device__ __forceinline__ void read8(const float *from, float (&v)[8])
     v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-/*
- * Applies RoPE to 64 columns of row i, pairing columns j and j + 64. co [8], si [8]: cosines and
- * sines.
- */
+/* Applies RoPE to 64 columns of row i, pairing j and j + 64. co [8], si [8]: cosines, sines. */
 template <bool BF, int HEADS>
 __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, const float *co,
                                             const float *si)
@@ -288,10 +279,7 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
     }
 }
 
-/*
- * Moves two rows' words into adjacent registers, as mma requires. The xor keeps the compiler from
- * undoing the move.
- */
+/* Moves two rows' words into adjacent registers, as mma requires, by a xor the compiler keeps. */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
 {
@@ -306,9 +294,7 @@ __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> 
                     a.f[h][s][w][e] ^= p.zero;
 }
 
-/*
- * Computes columns first .. first + n - 1 of `a` times the rotation matrix. n is a multiple of 16.
- */
+/* Computes columns first .. first + n - 1 of `a` times the rotation matrix, n a multiple of 16. */
 template <bool BF, bool DECODE, int COUNT, int HEADS, int SLABS>
 __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane, int first, int n,
                                        const rows<HEADS, SLABS> &a)
@@ -407,9 +393,7 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
     }
 }
 
-/*
- * Returns the address of token `pos` in `page`. `v_after` is the distance from K to V, or 0 for K.
- */
+/* Returns the address of token `pos` in `page`. `v_after`: distance from K to V, 0 for K. */
 __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page, int pos, int g,
                                              int v_after, int d)
 {

@@ -1,9 +1,4 @@
-/*
- * Measures peak rates of the current GPU (bytes, exponentials, tensor-core FLOP) on random data.
- *
- * Functions use the default stream, wait, and return 0, or -1 with *err filled. Nothing else should
- * run on the GPU.
- */
+/* Measures peak rates of the current GPU on random data. Nothing else should run on the GPU. */
 #ifndef KVD_KERNELS_CUDA_CEILINGS_H
 #define KVD_KERNELS_CUDA_CEILINGS_H
 
@@ -23,24 +18,16 @@ typedef struct {
     int launches;
 } kvd_ceiling;
 
-/*
- * Measures bytes read plus written per second. `bytes` is the buffer size, a multiple of 16; 0
- * selects 4 GiB.
- */
+/* Measures bytes read plus written per second. `bytes`: buffer, a multiple of 16; 0: 4 GiB. */
 int kvd_ceiling_copy(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
-/*
- * Measures bytes read per second. `bytes` is a multiple of 16 above the L2 size; 0 selects 8 GiB.
- */
+/* Measures bytes read per second. `bytes`: a multiple of 16 above the L2 size; 0: 8 GiB. */
 int kvd_ceiling_read(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
 /* Measures exponentials (ex2.approx.ftz.f32) per second on all SMs. */
 int kvd_ceiling_ex2(kvd_ceiling *out, kvd_err *err);
 
-/*
- * Measures FLOP per second of a bf16 GEMM n x n x n with float32 sums in cuBLAS. 0 selects n =
- * 8192.
- */
+/* Measures FLOP per second of a bf16 GEMM n x n x n with float32 sums (cuBLAS). 0: n = 8192. */
 int kvd_ceiling_gemm(int n, kvd_ceiling *out, kvd_err *err);
 
 #ifdef __cplusplus

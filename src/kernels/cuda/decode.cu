@@ -65,10 +65,7 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/*
- * Returns entry `lane` of the page table from page `from` of segment s on, or 0 after the end of
- * the segment.
- */
+/* Returns entry `lane` of the page table from page `from` on, or 0 after the segment's end. */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -84,10 +81,7 @@ static __device__ __forceinline__ bool copies_tokens(const params &p)
     return p.log2_pieces > 3;
 }
 
-/*
- * Sets token[i] to the place in the pool of token 8 i + lane % 8 of the page, or -1 after the end
- * of the segment.
- */
+/* Sets token[i] to the place of token 8 i + lane % 8 of the page, or -1 after the segment. */
 static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
                                                    int page, int lane,
                                                    int32_t (&token)[KVD_PAGE_TOKENS / 8])
@@ -136,10 +130,7 @@ static __device__ __forceinline__ first_work load_first(const params &p, int lan
     return w;
 }
 
-/*
- * Waits until pages first .. first + n - 1 have been read. Every lane polls all pages, because
- * racecheck requires it.
- */
+/* Waits until pages first .. first + n - 1 are read. All lanes poll all, as racecheck requires. */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
     uint32_t all;
@@ -153,10 +144,7 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
     } while (!all);
 }
 
-/*
- * Pages that are copied together. The ring has room for `fit` of them from byte `head` on, for the
- * rest from byte 0 on.
- */
+/* Pages copied together. The ring has room for `fit` from byte `head` on, the rest from byte 0. */
 typedef struct {
     int first, count, fit, head;
     uint32_t before;
@@ -315,10 +303,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         return;
     uint32_t q[WIDTH16][2 * HALVES];
     uint32_t n0 = 0, n1;
-    /*
-     * Bit 0 is the parity for the barrier area.free. Higher bits count the KV heads that one warp
-     * computed.
-     */
+    /* Bit 0: parity of the barrier area.free. Higher bits: KV heads that one warp computed. */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
     for (; list.x; list.x--, list.y++, n0 = n1) {
@@ -443,10 +428,7 @@ static __device__ __forceinline__ void prefetch(const params &p, int warp, int l
         prefetch_l2((const char *)p.args.q + mine);
 }
 
-/*
- * Loads the kernel parameters into the constant cache. The sum keeps the compiler from removing the
- * reads.
- */
+/* Loads the parameters into the constant cache. The sum keeps the compiler from removing reads. */
 template <int WARPS>
 static __device__ __forceinline__ uint32_t touch_parameters(const params &p, int warp)
 {
@@ -484,10 +466,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     pipe.offset = reinterpret_cast<uint32_t *>(area.ml + WARPS * KVD_GROUP_MAX + N_BARRIERS + 1);
     area.is_last = pipe.offset + PAGES_IN_FLIGHT;
 #if __CUDA_ARCH__ >= 900
-    /*
-     * Code above runs before preceding kernels have ended, so it may only prefetch their data into
-     * L2.
-     */
+    /* Code above runs before preceding kernels end, so it may only prefetch their data into L2. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

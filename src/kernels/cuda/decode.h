@@ -1,10 +1,7 @@
 /*
- * Decode attention in CUDA (sm_80 and later) on paged K and V of layout BLOCKED (kernels/layout.h),
- * bf16 or fp16.
- *
- * The keys are divided among CTAs by a plan or, on Hopper, in equal parts without a plan. Equal
- * inputs and equal plans (or CTAs per KV head) give equal bits. Launches with and without a plan
- * round differently.
+ * Decode attention in CUDA (sm_80 and later), layout BLOCKED, bf16 or fp16. Keys are divided among
+ * CTAs by a plan or, on Hopper, in equal parts. Equal inputs and plans (or CTAs per KV head) give
+ * equal bits.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_H
 #define KVD_KERNELS_CUDA_DECODE_H
@@ -34,21 +31,14 @@ typedef struct {
     int32_t piece_tokens;
     /*
      * Device [batch], or NULL. KV heads n_kv_heads / 2 and above have second_len[b] >= 1 tokens, in
-     * the first pages of request b. kv_len[b] counts the tokens up to the last one of the lower
-     * heads.
+     * the first pages of request b; kv_len[b] counts up to the last token of the lower heads.
      */
     const int32_t *second_len;
-    /*
-     * Device [1]: number of requests to compute, from the first on. NULL selects all. Other rows of
-     * o and lse are not written.
-     */
+    /* Device [1]: number of requests to compute; NULL: all. Other rows are not written. */
     const int32_t *live;
     const void *q;    /* device [batch][q_pitch] */
     const void *pool; /* pages of K and V on the device */
-    /*
-     * Device [n_heads]: attention sinks, whose exponentials are added to the softmax denominators.
-     * NULL: none.
-     */
+    /* Device [n_heads]: sinks, whose exponentials join the softmax denominators. NULL: none. */
     const float *sinks;
     /*
      * Length of `sinks` if the batch has one request per KV head: the sinks of request b begin at b
@@ -60,30 +50,20 @@ typedef struct {
     float *lse;
     /* Output, device [n_ctas]: nanoseconds that each CTA worked. May be NULL. */
     unsigned long long *busy;
-    /*
-     * Output, device [n_ctas][KVD_DECODE_STAMPS]: times in ns of the events AT_... of
-     * decode_merge.cuh. May be NULL.
-     */
+    /* Output, device [n_ctas][KVD_DECODE_STAMPS]: ns of events AT_... (decode_merge.cuh). */
     unsigned long long *stamps;
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
-    /*
-     * If 0, the plan in `workspace` is used. Otherwise the number of CTAs per KV head of a request,
-     * from kvd_decode_ctas_per_task().
-     */
+    /* 0: uses the plan in `workspace`. Else CTAs per KV head, from kvd_decode_ctas_per_task(). */
     int32_t ctas_per_task;
-    /*
-     * Device, kvd_decode_workspace_bytes() bytes. Must not change between kvd_decode_plan and
-     * kvd_decode.
-     */
+    /* Device, kvd_decode_workspace_bytes() bytes; constant from kvd_decode_plan to kvd_decode. */
     void *workspace;
 } kvd_decode_args;
 
 /* Returns the number of CTAs that the device runs at once, or -1 if the query fails. */
 int kvd_decode_ctas(const kvd_attn_map *map);
 /*
- * Returns the number of CTAs per KV head and request if a launch without a plan is expected to be
- * faster, else 0. `shortest` is the smallest kv_len, or 0 if unknown. The result is valid for every
- * kv_len of up to max_pages pages.
+ * Returns the CTAs per KV head and request if a launch without a plan is expected to be faster,
+ * else 0. `shortest`: smallest kv_len, or 0. Valid for every kv_len of up to max_pages pages.
  */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* Returns the bytes of args->workspace. `max_kv_len` is at least the largest kv_len. */
@@ -103,10 +83,9 @@ cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
                             cudaStream_t stream);
 
 /*
- * Create the plans of several layers in one launch. The caller calls kvd_decode_plan_describe per
- * layer (`layer`: host memory), copies the descriptions to the device one after another, and calls
- * kvd_decode_plan_layers before every step. batch, n_kv_heads and n_ctas must be equal in all
- * layers.
+ * Create the plans of several layers in one launch, with equal batch, n_kv_heads and n_ctas:
+ * kvd_decode_plan_describe per layer (`layer`: host memory), copied to the device as an array, then
+ * kvd_decode_plan_layers per step.
  */
 size_t kvd_decode_plan_layer_bytes(void);
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,

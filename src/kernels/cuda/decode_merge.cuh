@@ -1,7 +1,4 @@
-/*
- * Merges partial attention results of decode.cu: those of the warps of a CTA, and those of the CTAs
- * that share a KV head.
- */
+/* Merges attention results of decode.cu: of the warps of a CTA, and of a KV head's CTAs. */
 #ifndef KVD_KERNELS_CUDA_DECODE_MERGE_CUH
 #define KVD_KERNELS_CUDA_DECODE_MERGE_CUH
 
@@ -20,22 +17,19 @@ typedef struct {
     int32_t log2_pieces; /* log2 of the number of page table entries per page */
 } params;
 
-/*
- * Events of a CTA whose times are written to args.stamps. The producer is the warp that copies
- * pages.
- */
+/* Events of a CTA, with times in args.stamps. One warp copies pages, the others compute. */
 enum {
     AT_ENTRY,
-    AT_WORK,       /* the producer knows its first tokens */
-    AT_TABLE,      /* the producer has its first page numbers */
-    AT_FIRST_COPY, /* the producer has started the first copy */
-    AT_LAST_COPY,  /* the producer has started its last copy */
+    AT_WORK,       /* the copying warp knows its first tokens */
+    AT_TABLE,      /* the copying warp has its first page numbers */
+    AT_FIRST_COPY, /* the copying warp has started the first copy */
+    AT_LAST_COPY,  /* the copying warp has started its last copy */
     AT_FIRST_PAGE, /* the first page is in shared memory */
     AT_FIRST_DONE, /* the first warp has computed its first half page */
     AT_LAST_DONE,  /* the first warp has computed its last half page */
     AT_WARPS_MERGED,
     AT_ARRIVED, /* the CTA's partial result is written */
-    /* The last CTA of a KV head has read the partial results of the others. */
+    /* The last CTA of a KV head has read all partial results. */
     AT_SLOTS_READ,
     AT_END,
 };
@@ -59,11 +53,9 @@ static __device__ __forceinline__ void stamp(const params &p, int i)
 /* Shared memory for merging the warps of a CTA. `o` holds O [group][o_pitch] of each warp. */
 typedef struct {
     float *o;
-    float2 *ml; /* [warps][KVD_GROUP_MAX] maximum and sum */
-    /* barrier where every warp arrives after reading the previous results */
-    uint32_t free;
-    /* 1 in the CTA that finishes last among the CTAs of a KV head */
-    uint32_t *is_last;
+    float2 *ml;        /* [warps][KVD_GROUP_MAX] maximum and sum */
+    uint32_t free;     /* barrier where every warp arrives after reading the previous results */
+    uint32_t *is_last; /* 1 in the CTA that finishes last among the CTAs of a KV head */
 } merge_area;
 
 /* The start time is 2 words after area.is_last. */
@@ -72,10 +64,7 @@ static __device__ __forceinline__ unsigned long long &started(const merge_area &
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
 }
 
-/*
- * Writes a warp's unnormalised output o [group][o_pitch], and maximum and sum ml [KVD_GROUP_MAX],
- * to shared memory.
- */
+/* Writes a warp's unnormalised o [group][o_pitch] and maximum and sum ml to shared memory. */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &st, float *o,
                                                  float2 *ml, int group, int o_pitch, int d_v,
@@ -105,10 +94,7 @@ static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &s
     }
 }
 
-/*
- * Factor of a row's unnormalised output, its largest raw score, and its softmax denominator
- * relative to that score.
- */
+/* A row's factor of the unnormalised output, largest raw score, and softmax denominator. */
 typedef struct {
     float factor, max, sum;
 } row_end;
@@ -131,10 +117,7 @@ static __device__ __forceinline__ row_end end_row(const float *sinks, int head, 
     return {shrink / all, most, all};
 }
 
-/*
- * Writes dims 2 * pair and 2 * pair + 1 of a query head to `row`. If pair is 0, also writes *lse
- * unless it is NULL.
- */
+/* Writes dims 2 * pair, 2 * pair + 1 of a query head to `row`; pair 0 writes *lse unless NULL. */
 template <typename T>
 static __device__ __forceinline__ void put_output(uint16_t *row, float *lse, float scale, int pair,
                                                   float2 o, const row_end &end)
@@ -164,9 +147,7 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
                  : "memory");
 }
 
-/*
- * Merges the results of the first `places` warps. If `is_whole` is false, writes a partial result.
- */
+/* Merges the results of the first `places` warps. Unless is_whole, writes a partial result. */
 template <typename T, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
                                                    const kvd_decode_segment &s, int places,
@@ -207,10 +188,7 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
     }
 }
 
-/*
- * Merges the partial results of the CTAs of a KV head into fewer results and returns their number.
- * The last CTA calls it.
- */
+/* In the last CTA, merges partial results of a KV head into fewer. Returns their number. */
 template <int WARPS, int WIDTH16>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
                                                   const kvd_decode_segment &s, int warp, int lane)

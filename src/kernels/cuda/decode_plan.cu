@@ -27,17 +27,11 @@ enum {
     N_THREADS = 1024,
     SMEM_KEYS = 16384, /* largest number of sort keys in shared memory */
     CTAS_MAX = 1024,
-    /*
-     * Cost of a group of 8 tokens in units of 16 bytes, measured on an H200 with heads of 16 dims.
-     */
+    /* Cost of 8 tokens in units of 16 bytes, measured on an H200 with heads of 16 dims. */
     GROUP_COST = 16,
-    /*
-     * Cost of a CTA's work on one KV head in units of 16 bytes, measured on an H200 with unequal
-     * lengths.
-     */
+    /* Cost of a CTA's work on one KV head in units of 16 bytes, measured on an H200. */
     SEGMENT_COST = 2048,
-    /* A KV head's tokens are cut at multiples of this number. */
-    CUT_TOKENS = KVD_PAGE_TOKENS / 2,
+    CUT_TOKENS = KVD_PAGE_TOKENS / 2, /* A KV head's tokens are cut at multiples of this number. */
     /* Cost of a merge in units of 16 bytes: what one SM of an H200 reads in about 2 us. */
     MERGE_COST = 4096
 };
@@ -63,7 +57,7 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/* Returns the number of first pages of request b that hold the upper half of the KV heads. */
+/* Returns the number of pages of the upper half of the KV heads, the first pages of request b. */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -287,10 +281,7 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/*
- * Returns where the work of CTA c starts: KV head x, counted over all requests, and piece y of
- * CUT_TOKENS tokens.
- */
+/* Returns the start of CTA c's work: KV head x of all requests, piece y of CUT_TOKENS tokens. */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;
@@ -339,10 +330,8 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
 }
 
 /*
- * Tries to assign every CTA to one KV head only, because a KV head with one CTA needs no merge.
- * Returns 0 in all threads on failure.
- *
- * A CTA may cost 17/16 of the mean, and MERGE_COST more if it has a KV head alone.
+ * Tries to assign every CTA to one KV head, which saves merges. A CTA may cost 17/16 of the mean,
+ * plus MERGE_COST if alone on its KV head. Returns 0 on failure.
  */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
@@ -424,10 +413,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
             put_count(p, c, some ? start[c + 1].x - start[c].x + (start[c + 1].y > 0) : 0,
                       start[c].x + c);
             p.work.arrived[c] = 0;
-            /*
-             * Marks the partial result of an idle CTA as empty, because it may be numbered between
-             * CTAs of a KV head.
-             */
+            /* Marks an idle CTA's result as empty: it may be between CTAs of a KV head. */
             if (!some)
                 for (int i = 0; i < p.group; i++)
                     reinterpret_cast<float2 *>(
@@ -452,7 +438,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        /* The first s.skip tokens are older than the window. `half` pieces are not read. */
+        /* `half` pieces of CUT_TOKENS tokens are older than the window and are not read. */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
         const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;

@@ -1,11 +1,8 @@
 /*
- * Decode attention of few tokens on Hopper, without a plan (docs/kernels.md).
- *
- * A thread-block cluster computes one KV head of one request. Its CTAs take turns to get RUN
- * adjacent units of 16 tokens. A warp copies and computes its own units; the warps of a CTA merge
- * their results; then each CTA merges some output dimensions of all CTAs. The merge order is fixed.
- *
- * Parameters are few: 64 bytes of them cost a miss of the constant cache.
+ * Decode attention of few tokens on Hopper, without a plan (docs/kernels.md). A cluster computes
+ * one KV head of one request: CTAs take turns to get RUN units of 16 tokens, a warp per unit; warps
+ * are merged, then CTAs, in a fixed order. Parameters are few: 64 bytes cost a miss of the constant
+ * cache.
  */
 #include <string.h>
 
@@ -27,8 +24,7 @@ enum {
     SHORT_GROUP_MAX = 8,
     SHORT_WIDTH_MAX = KVD_WIDTH_NARROW,
     CLUSTER_MAX = 16,
-    /* largest number of units (16 tokens) of a warp in shared memory */
-    SLOTS_MAX = 16,
+    SLOTS_MAX = 16, /* largest number of units (16 tokens) of a warp in shared memory */
     /* Number of pairs of dimensions that a merge processes per query head. */
     ROW_PAIRS = SHORT_WIDTH_MAX / 2,
     SHARE = 16, /* number of pairs of dimensions that a CTA merges at a time */
@@ -37,8 +33,7 @@ enum {
 
 /* Largest numbers of pages per CTA for a launch without a plan (docs/kernels.md). */
 enum {
-    /* Up to this number of pages, SMs may stay idle. */
-    FEW_PAGES = 2,
+    FEW_PAGES = 2,    /* Up to this number of pages, SMs may stay idle. */
     SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into the shared memory of an SM */
     MANY_PAGES = 128, /* limit if the CTA has all shared memory of an SM */
     /* A request of more pages may have CLUSTER_MAX CTAs per KV head, another CLUSTER_MAX / 2. */
@@ -102,10 +97,7 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 
 #if __CUDA_ARCH__ >= 900
 
-/*
- * Returns the page number of unit first + lane of the warp. After the last page the result is
- * arbitrary.
- */
+/* Returns the page number of unit first + lane of the warp, arbitrary after the last page. */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
                                                           const int32_t *table, int first, int lane)
@@ -130,10 +122,7 @@ static __device__ __forceinline__ void copy_unit(const short_params &p, const sh
               v_bytes, full, policy);
 }
 
-/*
- * Initialises a barrier that waits for `bytes` bytes from the cluster. One thread calls it before
- * cluster_arrive().
- */
+/* Initialises a barrier for `bytes` bytes from the cluster. Called before cluster_arrive(). */
 static __device__ __forceinline__ void expect_parts(uint32_t bar, int bytes)
 {
     pipe_init(bar, 1);
@@ -152,10 +141,7 @@ static __device__ __forceinline__ void cluster_wait()
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/*
- * Writes 16 bytes to the shared memory of CTA `rank` of the cluster. `to` and `bar` are addresses
- * of the calling CTA.
- */
+/* Writes 16 bytes to the shared memory of CTA `rank`. `to`, `bar`: addresses of the caller. */
 static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int rank, float4 x)
 {
     asm volatile("{ .reg .b32 there, done; mapa.shared::cluster.u32 there, %0, %2; "
@@ -204,9 +190,7 @@ static __device__ __forceinline__ float4 merge_pair(const char *units, const flo
     return r;
 }
 
-/*
- * Returns pair lane % 16 of a share, merged over all CTAs. Elements of `parts` are `pitch` apart.
- */
+/* Returns pair lane % 16 of a share, merged over all CTAs. `parts` are `pitch` apart. */
 static __device__ __forceinline__ float4 merge_ctas(const float4 *parts, int pitch, int n_ctas,
                                                     float scale_log2, int lane)
 {
@@ -246,9 +230,7 @@ static __device__ __forceinline__ void put_short_pair(const short_params &p, con
                           p.scale_log2));
 }
 
-/*
- * Copies and computes a warp's units of 16 tokens. `page` of lane i is the page number of unit i.
- */
+/* Copies and computes a warp's units of 16 tokens. `page` of lane i: page number of unit i. */
 template <typename T>
 static __device__ __forceinline__ void
 compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDTH_MAX / 16][2],
@@ -264,7 +246,7 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
                   unit_of(at, lane), n_tokens, policy);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_FIRST_COPY);
-    /* Barriers are initialised after the copies have started, because lanes take turns. */
+    /* Initialising barriers is slow, so the copies start first. */
     if (mine > slots) {
         if (lane < slots)
             pipe_init(empty + 8 * (uint32_t)lane, 32);

@@ -70,10 +70,7 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
         ;
 }
 
-/*
- * Groups of 8 tokens to copy from a piece of a page: first group in the page, first in the copy,
- * number (may be below 1).
- */
+/* Groups of 8 tokens to copy: first in the page, first in the copy, number (may be below 1). */
 typedef struct {
     int from, to, groups;
 } piece_groups;
@@ -81,10 +78,7 @@ typedef struct {
 /* number of arrivals at the barrier `full` of a page that copy_tokens copies */
 enum { TOKENS_ARRIVALS = 33 };
 
-/*
- * Copies a page token by token. Lane l passes the places token[i] in the pool of tokens 8 i + l %
- * 8; -1 copies zeros.
- */
+/* Copies a page by token. Lane l passes the pool places token[i] of tokens 8 i + l % 8, or -1. */
 static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from,
                                                    const int32_t (&token)[KVD_PAGE_TOKENS / 8],
                                                    size_t page_bytes, int k_bytes, int v_bytes,
@@ -474,10 +468,7 @@ static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map,
     return map.group > 1 ? offset[1] - offset[0] : 0;
 }
 
-/*
- * Loads Q as A operands of mma: q[i] has dims 16 i .. 16 i + 15 of query heads lane/4 and lane/4 +
- * 8.
- */
+/* Loads Q as A operands: q[i] has dims 16 i .. 16 i + 15 of query heads lane/4, lane/4 + 8. */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES],
                                               const uint16_t *from, int stride, int group, int d_qk,
@@ -496,10 +487,7 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
     }
 }
 
-/*
- * Adds 8 * GROUPS tokens to `st`. Ignores tokens from n_tokens on and, if WINDOW, the first `older`
- * tokens.
- */
+/* Adds 8 * GROUPS tokens. Ignores tokens from n_tokens on and, if WINDOW, the first `older`. */
 template <typename T, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,

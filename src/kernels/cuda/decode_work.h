@@ -18,40 +18,27 @@ typedef struct {
     /* number of tokens from the start of the first page to the end of the segment */
     int32_t n_tokens;
     int32_t first_cta, span, live;
-    /*
-     * Number of tokens of the first page before the segment: a multiple of 32, or masked tokens
-     * older than a window.
-     */
+    /* Tokens of the first page before the segment: a multiple of 32, or older than a window. */
     int32_t skip;
 } kvd_decode_segment;
 
-/*
- * Work of one CTA: `count` segments, the first one here, others in kvd_decode_work.list from
- * element `next` on.
- */
+/* Work of one CTA: `count` segments, the first here, others in kvd_decode_work.list from `next`. */
 typedef struct {
     int32_t count, next, unused[2];
     kvd_decode_segment first_segment;
 } kvd_decode_cta;
 
-/*
- * Parts of the workspace. CTA c has partial result 2 c + 1 for a KV head that begins in CTA c, 2 c
- * for one that begins earlier.
- */
+/* Workspace. CTA c has partial result 2 c + 1 for a KV head that begins in it, else 2 c. */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
-    /*
-     * [n_ctas] number of finished CTAs of a KV head, at the index of its first CTA; 0 between
-     * launches
-     */
+    /* [n_ctas] finished CTAs of a KV head, at the index of its first CTA; 0 between launches */
     uint32_t *arrived;
     /* [batch * n_kv_heads + n_ctas] all segments but the first one of each CTA */
     kvd_decode_segment *list;
     /* [2 n_ctas][group][2] partial results: largest raw score, sum of exponentials */
     float *slot_ml;
     float *slot_o; /* [2 n_ctas][group][d_v_max] partial results: O before the division */
-    /* sort keys or prefix sums of the planner */
-    unsigned long long *scratch;
+    unsigned long long *scratch; /* sort keys or prefix sums of the planner */
     /* [batch * n_kv_heads] scratch memory: (CTA << 16) | index of the task in that CTA */
     uint32_t *assigned;
     size_t bytes;

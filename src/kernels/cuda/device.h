@@ -1,8 +1,4 @@
-/*
- * Properties and current state of a GPU; no setting of the GPU is changed.
- *
- * Functions with an argument `err` return 0, or -1 with *err filled.
- */
+/* Properties and current state of a GPU; no setting of the GPU is changed. */
 #ifndef KVD_KERNELS_CUDA_DEVICE_H
 #define KVD_KERNELS_CUDA_DEVICE_H
 
@@ -26,8 +22,7 @@ typedef struct {
     /* Bytes of shared memory: per SM, and opt-in limit per block. */
     size_t smem_per_sm_bytes, smem_per_block_bytes;
     int driver_version, runtime_version; /* CUDA versions; 13000 means 13.0 */
-    /* NVML's driver version, such as "580.95.05"; empty without NVML. */
-    char driver[80];
+    char driver[80]; /* NVML's driver version, such as "580.95.05"; empty without NVML. */
 } kvd_device_info;
 
 int kvd_device_count(void);
@@ -55,10 +50,7 @@ typedef struct {
     uint64_t cycles[KVD_SMS_MAX], ns[KVD_SMS_MAX];
 } kvd_clock_stamp;
 
-/*
- * Queues a kernel that writes *stamp, zeroed device memory, on `stream`, a cudaStream_t. Returns a
- * cudaError_t.
- */
+/* Queues a kernel that writes *stamp (zeroed device memory) on `stream`. Returns a cudaError_t. */
 int kvd_clock_stamp_launch(kvd_clock_stamp *stamp, void *stream);
 
 /* Returns the median SM clock in MHz between two stamps in host memory; NaN if no SM has both. */

@@ -1,6 +1,4 @@
-/*
- * Generates benchmark Q, K and V on the device, bit for bit as kvd_problem_rows does on the host.
- */
+/* Generates benchmark Q, K and V on the device, bit for bit like kvd_problem_rows. */
 #ifndef KVD_KERNELS_CUDA_FILL_H
 #define KVD_KERNELS_CUDA_FILL_H
 
@@ -21,9 +19,8 @@ typedef struct {
     int32_t batch;
     /* Device [batch]: first row of each request in Q (NULL in decode), and lengths. */
     const int32_t *q_start, *q_len, *kv_len;
-    int32_t n_q8; /* number of rows of blocked Q */
-    /* Largest q_len (kvd_fill_q) or kv_len (kvd_fill_kv) of a request. */
-    int32_t longest;
+    int32_t n_q8;    /* number of rows of blocked Q */
+    int32_t longest; /* Largest q_len (kvd_fill_q) or kv_len (kvd_fill_kv) of a request. */
     const int32_t *page_table; /* device [batch][max_pages] */
     int32_t max_pages;
 } kvd_fill_args;
@@ -46,12 +43,8 @@ typedef struct {
     int32_t batch, n_heads;
     /* [n] query heads (for Q) or KV heads (for K and V) to fill, and their dimensions */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
-    /* number of columns that are written, a multiple of 8 */
-    int32_t padded;
-    /*
-     * Device [batch]: number of rows of each request in the tensor, and number of keys of the
-     * request.
-     */
+    int32_t padded; /* number of columns that are written, a multiple of 8 */
+    /* Device [batch]: rows of each request in the tensor, and keys of the request. */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 are zero */
     /* distances in elements of `to`, multiples of 8 */
@@ -60,17 +53,11 @@ typedef struct {
 
 cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaStream_t stream);
 
-/*
- * Fills pages with latents of K and V (layout PAGED of kernels/rivals/palu_layout.h). Ignores
- * args->map and q_start.
- */
+/* Fills pages with latents (PAGED, kernels/rivals/palu_layout.h). Ignores args->map, q_start. */
 cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool,
                              cudaStream_t stream);
 
-/*
- * Fills the L2 cache by reading `buffer`, which must be several times larger. Writing would leave
- * dirty lines.
- */
+/* Fills the L2 cache by reading `buffer`, which must be several times larger. */
 cudaError_t kvd_l2_flush(void *buffer, size_t bytes, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,7 +1,6 @@
 /*
- * Packing of 16-bit pairs, mma.sync m16n8k16 and ldmatrix (sm_80 and later).
- *
- * In an 8 x 8 fragment, lane l has columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
+ * Packing of 16-bit pairs, mma.sync m16n8k16 and ldmatrix (sm_80 and later). In an 8 x 8 fragment,
+ * lane l has columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
  */
 #ifndef KVD_KERNELS_CUDA_MMA_CUH
 #define KVD_KERNELS_CUDA_MMA_CUH

@@ -1,9 +1,4 @@
-/*
- * Prefill attention in CUDA on heads of different widths, layout BLOCKED of kernels/layout.h, bf16
- * or fp16.
- *
- * Functions launch on the caller's stream and never wait or allocate.
- */
+/* Prefill attention in CUDA, layout BLOCKED, bf16 or fp16. Functions never wait or allocate. */
 #ifndef KVD_KERNELS_CUDA_PREFILL_H
 #define KVD_KERNELS_CUDA_PREFILL_H
 
@@ -31,13 +26,9 @@ typedef struct {
 typedef struct {
     const kvd_prefill_tile *tile; /* device [n_tiles] */
     int32_t n_tiles;
-    /*
-     * Device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1. If NULL, CTAs take tiles
-     * by incrementing *next.
-     */
+    /* Device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1. NULL: uses *next. */
     const int32_t *first;
-    /* Device [1]: index of the next tile, 0 at launch; used if `first` is NULL. */
-    int32_t *next;
+    int32_t *next;  /* Device [1]: index of the next tile, 0 at launch; used if `first` is NULL. */
     int32_t n_ctas; /* number of CTAs, one per SM */
 } kvd_prefill_work;
 
@@ -50,13 +41,9 @@ typedef struct {
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* blocked Q on the device */
     const void *pool;          /* pages of K and V on the device */
-    /*
-     * Device [n_heads]: attention sinks, whose exponentials are added to the softmax denominators.
-     * NULL: none.
-     */
+    /* Device [n_heads]: sinks, whose exponentials join the softmax denominators. NULL: none. */
     const float *sinks;
-    /* Output, device [n_q8][o_pitch]. */
-    void *o;
+    void *o; /* Output, device [n_q8][o_pitch]. */
     /* Output, device [n_heads][n_q8], natural logs of the softmax denominators. May be NULL. */
     float *lse;
     /* Output, device [n_ctas]: nanoseconds from first to last tile of each CTA. May be NULL. */
@@ -64,10 +51,7 @@ typedef struct {
     kvd_prefill_work work;
 } kvd_prefill_args;
 
-/*
- * Kernel for sm_90a; other devices get cudaErrorNotSupported. Calls kvd_prefill_mma for KVD_F16
- * with a head wider than KVD_WIDTH_NARROW.
- */
+/* Kernel for sm_90a, else cudaErrorNotSupported. Wide heads in fp16 use kvd_prefill_mma. */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
 /* Computes layers with a sliding window. Called by kvd_prefill_sm90 after checking `args`. */

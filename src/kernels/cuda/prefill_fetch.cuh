@@ -25,13 +25,11 @@ enum {
     SLOTS = WIDE ? 4 : 5,
     SLOT_BYTES = WIDE ? 80 * KVD_WIDTH_MAX * 2 : 128 * KVD_WIDTH_NARROW * 2,
     Q_BYTES = 64 * (WIDE ? KVD_WIDTH_MAX : KVD_WIDTH_NARROW) * 2,
-    /* number of tiles that may be announced before they are computed */
-    TILES = 3,
+    TILES = 3, /* number of tiles that may be announced before they are computed */
     /* first of WARPGROUPS named barriers at which warpgroups wait for their turn */
     BAR_TURN = 1,
     BAR_END = BAR_TURN + WARPGROUPS,
-    /* named barrier in place of __syncwarp, which racecheck does not follow */
-    BAR_FETCH
+    BAR_FETCH /* named barrier in place of __syncwarp, which racecheck does not follow */
 };
 
 /* largest softmax weight, or sum of weights, in float16 */
@@ -40,10 +38,7 @@ enum {
 struct tile_info {
     int32_t d_qk, d_v; /* 0 if there are no more tiles */
     int32_t n_blocks;  /* key blocks from key 0 to the position of the tile's last row */
-    /*
-     * With a window, first key block that the tile's first row attends to, and first key that is
-     * read.
-     */
+    /* With a window, first key block that the tile needs, and first key that is read. */
     int32_t first_block, first_key;
     int32_t position; /* position of row 0 in its sequence */
     int32_t n_rows, kv_len8;
@@ -151,10 +146,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
 __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
-    /*
-     * Bit g is the parity for the barrier q_empty of warpgroup g. With parity 1 the first wait
-     * passes.
-     */
+    /* Bit g: parity for the barrier q_empty of warpgroup g. At parity 1 the first wait passes. */
     uint32_t parities = 7;
     for (;;) {
         wait_tile(tiles);
@@ -179,10 +171,7 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
     }
 }
 
-/*
- * Copies K or V of keys first .. end - 1 of a head into a slot of n keys. Lane i copies the i-th
- * page.
- */
+/* Copies K or V of keys first .. end - 1 into a slot of n keys. Lane i copies the i-th page. */
 template <bool WINDOW>
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
                                             int offset, int d, int begin, int first, int end, int n,

@@ -106,10 +106,7 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
     }
 }
 
-/*
- * Adds P V of 64 keys and 16 * N16 dims to o. `v_at` is the shared-memory address of V for this
- * lane.
- */
+/* Adds P V of 64 keys and 16 * N16 dims to o. `v_at`: shared-memory address of V for the lane. */
 template <bool BF, int ROWS16, int N16, int TILES>
 __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
                                            float (&o)[ROWS16][TILES][4])
@@ -207,10 +204,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 o[t][n][e] = 0;
-        /*
-         * With a window, all keys of a row's first block may be masked, and -inf minus -inf would
-         * be NaN.
-         */
+        /* With a window, a row's first block may be masked, and -inf minus -inf would be NaN. */
         m[t][0] = m[t][1] = WINDOW ? -1e30f : -INFINITY;
         l[t][0] = l[t][1] = 0;
     }
@@ -279,7 +273,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                             if (behind <= 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
-            /* The subtracted number is at most 8 (in log2) below the row's maximum. */
+            /* Softmax subtracts a number that is at most 8 (in log2) below the row's maximum. */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
             bool grown = false;

@@ -30,9 +30,7 @@ enum {
     /* largest number of CTAs whose loads fit into shared memory */
     CTAS_MAX = 1024,
     BUCKETS = 2048,
-    /*
-     * Tiles are sorted in sections with at most this number of bytes of K and V, which stay in L2.
-     */
+    /* Tiles are sorted in sections of at most this many bytes of K and V, for L2. */
     L2_SECTION = 32 << 20
 };
 
@@ -52,14 +50,11 @@ typedef struct {
     kvd_prefill_tile *tile;
     int32_t *first, *next;
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
-    /*
-     * [batch * n_heads + 1] number of tasks before each (request, query head), for schedule PAPERS
-     */
+    /* [batch * n_heads + 1] tasks before each (request, query head), for schedule PAPERS */
     int32_t *prefix;
     /* [max_pieces] tiles of the last round of tasks, for schedule PAPERS */
     kvd_prefill_tile *piece;
-    /* [max_pieces] CTA of each tile in `piece` */
-    int32_t *owner;
+    int32_t *owner; /* [max_pieces] CTA of each tile in `piece` */
 } plan_args;
 
 /* lengths of the requests, in shared memory if they fit */
@@ -90,9 +85,7 @@ __device__ int oldest_key(const plan_args &p, int position)
     return p.map.window ? max(0, position - p.map.window + 1) : 0;
 }
 
-/*
- * Calls visit(tile, index, c) for every tile. c is the cost of KEYS keys for the rows of the tile.
- */
+/* Calls visit(tile, index, c) for every tile; c is the cost of KEYS keys for its rows. */
 template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
     const int n_units = p.batch * p.map.n_heads, mean = ceil_div(p.n_tiles, n_units);
@@ -240,10 +233,7 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
     const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);
     const float width = (float)(widths_of(p, x.head) + 1), rows = (float)x.n_rows;
     if (p.map.window) {
-        /*
-         * The first `rising` rows attend to all keys up to their position, later rows to `window`
-         * keys.
-         */
+        /* The first `rising` rows attend up to their position, later rows to `window` keys. */
         const float window = (float)p.map.window, rising = fminf(rows, fmaxf(0.f, window - before));
         return width * (rising * (before + 0.5f * (rising + 1)) + (rows - rising) * window);
     }

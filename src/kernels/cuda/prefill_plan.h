@@ -1,7 +1,4 @@
-/*
- * Schedulers of prefill, on the device: they cut query rows into tiles and assign the tiles to
- * CTAs.
- */
+/* Schedulers of prefill, on the device: cut query rows into tiles and assign tiles to CTAs. */
 #ifndef KVD_KERNELS_CUDA_PREFILL_PLAN_H
 #define KVD_KERNELS_CUDA_PREFILL_PLAN_H
 
@@ -15,10 +12,7 @@ typedef enum {
     /* CTA c computes tiles c, c + n_ctas, ... in the order request, head, row. */
     KVD_SCHEDULE_NONE,
     KVD_SCHEDULE_PAPERS, /* schedule of ZACK (section 5) and FDC (section 4.3) */
-    /*
-     * CTAs take tiles when they are free, by decreasing cost in sections of KV heads that fit in
-     * L2.
-     */
+    /* CTAs take tiles when free, by falling cost in sections of KV heads that fit in L2. */
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 
@@ -48,9 +42,8 @@ cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch
                              cudaStream_t stream);
 
 /*
- * Assign the tiles of many layers in one launch. The caller calls kvd_prefill_plan_describe per
- * layer (`layer`: host memory), copies the descriptions to the device one after another, and calls
- * kvd_prefill_plan_layers before every iteration.
+ * Assign the tiles of many layers in one launch: kvd_prefill_plan_describe per layer (`layer`: host
+ * memory), copied to the device as an array, then kvd_prefill_plan_layers per iteration.
  */
 size_t kvd_prefill_plan_layer_bytes(void);
 cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,

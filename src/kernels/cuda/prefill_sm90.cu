@@ -75,10 +75,7 @@ __device__ __forceinline__ void turn_end(const worker &w)
     bar_arrive(BAR_TURN + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
 }
 
-/*
- * Computes O += P V if PV, then S = Q K^T over DQ dims. There must be no branch before the wait,
- * because the compiler would serialise the wgmmas.
- */
+/* O += P V if PV, then S = Q K^T over DQ dims. A branch before the wait serialises the wgmmas. */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
                                      uint32_t q, uint32_t k, uint32_t v, int d_v, const worker &w)
@@ -185,10 +182,7 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
-/*
- * Replaces scores s of row r by exp2(s c - m[r]) and sets sums[r] to the sum of this thread's
- * values.
- */
+/* Replaces scores s of row r by exp2(s c - m[r]); sums[r] receives the thread's sum. */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
                                              float (&sums)[2])

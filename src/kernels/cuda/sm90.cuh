@@ -1,8 +1,6 @@
 /*
- * Wrappers of Hopper instructions: mbarriers, bulk copies, named barriers, register budgets, wgmma.
- *
- * wgmma operands are stored without swizzle as core matrices of 8 x 16 bytes, 128 contiguous bytes
- * each. A descriptor has the first core matrix's address and two strides: `lead` along the sum,
+ * Wrappers of Hopper instructions. wgmma operands are core matrices of 8 x 16 bytes, 128 contiguous
+ * bytes each, without swizzle; a descriptor has the address and two strides: `lead` along the sum,
  * `stride` along M or N.
  */
 #ifndef KVD_KERNELS_CUDA_SM90_CUH
@@ -74,10 +72,7 @@ __device__ __forceinline__ void mbar_meet(uint32_t bar)
                  : "memory");
 }
 
-/*
- * Starts copying `bytes` bytes, a multiple of 16, to shared memory. The mbarrier `bar` counts the
- * bytes.
- */
+/* Starts copying `bytes` bytes, a multiple of 16, to shared memory; mbarrier `bar` counts them. */
 __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, uint32_t bytes,
                                           uint32_t bar)
 {
@@ -207,10 +202,7 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define F14 F13, F(14)
 #define F15 F14, F(15)
 
-/*
- * Computes x [64][N] = A [64][16] B [16][N], or += if `more`. Descriptors A and B have the summed
- * index contiguous.
- */
+/* x [64][N] = A [64][16] B [16][N], or += if `more`. A and B: summed index contiguous. */
 #define WGMMA_SS(N, R, FS, A, B, P)                                                                \
     template <bool BF16>                                                                           \
     __device__ __forceinline__ void wgmma_ss(float(&x)[N / 2], uint64_t a, uint64_t b, int more)   \
@@ -235,10 +227,7 @@ WGMMA_SS(128, R7, F7, "%64", "%65", "%66")
 WGMMA_SS(256, R15, F15, "%128", "%129", "%130")
 #undef WGMMA_SS
 
-/*
- * Computes x [64][N] += A [64][16] B [16][N]. A is in registers; descriptor B has the summed index
- * contiguous.
- */
+/* x [64][N] += A [64][16] B [16][N]. A: registers; B: descriptor, summed index contiguous. */
 #define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
     template <bool BF16>                                                                           \
     __device__ __forceinline__ void wgmma_rs(float(&x)[N / 2], uint32_t a0, uint32_t a1,           \

@@ -1,7 +1,4 @@
-/*
- * Interface between include/kvdim/attention.h and its CPU and CUDA implementations. library.c
- * checks arguments.
- */
+/* Interface of the CPU and CUDA implementations of attention.h; library.c checks arguments. */
 #ifndef KVD_KERNELS_LIBRARY_BACKEND_H
 #define KVD_KERNELS_LIBRARY_BACKEND_H
 
@@ -24,21 +21,17 @@ struct kvdim_plan {
     const kvdim_layer *layer;
     bool decode;
     int32_t max_pages, pool_pages;
-    const int32_t *page_table; /* borrowed, in memory of the layer's device */
+    const int32_t *page_table; /* owned by the caller, in memory of the layer's device */
     /* [n_requests] lengths, and first row in Q and O, in host memory */
     int32_t *q_len, *kv_len, *row;
-    /* batch with the pointers q_len and kv_len of this struct */
-    kvd_attn_batch batch;
-    int32_t n_rows;  /* number of rows of Q and O */
-    int32_t n_new;   /* number of new tokens */
-    char *workspace; /* borrowed; NULL on the CPU */
-    void *state;     /* private data of the backend, owned by the plan */
+    kvd_attn_batch batch; /* batch with the pointers q_len and kv_len of this struct */
+    int32_t n_rows;       /* number of rows of Q and O */
+    int32_t n_new;        /* number of new tokens */
+    char *workspace;      /* owned by the caller; NULL on the CPU */
+    void *state;          /* private data of the backend, owned by the plan */
 };
 
-/*
- * Functions of a backend return KVDIM_OK, or another status with *err filled. `stream` is a
- * cudaStream_t.
- */
+/* Functions return KVDIM_OK, or another status with *err filled. `stream`: cudaStream_t. */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
     /* Sets *bytes to the size of the device workspace. Called before p->state exists. */

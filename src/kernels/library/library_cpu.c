@@ -1,7 +1,4 @@
-/*
- * CPU backend of include/kvdim/attention.h in float32, for development: every call converts the
- * whole cache.
- */
+/* CPU backend of kvdim/attention.h in float32, for development: calls convert the whole cache. */
 #include <stdlib.h>
 #include <string.h>
 

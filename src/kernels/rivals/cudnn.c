@@ -477,9 +477,7 @@ static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *
         if (best < 0 || c->us < p->list[best].us)
             best = i;
     }
-    /*
-     * cuDNN's first choice is kept unless another candidate is more than 2 % faster; less is noise.
-     */
+    /* cuDNN's first choice is kept unless another candidate is over 2 % faster; less is noise. */
     return kvd_cudnn_choose(p, p->list[best].us < 0.98 * p->list[first].us ? best : first, err);
 }
 

@@ -3,9 +3,8 @@
  * d_v per call, bf16 or fp16.
  *
  * - libcudnn.so.9 is loaded on kvd_cudnn_open, which fails without it, CUDA or cuDNN's headers.
- * - Candidates: every (graph, engine, knobs) of cuDNN's heuristics. Graphs: the standard one;
- * without a
- *   mask, the one-operation graph; in decode, query heads as rows of n_kv_heads heads.
+ * - Candidates: every (graph, engine, knobs) of cuDNN's heuristics. Graphs: the standard one; the
+ *   one-operation graph without a mask; in decode, query heads as rows of n_kv_heads heads.
  * - Functions with `err` return 0, or -1 with *err filled.
  * - A plan is used by one thread at a time, on the device that was current when it was opened.
  */
@@ -32,11 +31,8 @@ typedef struct {
     int batch, n_heads, n_kv_heads;
     int d_qk, d_v;     /* multiples of 8 within 8 .. 256 */
     int q_len, kv_len; /* lengths of every request, or the largest if ragged */
-    /* 1: query t attends to positions up to kv_len - q_len + t. 0: no mask. */
-    int causal;
-    /*
-     * 1: each run reads the lengths of the requests from the device. 0: all have q_len and kv_len.
-     */
+    int causal;        /* 1: query t attends to positions up to kv_len - q_len + t. 0: no mask. */
+    /* 1: runs read the requests' lengths from the device. 0: all have q_len and kv_len. */
     int ragged;
     float scale; /* factor of scores, 1/sqrt(d_head of the uncompressed head) */
     /* q and o are [batch][n_heads][q_len][d], k and v [batch][n_kv_heads][kv_len][d]. */
@@ -50,8 +46,7 @@ typedef struct {
     void *workspace;
     /* [batch] lengths 1 .. shape.q_len, read only if ragged and shape.q_len is above 1 */
     const int32_t *q_len;
-    /* [batch] lengths 1 .. shape.kv_len, read only if ragged */
-    const int32_t *kv_len;
+    const int32_t *kv_len; /* [batch] lengths 1 .. shape.kv_len, read only if ragged */
 } kvd_cudnn_io;
 
 /* Sets the strides to the packed layout [batch][head][token][dim]. */
@@ -60,32 +55,22 @@ void kvd_cudnn_packed(kvd_cudnn_shape *shape);
 /* Stores cuDNN's version, such as 91900 for 9.19.0. Fails if cuDNN is not available. */
 int kvd_cudnn_version(int *version, kvd_err *err);
 
-/*
- * Opens a plan, which the caller must close. Takes up to several seconds. Fails if cuDNN is missing
- * or refuses the shape.
- */
+/* Opens a plan, which may take seconds. Fails if cuDNN is missing or refuses the shape. */
 int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err *err);
 void kvd_cudnn_close(kvd_cudnn_plan *plan); /* `plan` may be NULL */
 
 /* Returns the bytes that a run of the chosen candidate needs. */
 size_t kvd_cudnn_workspace(const kvd_cudnn_plan *plan);
 
-/*
- * Returns the chosen candidate's name, such as "9.19.0 composite heads engine 5 knobs 18=0 24=33".
- * Valid until the plan is closed.
- */
+/* Returns the candidate's name, such as "9.19.0 composite heads engine 5 knobs 18=0 24=33". */
 const char *kvd_cudnn_name(const kvd_cudnn_plan *plan);
 
-/*
- * Launches attention on the stream, a cudaStream_t, without waiting. On failure *err holds cuDNN's
- * status.
- */
+/* Launches attention on `stream`, a cudaStream_t, without waiting. *err holds cuDNN's status. */
 int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
 /*
- * Times every candidate on the caller's data with cold caches and chooses the fastest. Skips
- * candidates that fail. Waits for the stream. If no candidate could be timed, fails and keeps the
- * earlier choice.
+ * Times every candidate on the caller's data with cold caches, chooses the fastest, and waits.
+ * Skips candidates that fail. If none could be timed, fails and keeps the earlier choice.
  */
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 

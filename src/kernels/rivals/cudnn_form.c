@@ -1,7 +1,4 @@
-/*
- * Builds attention as the graphs of cudnn-frontend, because cuDNN's engines recognise attention by
- * them.
- */
+/* Builds attention as cudnn-frontend's graphs, by which cuDNN's engines recognise attention. */
 #include "kernels/rivals/cudnn_form.h"
 
 #include <dlfcn.h>
@@ -135,10 +132,7 @@ static void add_op(builder *b, desc op, const char *what)
     b->ops[b->n_ops++] = op;
 }
 
-/*
- * Adds an operation to the graph and returns its output. `other` and `select` may be NULL. Only
- * GEN_INDEX uses `axis`.
- */
+/* Adds an operation and returns its output. `other` and `select` may be NULL. */
 static desc pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
                       desc x, desc other, desc select, desc y)
 {
@@ -231,10 +225,7 @@ static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc
                     number(b, f, UID_NO_PADDING, CUDNN_DATA_FLOAT), in_both);
 }
 
-/*
- * Keeps a score if row + kv_len - q_len >= col, else sets it to -inf. If kv_len is NULL, keeps row
- * >= col.
- */
+/* Keeps scores with row + kv_len - q_len >= col (kv_len NULL: row >= col), else sets -inf. */
 static desc mask_future(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
     desc row = index_of(b, 2, CUDNN_DATA_FLOAT, s), col = index_of(b, 3, CUDNN_DATA_FLOAT, s);

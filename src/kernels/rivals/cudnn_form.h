@@ -39,13 +39,13 @@ typedef struct {
 
 extern kvd_cudnn_library kvd_cudnn_lib;
 
-/* Loads libcudnn.so.9 once. Returns 0, or -1 with *err filled. */
+/* Loads libcudnn.so.9 once. */
 int kvd_cudnn_load(kvd_err *err);
 
 enum { KVD_CUDNN_DESCS_MAX = 4096 };
 
 typedef struct {
-    desc *made; /* [KVD_CUDNN_DESCS_MAX] */
+    desc *made; /* [KVD_CUDNN_DESCS_MAX] created descriptors */
     size_t n;
 } kvd_cudnn_heap;
 
@@ -144,8 +144,7 @@ typedef struct {
 } kvd_cudnn_form;
 
 /*
- * Builds one graph of attention for a checked shape and adds its descriptors to `heap`. Returns 0,
- * or -1 with *err filled.
+ * Builds one graph of attention for a checked shape and adds its descriptors to `heap`.
  *
  * - `number`: index of the graph in the plan.
  * - `folded` 1: query heads of a KV head are rows of one head (requires q_len 1).

@@ -73,9 +73,7 @@ struct params {
     /* prefix [batch + 1] is the number of pages before each request. */
     const int32_t *kv_len, *page_table, *prefix;
     const float *cosine, *sine;
-    /*
-     * [slot][CTA of cluster][warpgroup] unnormalised outputs part [8][rank_v], and part_ml [8][2].
-     */
+    /* [slot][CTA of cluster][warpgroup] unnormalised outputs [8][rank_v], and part_ml [8][2] */
     float *part, *part_ml;
     uint16_t *o;
     /* `group` is the number of query heads per KV head. */
@@ -189,10 +187,7 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
     return low;
 }
 
-/*
- * Copies U and latents to shared memory in one thread. K latents are copied one page ahead of V
- * latents.
- */
+/* Copies U and latents to shared memory, in one thread; K latents one page ahead of V latents. */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
     const run mine = my_run(p);
@@ -361,10 +356,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
 
                 /* Rotates the queries back by the first position of the page. */
                 {
-                    /*
-                     * Keeps the compiler from reading c4 and s4 before the products above are
-                     * issued.
-                     */
+                    /* Keeps the compiler from reading c4 and s4 before the products above. */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");
                     asm volatile("" : "+f"(s4.x), "+f"(s4.y), "+f"(s4.z), "+f"(s4.w)::"memory");
                     const float c[4] = {c4.x, c4.y, c4.z, c4.w}, s[4] = {s4.x, s4.y, s4.z, s4.w};

@@ -1,9 +1,6 @@
 /*
- * Palu's decode attention in CUDA (sm_90a), bf16 or fp16, layout PAGED of
- * kernels/rivals/palu_layout.h.
- *
- * One kernel rebuilds K from latents, applies RoPE and computes attention. Equal lengths give equal
- * bits.
+ * Palu's decode attention in CUDA (sm_90a), bf16 or fp16, layout PAGED, in one kernel that rebuilds
+ * K from latents. Equal lengths give equal bits.
  */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_H
 #define KVD_KERNELS_RIVALS_PALU_DECODE_H
@@ -29,23 +26,15 @@ typedef struct {
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
     int32_t n_clusters; /* return value of kvd_palu_decode_clusters() */
-    /*
-     * Device memory of kvd_palu_decode_workspace_bytes() bytes. Must not change between plan and
-     * decode.
-     */
+    /* Device memory, kvd_palu_decode_workspace_bytes(); constant from plan to decode. */
     void *workspace;
 } kvd_palu_decode_args;
 
-/*
- * Returns the number of clusters of two CTAs that the device runs at once, or -1 if it is not a
- * Hopper GPU.
- */
+/* Returns the clusters of two CTAs that the device runs at once, or -1 if it is not Hopper. */
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
-/*
- * Fills args->workspace from kv_len on the device. One plan serves all layers with the same kv_len.
- */
+/* Fills args->workspace from kv_len on the device, for all layers with the same kv_len. */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
 /* Returns cudaErrorNotSupported if the device is not a Hopper GPU. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);

@@ -42,8 +42,7 @@ enum {
     KVD_PALU_D_HEAD = 128,
     KVD_PALU_GROUP = 4, /* number of KV heads that share one latent of K and one of V */
     KVD_PALU_PAGE_TOKENS = 64,
-    /* Ranks are multiples of this number. */
-    KVD_PALU_RANK_STEP = 16,
+    KVD_PALU_RANK_STEP = 16, /* Ranks are multiples of this number. */
     /* Smallest rank of K for which rebuilding K dominates the work. */
     KVD_PALU_RANK_K_MIN = 80,
     KVD_PALU_RANK_MAX = 256,
@@ -62,18 +61,14 @@ int kvd_palu_shape_check(const kvd_palu_shape *shape);
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 
-/*
- * Convert PLAIN float32 to PAGED 16-bit data (KVD_F16 or KVD_BF16). Write existing tokens, and
- * zeros in V after a request's last token.
- */
+/* Convert PLAIN float32 to PAGED 16-bit data, with zeros in V after a request's last token. */
 void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, int dtype,
                            const float *k_latent, const float *v_latent, const int32_t *page_table,
                            int max_pages, uint16_t *pool);
 void kvd_palu_pack_up(const kvd_palu_shape *shape, int dtype, const float *up, uint16_t *up_packed);
 
 /*
- * Reference of Palu's decode attention: float64 sums, layout PLAIN. Returns 0, or -1 with *err
- * filled. n_kv: sum of kv_len.
+ * Reference of Palu's decode attention: float64 sums, layout PLAIN. n_kv: sum of kv_len.
  *
  * - `q` [batch][n_heads * 128]: input, after RoPE.
  * - `k_latent` [n_groups][n_kv][rank_k], `v_latent` [n_groups][n_kv][rank_v]: inputs.

@@ -13,32 +13,22 @@ typedef struct {
     kvd_attn_heads heads;
 } kvd_width_list;
 
-/*
- * These functions set the kept dimensions in a kvd_width_list. A list shorter than the number of KV
- * heads is repeated, a longer one is an error. Return 0, or -1 with *err filled.
- */
+/* Set the kept dimensions. A list for fewer KV heads is repeated, a longer one is an error. */
 
 /*
- * Parses "64", "64:48" (d_qk:d_v), a comma-separated list with one item per KV head, or a CSV file
- * with columns d_qk and d_v. "FILE.csv:NAME" selects rows whose first column is NAME. Dimensions
- * are 1 .. d_head.
+ * Parses "64", "64:48" (d_qk:d_v), a list with an item per KV head, or a CSV file; "FILE.csv:NAME"
+ * selects rows by the first column. Dimensions are 1 .. d_head.
  */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
 /* Returns the path that `text` names, which the caller frees, or NULL if there is none. */
 char *kvd_width_list_path(const char *text);
 
-/*
- * Takes the dimensions of entry `point` of a rates file, rounded up to 16, from layer `layer` on.
- * d_head must be that of the file.
- */
+/* Takes entry `point` of a rates file, rounded up to 16, from `layer` on. d_head must be equal. */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
-/*
- * Finds the entry of a kvdim/rates file whose fraction of removed dimensions is nearest to `p`.
- * Fails if they differ by more than 0.01.
- */
+/* Finds the entry whose removed fraction is nearest to `p`. Fails if it differs by over 0.01. */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
 
@@ -51,9 +41,7 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    /*
-     * [n_overall_p] fractions of removed dimensions; NULL selects all fractions of the rates file
-     */
+    /* [n_overall_p] fractions of removed dimensions; NULL: all fractions of the rates file */
     double *overall_p;
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
@@ -94,8 +82,7 @@ typedef struct {
     const kvd_floors *floors;
     const kvd_row_error *error;
     const char *engine;
-    /* Median time to assign work to CTAs, per layer. NaN if nothing is assigned. */
-    double plan_us;
+    double plan_us; /* Median time to assign work to CTAs, per layer. NaN if nothing is assigned. */
     int plan_layers; /* number of layers planned in one call */
     /* Largest and mean busy time of the CTAs, and their ratio. NaN if not measured. */
     double busy_max_us, busy_mean_us, imbalance;
@@ -104,7 +91,7 @@ typedef struct {
     bool ok; /* true if the error is within the tolerance or was not checked */
 } kvd_kernels_row;
 
-/* Adds a copy of *row and its samples to the table. Returns 0, or -1 with *err filled. */
+/* Adds a copy of *row and its samples to the table. */
 int kvd_kernels_add(kvd_rows *r, const kvd_kernels_row *row, kvd_err *err);
 
 enum { KVD_KERNELS_LINE = 256 };
@@ -129,9 +116,8 @@ typedef struct {
 } kvd_attn_case;
 
 /*
- * Times one case and adds one row per implementation to *out. `skipped` receives implementations
- * that cannot run. Adds the number of wrong rows to *n_wrong. On failure or interruption adds no
- * row.
+ * Times one case and adds one row per implementation to *out, none on failure. `skipped` receives
+ * implementations that cannot run. Adds the number of wrong rows to *n_wrong.
  */
 int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
                       void (*skipped)(void *ctx, const char *line), void *ctx, size_t *n_wrong,

@@ -283,10 +283,7 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
     return time_cpu(b, plan, r, 0, &r->first_us, err);
 }
 
-/*
- * Shuffles the order of launches, because the GPU clock depends on the power of the previous
- * launch.
- */
+/* Shuffles launches, because the GPU clock depends on the power of the previous launch. */
 static void shuffle(kvd_rng *rng, int *order, int n)
 {
     for (int i = n - 1; i > 0; i--) {
@@ -385,10 +382,7 @@ static void warn(kvd_bench_stats *s, const char *word)
 
 int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd_err *err)
 {
-    /*
-     * An outlier is more than `far` median absolute deviations from the median, 10 standard
-     * deviations of a normal distribution.
-     */
+    /* Outliers: more than `far` median absolute deviations (10 standard deviations) away. */
     const double far = 14.8, noisy = 0.02, short_us = r->cuda ? 5 : 50;
     memset(s, 0, sizeof *s);
     s->median_us = s->mad_us = s->min_us = s->p05_us = s->p95_us = NAN;

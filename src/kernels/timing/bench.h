@@ -1,9 +1,4 @@
-/*
- * Times competing implementations (rivals), each once per round in shuffled order.
- *
- * GPU launches are timed by CUDA events and replayed as CUDA graphs if possible. Functions with
- * `err` return 0, or -1 with *err filled.
- */
+/* Times implementations (rivals), each once per round in shuffled order, by CUDA events. */
 #ifndef KVD_KERNELS_TIMING_BENCH_H
 #define KVD_KERNELS_TIMING_BENCH_H
 
@@ -30,10 +25,7 @@ typedef struct {
     double *us;
     bool graph;      /* true if launches were replayed as a CUDA graph */
     double first_us; /* time of the very first launch */
-    /*
-     * Number of launches excluded because the GPU was throttled, and of launches at the power
-     * limit.
-     */
+    /* Launches excluded because the GPU was throttled, and launches at the power limit. */
     int throttled, power_capped;
     /* Median clocks, and highest temperature in degrees Celsius. NaN if unknown. */
     double sm_clock_mhz, mem_clock_mhz, temperature;
@@ -52,27 +44,18 @@ int kvd_bench_wait(kvd_bench *bench, kvd_err *err);
 /* Returns the driver's version, or "" if unknown. */
 const char *kvd_bench_driver(const kvd_bench *bench);
 
-/*
- * Times the rivals as `plan` says. If the user interrupts, fails with "interrupted" after the
- * current round.
- */
+/* Times the rivals as `plan` says. After an interrupt, fails at the end of the round. */
 int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                   kvd_err *err);
 
 typedef struct {
     size_t n; /* number of samples that are not NaN */
     double median_us, mad_us, min_us, p05_us, p95_us;
-    /*
-     * Words: slow-first, outliers, noise, short (near the resolution), throttled (samples were
-     * dropped).
-     */
+    /* slow-first, outliers, noise, short (near the resolution), throttled (samples dropped) */
     char warnings[96];
 } kvd_bench_stats;
 
-/*
- * Computes the statistics of each implementation. NaN samples are ignored; without samples the
- * results are NaN.
- */
+/* Computes statistics of each implementation. Ignores NaN samples; without samples, NaN. */
 int kvd_bench_summarise(const kvd_bench_rival *rival, int n, kvd_bench_stats *stats, kvd_err *err);
 
 #endif

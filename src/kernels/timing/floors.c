@@ -28,10 +28,7 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
     for (int b = 0; b < p->batch; b++) {
         const double q = p->q_len[b], kv = p->kv_len[b];
         const double window = heads->window ? heads->window : kv;
-        /*
-         * The first `rising` queries attend to all keys up to their position, later queries to
-         * `window` keys.
-         */
+        /* The first `rising` queries attend up to their position, later ones to `window` keys. */
         const double before = kv - q, room = larger(window - before, 0),
                      rising = room < q ? room : q;
         seen += rising * before + rising * (rising + 1) / 2 + (q - rising) * window;

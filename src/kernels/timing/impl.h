@@ -1,8 +1,4 @@
-/*
- * Interface between kvdim-attn and implementations of attention (impl_*.c, listed in impl.c).
- *
- * Functions of type int return 0, or -1 with *err or *why filled.
- */
+/* Interface between kvdim-attn and implementations of attention (impl_*.c, listed in impl.c). */
 #ifndef KVD_KERNELS_TIMING_IMPL_H
 #define KVD_KERNELS_TIMING_IMPL_H
 
@@ -13,10 +9,7 @@
 #include "formats/kernels.h"
 #include "kernels/timing/problem.h"
 
-/*
- * Selection of the query rows that are checked. AUTO: all rows of a small case, a sample of a large
- * one.
- */
+/* Query rows that are checked. AUTO: all rows of a small case, a sample of a large one. */
 
 typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } kvd_check_mode;
 
@@ -57,17 +50,11 @@ void kvd_row_check_release(kvd_row_check *c);
 typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t, int d_v,
                                float *row);
 
-/*
- * Compares the outputs of the chosen rows with their references. If c->n is 0, the errors are NaN.
- * Fails if a reference row is zero or not finite.
- */
+/* Compares the chosen rows with their references. c->n 0: NaN. Fails on a zero reference row. */
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
-/*
- * Returns the largest rel_err that passes: 4e-3 for bf16, 1e-3 for fp16, 1e-5 for float32. The
- * limit for `worst` is three times as large.
- */
+/* Returns the largest rel_err that passes: bf16 4e-3, fp16 1e-3, float32 1e-5; for `worst` 3x. */
 double kvd_row_tolerance(kvd_dtype dtype);
 
 /*
@@ -92,19 +79,13 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
 /* Sets the times of *f from its counts. In decode, uses the read rate if it is known. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
-/*
- * Measures the rates of the CPU on all threads: sgemm of 1536^3, memcpy and sum of 128 MiB,
- * exponentials by a polynomial. Stores the best of 3.
- */
+/* Measures the CPU on all threads: sgemm of 1536^3, memcpy and sum of 128 MiB, exponentials. */
 int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
 
 /* Measures peak rates of the GPU, in about a second. Fails in a build without CUDA. */
 int kvd_ceilings_gpu(kvd_rate_ceilings *c, kvd_err *err);
 
-/*
- * Returns a page table [batch][max_pages] in host memory, which the caller frees. Its pages are
- * scattered over *n_pages pages. On failure returns NULL and fills *err.
- */
+/* Returns a page table [batch][max_pages], which the caller frees, with scattered pages. */
 int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pages, kvd_err *err);
 
 /* Returns the largest q_len if `queries`, else the largest kv_len. */
@@ -112,10 +93,7 @@ int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 /* Returns true if the requests differ in kv_len. */
 bool kvd_problem_ragged(const kvd_problem *p);
 
-/*
- * Ways to divide work among CTAs, with the values of kvd_schedule. KVD_BY_ITSELF means that there
- * is no choice.
- */
+/* Ways to divide work among CTAs, as in kvd_schedule. KVD_BY_ITSELF: there is no choice. */
 typedef enum {
     KVD_BY_NONE,
     KVD_BY_PAPERS,
@@ -127,11 +105,9 @@ extern const char *const kvd_scheduler_name[KVD_N_SCHEDULERS]; /* "none", "paper
 
 /* dimensions per head with which an implementation computes a case */
 typedef enum {
-    KVD_WIDTH_USE_OWN, /* every head at its own d_qk and d_v */
-    /* every head padded with zeros to the widest head */
-    KVD_WIDTH_USE_PADDED,
-    /* every head has d_head dimensions, also in the reference */
-    KVD_WIDTH_USE_DENSE,
+    KVD_WIDTH_USE_OWN,    /* every head at its own d_qk and d_v */
+    KVD_WIDTH_USE_PADDED, /* every head padded with zeros to the widest head */
+    KVD_WIDTH_USE_DENSE,  /* every head has d_head dimensions, also in the reference */
     /* Groups of KV heads share latents, which have as many elements as K and V. */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
@@ -153,10 +129,7 @@ typedef struct {
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
-    /*
-     * Functions for KVD_WIDTH_USE_LATENT, else NULL: stored dimensions per KV head, dimensions of
-     * the output, inputs, and counts.
-     */
+    /* Functions for KVD_WIDTH_USE_LATENT: dimensions in cache and output, inputs, counts. */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
     kvd_row_maker make_rows;
@@ -164,16 +137,11 @@ typedef struct {
 
     /* Fails with the reason in *why if the implementation cannot compute the case. */
     int (*can)(const kvd_problem *p, kvd_err *why);
-    /*
-     * Creates the inputs in *self. `stream` is a cudaStream_t, NULL on the CPU. *p must outlive
-     * *self.
-     */
+    /* Creates the inputs in *self. `stream`: cudaStream_t, or NULL. *p must outlive *self. */
     int (*open)(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
                 kvd_err *err);
     void (*close)(void *self);
-    /*
-     * Assigns the work of plan_layers[phase] equal layers to CTAs. Timed separately. May be NULL.
-     */
+    /* Assigns the work of plan_layers[phase] layers to CTAs. Timed separately. May be NULL. */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
     /* Restores the part of the plan that a launch consumes. Not timed. May be NULL. */
@@ -188,9 +156,7 @@ typedef struct {
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);
     /* Computes attention once, measures each CTA's busy time, and waits. May be NULL. */
     int (*busy)(void *self, void *stream, kvd_busy *out, kvd_err *err);
-    /*
-     * Describes the code that ran, such as "sm_90a" or "avx512, 16 threads". Valid until `close`.
-     */
+    /* Describes the code that ran, such as "sm_90a" or "avx512, 16 threads"; valid until close. */
     const char *(*engine)(const void *self);
 } kvd_impl;
 
@@ -209,17 +175,11 @@ const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 /* Returns 0 if the implementation supports the case, else -1 with the reason in *why. */
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
-/*
- * Returns the dimensions that count, without padding: d_head for KVD_WIDTH_USE_DENSE, else the
- * case's.
- */
+/* Returns the dimensions that count, unpadded: d_head for KVD_WIDTH_USE_DENSE, else the case's. */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 /* Sets bytes, flop and exps of *f to the implementation's work in this case. */
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
-/*
- * Computes the reference outputs of the rows to check. Implementations with the same output can
- * share *c.
- */
+/* Computes the references of the rows to check. Implementations with equal output share *c. */
 int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode,
                         kvd_row_check *check, kvd_err *err);
 

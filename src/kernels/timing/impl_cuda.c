@@ -1,7 +1,4 @@
-/*
- * Implementations `cuda`, `cuda-mma` (prefill before Hopper) and `cuda-dense` (every head at
- * d_head), layout BLOCKED.
- */
+/* Implementations `cuda`, `cuda-mma` (before Hopper), `cuda-dense` (every head at d_head). */
 #ifdef KVD_CUDA
 
 #include <stdio.h>
@@ -26,9 +23,8 @@ typedef struct {
     kvd_attn_map map;
     kvd_attn_batch batch;
     kvd_device_memory memory;
-    /* Rows of blocked Q; host [batch]: each request's first row. */
-    int32_t n_q8, *q_start;
-    uint16_t *o; /* output, device [n_q8 (prefill) or batch (decode)][o_pitch] */
+    int32_t n_q8, *q_start; /* Rows of blocked Q; host [batch]: each request's first row. */
+    uint16_t *o;            /* output, device [n_q8 (prefill) or batch (decode)][o_pitch] */
     size_t o_bytes;
     uint16_t *o_host;
     unsigned long long *busy; /* device [n_ctas], busy time of each CTA in ns */

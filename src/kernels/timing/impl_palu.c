@@ -1,9 +1,4 @@
-/*
- * Implementation `palu`: Palu's decode attention at equal cache size: rank_k + rank_v = mean of 4
- * (d_qk + d_v), rounded to 16.
- *
- * The reference uses K rebuilt from the latents.
- */
+/* Implementation `palu`: Palu's decode attention, rank_k + rank_v = mean of 4 (d_qk + d_v). */
 #ifdef KVD_CUDA
 
 #include <math.h>
@@ -94,10 +89,7 @@ static void count(const kvd_problem *p, kvd_floors *f)
     f->exps = keys * s.n_heads;
 }
 
-/*
- * Generates U [rank][128], which rebuilds a KV head's K; 1 / sqrt(rank) keeps K nearly standard
- * normal.
- */
+/* Generates U [rank][128] of a KV head; 1 / sqrt(rank) keeps K nearly standard normal. */
 static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 {
     const float scale = (float)(1 / sqrt((double)rank));

@@ -1,8 +1,4 @@
-/*
- * One case of the attention benchmark, generated from a seed (kernels/timing/values.h).
- *
- * Functions with `err` return 0, or -1 with *err filled.
- */
+/* One case of the attention benchmark, generated from a seed (kernels/timing/values.h). */
 #ifndef KVD_KERNELS_TIMING_PROBLEM_H
 #define KVD_KERNELS_TIMING_PROBLEM_H
 
@@ -42,14 +38,10 @@ typedef struct {
     /* tokens per request, or the largest length from a file */
     size_t seq_len;
     int batch;
-    /* [batch] q_len is kv_len in prefill, 1 in decode. */
-    int32_t *q_len, *kv_len;
+    int32_t *q_len, *kv_len; /* [batch] q_len is kv_len in prefill, 1 in decode. */
 } kvd_problem;
 
-/*
- * Sets p->batch and lengths; other fields of *p are set. `given` [batch] for KVD_LENGTHS_FILE, else
- * NULL.
- */
+/* Sets p->batch and lengths. `given` [batch] for KVD_LENGTHS_FILE, else NULL. */
 int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t seq_len,
                         const int32_t *given, kvd_err *err);
 void kvd_problem_release(kvd_problem *p);
@@ -65,10 +57,7 @@ int kvd_heads_widest(const kvd_attn_heads *heads);
 /* Returns a copy of *heads with every d_qk and d_v set to d_head. */
 kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
 
-/*
- * Generates rows first .. first + n - 1 of one head, [n][d], rounded to p->dtype. Row numbers are
- * positions, also for Q, whose `head` is a query head.
- */
+/* Generates n rows [n][d] of a head from position `first` on. For Q, `head` is a query head. */
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows);
 

@@ -59,10 +59,7 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
            !kvd_rows_differ(a->accuracy, a->row, b->accuracy, b->row, "calibration,widths");
 }
 
-/*
- * Returns what was decomposed: 0 token vectors, 1 K-means centroids, 2 centroids weighted by
- * cluster size.
- */
+/* Returns 0 for token vectors, 1 for K-means centroids, 2 for centroids weighted by size. */
 static int kind_of(const kvd_calibration *c)
 {
     return c->centroids == 0 ? 0 : c->weighted ? 2 : 1;
@@ -73,10 +70,7 @@ static int kind_at(const kvd_calibration_point *x)
     return kind_of(&x->spectrum->spectrum.calibration);
 }
 
-/*
- * Returns the vectors of a measure: 0 token vectors ("-rows"), 1 centroids, 2 weighted centroids
- * ("-weighted").
- */
+/* Returns 0 for token vectors ("-rows"), 1 for centroids, 2 for weighted ones ("-weighted"). */
 static int kind_wanted(const char *name)
 {
     return strstr(name, "-rows") ? 0 : strstr(name, "-weighted") ? 2 : 1;
@@ -175,10 +169,7 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/*
- * Returns the largest relative change of a dimension's singular value (mean over layers and heads),
- * or NaN.
- */
+/* Returns the largest relative change of a singular value (mean over layers and heads), or NaN. */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
     double worst = 0;
@@ -192,10 +183,7 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
     return worst;
 }
 
-/*
- * Sets *lo and *hi to the smallest and largest change, in percent, between text halves NAME-a and
- * NAME-b; NaN without halves.
- */
+/* Sets *lo and *hi to the changes, in percent, between text halves NAME-a and NAME-b, or NaN. */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
 {
@@ -213,10 +201,7 @@ static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, k
         }
 }
 
-/*
- * Computes the singular values' change, in percent, if half of the sequences are pruned. lo, hi:
- * change between two halves of a text.
- */
+/* Computes by how many percent the singular values change if half of the sequences are pruned. */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
 {
@@ -237,10 +222,7 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/*
- * Finds calibrations *least and *most pruned (or with fewest and most centroids) that differ from i
- * only in that. Returns false if i is not the first, or all are equal.
- */
+/* Finds the ends of a series of calibrations that differ only in pruning or in centroids. */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
 {
@@ -264,10 +246,7 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
     return *least != *most;
 }
 
-/*
- * Computes ratios of perplexities or times of calibrations that differ in pruning or number of
- * centroids.
- */
+/* Computes ratios of perplexities or times along series of pruned or clustered calibrations. */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {
     const bool pruning = strncmp(name, "prune-", 6) == 0, time = strstr(name, "-time") != NULL;

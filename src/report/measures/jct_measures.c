@@ -8,10 +8,7 @@
 #include "methods/method.h"
 #include "report/rows.h"
 
-/*
- * Kinds of measures, by name prefix; the first matching prefix wins, so SHARED_CHANGE comes before
- * SHARED.
- */
+/* A name's first matching prefix gives the kind, so SHARED_CHANGE comes before SHARED. */
 typedef enum {
     SHARE,
     EXTRA,
@@ -34,12 +31,9 @@ static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s",
 typedef struct {
     question_kind kind;
     char method[48];
-    /* After the method: phases joined by '+', or method B of "jct-change-A-over-B". */
-    char rest[96];
-    /* Method B of "-PHASES-over-B". */
-    char other[48];
-    /* Input and output lengths "6300x243+204x139", or "all". */
-    const char *sizes;
+    char rest[96];     /* names of phases joined by '+', or method B of "jct-change-A-over-B" */
+    char other[48];    /* method B in names that end in "-PHASES-over-B" */
+    const char *sizes; /* input and output lengths such as "6300x243+204x139", or "all" */
 } question;
 
 static const char over[] = "-over-";
@@ -80,7 +74,7 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* Returns true if the well-formed list `sizes` has the lengths `input` and `output`. */
+/* `sizes` is "all" or a list such as "6300x243+204x139". */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;
@@ -93,7 +87,7 @@ static bool among(const char *sizes, double input, double output)
     return false;
 }
 
-/* Returns true if `sizes` is "all" or INPUTxOUTPUT joined by '+'. */
+/* Returns true if `sizes` is "all" or a list of INPUTxOUTPUT joined by '+'. */
 static bool well_formed(const char *sizes)
 {
     double in, out;
@@ -107,9 +101,7 @@ static bool well_formed(const char *sizes)
     return true;
 }
 
-/*
- * Returns true if row `e` was timed on a GPU, with a size of *q and a method that matches `method`.
- */
+/* Returns true if row `e` was timed on a GPU and its size and method are asked for. */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
     const bool shared = q->kind == SHARED || q->kind == SHARED_CHANGE;
@@ -119,7 +111,7 @@ static bool asked_for(const kvd_report_row *e, const char *method, const questio
            among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output"));
 }
 
-/* Sums the seconds of the phases in `parts`. Fails on an unknown phase. */
+/* Fails if a name in `parts` is not that of a phase. */
 static int seconds(const kvd_report_row *e, const char *parts, double *sum, kvd_err *err)
 {
     *sum = 0;
@@ -146,7 +138,6 @@ static int put(const kvd_report_row *e, double value, kvd_measured *out, kvd_err
     return 0;
 }
 
-/* Returns the uncompressed cache's row under the conditions of `e`, or SIZE_MAX. */
 static size_t uncompressed(const kvd_report_row *e)
 {
     for (size_t i = 0; i < kvd_rows_count(e->file->jct); i++)
@@ -177,10 +168,7 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     return put(e, 100 * (of - without) / kvd_report_real(e, whole[q->kind]), out, err);
 }
 
-/*
- * Appends the excess of row `e`'s job completion time over that of method q->rest, in percent, per
- * row of equal conditions.
- */
+/* Appends by how many percent job `e` takes longer than with method B (q->rest). */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -195,7 +183,7 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Appends, in percent, how much longer phases q->rest take in `e` than with method q->other. */
+/* Appends by how many percent phases of job `e` take longer than with method B (q->other). */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)
 {
@@ -216,10 +204,7 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
-/*
- * Appends the growth of phases q->rest, in percent of the job, from the first size of *q to the
- * last, that of `e`.
- */
+/* Appends the growth of the percentage of some phases from the first job size to the last. */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -247,11 +232,7 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/*
- * Returns the log perplexity of method B (q->rest) at the job completion time of `e`, interpolated
- * between B's neighbouring settings, or NaN. B's rows of `x` differ from row `scored` (method of
- * `e`) in the method alone.
- */
+/* Returns the log perplexity of method B at the job completion time of `e`, or NaN. */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const question *q, const kvd_result *x, size_t scored)
 {
@@ -279,10 +260,7 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/*
- * Appends the change of perplexity from method B (q->rest) to A (q->method) at equal completion
- * time for text `label`.
- */
+/* Appends the change of perplexity from method B to method A at equal job completion time. */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, kvd_measured *out, kvd_err *err)
 {
@@ -306,7 +284,7 @@ static int of_text(const kvd_report_rows *all, const question *q, const kvd_resu
     return 0;
 }
 
-/* Perplexities are read from accuracy files of the job's model. */
+/* Perplexities are read from accuracy files of the model that the jobs ran. */
 static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const question *q,
                         kvd_measured *out, kvd_err *err)
 {

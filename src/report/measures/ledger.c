@@ -54,7 +54,7 @@ static const char *const column_name[N_COLUMNS] = {"id",
                                                    "cannot"};
 
 typedef struct {
-    /* Wanted column, or "*SUFFIX" for all columns with this ending. */
+    /* wanted column, or "*SUFFIX" for all columns with this ending */
     const char *want;
     bool *use;
     size_t n_columns, n_values;
@@ -149,7 +149,7 @@ static void range_of(const kvd_measured *v, double *least, double *most)
     }
 }
 
-/* Appends the distinct texts at byte `offset` of the elements of v->value. */
+/* Appends the distinct texts that are at byte `offset` of the elements of v->value. */
 static void say_names(kvd_text *t, const kvd_measured *v, size_t offset, const char *before)
 {
     for (size_t i = 0; i < v->n; i++) {
@@ -267,10 +267,7 @@ static void plain_name(const char *measure, char *buf, size_t size)
         snprintf(buf, size, "%s", measure);
 }
 
-/*
- * Parses "LO:HI words" or "words" of column `null`; returns the words. Without LO:HI, *lo and *hi
- * are NaN.
- */
+/* Parses "LO:HI words" or "words" and returns the words. Without LO:HI, *lo and *hi are NaN. */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
     int n = 0;
@@ -281,7 +278,7 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/* Appends the range if the claim is false: "; null: 46.9 to 50 % (flat spectrum)". */
+/* Appends the range that is expected if the claim is false, such as "; null: 46.9 to 50 %". */
 static void say_null(kvd_text *t, const kvd_measured *v, const char *words, const char *unit)
 {
     char range[96];
@@ -299,10 +296,7 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
     kvd_text_add(t, "; null: %s (%s)", range, words);
 }
 
-/*
- * Appends "; holds at 35 to 100 % of the loads (2 services)". Load: request rate / highest rate of
- * the baseline.
- */
+/* Appends the request rates at which a claim holds: "; holds at 35 to 100 % of the loads". */
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 {
     char range[96];
@@ -314,7 +308,7 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/* Appends the values of blank-separated `measures`, "NAME" or "NAME=UNIT", to e->ours. */
+/* Appends the values of the blank-separated `measures`, "NAME" or "NAME=UNIT". */
 static int say_beside(const kvd_results *r, char *measures, kvd_ledger_entry *e, kvd_err *err)
 {
     char name[128];

@@ -1,26 +1,25 @@
 /*
  * Ledger of claims: for every figure and table of the papers, the printed number, the measured
- * number and a verdict by a rule of ledger.csv.
+ * number and a verdict. The rules are in ledger.csv.
  *
  * Columns of ledger.csv:
  *
- * - id, source, claim: "ZACK Table 4", place of the claim, the claim in our words
+ * - id, source, claim: "ZACK Table 4", the place of the claim, the claim in our words
  * - published_table, published_column: table of tables.csv with the published range, and its
- *   column; "*_cv_percent": all columns with that ending
+ *   column; "*_cv_percent" means all columns with that ending
  * - published_low, published_high: published range if no table gives it
- * - unit: of all numbers of the claim
- * - measure, test, limit: a measure (measures.h) and its test (kvd_verdict)
+ * - unit: unit of all numbers of the claim
+ * - measure, test, limit: a measure (measures.h) and the test of its values (kvd_verdict)
  * - trend_measure, trend_test, trend_limit: likewise, for the verdict "trend holds"
  * - beside: other measures to show, separated by blanks; NAME=UNIT changes the unit
- * - null: range of the measure if the claim were false, as words or "LO:HI words", for papers
- *   without a number
+ * - null: range of the measure if the claim were false, as words or "LO:HI words"
  * - setting: models, texts and machines of the paper
  * - rule: the tests in words
  * - needs: programs to run if nothing was measured
- * - cannot: why the claim cannot be measured; measure may be empty
+ * - cannot: reason why the claim cannot be measured
  *
- * figures.csv lists every figure and table (figure, title, because). `because` says why a figure
- * has no claim; every other figure has one, whose id begins with its name.
+ * figures.csv lists every figure and table. Its column `because` says why a figure has no claim.
+ * Every other figure has a claim, whose id begins with the figure's name.
  */
 #ifndef KVD_REPORT_MEASURES_LEDGER_H
 #define KVD_REPORT_MEASURES_LEDGER_H
@@ -35,18 +34,17 @@
 
 /*
  * Verdict on a claim. A limit L is a number, or "low" or "high", an end of the published range. A
- * value v passes:
+ * measured value v passes:
  *
- * - at-most L, at-least L: v <= L, v >= L
- * - within L: low - L <= v <= high + L
- * - between A:B: A <= v <= B
- * - loads-at-most L, loads-at-least L: the curve passes at 99 % of its loads (request rate /
- *   highest rate of the baseline); undecided if it passes at all simulated loads but some are
- *   missing
- * - above-null, below-null: v is above (below) its range if the claim were false
+ * - at-most L, at-least L: if v <= L, v >= L
+ * - within L: if low - L <= v <= high + L
+ * - between A:B: if A <= v <= B
+ * - loads-at-most L, loads-at-least L: if a curve passes at 99 % of its loads (request rate /
+ *   highest rate of the baseline); undecided if loads are missing
+ * - above-null, below-null: if v is above (below) its range if the claim were false
  *
- * A 95 % interval passes or fails if all of it does, else is undecided. A claim passes if every
- * value passes, and fails if any value fails.
+ * A value whose 95 % interval passes only in part is undecided. A claim passes if every value
+ * passes, and fails if any value fails.
  */
 
 typedef enum {
@@ -69,18 +67,17 @@ typedef struct {
 } kvd_verdict_rule;
 
 /*
- * Derives the verdict from the values of a claim (`main`) and of a weaker claim (`trend`). With a
- * printed number, the first of these holds:
+ * Derives the verdict from the values of a claim (`main`) and of a weaker claim (`trend`). If the
+ * paper prints a number:
  *
  * - main passes: reproduced
  * - trend passes: trend holds
  * - main is undecided: cannot tell
  * - otherwise: not reproduced
  *
- * A value with a growing queue passes no test. A test over loads is undecided if it fails at no
- * load, but loads were not simulated or a queue grows. Without a printed number, the test is
- * "above-null" or "below-null": "holds" if every value is on the claimed side, "does not hold" if
- * one is on the other, else "cannot tell".
+ * A value at which the queue of requests grows passes no test. If the paper prints no number, the
+ * test must be "above-null" or "below-null", and the verdict is "holds", "does not hold" or "cannot
+ * tell".
  *
  * Fails on an unknown test, or one that does not fit the published range.
  */
@@ -88,16 +85,12 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
 
 /*
- * Returns the fraction of the loads 0.1 .. 1 (request rate / highest rate of the baseline) at which
- * the curve through n values by rising load is in lo .. hi. Unmeasured loads and growing queues
- * count as outside.
+ * Returns the fraction of the loads 0.1 to 1 (request rate / highest rate of the baseline) at which
+ * a curve is between lo and hi. Loads that were not measured count as outside.
  */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
-/*
- * Returns the curves in `v` for tests "loads-at-...", else 0. *least, *most: smallest and largest
- * fraction of loads at which a curve passes.
- */
+/* Returns the number of curves, or 0 without a test over loads. *least, *most: shares that pass. */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
 
@@ -106,28 +99,21 @@ typedef struct {
     double low, high; /* published range; NaN if the paper prints no number */
     size_t n_values;
     double least, most; /* smallest and largest measured value of the claim */
-    /* curves over the request rate, one per simulated serving setup */
-    size_t n_services;
-    /*
-     * fractions of loads (request rate / highest rate of the baseline) at which the claim holds,
-     * over curves
-     */
+    size_t n_services; /* number of curves over the request rate, one per simulated serving setup */
+    /* smallest and largest fraction of loads (relative request rates) at which the claim holds */
     double least_loads, most_loads;
-    /* values over the request rate, one curve per serving setup; may be empty */
-    kvd_measured values;
-    /* measured values as text, then those of column `beside` of ledger.csv */
+    kvd_measured values; /* measured values over the request rate, one curve per serving setup */
+    /* measured values as text */
     kvd_text ours;
     kvd_verdict verdict;
 } kvd_ledger_entry;
 
 typedef struct {
     size_t n;
-    /* figures with a measured claim */
-    size_t measured;
-    /* figures with claims, none measured */
-    size_t unmeasured;
-    size_t cannot;  /* figures whose claims cannot be measured */
-    size_t nothing; /* figures without a claim in ledger.csv */
+    size_t measured;   /* number of figures with a measured claim */
+    size_t unmeasured; /* number of figures whose claims were not measured */
+    size_t cannot;     /* number of figures whose claims cannot be measured */
+    size_t nothing;    /* number of figures without a claim in ledger.csv */
 } kvd_figure_counts;
 
 typedef struct {
@@ -136,41 +122,32 @@ typedef struct {
     kvd_figure_counts figures;
 } kvd_ledger;
 
-/*
- * Measures every claim of ledger.csv in the folder `paper` and derives its verdict. Fails if a
- * figure has neither a claim nor a reason.
- */
+/* Judges every claim of ledger.csv in `paper`. Fails if a figure has no claim and no reason. */
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
-/*
- * Adds the section on claims: verdicts, their counts, and how the papers' measurements differ from
- * these.
- */
+/* Adds the section on the claims of the papers with their verdicts. */
 int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report, kvd_err *err);
 
-/* Writes "104 figures and tables of the papers: 40 measured here, ...". */
+/* Writes a summary such as "104 figures and tables of the papers: 40 measured here, ...". */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
 /* Writes the measured range, such as "-20 to -3 %, at 35 % of the loads". */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
-/* Writes "0.07 to 0.351 %", or "none printed" if both ends are NaN. */
+/* Writes a range such as "0.07 to 0.351 %", or "none printed" if both ends are NaN. */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
-/*
- * Consistency checks of published tables (ZACK Tables 4 and 5, FDC Table 2). Epsilon: mean |R| of a
- * dataset's rotation; delta: mean |R - R_ref|.
- */
+/* Published tables (ZACK 4 and 5, FDC 2): epsilon is mean |R|, delta mean |R - R_ref|. */
 
 enum { KVD_MOST_DATASETS = 6 };
 
-/* A printed number, and half a unit of its last digit. */
+/* a printed number, and half a unit of its last digit */
 typedef struct {
     double value, half;
 } kvd_printed;
 
-/* One model in a published table, with n datasets. */
+/* one model in a published table, with n datasets */
 typedef struct {
     char model[64];
     char dataset[KVD_MOST_DATASETS][32];
@@ -184,52 +161,40 @@ typedef struct {
     size_t n;
 } kvd_published_table;
 
-/*
- * Reads epsilon and delta from tables.csv in the folder `paper`, without N/A. The caller releases
- * *out, also on failure.
- */
+/* Reads a table of epsilon and delta from tables.csv. The caller releases *out, also on failure. */
 int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
-/*
- * Datasets a, b must satisfy |epsilon_a - epsilon_b| <= delta_a + delta_b. `pairs`: combinations;
- * `violated`: those beyond rounding.
- */
+/* Pairs of datasets, and pairs that violate |epsilon_a - epsilon_b| <= delta_a + delta_b. */
 typedef struct {
     size_t pairs, violated;
 } kvd_published_triangle;
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
-/*
- * Returns true if some x explains every printed delta as |epsilon - x| within rounding; the papers
- * define delta as mean |R - R_ref|.
- */
+/* Returns true if one x explains each printed delta as |epsilon - x| within rounding. */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/*
- * `fits`: models that kvd_published_one_epsilon explains. `expected`: mean number with randomly
- * ordered deltas; `probability`: chance of at least `fits`.
- */
+/* `fits` models have one epsilon; `expected`, `probability`: mean and chance in random order. */
 typedef struct {
     size_t fits;
     double expected, probability;
 } kvd_published_fit;
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 
-/* Columns of two published tables with equal digits in most shared lines. */
+/* columns of two published tables with equal digits in most lines that both tables have */
 typedef struct {
     char table[2][64], column[2][64];
-    /* lines (models and datasets) in both tables, and those with equal digits */
+    /* number of lines in both tables, and number of lines with equal digits */
     size_t shared, equal;
 } kvd_published_twin;
 
 /*
- * Finds equal columns in two published tables: at least four shared lines (model and dataset),
- * three quarters equal. Skips tables "...traces...". The caller frees *out.
+ * Finds equal columns in two published tables: at least four lines in both, three quarters of them
+ * equal. Skips tables of request traces. The caller frees *out.
  */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
-/* Two model names in two published tables with the same numbers; `numbers`: how many. */
+/* Two models with different names in two published tables, but with `numbers` equal numbers. */
 typedef struct {
     char table[2][64], model[2][64];
     size_t numbers;

@@ -6,10 +6,10 @@
 
 #include "report/measures/ledger.h"
 
-/* Most claims of one verdict that the page shows without a click. */
+/* largest number of claims of one verdict that the page shows without a click */
 enum { MOST_OPEN = 12 };
 
-/* Writes a claim as one line with published and measured range; a click shows the rest. */
+/* Writes a claim as one line. A click on the line shows the rest. */
 static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
 {
     char range[160];
@@ -40,7 +40,7 @@ static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
     kvd_text_raw(t, "</p></details>\n");
 }
 
-/* Writes the claims by verdict, unmeasured ones shown after a click. */
+/* Claims that were not measured are shown after a click. */
 static void html_entries(const kvd_ledger *l, const size_t count[KVD_N_VERDICTS], kvd_text *t)
 {
     for (int v = 0; v < KVD_N_VERDICTS; v++) {
@@ -93,7 +93,7 @@ static void measured_on(const kvd_results *r, kvd_text *t)
         kvd_text_add(t, ", %zu to %zu tokens", least, most);
 }
 
-/* Appends how these measurements differ from the papers'. */
+/* Appends the ways in which these measurements differ from the papers'. */
 static void other_departures(const kvd_results *r, kvd_text *t)
 {
     bool shared = false, small = false;
@@ -117,7 +117,7 @@ static size_t figure_name(const char *id)
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
-/* Adds measured ratios against the load, a curve per claim and serving setup. */
+/* Adds a figure of ratios against the request rate, with a curve per claim and setup. */
 static int figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s,
                            kvd_err *err)
 {

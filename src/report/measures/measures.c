@@ -66,19 +66,15 @@ typedef struct {
 
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
-/*
- * Returns true if rotations are per query head (`per_query`) or per KV head; always if both numbers
- * are equal.
- */
+/* If a model has as many query heads as KV heads, returns true in either case. */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
     return s->model.n_heads == s->model.n_kv_heads || (s->pairing == KVD_PER_QUERY) == per_query;
 }
 
 /*
- * Expected range for n random vectors of d dimensions: singular values within 1 - c .. 1 + c of the
- * mean, c = sqrt(d / n) (Marchenko and Pastur 1967), so the smaller half has (1 - c) / 2 .. 1 / 2
- * of the sum.
+ * Singular values of n random vectors of d dimensions are within 1 - c .. 1 + c of their mean, c =
+ * sqrt(d / n) (Marchenko and Pastur 1967), so the smaller half has (1 - c) / 2 .. 1 / 2.
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
@@ -86,7 +82,7 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
     kvd_values_null(out, 100 * fmax(0, 1 - c) / 2, 50);
 }
 
-/* Null range: values of the same model with random weights. Returns false without such files. */
+/* Sets the null range from the model with random weights. Returns false without such files. */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -139,7 +135,7 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/* Null range: energy that a random rotation keeps, in percent of the text's own rotation. */
+/* Sets the null range to the energy that a random rotation keeps. */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -161,10 +157,7 @@ static bool of_token_counts(const kvd_similarity *s)
     return false;
 }
 
-/*
- * Returns true if x compares token counts of one text (ZACK Fig. 18) and another file compares
- * texts of the model.
- */
+/* Returns true if x compares token counts of one text, and another file compares texts. */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
     bool other = false;
@@ -175,7 +168,6 @@ static bool superseded(const kvd_results *r, const kvd_result *x)
     return other && of_token_counts(&x->similarity);
 }
 
-/* Returns the index in s of the text of file a of t, or s->n_files. */
 static size_t index_of(const kvd_similarity *s, const kvd_similarity *t, size_t a)
 {
     size_t i = 0;
@@ -185,7 +177,7 @@ static size_t index_of(const kvd_similarity *s, const kvd_similarity *t, size_t 
     return i;
 }
 
-/* Returns true if an earlier file has the comparison of texts a and b of pair x. */
+/* Returns true if an earlier file compares the texts a and b too. */
 static bool compared_before(const request *q, size_t i, const kvd_similarity_pair *x, size_t a,
                             size_t b)
 {
@@ -205,10 +197,7 @@ static bool compared_before(const request *q, size_t i, const kvd_similarity_pai
     return false;
 }
 
-/*
- * Appends a similarity measure for every two texts, once. "random-...": one text is random token
- * ids; otherwise none is.
- */
+/* Appends a similarity measure for every two texts, and only once if several files hold them. */
 static int of_similarity(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     bool want_random = strncmp(name, "random-", 7) == 0;
@@ -235,7 +224,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* The rotation may be of random token ids, the data may not. */
+                /* Rotations may be of random token ids, but data may not. */
                 else if (want_random && rb)
                     continue;
                 else
@@ -250,10 +239,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
     return 0;
 }
 
-/*
- * Appends tokens-delta or tokens-fall, delta / epsilon by number of calibration tokens, per
- * reference text and as a mean.
- */
+/* Appends tokens-delta or tokens-fall: delta / epsilon by number of calibration tokens. */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     kvd_token_point *p = NULL;
@@ -273,7 +259,7 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
                 goto done;
             continue;
         }
-        /* Elements of `p` that differ only in calibration tokens are adjacent and rising. */
+        /* Elements of `p` that differ only in the number of tokens are adjacent and rising. */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&
                strcmp(p[last + 1].series, p[i].series) == 0)

@@ -1,4 +1,4 @@
-/* Numbers computed from result files, for the tables and the ledger of claims. */
+/* Numbers that are computed from result files, for the tables and the ledger of claims. */
 #ifndef KVD_REPORT_MEASURES_MEASURES_H
 #define KVD_REPORT_MEASURES_MEASURES_H
 
@@ -6,22 +6,14 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/*
- * Returns singular value `dim`, mean over layers and heads; `normalised`: divided by sqrt(n_rows)
- * (Z-10 in docs/readings.md).
- */
+/* Returns the mean of singular value `dim`; normalised: / sqrt(n_rows) (Z-10, docs/readings.md). */
 double kvd_mean_sigma(const kvd_spectrum *s, kvd_pair pair, int dim, bool normalised);
-/*
- * Returns the trailing half of the singular values over all, mean over heads; 0.5 if all are equal.
- */
+/* Returns the sum of the trailing half of the singular values / the sum of all, mean over heads. */
 double kvd_trailing_share(const kvd_spectrum *s, kvd_pair pair);
-/*
- * Returns the leading dimensions with the fraction `share` of squared singular values, mean over
- * heads.
- */
+/* Returns the dimensions that hold `share` of the squared singular values, mean over heads. */
 double kvd_dims_for_energy(const kvd_spectrum *s, kvd_pair pair, double share);
 /*
- * Returns the fraction of singular values below 1 (ZDC Fig. 13); `normalised`: divided by
+ * Returns the fraction of singular values below 1 (ZDC Fig. 13). If `normalised`, divides them by
  * sqrt(n_rows) first (D-22 in docs/readings.md).
  */
 double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised);
@@ -29,34 +21,31 @@ double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised
 int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd, kvd_err *err);
 
 typedef struct {
-    /* Curve name: "TEXT against REFERENCE", or one for the mean over reference texts. */
+    /* name of the curve, such as "TEXT against REFERENCE" */
     char series[2 * KVD_LABEL + 16];
     kvd_pair pair;
     size_t n_tokens;
-    /* reference texts over which the values are averaged */
-    size_t n_averaged;
-    /* true if figures draw the curve, not only the mean over reference texts */
+    size_t n_averaged; /* number of reference texts over which the values are averaged */
+    /* true if the figures draw this curve */
     bool drawn;
-    /* true if the calibration text is random token ids */
     bool random;
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
 /*
- * Compares rotations of a text by number of calibration tokens with a reference text's rotation,
- * and their mean over references (ZACK Fig. 18, FDC Fig. 14). Ordered by text, kind of rotation,
- * reference, tokens. The caller frees *points.
+ * Compares rotations by number of calibration tokens with a reference text's (ZACK Fig. 18, FDC
+ * Fig. 14). With several references, *points also has their mean. The caller frees *points.
  */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
 /* Returns true if two files of a comparison have one text, by label or content. */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
-/* Returns true if text i is the first with the most tokens of its label. */
+/* Returns true if text i is the first one with the most tokens among texts with its label. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
-/* Returns false for a row of a single random seed; seeds have a row for their mean. */
+/* Returns false if the row belongs to a single random seed. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
-/* Returns true for a row of quantised weights with an uncompressed cache. */
+/* Returns true if the row is of quantised weights with an uncompressed cache. */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
 /* Returns true if the evaluated text is the method's calibration text. */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
@@ -65,21 +54,14 @@ bool kvd_other_half(const char *a, const char *b);
 
 typedef struct {
     double value;
-    /* what was measured, with the file's name */
-    char what[2 * KVD_LABEL + 64];
-    /* device of a measured time, such as "NVIDIA H200"; else "" */
-    char device[64];
-    /* score that had to keep the share --target; "" without --target */
-    char metric[48];
-    /* true if the queue of requests grows at this request rate */
-    bool grows;
-    double lo, hi; /* ends of the 95 % interval; NaN if not known */
-    /* expected range if the claim is false; NaN if not known */
-    double null_lo, null_hi;
-    /* request rate / highest rate of the baseline; NaN without a rate */
-    double load;
-    /* number of the value's curve (values by rising load) */
-    size_t curve;
+    char what[2 * KVD_LABEL + 64]; /* text that says what was measured, with the name of the file */
+    char device[64];               /* device on which a time was measured, such as "NVIDIA H200" */
+    char metric[48];         /* score that had to keep the share --target; "" without --target */
+    bool grows;              /* true if the queue of requests grows at this request rate */
+    double lo, hi;           /* ends of the 95 % interval; NaN if not known */
+    double null_lo, null_hi; /* range that is expected if the claim is false; NaN if not known */
+    double load;             /* request rate / highest rate of the baseline; NaN without a rate */
+    size_t curve;            /* number of the curve to which the value belongs */
 } kvd_measured_value;
 
 typedef struct {
@@ -140,13 +122,13 @@ typedef struct {
  * - NAME:all kvd_setting_measure, kvd_token_measure
  */
 int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
-/* Appends a value, unless NaN, with formatted text on what was measured. */
+/* Appends a value, unless it is NaN, with a formatted text that says what was measured. */
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
-/* Set the 95 % interval, or the range if the claim is false, of the value appended last, if any. */
+/* Set the 95 % interval, or the range if the claim is false, of the value appended last. */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
 void kvd_values_null(kvd_measured *v, double lo, double hi);
-/* Marks the values from index `first` on as times; `engine` begins with their device. */
+/* Marks values from index `first` on as times. `engine` begins with the device's name. */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
@@ -175,8 +157,8 @@ void kvd_values_release(kvd_measured *v);
  * A job without time in PHASES has no jct-share, jct-of-... or jct-shared.
  */
 /*
- * Returns true if method `text` has the name and parameters of `asked` ("zack,p=0.3") and none that
- * it excludes ("!p"). online=1 and explicit=1 must be asked for.
+ * Returns true if the method `text` has the name and the parameters in `asked` ("zack,p=0.3") and
+ * none that it excludes ("!p"). online=1 and explicit=1 must be asked for.
  */
 bool kvd_report_is_method(const char *text, const char *asked);
 
@@ -185,12 +167,10 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
                     kvd_err *err);
 
 /*
- * Measures "p99-...": largest fraction of the cache that a method can remove with 99 % of the top-1
- * accuracy (kvdim-tasks: score), by --target.
- *
- * p99-A:TEXT is that of method A, p99-A-less-B:TEXT A's minus B's in one file, for labels with
- * TEXT. A may end in "-RULE", the rule of its kept dimensions. Scores against the uncompressed
- * output do not count.
+ * Measures "p99-A:TEXT": the largest fraction of the cache that method A can remove with 99 % of
+ * the score (--target), and p99-A-less-B:TEXT, a difference in one file. TEXT is part of the label.
+ * A may end in "-RULE", the rule of kept dimensions. Scores against the uncompressed output do not
+ * count.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
@@ -239,85 +219,63 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/*
- * Parameters proposed by kvdim-fit --regression for an allowed loss, and their measurement. Oracle:
- * the best parameters in hindsight (ZDC section 8).
- */
+/* Parameters that kvdim-fit --regression proposed for a loss, and a measurement (ZDC section 8). */
 
 typedef struct {
-    /* kvdim/rates file with the proposed parameters */
-    const kvd_result *file;
+    const kvd_result *file;     /* kvdim/rates file with the proposed parameters */
     size_t proposal;            /* index of the proposal in `file` */
     const kvd_result *accuracy; /* accuracy file with the measurement in result row `row` */
     size_t row;
-    /* allowed loss: perplexity / uncompressed perplexity - 1 */
-    double asked;
-    /* measured loss with its confidence interval */
-    kvd_interval measured;
-    /* cache as a fraction of a 16-bit cache */
-    double share;
-    /*
-     * smallest cache of other parameters with loss <= `asked`, a fraction of 16 bits; NaN if none
-     */
+    double asked;          /* allowed loss: perplexity / perplexity of the uncompressed model - 1 */
+    kvd_interval measured; /* measured loss, and its confidence interval */
+    double share;          /* size of the cache as a fraction of a 16-bit cache */
+    /* smallest cache with other parameters and a loss of at most `asked`; NaN if there is none */
     double oracle_asked;
-    /* smallest cache of other parameters with loss <= measured.value; NaN if none */
+    /* smallest cache measured with other parameters and a loss of at most measured.value */
     double oracle_measured;
-    /* smallest caches of other parameters with loss <= measured.lo, <= measured.hi; NaN if none */
+    /* smallest caches with other parameters and a loss of at most measured.lo, measured.hi */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
-/*
- * Compares every measured proposal with the Oracle (best parameters in hindsight) among other rows
- * of the same model, text, tokens, prompt and method. The caller frees *all.
- */
+/* Compares measured proposals with the best parameters in hindsight. The caller frees *all. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
 /*
- * Computes "proposal-over-oracle": excess of the cache with proposed parameters over the best in
- * hindsight, in percent, if the regression was fitted to the model and the allowed loss is within
- * its losses. The interval is from the measured loss.
+ * Computes "proposal-over-oracle": by how many percent the cache with proposed parameters exceeds
+ * that with the best in hindsight. The regression must be of the same model.
  */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
-/* Fewest rows from which the bytes saved at 99 % of the accuracy are read. */
+/* fewest result rows that suffice to read the bytes saved at 99 % of the accuracy */
 enum { KVD_FEWEST_POINTS = 3 };
 
-/*
- * Returns the --target search at fraction `target` of the accuracy for the row's method, or NULL.
- */
+/* Returns the result of --target for the fraction `target` of the accuracy, or NULL. */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
 /*
- * Reads the bytes saved at 99 % of the top-1 accuracy from rows first .. last of one method and
- * text, by falling bytes.
- *
- * If one parameter varies, the result is the row before the first that misses the target. In a
- * grid, x->saving is the largest saving that meets the target, x->saving_lo with its whole
- * interval; x->saving_hi the smallest that surely misses, if all that may meet it save less.
+ * Reads the bytes saved at 99 % of the top-1 accuracy from rows of one method by falling bytes: the
+ * last row before a miss or, in a grid, the largest saving that meets the target.
  */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
 
 /* Returns true if sequences were pruned or vectors replaced by K-means centroids. */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
-/*
- * Returns true if the file only serves comparing calibrations (ZDC Fig. 15 and 26): reduced; half
- * of a text whose other half is there; or their unpruned counterpart, if the model has another.
- */
+/* Returns true if the file serves only the comparison of calibrations (ZDC Fig. 15 and 26). */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
-/* Returns the file calibrated like `s` but without pruning, or NULL. */
+/* Returns the file that was calibrated like `s` but without pruning, or NULL. */
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 
-/* Returns the kvdim/spectrum file of a row's calibration, by label and model, or NULL. */
+/* Returns the kvdim/spectrum file with which a row was calibrated, by label and model, or NULL. */
 const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
 
-/* A result row, and the kvdim/spectrum file of its compression. */
+/* a result row, and the kvdim/spectrum file with which its model was compressed */
 typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
     double p; /* removed fraction of dimensions that was asked for */
-    /* seconds for recording the input, times the fraction of tokens kept */
+    /* seconds for recording the input, multiplied by the fraction of tokens kept */
     double collect_s;
     /* seconds for reading and summing vectors, K-means and decomposition */
     double calibrate_s;
@@ -325,22 +283,18 @@ typedef struct {
 } kvd_calibration_point;
 
 /*
- * Fills *points with rows whose p was given, ordered by text, method, p, kind of vectors,
- * centroids, pruning; *n is 0 without reduced calibrations. The caller frees *points.
+ * Fills *points with result rows whose p was given, ordered by text, method, p and calibration. *n
+ * is 0 if no calibration was reduced. The caller frees *points.
  */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
-/* Returns true for equal method and removed fraction p; heads may keep different dimensions. */
+/* Returns true if method and p are equal; kept dimensions of single heads may differ. */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
-/*
- * Returns true if kvd_calibration_same_choice holds and the kind of vectors (and, if `centroids`,
- * their number) is equal.
- */
+/* Returns true if method, p, kind of vectors and, if `centroids`, their number are equal. */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
-/* Compute "prune-..." and "centroids-...", effects of calibrating on fewer vectors. */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err);
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
@@ -369,11 +323,10 @@ int kvd_serving_measure(const kvd_results *r, const char *name, const char *trac
                         kvd_measured *out, kvd_err *err);
 
 typedef struct {
-    /* conditions of the measurement; only numbers of equal `key` are compared */
+    /* conditions of the measurement; only numbers with equal `key` are compared */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];
-    /* value and 95 % interval; lo and hi are NaN without */
-    double value, lo, hi;
+    double value, lo, hi; /* value and its 95 % interval; lo and hi are NaN without an interval */
 } kvd_observation;
 
 typedef struct {
@@ -381,16 +334,10 @@ typedef struct {
     size_t n;
 } kvd_observations;
 
-/*
- * Returns "inside" if each value is in the other's interval (if it has one), else "outside";
- * without intervals "equal" (nine digits) or "differs".
- */
+/* Returns "inside" (each value in the other's interval), "outside", "equal" or "differs". */
 const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation *b);
 
-/*
- * Adds the comparison of two sets of result files; *n_outside: verdicts "outside" or "differs".
- * Fails if no numbers match.
- */
+/* Adds the comparison of two sets of results. *n_outside: values that differ. Fails without any. */
 int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
                         size_t *n_outside, kvd_err *err);
 

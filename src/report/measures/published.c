@@ -12,10 +12,9 @@ enum { MOST_FIELDS = 16 };
 
 typedef struct {
     char name[64];
-    /* cells of a published table; line 0 is the heading */
+    /* texts of the cells of a published table; line 0 is the heading */
     char (*cell)[MOST_FIELDS][40];
-    /* n_keys: leading columns with texts (model, dataset) */
-    size_t n_rows, n_fields, n_keys;
+    size_t n_rows, n_fields, n_keys; /* n_keys: number of leading columns with texts */
 } sheet;
 
 static int take_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
@@ -129,17 +128,14 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/* Returns true if |x - epsilon| of dataset i is delta order[i] within rounding. */
+/* Returns true if, within rounding, |x - epsilon| of dataset i is delta number order[i]. */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];
     return fabs(fabs(x - e->value) - d->value) <= (e->half + d->half) * (1 + 1e-9);
 }
 
-/*
- * Returns true if some x explains every delta as |x - epsilon|. Tries the ends of the rounding
- * intervals around epsilon +- delta.
- */
+/* As x, the ends of the rounding intervals of epsilon + delta and epsilon - delta suffice. */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
     static const double sign[] = {-1, 1};
@@ -162,10 +158,7 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
     return one_epsilon(m, as_printed);
 }
 
-/*
- * Permutes the deltas after the first k; adds the orders to *n, those that one_epsilon explains to
- * *fit.
- */
+/* Permutes the deltas after the first k. Counts orders in *n, and those that one x explains. */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
     if (k == m->n) {
@@ -186,7 +179,7 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    /* p[k]: probability that one_epsilon explains exactly k models with randomly ordered deltas. */
+    /* p[k] is the probability that exactly k models are explained if deltas are in random order. */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;
@@ -225,7 +218,7 @@ typedef struct {
     size_t n;
 } table_names;
 
-/* Adds the table's name once. Skips tables of request traces and the last row. */
+/* Adds the table's name once. Skips tables of request traces. */
 static int take_name(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                      kvd_err *err)
 {
@@ -292,7 +285,7 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
     return out->shared >= FEWEST && 4 * out->equal >= 3 * out->shared;
 }
 
-/* A constant column is no evidence of copying. */
+/* A column of equal numbers is no evidence of copying. */
 static bool constant(const sheet *s, size_t column)
 {
     for (size_t i = 2; i < s->n_rows; i++)
@@ -328,7 +321,7 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
     return status;
 }
 
-/* Returns the number of columns in both tables if all digits of lines i and j are equal, else 0. */
+/* Returns the number of columns that both tables have if all their digits are equal, else 0. */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
     size_t n = 0;
@@ -362,10 +355,7 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /*
-                     * An element of *out counts equal numbers of two models over all lines of two
-                     * tables.
-                     */
+                    /* One element of *out counts the equal numbers of two models over all lines. */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

@@ -3,10 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-/* A column that describes the conditions of a measurement. */
+/* a column of a result file that describes the conditions of a measurement */
 typedef struct {
     const char *column;
-    /* "widths", "sample", "bases" or NULL; callers can ignore a group */
+    /* group "widths", "sample" or "bases", which callers can ignore, or NULL */
     const char *group;
     bool text;
 } condition;
@@ -78,7 +78,7 @@ static bool equal(double a, double b)
     return isinf(a) || isinf(b) ? a <= b && b <= a : fabs(a - b) < 1e-9;
 }
 
-/* "engine": only device and number type count. "admission": "" equals "whole". */
+/* In "engine" only device and number type must be equal. In "admission", "" equals "whole". */
 static bool same_text(const char *column, const char *a, const char *b)
 {
     if (!strcmp(column, "admission"))

@@ -9,7 +9,7 @@
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
-/* Parts of the name "serving-WHAT-A-over-B:TRACE". */
+/* parts of the name "serving-WHAT-A-over-B:TRACE" */
 typedef struct {
     /* `trace` is the end of the text in column trace, such as " of arxiv". */
     char what[12], a[48], b[48], trace[32];
@@ -40,10 +40,7 @@ bool kvd_serving_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/*
- * Returns true if method text "zack,p=0.3" has a parameter that begins with `item` [n], such as
- * "p=".
- */
+/* Returns true if a parameter of the method `text` begins with `item`, such as "p=". */
 static bool has_item(const char *text, const char *item, size_t n)
 {
     for (const char *at = strchr(text, ','); at; at = strchr(at + 1, ','))
@@ -52,10 +49,7 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/*
- * Returns how a method rotates cache rows back before attention: 1 online rotations, 2 rotations of
- * a file, 0 not.
- */
+/* Returns 1 if the method rotates rows back online, 2 with rotations of a file, 0 if not. */
 static int rebuilds(const char *method)
 {
     return has_item(method, "online=1", 8) ? 1 : has_item(method, "explicit=1", 10) ? 2 : 0;
@@ -78,7 +72,6 @@ bool kvd_report_is_method(const char *text, const char *asked)
     return true;
 }
 
-/* Returns true for a row of this kind, method and trace, timed on a GPU. */
 static bool is_of(const kvd_report_row *e, const char *kind, const char *method, const char *trace)
 {
     const char *const m = kvd_report_text(e, "method"), *const t = kvd_report_text(e, "trace");
@@ -92,10 +85,7 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/*
- * Returns true if the served rate is below 0.9 times the arrival rate, or the last request ends
- * later than mean service explains, by over 5 % of the arrival time.
- */
+/* The last request is late if it ends 5 % of the arrival time after its mean service time. */
 static bool grows(const kvd_report_row *e)
 {
     const double served = kvd_report_real(e, "served_per_s"), drain = kvd_report_real(e, "drain_s"),
@@ -133,7 +123,7 @@ static int of_highest_rates(const kvd_report_rows *all, const question *q,
     return 0;
 }
 
-/* Compares methods q->a and q->b at rates at which requests of q->b wait for memory. */
+/* Compares methods q->a and q->b at request rates at which requests of q->b wait for memory. */
 static int of_short_memory(const kvd_report_rows *all, const question *q, const kvd_report_row *b,
                            kvd_measured *out, kvd_err *err)
 {
@@ -146,7 +136,7 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
             continue;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
-        /* Memory is short, so a growing queue is expected. */
+        /* A growing queue is expected here, because memory is short. */
         out->value[out->n - 1].grows = false;
     }
     return 0;
@@ -164,10 +154,7 @@ static int by_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Collects rows that differ from `row` only in kind and rate, by rising rate. The caller frees
- * c->at.
- */
+/* Collects rows that differ from `row` only in kind and request rate. The caller frees c->at. */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)
 {
@@ -182,7 +169,7 @@ static int points_like(const kvd_report_rows *all, const kvd_report_row *row, cu
     return 0;
 }
 
-/* Returns the largest interpolated request rate with mean latency at most `latency`, or 0. */
+/* Returns the largest request rate, interpolated, with a mean latency <= `latency`, or 0. */
 static double rate_at_latency(const curve *c, double latency)
 {
     double rate = 0;
@@ -213,10 +200,10 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
     return NULL;
 }
 
-/* Largest accepted load; two searches for the highest rate differ by up to 0.4 %. */
+/* Largest request rate / highest rate of the baseline: two searches differ by up to 0.4 %. */
 static const double last_load = 1.005;
 
-/* Replaces a last value at a load above 1 by the interpolated value at 1, or removes it. */
+/* Replaces a last value at a load above 1 by the interpolated value at load 1. */
 static void end_at_highest_rate(kvd_measured *v, size_t first)
 {
     kvd_measured_value *const x = &v->value[v->n - 1];
@@ -261,10 +248,7 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/*
- * Compares methods q->a and q->b by load; `top`: "max-rate" row of q->b. Each such row of q->a
- * under equal conditions adds a curve.
- */
+/* `top` is the row of method B with its highest rate. Each such row of method A adds a curve. */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

@@ -7,7 +7,7 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Returns true if the row's comma-separated parameters contain `setting`, "key=value". */
+/* Returns true if the comma-separated parameters of the row contain `setting`, "key=value". */
 static bool set_to(const kvd_rows *rows, size_t row, const char *setting)
 {
     const char *at = kvd_row_text(rows, row, "settings");
@@ -24,7 +24,7 @@ static bool is(const kvd_rows *rows, size_t row, const char *label, const char *
            strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0;
 }
 
-/* Returns the row of method hetero with these bits, or SIZE_MAX. */
+/* Returns the row of method hetero with these bits for K and V, or SIZE_MAX. */
 static size_t hetero(const kvd_rows *rows, const char *label, const char *k, const char *v)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
@@ -33,10 +33,7 @@ static size_t hetero(const kvd_rows *rows, const char *label, const char *k, con
     return SIZE_MAX;
 }
 
-/*
- * Returns the KL divergence of hetero with bits[0], bits[1] / with bits[2], bits[3] for K, V; NaN
- * if absent or not comparable.
- */
+/* Returns the KL divergence of hetero with bits[0], bits[1] / with bits[2], bits[3], or NaN. */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -61,17 +58,13 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
     return mirrored(x, label, high_bits);
 }
 
-/*
- * Returns the smallest cache of leankv, in percent of 16 bits, with `least` of the top-1 accuracy
- * and interval end least_hi, or NaN.
- */
+/* Returns leankv's smallest cache, in % of 16 bits, with `least` of the top-1 accuracy, or NaN. */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
     double best = NAN;
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
         if (is(rows, i, label, "leankv") && kvd_row_real(rows, i, "top1_share") >= least &&
             kvd_row_real(rows, i, "top1_share_hi") >= least_hi)
-            /* fmin ignores NaN. */
             best = fmin(best, 100 * kvd_row_real(rows, i, "cache_share"));
     return best;
 }
@@ -86,13 +79,10 @@ static double five_percent_cache(const kvd_result *x, const char *label)
     return smallest(x->accuracy.rows, label, 0.95, 0);
 }
 
-/* Largest accepted difference of removed fractions: one of 128 dimensions. */
+/* largest accepted difference of removed fractions: one of 128 dimensions */
 static const double equal_p = 0.008;
 
-/*
- * Returns the perplexity of zack without dimensions of V only / of Q and K only. Rows without both
- * do not count: their fractions differ.
- */
+/* Returns the perplexity of zack with dimensions removed from V only / from Q and K only. */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -114,10 +104,7 @@ static double v_over_qk(const kvd_result *x, const char *label)
     return ratio;
 }
 
-/*
- * Returns the excess perplexity of 4-bit K and V over 4-bit weights, in percent, or NaN. `prompt`:
- * prompts attend to uncompressed K and V.
- */
+/* Returns by how many percent perplexity with 4-bit K and V exceeds that with 4-bit weights. */
 static double kv_over_weights_of(const kvd_result *x, const char *label, bool prompt)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -154,7 +141,7 @@ static double number_of(const kvd_rows *rows, size_t row, const char *key)
                : (double)NAN;
 }
 
-/* KL divergence with its 95 % interval. */
+/* KL divergence with its 95 % interval */
 typedef struct {
     double value, lo, hi;
 } divergence;
@@ -164,10 +151,7 @@ static double between(double a, double b, double part)
     return exp(log(a) + part * (log(b) - log(a)));
 }
 
-/*
- * Returns h2o's KL divergence at row i's cache size, its logarithm interpolated between
- * neighbouring caches, or NaN.
- */
+/* Returns the KL divergence of h2o, interpolated at the cache size of row i, or NaN. */
 static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -194,7 +178,7 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/* Appends KL of h2o / of sparsity (th = tl) at equal cache size; 1 if the claim is false. */
+/* Appends the KL of h2o / that of sparsity at equal cache size: 1 if the claim is false. */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -219,12 +203,8 @@ static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd
 static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, const char *label);
-    /*
-     * Bits in numerator and denominator ("hetero.k=2", "hetero.v=4", "hetero.k=4", "hetero.v=2"),
-     * or NULL.
-     */
-    const char *const (*bits)[4];
-    /* For several values per text, in place of `compute`; else NULL. */
+    const char *const (*bits)[4]; /* bits of K and V in numerator and denominator, or NULL */
+    /* function for several values per text, in place of `compute`, or NULL */
     int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
@@ -249,7 +229,7 @@ bool kvd_setting_measure_known(const char *name)
     return find(name) >= 0;
 }
 
-/* Sets the interval of a ratio of KL divergences, and 1 as its null value. */
+/* Sets the interval of a ratio of KL divergences. 1 is expected if the claim is false. */
 static void kl_interval(const kvd_result *x, const char *label, const char *const bits[4],
                         kvd_measured *out)
 {
@@ -261,7 +241,7 @@ static void kl_interval(const kvd_result *x, const char *label, const char *cons
     kvd_values_null(out, 1, 1);
 }
 
-/* Appends measure `which` for every text with uncompressed results. */
+/* Appends measure number `which` for every text with results of the uncompressed model. */
 static int of_file(const kvd_result *x, int which, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -301,7 +281,7 @@ bool kvd_rate_measure_known(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-/* Returns the --target search for 99 % of the accuracy, or NULL. */
+/* Returns the result of --target for 99 % of the accuracy, or NULL. */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
 {
     for (size_t i = 0; i < x->accuracy.n_targets; i++) {
@@ -313,7 +293,7 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/* Returns the removed fraction with its interval; ends not found are 0 and 1. */
+/* An end of the interval that was not found is 0 or 1. */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -352,7 +332,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
     return 0;
 }
 
-/* Returns true if `settings` has NAME.key with this value, to four digits as in proposals. */
+/* Values are compared at four digits, the precision of proposed parameters. */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
     char wanted[64];
@@ -388,10 +368,7 @@ static double loss_of(const kvd_result *x, size_t row)
     return x->accuracy.ratio[row].value - 1;
 }
 
-/*
- * Returns true if rows differ at most in parameters and kept dimensions, and row j has low_p_qk, as
- * every proposal has.
- */
+/* Returns true if two rows differ at most in parameters and kept dimensions. */
 static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
 {
     return !isnan(kvd_row_real(b->accuracy.rows, j, "low_p_qk")) &&
@@ -410,7 +387,6 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
             const double share = kvd_row_real(x->accuracy.rows, i, "cache_share"),
                          loss = loss_of(x, i);
             if (loss <= p->asked)
-                /* The minimum begins as NaN, which fmin ignores. */
                 p->oracle_asked = fmin(share, p->oracle_asked);
             if (loss <= p->measured.value)
                 p->oracle_measured = fmin(share, p->oracle_measured);
@@ -422,7 +398,7 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
     }
 }
 
-/* Returns the rows whose parameters kvdim-fit proposed, and lists them in `all` unless NULL. */
+/* Lists rows with parameters that kvdim-fit proposed in `all`, or NULL. Returns their number. */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
     size_t n = 0;
@@ -477,10 +453,7 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /*
-         * The Oracle (best parameters in hindsight) stores fewer bytes at a larger loss, so the
-         * ends swap.
-         */
+        /* The best cache is smaller at a larger loss, so the ends of the interval swap. */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

@@ -86,7 +86,7 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i)
     return true;
 }
 
-/* Returns true if another text has the label of text i and other tokens. */
+/* Returns true if another text has the same label but another number of tokens. */
 static bool tokens_vary(const kvd_similarity *s, size_t i)
 {
     for (size_t j = 1; j < s->n_files; j++)
@@ -115,10 +115,7 @@ static int by_series(const void *a, const void *b)
     return c;
 }
 
-/*
- * Computes element i's mean over reference texts. Returns false with one reference, or if one lacks
- * this number of tokens.
- */
+/* Returns false if there is only one reference text, or if one lacks this number of tokens. */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
     size_t same = 0, series = 0;
@@ -188,7 +185,7 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     qsort(all, first, sizeof *all, by_series);
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
-        /* `leads` selects one element per text, rotation and tokens: each mean is computed once. */
+        /* true for one element per mean, so that each mean is computed once */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)
             leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||

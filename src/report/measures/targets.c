@@ -19,7 +19,7 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
     return NULL;
 }
 
-/* Column rate_key, or p in older files. */
+/* The varied parameter is in column rate_key, or p in older files. */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
     const char *const key = kvd_entry_text(e, "rate_key");
@@ -34,7 +34,7 @@ static double value_of(const kvd_accuracy_entry *e)
 
 enum { KEYS = 32, KEY = 64 };
 
-/* Parameters of "NAME.key=value,..."; values are numbers except that of `cut`. */
+/* Parameters of the text "NAME.key=value,...". Values are numbers, except that of `cut`. */
 typedef struct {
     char key[KEYS][KEY];
     double value[KEYS];
@@ -52,10 +52,7 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
     }
 }
 
-/*
- * Returns true if parameter `k` always rises, or always falls, with the varied parameter over rows
- * first .. last.
- */
+/* Returns true if parameter `k` always rises, or always falls, as the varied parameter rises. */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
     bool up = true, down = true;
@@ -145,7 +142,7 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     snprintf(x->metric, sizeof x->metric, "%s", KVD_TARGET_TOP1);
     if (strcmp(x->key, "p"))
-        /* Only for the removed fraction p does 0 mean "uncompressed". */
+        /* Only p = 0 means "uncompressed". */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Index of 0.95 in kvd_critical_level. */
+/* index of 0.95 in kvd_critical_level */
 enum { P95 = 1 };
 
 static double score_range(const kvd_tokens *t)
@@ -13,13 +13,13 @@ static double score_range(const kvd_tokens *t)
     return last > 0 && hi[0] > lo[0] ? 100 * (hi[last] - lo[last]) / (hi[0] - lo[0]) : (double)NAN;
 }
 
-/* Returns the percentage of tokens in `set` common to neighbouring layers, mean over layers. */
+/* Returns the percentage of tokens in `set` that neighbouring layers share, mean over layers. */
 static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/* Returns near() less the percentage common to the first and the last layer. */
+/* Returns near() less the percentage that the first and last layer have in common. */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -76,7 +76,7 @@ static double critical_heads(const kvd_tokens *t)
     return kv > 1 ? sum / t->n_layers : (double)NAN;
 }
 
-/* Returns the standard normal p-quantile, p in 0.5 .. 1. */
+/* Returns the p-quantile of the standard normal distribution, p from 0.5 to 1. */
 static double normal_quantile(double p)
 {
     double lo = 0, hi = 40;
@@ -87,7 +87,7 @@ static double normal_quantile(double p)
     return lo;
 }
 
-/* Returns the largest ratio of n equal true means by chance (95 % confidence, Bonferroni). */
+/* Returns the largest ratio of n equal means that chance produces (95 % confidence, Bonferroni). */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
     double all = 0, worst = 0;
@@ -130,7 +130,7 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /* Largest value by chance if all layers or heads have equal true means; or NULL. */
+    /* largest value by chance if all layers or heads have equal means, or NULL */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -143,7 +143,7 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/* Measures of tokens in `set` common to layers; `by` ranks a layer's tokens. */
+/* Measures of tokens that layers have in common, which are ranked by the quantity `by`. */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -161,7 +161,7 @@ static const struct {
 };
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
-/* Returns the index in `measures`, or N_MEASURES plus that in `shares`, or -1. */
+/* Returns the index in `measures`, or N_MEASURES plus the index in `shares`, or -1. */
 static int find(const char *name)
 {
     for (int i = 0; i < N_MEASURES; i++)
@@ -184,9 +184,7 @@ static double value_of(const kvd_tokens *t, int which)
     return i < 0 ? measures[which].compute(t) : shares[i].compute(t, shares[i].set, shares[i].by);
 }
 
-/*
- * Stores the range over files of the model with random weights. Returns false without such files.
- */
+/* Stores the range over files of the model with random weights. Returns false if there are none. */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
 {
@@ -203,24 +201,18 @@ static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which
     return *least <= *most;
 }
 
-/*
- * Returns the p-quantile of Student's t (Abramowitz & Stegun 26.7.5), to 0.1 % from 7 degrees of
- * freedom.
- */
+/* p-quantile of Student's t (Abramowitz & Stegun 26.7.5), to 0.1 % from 7 degrees of freedom. */
 static double student_quantile(double p, double degrees)
 {
     const double z = normal_quantile(p), z3 = z * z * z, z5 = z3 * z * z;
     return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees);
 }
 
-/*
- * Appends a confidence interval of a mean over neighbouring layers; the mean standard error is an
- * upper bound.
- */
+/* The mean of the standard errors is an upper bound of the standard error of the mean. */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {
-    /* Fewest requests for a confidence interval. */
+    /* fewest requests for a confidence interval */
     enum { FEWEST = 8 };
     const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
     const size_t n = (size_t)t->n_layers;

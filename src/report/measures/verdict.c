@@ -15,7 +15,7 @@ int kvd_verdict_colour(kvd_verdict v)
     return colour[v];
 }
 
-/* Answer of a test on a value; for several values the smallest answer counts. */
+/* Answer of a test on a value. For several values the smallest answer counts. */
 typedef enum { NO, UNSURE, YES } answer;
 
 static const char loads[] = "loads-";
@@ -30,7 +30,7 @@ static bool of_null(const char *test)
     return strcmp(test, "above-null") == 0 || strcmp(test, "below-null") == 0;
 }
 
-/* Parses a number, or "low" or "high", an end of the published range. */
+/* Parses a limit: a number, or "low" or "high", an end of the published range. */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -100,7 +100,7 @@ static answer beyond_null(const kvd_measured_value *v, bool above)
 
 static const double least_load = 0.1;
 
-/* Returns the part of the line from a to b on which the value is in lo .. hi. */
+/* Returns the part of the line from a to b on which the value is between lo and hi. */
 static double part_between(double a, double b, double lo, double hi)
 {
     if (!(a < b) && !(b < a))
@@ -115,10 +115,7 @@ typedef struct {
     double passed, failed;
 } held_loads;
 
-/*
- * Returns the fractions of the loads with the curve inside and outside lo .. hi, without
- * unsimulated loads and growing queues.
- */
+/* Loads that were not simulated, or at which a queue grows, count as neither passed nor failed. */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};
@@ -141,7 +138,7 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
     return fmin(1, held_at(v, n, lo, hi).passed);
 }
 
-/* Returns the index after the last value of the curve of value i. */
+/* Returns the index after the last value of the curve that has value i. */
 static size_t end_of_curve(const kvd_measured *v, size_t i)
 {
     size_t end = i + 1;
@@ -150,16 +147,10 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
     return end;
 }
 
-/*
- * Fraction of the loads at which a claim must hold; printed rates have few digits, so loads above
- * 0.99 may be missing.
- */
+/* Fraction of the loads at which a claim must hold; rounded rates may miss loads above 0.99. */
 static const double all_loads = 0.99;
 
-/*
- * Returns NO if the curve fails at a load, YES if it passes at all without growing queues. Single
- * values and gaps never give YES.
- */
+/* Returns NO if the curve fails at a load, YES if it passes at all loads and no queue grows. */
 static answer curve_at_loads(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     const held_loads held = held_at(v, n, lo, hi);
@@ -181,7 +172,7 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
     return all;
 }
 
-/* Returns the curves in `v`; *least, *most: fraction of loads at which a curve is in lo .. hi. */
+/* Returns the number of curves; *least and *most: fractions of loads between lo and hi. */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {
     size_t n = 0;

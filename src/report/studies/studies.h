@@ -1,9 +1,4 @@
-/*
- * The sections of a report, one function per kind of result file; without such files nothing is
- * added.
- *
- * Return 0, or -1 with *err.
- */
+/* The sections of a report, one function per kind of result file; without files, no section. */
 #ifndef KVD_REPORT_STUDIES_STUDIES_H
 #define KVD_REPORT_STUDIES_STUDIES_H
 
@@ -13,131 +8,94 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Adds the first screen of the page and sets its title. Call first. */
+/* Adds the first screen of the page and sets its title. Must be called first. */
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err);
-/*
- * Adds singular values (ZACK Fig. 5 and 10, Tables 6 and 7; FDC Fig. 3, Tables 3 and 4; ZDC Fig.
- * 13).
- */
+/* Adds singular values (ZACK Fig. 5, 10, Tables 6, 7; FDC Fig. 3, Tables 3, 4; ZDC Fig. 13). */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
-/*
- * Notes the cells of t (mean singular values of rotations a and b) that plots/spectra.gp cannot
- * draw.
- */
+/* Notes the cells of t that plots/spectra.gp cannot draw. a and b are the kinds of rotation. */
 void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
-/*
- * Adds the similarity of rotations from two texts (ZACK Tables 4 and 5, Fig. 18; FDC Table 2, Fig.
- * 14).
- */
+/* Adds the similarity of rotations (ZACK Tables 4, 5, Fig. 18; FDC Table 2, Fig. 14). */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
-/*
- * Adds kept dimensions per head, the curve p(r), and losses from removing dimensions of one head.
- */
+/* Adds the kept dimensions of each head, the curve p(r), and losses from cutting one head. */
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
-/*
- * Adds quality against the removed fraction p, attention error (ZDC Fig. 14) and cache bytes.
- * `paired`: method to compare with all others, which must exist, or NULL.
- */
+/* Adds quality against p (ZDC Fig. 14) and bytes. `paired`: a method to compare, or NULL. */
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
-/*
- * Adds settings on the Pareto front of quality and stored bytes, and the bytes saved at 99 % of the
- * accuracy.
- */
+/* Adds the parameters on the Pareto front of quality and stored bytes. */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
-/* Adds the loss from calibrating on another text, and quality by calibration tokens. */
+/* Adds the loss from calibrating on another text. */
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s,
                        kvd_err *err);
-/* Adds the smallest cache within a given loss, for methods with several parameter values. */
+/* Adds the smallest cache within a given loss. */
 int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
-/* Compares `method` with every other method on the same sequences; nothing if NULL. */
+/* Compares `method` with every other method on the same sequences. If NULL, adds nothing. */
 int kvd_study_paired(const kvd_accuracy_entries *all, const char *method, kvd_section *s,
                      kvd_err *err);
 
-/* One measured setting of a method. */
+/* one measured setting of a method */
 typedef struct {
     double bytes;
-    const double *kl;                /* [n sequences] KL summed over predictions */
+    const double *kl;                /* KL summed over the predictions of each sequence */
     const kvd_accuracy_entry *entry; /* result row; kvd_paired_bytes_at does not read it */
 } kvd_paired_setting;
 
 typedef struct {
-    kvd_paired_setting *setting; /* [n] settings of a method by falling bytes */
+    kvd_paired_setting *setting; /* [n] settings of a method, ordered by falling bytes */
     size_t n;
 } kvd_paired_curve;
 
-/* Resamples of sequences in the comparison of two methods. */
+/* number of resamples of sequences in the comparison of two methods */
 enum { KVD_PAIRED_DRAWS = 2000 };
 
 typedef struct {
     kvd_interval a, b, ratio; /* bytes of two methods at equal KL, and a / b */
-    size_t n_reached;         /* resamples in which both methods reach the KL */
+    size_t n_reached;         /* number of resamples in which both methods reach the KL */
 } kvd_paired_bytes;
 
 /*
- * Computes the bytes of two methods at `kl` nats per prediction, and their ratio, with 95 %
- * percentile intervals over common resamples of n sequences. predictions [n]: per sequence.
- *
- * Bytes are linear in log(KL) between neighbouring settings and never extrapolated: NaN if no
- * settings enclose `kl`, in a resample too, or if n < KVD_BOOTSTRAP_CLUSTERS.
+ * Computes bytes of two methods at `kl` nats per prediction, linear in log(KL), and their ratio,
+ * with 95 % intervals over resamples of sequences. predictions [n]: number per sequence. NaN
+ * outside the settings.
  */
 int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,
                         kvd_err *err);
-/*
- * Adds searches for the strongest compression that keeps a fraction of the uncompressed score
- * (kvdim-eval: top-1 accuracy; kvdim-tasks: a task's score).
- */
+/* Adds the searches for the strongest compression that keeps a fraction of the score. */
 int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
                       kvd_section *s, kvd_err *err);
-/*
- * Adds benchmark scores against cache bytes and, with kvdim/jct files, against times of decode
- * steps.
- */
+/* Adds benchmark scores against the bytes of the cache and against times of decode steps. */
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds quality of generated text, needles (facts hidden in a text) and classification. */
+/* Adds the quality of generated text, needles (facts hidden in a text) and classification. */
 int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* Compares quantised weights with quantised caches (ZDC Fig. 3). */
 int kvd_study_weights(const kvd_results *r, kvd_section *s, kvd_err *err);
-/* Adds measured proposals of kvdim-fit --regression. */
+/* Adds the parameters that kvdim-fit --regression proposed and that were measured. */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
-/*
- * Compares calibration on pruned sequences or K-means centroids with all token vectors (ZDC Fig. 15
- * and 26).
- */
+/* Compares calibration on pruned or clustered vectors with all vectors (ZDC Fig. 15 and 26). */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds job completion times and replayed traces (FDC Fig. 1 and 2, ZACK Fig. 6). */
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds the first iterations of kvdim-jct --timeline; nothing if `path` is NULL. */
+/* Adds the first iterations in a file of kvdim-jct --timeline. If `path` is NULL, does nothing. */
 int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
 /* Adds simulated serving (ZACK Fig. 13-17, FDC Fig. 9-13, ZDC Fig. 19, 21). */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds token statistics (ZDC Fig. 6-8, LeanKV Fig. 1-3). */
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
-/*
- * Checks the papers' tables of epsilon and delta (folder `paper`) for consistency, and adds
- * measured values.
- */
+/* Checks the papers' tables of epsilon and delta (folder `paper`) for consistency. */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Appends the sweeps that were interrupted or left out measurements. */
+/* Appends the names of sweeps that were interrupted or left out measurements. */
 void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_text *words);
-/* Lists results of random weights. Call after kvd_study_summary and before other sections. */
+/* Lists results of random weights. Call it after kvd_study_summary, before other sections. */
 int kvd_study_random_weights(const kvd_results *r, kvd_report *report, kvd_err *err);
 int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err);
 
-/*
- * Add what identifies a job to a table (conditions, method, lengths): columns, and the cells of one
- * row.
- */
+/* Add what identifies a job to a table: the columns, and the cells of one row. */
 void kvd_jct_size_columns(kvd_table *t);
 void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e);
 
-/*
- * Adds a bar chart of the parts of a job's time, in percent of the uncompressed time, and curves by
- * length.
- */
+/* Adds a bar chart of the parts of a job's time, and curves over input and output length. */
 int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
-/* Adds the percentage of job completion time per phase of the papers. */
+/* Adds a table of the percentage of the job completion time in each phase. */
 int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
 
 #endif

@@ -7,7 +7,6 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* Returns true for the same uncompressed measurement in two files. */
 static bool same_reference(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return kvd_entry_is_none(a) && kvd_entry_is_none(b) &&
@@ -84,7 +83,7 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
 
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
-/* Returns true if a method has two values of p on text `label` (NULL: any). */
+/* Returns true if a method was measured with two values of p on text `label` (NULL: any text). */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
     for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
@@ -96,7 +95,7 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/* Returns true if row i's method has two parameter values, without those of --target. */
+/* Parameter values that kvdim-eval --target tried do not count. */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
     size_t swept = 0;
@@ -252,7 +251,6 @@ int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accu
             const kvd_accuracy_result *a = &r->item[i].accuracy;
             const kvd_target_result *const x = &a->target[k];
             const size_t n = kvd_rows_count(a->rows);
-            /* The last line of a benchmark is the mean over its tasks. */
             const char *calibration = "", *method = x->name,
                        *label = n ? kvd_row_text(a->rows, n - 1, "label") : "";
             for (size_t j = 0; j < all->n; j++)
@@ -280,7 +278,7 @@ int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accu
     return 0;
 }
 
-/* Adds ZDC Fig. 14: attention error against p, on the calibration text and others. */
+/* Adds ZDC Fig. 14: the error of the attention output against p. */
 static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     static const kvd_panel panels[] = {
@@ -337,7 +335,6 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/* Adds the attention error by layer, for the removed fraction nearest to 0.5. */
 static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     size_t n = 0;
@@ -428,7 +425,7 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /* Cache bytes do not depend on the text: each setting is listed once. */
+        /* The bytes of a cache do not depend on the text, so each setting is listed once. */
         if (again)
             continue;
         char setting[100];

@@ -80,9 +80,7 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
     return 0;
 }
 
-/*
- * Adds a curve's point. `timed`: the first method of a calibration, whose seconds are drawn once.
- */
+/* `timed` is true for the first method with this calibration, whose seconds are drawn once. */
 static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
                       const kvd_calibration_point *x, bool timed)
 {
@@ -106,7 +104,7 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
     return true;
 }
 
-/* Returns how many results differ from `x` only in pruning (`pruning`), or only in centroids. */
+/* Returns the number of results that differ from `x` only in pruning or number of centroids. */
 static size_t others(const kvd_calibration_point *point, size_t n, const kvd_calibration_point *x,
                      bool pruning)
 {
@@ -119,7 +117,7 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
     return found;
 }
 
-/* Adds horizontal lines for calibration on all token vectors. */
+/* Results with calibration on all token vectors are horizontal lines. */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
     char series[KVD_LABEL];
@@ -206,7 +204,6 @@ static int spectrum_curves(kvd_table *t, const char *series, const kvd_spectrum 
     return n;
 }
 
-/* Adds singular values with all and about half of the sequences, by kind of vectors. */
 static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     char series[KVD_LABEL];
@@ -260,10 +257,7 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Compares calibration on all tokens with the lowest perplexity on unweighted centroids, as ZDC
- * does.
- */
+/* Compares calibration on all tokens with the best on unweighted centroids, as ZDC does. */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {
     for (size_t i = 0; i < n; i++) {
@@ -322,7 +316,7 @@ static bool has_p(const kvd_accuracy_entry *e)
     return !isnan(kvd_entry_real(e, "p_wanted"));
 }
 
-/* Returns true for equal method, parameters and p_wanted (p as asked for). */
+/* p_wanted is the removed fraction that the user asked for. */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return strcmp(a->method, b->method) == 0 &&
@@ -360,10 +354,7 @@ static const kvd_accuracy_entry *find(const kvd_accuracy_entries *all,
     return NULL;
 }
 
-/*
- * Returns true if the method of `like`, calibrated on one of n texts `from`, was evaluated on
- * `label`.
- */
+/* Returns true if the method of `like`, calibrated on a text in `from`, was run on `label`. */
 static bool has_value(const kvd_accuracy_entries *all, const kvd_accuracy_entry *like,
                       const char *const *from, size_t n, const char *label)
 {
@@ -443,7 +434,7 @@ static int matrices(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *er
     return status;
 }
 
-/* Returns the row's calibration tokens, or 0 if not known. */
+/* Returns the number of calibration tokens of the row, or 0 if not known. */
 static size_t tokens_of(const kvd_results *r, const kvd_accuracy_entry *e)
 {
     for (size_t i = 0; i < r->n; i++)

@@ -1,11 +1,11 @@
-/* Tables of generated text, needles (hidden facts) and classification. */
+/* Tables of the quality of generated text, of needles (hidden facts) and of classification. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "report/studies/studies.h"
 
-/* a column of results with its confidence interval's columns */
+/* a column of results, with the columns of its confidence interval */
 typedef struct {
     const char *column, *heading;
     int digits;
@@ -56,7 +56,7 @@ static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, 
     return kvd_section_table(s, own, title, err);
 }
 
-/* Adds a table of columns `x` [n] and `sd`, without rows that lack x[0]. */
+/* Rows without a value in column x[0] are left out. */
 static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                           const char *note, const shown *x, size_t n, const shown *sd,
                           kvd_section *s, kvd_err *err)

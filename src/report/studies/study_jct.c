@@ -46,7 +46,7 @@ static int by_sizes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Parts of a job's time; paper_part lists the columns of all but the last, the rest. */
+/* Number of parts of a job's time. The last part is the remainder. */
 enum { PAPER_PARTS = 12 };
 static const struct {
     const char *title, *column[6];
@@ -117,7 +117,7 @@ int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Returns the rows first .. end - 1 with times of phases, by length. The caller frees the array. */
+/* Returns the rows that have times of phases, ordered by length. The caller frees the array. */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
 {
@@ -134,7 +134,7 @@ static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, 
     return e;
 }
 
-/* Begins a bar's row. Returns the characters of its label. */
+/* Begins the table row of a bar. Returns the number of characters of its label. */
 static size_t bar_of(kvd_table *t, const kvd_report_row *e)
 {
     char label[96];
@@ -161,10 +161,7 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
         snprintf(title, size, "%s", e[0]->place);
 }
 
-/*
- * Adds a bar chart of a job's parts, in percent of the uncompressed time, or (if missing, or
- * `shares`) of its own.
- */
+/* Adds a bar chart of a job's parts, in % of the uncompressed or, if `shares`, its own time. */
 static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                        bool several, kvd_section *s, kvd_err *err)
 {
@@ -231,7 +228,6 @@ static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, in
     return status;
 }
 
-/* Orders by method, the uncompressed cache first, then by length. */
 static int by_series(const void *a, const void *b)
 {
     const kvd_report_row *x = *(const kvd_report_row *const *)a,
@@ -241,10 +237,7 @@ static int by_series(const void *a, const void *b)
     return order ? order : by_sizes(a, b);
 }
 
-/*
- * Adds a panel over input length at output length `other`, or the reverse if `output`. `found`:
- * scratch memory.
- */
+/* Adds a panel over the input length at output length `other`, or the reverse if `output`. */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
 {
@@ -270,16 +263,13 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
     }
 }
 
-/*
- * Adds a panel per set of conditions and fixed length with two or more lengths on the x axis.
- * Returns their number.
- */
+/* Leaves out panels with fewer than two lengths on the x axis. Returns the number of panels. */
 static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
                          kvd_table *t)
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /* fixed length of the last panel, rising */
+        /* fixed length of the panel added last */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

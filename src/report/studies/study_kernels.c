@@ -151,10 +151,7 @@ static int by_curve(const void *a, const void *b)
     return order ? order : (p > q) - (p < q);
 }
 
-/*
- * Adds speed-ups: a curve per kernel and kind of kept dimensions (three or more p), a panel per
- * conditions.
- */
+/* Adds speed-ups. A curve has one kernel at three or more removed fractions p. */
 static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     enum { MOST_PANELS = 9, FEWEST_POINTS = 3 };

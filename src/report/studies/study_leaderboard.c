@@ -7,12 +7,10 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* A method with one set of parameters, from one result file. */
+/* a method with one set of parameters, from one result file */
 typedef struct {
-    /* row with the mean over all tasks, or of the only task */
-    const kvd_accuracy_entry *all;
-    /* [n_tasks] row per task; NULL if not run */
-    const kvd_accuracy_entry *task[];
+    const kvd_accuracy_entry *all; /* row with the mean score over all tasks, or of the only task */
+    const kvd_accuracy_entry *task[]; /* [n_tasks] row of each task; NULL if the task was not run */
 } standing;
 
 typedef struct {
@@ -54,7 +52,7 @@ static bool same_point(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return same;
 }
 
-/* Returns the label's task, or n_tasks for a mean over tasks. */
+/* Returns the index of the task in the label, or n_tasks for a mean over tasks. */
 static size_t task_of(const leaderboard *b, const char *label)
 {
     size_t k = 0;
@@ -63,7 +61,7 @@ static size_t task_of(const leaderboard *b, const char *label)
     return k;
 }
 
-/* Returns true for uncompressed models with equal scores in the same tasks. */
+/* Returns true for two uncompressed models with equal scores in the same tasks. */
 static bool same_reference(const leaderboard *b, const standing *x, const standing *y)
 {
     bool same = kvd_entry_is_none(x->all) && kvd_entry_is_none(y->all) &&
@@ -82,13 +80,12 @@ static void leaderboard_release(leaderboard *b)
     free(b->task);
 }
 
-/* Returns the bytes read per decode step or, if not known, stored. */
+/* Returns the bytes read per decode step or, if not known, the stored bytes. */
 static double size_of(const standing *x)
 {
     return isnan(was_read(x)) ? stored(x) : was_read(x);
 }
 
-/* Orders the uncompressed model first, then by name and falling bytes. */
 static int by_method(const void *a, const void *b)
 {
     const standing *const x = *(const standing *const *)a, *const y = *(const standing *const *)b;
@@ -176,7 +173,7 @@ static void put_columns(kvd_table *t, const standing *x)
     kvd_table_real(t, was_read(x));
     for (size_t k = 0; k < sizeof scores / sizeof *scores; k++) {
         const double percent = 100 * kvd_entry_real(x->all, scores[k]);
-        /* A rounding error is shown as 0. */
+        /* A value that is 0 but for rounding is shown as 0. */
         kvd_table_real(t, fabs(percent) < 1e-9 ? 0 : percent);
     }
     kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "prompt_s"));
@@ -217,17 +214,11 @@ static int by_score(const void *a, const void *b)
     return c ? c : (stored(x) > stored(y)) - (stored(x) < stored(y));
 }
 
-/*
- * Adds each method's best score below each cache limit. `size`: stored bytes, or bytes read per
- * step.
- */
+/* Adds each method's best score below each limit on the cache. `size` returns bytes. */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
-    /*
-     * A half, a quarter and an eighth of a 16-bit cache, plus a tenth for scores, positions and
-     * scales.
-     */
+    /* A half, a quarter, an eighth of a 16-bit cache, plus a tenth for scales and positions. */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
     kvd_table *const t = kvd_section_table(s, name, title, err);
@@ -263,10 +254,7 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
     return 0;
 }
 
-/*
- * Returns true if no result of the model is at least as good in score and bytes, and `x` is not
- * above uncompressed bytes.
- */
+/* Returns true if no other result for the model is better in both score and bytes. */
 static bool on_front(const leaderboard *b, const standing *x, double (*size)(const standing *))
 {
     bool front = size(x) <= 1;
@@ -318,7 +306,7 @@ static int figure(const leaderboard *b, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* A timed decode step of a standing's method and settings. */
+/* a decode step that was timed under the method and settings of a standing */
 typedef struct {
     const standing *of;
     const kvd_report_row *row;
@@ -329,14 +317,14 @@ static double step_seconds(const timed *x)
     return kvd_report_real(x->row, "seconds");
 }
 
-/* Returns true for decode steps of equal conditions (`place`) and cached tokens. */
+/* Returns true for two decode steps with equal conditions and equally many cached tokens. */
 static bool same_step(const kvd_report_row *a, const kvd_report_row *b)
 {
     const double x = kvd_report_real(a, "context"), y = kvd_report_real(b, "context");
     return !strcmp(a->place, b->place) && x >= y && x <= y;
 }
 
-/* Returns true for texts that differ only in "; batch N". */
+/* Returns true if the texts are equal but for the number of requests, "; batch N". */
 static bool same_but_for_batch(const char *a, const char *b)
 {
     const char *const x = strstr(a, "; batch "), *const y = strstr(b, "; batch ");
@@ -344,7 +332,7 @@ static bool same_but_for_batch(const char *a, const char *b)
            !strcmp(x + 8 + strspn(x + 8, "0123456789"), y + 8 + strspn(y + 8, "0123456789"));
 }
 
-/* Returns true for the decode step with most requests, then most cached tokens, on its machine. */
+/* Returns true if no step on this machine has more requests, or as many and more tokens. */
 static bool is_largest_step(const kvd_report_rows *steps, const kvd_report_row *e)
 {
     const double batch = kvd_report_real(e, "batch"), tokens = kvd_report_real(e, "context");
@@ -359,7 +347,6 @@ static bool is_largest_step(const kvd_report_rows *steps, const kvd_report_row *
     return largest;
 }
 
-/* Returns the decode step of method `none` of the same file, conditions and size, or NULL. */
 static const kvd_report_row *uncompressed_step(const kvd_report_rows *steps,
                                                const kvd_report_row *e)
 {
@@ -370,7 +357,6 @@ static const kvd_report_row *uncompressed_step(const kvd_report_rows *steps,
     return NULL;
 }
 
-/* Returns true if the list has a step of this method, settings, conditions and size. */
 static bool is_timed(const timed *x, const timed *all, size_t n)
 {
     bool found = false;
@@ -379,7 +365,7 @@ static bool is_timed(const timed *x, const timed *all, size_t n)
     return found;
 }
 
-/* Returns true if no step of equal conditions is at least as good in score and time. */
+/* Returns true if no other step under the same conditions is better in both score and time. */
 static bool on_step_front(const timed *x, const timed *all, size_t n)
 {
     bool front = true;
@@ -476,7 +462,7 @@ static int steps_figure(const timed *all, size_t n, kvd_section *s, kvd_err *err
     return 0;
 }
 
-/* Adds scores against decode step times, if two settings have both. */
+/* Adds scores against times of decode steps, if two settings have both. */
 static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_report_rows steps = {0};

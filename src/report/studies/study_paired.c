@@ -1,7 +1,4 @@
-/*
- * Compares one method with every other method on the same sequences: difference of KL, and bytes at
- * equal KL.
- */
+/* Compares one method with every other on the same sequences: KL, and bytes at equal KL. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +8,10 @@
 
 enum { DRAWS = KVD_PAIRED_DRAWS };
 
-/* KL in nats at which bytes are compared. */
+/* KL in nats at which the bytes of two methods are compared */
 static const double equal_kl = 0.01;
 
-/* Returns the mean KL per prediction with sequence s taken times[s] times; NULL: once. */
+/* Returns the mean KL per prediction if sequence s is taken times[s] times (NULL: once). */
 static double mean_kl(const double *kl, const double *predictions, const size_t *times, size_t n)
 {
     double sum = 0, count = 0;
@@ -26,10 +23,7 @@ static double mean_kl(const double *kl, const double *predictions, const size_t 
     return sum / count;
 }
 
-/*
- * Returns a method's bytes at KL `wanted` in a resample, linear in log(KL) between settings by
- * falling bytes, or NaN.
- */
+/* Returns the bytes at which a method has the KL `wanted`, linear in log(KL), or NaN. */
 static double bytes_at(const kvd_paired_curve *c, const double *predictions, const size_t *times,
                        size_t n, double wanted)
 {
@@ -90,10 +84,7 @@ static int by_falling_bytes(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/*
- * Fills *c with the entries first .. last that are from `file`, by falling bytes. The caller frees
- * c->setting.
- */
+/* Fills *c with entries from `file` by falling bytes. The caller frees c->setting. */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
 {
@@ -157,7 +148,7 @@ static int begin(tables *t, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Returns the setting with the most bytes up to `bytes`, else the one with the fewest. */
+/* Returns the setting with the most bytes up to `bytes`, or else with the fewest bytes. */
 static const kvd_paired_setting *within(const kvd_paired_curve *c, double bytes)
 {
     for (size_t i = 0; i < c->n; i++)
@@ -215,7 +206,7 @@ static int bytes_row(const tables *t, const kvd_paired_curve *mine, const kvd_pa
     return 0;
 }
 
-/* Adds rows that compare curve *mine with another method, entries first .. last. */
+/* Adds rows that compare curve *mine with the method of entries first .. last. */
 static int add_other(const kvd_accuracy_entries *all, size_t first, size_t last,
                      const kvd_result *file, const kvd_paired_curve *mine, const tables *t,
                      kvd_err *err)
@@ -235,7 +226,6 @@ static int add_other(const kvd_accuracy_entries *all, size_t first, size_t last,
     return status ? -1 : 0;
 }
 
-/* Compares the method of entries first .. last with all others in `file`. */
 static int add_file(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, const tables *t, kvd_err *err)
 {

@@ -8,10 +8,7 @@
 
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 
-/*
- * Returns the KL divergence (k 0), lost fraction of top-1 accuracy (1), or perplexity over
- * uncompressed (2).
- */
+/* Returns a loss: KL divergence (k = 0), lost top-1 accuracy (1), or perplexity ratio (2). */
 static double measure(const kvd_accuracy_entry *e, int k)
 {
     if (k == 2)
@@ -32,7 +29,6 @@ static bool stored_small(const kvd_accuracy_entry *e)
     return kvd_entry_real(e, "stored_element_bytes") <= kvd_entry_real(e, "element_bytes");
 }
 
-/* Returns true for equal model, text, prompt and predictions. */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return usable(a) && usable(b) && stored_small(a) && stored_small(b) &&
@@ -50,9 +46,7 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
     return bytes_a <= bytes_b && x <= y && (bytes_a < bytes_b || x < y);
 }
 
-/*
- * Returns bits k: row i is on the Pareto front of bytes and loss k. 0 above the uncompressed bytes.
- */
+/* Bit k is set if row i is on the Pareto front of bytes and loss k. */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
     unsigned fronts = 0;
@@ -67,10 +61,7 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
     return fronts;
 }
 
-/*
- * Returns true if the text has enough methods and values for a figure; unless `any`, at up to 16
- * bits per number.
- */
+/* Returns true if the text has enough methods and parameter values for a figure. */
 static bool has_series(const kvd_accuracy_entries *all, const char *label, bool any)
 {
     size_t methods = 0, points = 0;
@@ -224,10 +215,7 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
     return status;
 }
 
-/*
- * Writes the bytes saved at 99 % of the accuracy, by --target or from rows. Returns false without a
- * value.
- */
+/* Writes the bytes saved at 99 % of the accuracy. Returns false if there is no value. */
 static bool target_of(const kvd_accuracy_entries *all, const char *method, const char *label,
                       kvd_target_result *x)
 {

@@ -179,10 +179,7 @@ static void extend(range *r, double x)
     r->n++;
 }
 
-/*
- * Returns the range of delta / epsilon over two texts of model `hash`; `reading`: definition of
- * delta. `random`: one text is random token ids, else none.
- */
+/* Returns the range of delta / epsilon of a model. If `random`, one text is random token ids. */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)
 {

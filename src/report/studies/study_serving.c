@@ -147,7 +147,6 @@ static int validation_table(const kvd_report_rows *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/* Returns the request rates of the first curve: that of row `first`'s method. */
 static size_t curve_length(const kvd_report_rows *all, size_t first)
 {
     size_t n = 0;

@@ -6,7 +6,7 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* Returns true if the loss is "neutral" (LeanKV): not told apart from none. */
+/* A "neutral" loss (LeanKV paper) cannot be told apart from no loss. */
 static bool neutral(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "top1_share") >= 0.99 && kvd_entry_real(e, "top1_share_hi") >= 1;
@@ -34,7 +34,7 @@ static bool searched(const kvd_accuracy_entry *e)
     return strcmp(kvd_entry_text(e, "purpose"), "target-search") == 0;
 }
 
-/* Returns the parameter values without those of --target. */
+/* Parameter values that kvdim-eval --target tried do not count. */
 static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
 {
     size_t n = 0;

@@ -73,7 +73,7 @@ static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* A matrix with a row per label requires distinct labels. */
+/* A matrix with one row per label requires distinct labels. */
 static bool distinct(const kvd_similarity *x)
 {
     for (size_t i = 0; i < x->n_files; i++)
@@ -173,7 +173,7 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
     return status;
 }
 
-/* Adds a figure per file of three or more texts. */
+/* Adds a figure for each file with three or more texts. */
 static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     int number = 0;

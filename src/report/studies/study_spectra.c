@@ -6,10 +6,10 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* Curves of a figure at most; more would merge and need many megabytes. */
+/* Largest number of curves in a figure. More would merge and need many megabytes. */
 enum { MOST_CURVES = 512 };
 
-/* Returns true if the file has singular values of `pair`, not of pruned or clustered vectors. */
+/* Returns false for calibrations on pruned or clustered vectors. */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
     return x->kind == KVD_RESULT_SPECTRUM && x->spectrum.pair[pair].present &&
@@ -172,10 +172,7 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Adds a column per head, at most MOST_CURVES, evenly chosen; *drawn: their number; *zeros: zero
- * singular values.
- */
+/* Adds a column per head, up to MOST_CURVES. *zeros: number of singular values that are 0. */
 static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
                        size_t *zeros, kvd_err *err)
 {
@@ -207,7 +204,7 @@ static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_
     return 0;
 }
 
-/* Adds ZDC Fig. 13, single heads, for the calibration with most tokens. */
+/* Adds ZDC Fig. 13 for the calibration with the most tokens. */
 static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     const kvd_result *best = NULL;

@@ -1,4 +1,4 @@
-/* Summary at the top of the page. */
+/* Report section with the summary at the top of the page. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +13,9 @@ enum { MOST_METHODS = 6 };
 typedef struct {
     size_t first, last;
     kvd_target_result x;
-    /* true if `x` comes from --target or from KVD_FEWEST_POINTS rows */
-    bool known;
-    /* true if `x` comes from --target */
-    bool searched;
-    /* true if no bytes are counted: p of dimensions is shown */
-    bool elements;
+    bool known;    /* true if `x` comes from --target or from at least KVD_FEWEST_POINTS rows */
+    bool searched; /* true if `x` comes from --target */
+    bool elements; /* true if the file counts no bytes, so that the removed fraction p is shown */
 } candidate;
 
 typedef struct {
@@ -32,7 +29,7 @@ static double saved(const candidate *c)
     return !c->known ? -1 : c->elements ? c->x.value : isnan(c->x.saving) ? 0 : c->x.saving;
 }
 
-/* Returns the removed fraction of bytes or, without byte counts, of dimensions. */
+/* Returns the removed fraction of the bytes, or of the dimensions if no bytes are counted. */
 static double removed(const kvd_accuracy_entry *e)
 {
     const double bytes = kvd_entry_saving(e);
@@ -76,7 +73,7 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/* Returns true if the saved bytes of `a` are better founded: by a search, or by more rows. */
+/* A search is better founded than single rows, and more rows are better than fewer. */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
@@ -84,7 +81,7 @@ static bool says_more(const candidate *a, const candidate *b)
                                       : a->last - a->first > b->last - b->first;
 }
 
-/* Collects methods comparable with row `like`, by falling fraction of bytes saved. */
+/* Collects the methods comparable with row `like`, ordered by falling fraction of bytes saved. */
 static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to, kvd_err *err)
 {
     *to = (candidates){.item = calloc(all->n, sizeof *to->item),
@@ -126,16 +123,12 @@ static const candidate *plain(const kvd_accuracy_entries *all, const candidates 
     return found;
 }
 
-/* Returns how many of zack and uniform are there. */
 static int n_references(const kvd_accuracy_entries *all, const candidates *some)
 {
     return !!plain(all, some, "zack") + !!plain(all, some, "uniform");
 }
 
-/*
- * Chooses the text and model with most methods of known savings; among equals, with zack and
- * uniform.
- */
+/* Chooses the text and model with the most methods whose saved bytes are known. */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
     *to = (candidates){0};
@@ -165,7 +158,7 @@ static bool is_reference(const kvd_accuracy_entries *all, const candidates *some
            &some->item[i] == plain(all, some, "uniform");
 }
 
-/* Moves zack and uniform among the first MOST_METHODS. */
+/* Moves zack and uniform, with which readers compare, among the first MOST_METHODS. */
 static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 {
     size_t end = MOST_METHODS;
@@ -181,7 +174,7 @@ static void keep_references(const kvd_accuracy_entries *all, candidates *some)
     }
 }
 
-/* Returns the most compressed row with a top-1 accuracy, or NULL. */
+/* Returns the row with the strongest compression that has a top-1 accuracy, or NULL. */
 static const kvd_accuracy_entry *furthest(const kvd_accuracy_entries *all, const candidate *c)
 {
     for (size_t i = c->last + 1; i-- > c->first;)
@@ -240,7 +233,7 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
     }
 }
 
-/* Writes cards for the best method, zack and uniform; none twice. */
+/* Writes cards for the best method, zack and uniform, none twice. */
 static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_text *t)
 {
     static const char *const references[] = {"zack", "uniform"};

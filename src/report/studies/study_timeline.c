@@ -1,4 +1,4 @@
-/* Timeline of the inference engine, from kvdim-jct --timeline. */
+/* Report section with a timeline of the inference engine, from kvdim-jct --timeline. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 enum { ITERATIONS = 48 };
 
-/* A timeline file of several runs (process ids `pid`), of which the first is shown. */
+/* A timeline file with several runs (process ids `pid`). The figure shows the first run. */
 typedef struct {
     const char *path;
     json_t *events;
@@ -89,7 +89,7 @@ static void put_boxes(const timeline *t)
     }
 }
 
-/* Returns the time of the request's first event of type letter `ph`, or NaN. */
+/* Returns the time of the request's first event of type `ph` (a letter), or NaN. */
 static double moment(const timeline *t, json_int_t request, const char *ph)
 {
     size_t i;

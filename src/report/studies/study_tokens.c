@@ -4,7 +4,7 @@
 
 #include "report/studies/studies.h"
 
-/* Index of 0.95 in kvd_critical_level. */
+/* index of 0.95 in kvd_critical_level */
 enum { P95 = 1 };
 
 static int layers_table(const kvd_results *r, kvd_section *s, kvd_err *err)
@@ -112,7 +112,7 @@ static kvd_table *data_table(kvd_section *s, const char *name, const char *title
     return t;
 }
 
-/* Adds quantiles over a layer's tokens. On failure returns NULL and fills *err. */
+/* Adds quantiles over the tokens of a layer. */
 static const kvd_table *curves(const kvd_tokens *x, kvd_section *s, kvd_err *err)
 {
     static const struct {
@@ -181,7 +181,7 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
         for (int l = 0; l < x->n_layers; l++)
             /* h = -1 means the whole layer. */
             for (int h = -1; h < kv; h++) {
-                /* mean, then standard deviation, minimum and maximum in the next arrays */
+                /* Standard deviation, minimum and maximum follow the mean in the next arrays. */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;
                 kvd_table_text(t, h < 0 ? "layer" : "kv_head");
@@ -194,7 +194,7 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Adds the first, middle and last layer, as in the LeanKV paper. */
+/* Adds figures of the first, middle and last layer, as in the LeanKV paper. */
 static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *s, kvd_err *err)
 {
     static const kvd_panel spread[] = {{.title = "mean probability received",
@@ -259,7 +259,7 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         first, middle, last, x->model.n_kv_heads - 1, first, last);
 }
 
-/* Returns true if `x` is preferred: a trained model, then more tokens. */
+/* A trained model is preferred to random weights, then more tokens to fewer. */
 static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 {
     const bool x_random = kvd_model_info_untrained(&x->model),
