@@ -14,6 +14,8 @@ import sys
 CODE = (".c", ".h", ".cu", ".cuh")
 SCRIPTS = (".sh", ".py", ".gp", ".mk", "Makefile")
 COLUMNS = 100
+# Most words of a comment in a source file after its first comment. Headers hold contracts and may need more.
+MOST_WORDS = 45
 OPENING = re.compile(r"^(What|Whether|Where|Of|Those|That which|So many|As many|The same)\b(?! follows)")
 # A later sentence of a comment of C that opens so leans on the sentence before it.
 LATER = re.compile(r"[.!?] (What|Whether|Where|Of|Those|That which|So many)\b(?!\?)")
@@ -82,8 +84,12 @@ def findings(path):
     text = open(path, encoding="utf-8").read()
     if not path.endswith(SCRIPTS):  # command lines may be long
         yield from too_long(path, text)
+    sources = path.endswith((".c", ".cu"))
     parts = prose_of_code if path.endswith(CODE) else prose_of_script if path.endswith(SCRIPTS) else prose_of_page
-    for n, prose in parts(text):
+    for i, (n, prose) in enumerate(parts(text)):
+        words = len(re.findall(r"\b[A-Za-z]{2,}\b", prose))
+        if sources and i and words > MOST_WORDS:
+            yield n, f"a comment of {words} words, {MOST_WORDS} are allowed: {prose[:70]}"
         if not path.endswith(".md") and OPENING.match(prose):
             yield n, f"a comment opens with '{OPENING.match(prose).group(1)}': {prose[:70]}"
         for m in LATER.finditer(prose) if path.endswith(CODE) else ():

@@ -625,12 +625,12 @@ static void test_on_four(const setting *const *set)
 
 /*
  * usage: gpu_engine [quick] [one|windows|wide|two|halves|tokens|four]
- * quick    small cases, for compute-sanitizer
+ * quick    small cases
  * one      one GPU
  * windows  one GPU, sliding windows
  * wide     one GPU, heads of 256
  * two      two GPUs
- * halves   two GPUs, sums overlap products
+ * halves   two GPUs, overlapped sums
  * tokens   two GPUs divide prompts by tokens
  * four     four GPUs
  */
