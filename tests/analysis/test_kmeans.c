@@ -18,7 +18,7 @@ static void *get(size_t n, size_t size)
     return p;
 }
 
-/* Returns normal rows with mean `offset`. Each row occurs `times` times. */
+/* Returns normally distributed rows with mean `offset`. Each row occurs `times` times. */
 static float *make_rows(size_t n, size_t d, size_t times, double offset, uint64_t seed)
 {
     float *X = get(n * d, sizeof *X);
@@ -64,7 +64,8 @@ static double plain_assign(const float *X, size_t n, size_t d, size_t k, plain_s
 }
 
 /*
- * Moves to each empty cluster the row farthest from its centroid. Returns the number of rows moved.
+ * Moves the row farthest from its centroid into each empty cluster. Returns the number of moved
+ * rows.
  */
 static size_t plain_fill(size_t n, size_t k, plain_state *s)
 {
@@ -227,8 +228,8 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 }
 
 /*
- * Equal centroids may have unequal float32 products with a row: SGEMM's order of addition depends
- * on the column.
+ * SGEMM may multiply a row by two equal centroids with unequal results, because its order of
+ * addition depends on the column.
  */
 TEST(test_distinct_rows_are_found)
 {

@@ -105,7 +105,7 @@ TEST(test_prune_is_uniform)
                 kept[(s[0].span[k].first + t) / 15]++;
         kvd_pruned_release(&p);
     }
-    for (int i = 0; i < 20; i++) /* tolerance: five standard deviations */
+    for (int i = 0; i < 20; i++) /* Each count may be off by five standard deviations. */
         assert_true(fabs((double)kept[i] - 0.6 * DRAWS) < 5 * sqrt(0.24 * DRAWS));
 }
 

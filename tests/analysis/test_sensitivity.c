@@ -18,7 +18,7 @@ typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
     /*
-     * sum: gradient of one component, per token, over all passes.
+     * sum: gradient of one element for each token, summed over all passes.
      * square: sum of squared gradients over tokens and passes.
      */
     double sum[N], square;
@@ -86,7 +86,7 @@ static void near(double a, double b, double scale)
         fail_msg("%.9g and %.9g", a, b);
 }
 
-/* Summed over tokens, q dL/dq = k dL/dk (bilinear scores) and o dL/do = v dL/dv (linear output). */
+/* Sums over tokens of q dL/dq and k dL/dk are equal, as are those of o dL/do and v dL/dv. */
 TEST(test_both_sides_agree)
 {
     static seen x;
@@ -129,8 +129,8 @@ TEST(test_drawn_gradients_average_out)
     }
     assert_true(of_text == text.square);
     /*
-     * Expected value of `mean`: mean of squared gradients / DRAWS. The factor 2.5 allows for
-     * randomness.
+     * Averaging DRAWS random gradients divides their mean square by DRAWS. The factor 2.5 allows
+     * for randomness.
      */
     assert_true(mean < 2.5 * drawn.square / DRAWS / DRAWS);
 }
@@ -153,7 +153,7 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
     kvd_sensitivity_free(x.s);
 }
 
-/* The result must not depend on the batch size, but must change with the seed. */
+/* The computed bases must not depend on the batch size, but must change with the seed. */
 TEST(test_bases)
 {
     kvd_spectrum together, apart, other;
@@ -189,8 +189,8 @@ TEST(test_bases)
 }
 
 /*
- * Removing the one nonzero dimension costs mean(q^2) mean(g^2) / 2 (g: gradient); any other costs
- * 0.
+ * Removing the only nonzero dimension raises the loss by mean(q^2) mean(g^2) / 2, where g is the
+ * gradient.
  */
 TEST(test_unit_of_sigma)
 {
@@ -218,7 +218,7 @@ TEST(test_unit_of_sigma)
     }
     assert_int_equal(kvd_sensitivity_bases(x, N, &s, &err), 0);
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
-    /* Value 3, gradient 0.5: removing the values costs 3^2 * 0.5^2 / 2 per query head. */
+    /* Without V (all 3, gradient 0.5) the loss is 3^2 * 0.5^2 / 2 higher per query head. */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
     kvd_sensitivity_free(x);
@@ -226,8 +226,8 @@ TEST(test_unit_of_sigma)
 }
 
 /*
- * Reverse water-filling: a direction with loss x needs log2(x / theta) / 2 bits for an error of
- * theta.
+ * Reverse water-filling spends log2(x / theta) / 2 bits on a dimension that adds loss x if removed
+ * and theta if kept.
  */
 TEST(test_rate_distortion)
 {

@@ -89,7 +89,7 @@ static void measure_copy(void)
     cudaFree(b);
 }
 
-/* Kept dimensions of 8 KV heads in each case: of Q and K, and of V. */
+/* Kept dimensions of 8 KV heads: each case has a list for Q and K, then a list for V. */
 static const int widths[][2][8] = {
     {{128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
@@ -382,7 +382,7 @@ static void step_layer(const step_shape *m, const step_memory *d, const kvd_appe
     check(kvd_few_rows_run(&gate_up, s), "product");
 }
 
-/* Mean times in us: of kvd_append by the GPU's clock, and of a layer without clock readings. */
+/* Mean us per layer. append: kvd_append, by the GPU's clock. layer: the whole layer. */
 typedef struct {
     double append, layer;
 } step_time;
@@ -433,9 +433,7 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     return (double)us[STEP_REPLAYS / 2];
 }
 
-/*
- * Returns times of a layer with n requests and rotated heads, or unrotated heads of 128 dimensions.
- */
+/* Returns the times of a layer for n requests. If not `rotated`, all heads keep 128 dimensions. */
 static step_time step_times(const step_shape *m, const step_memory *d, int n, int rotated,
                             int ready)
 {

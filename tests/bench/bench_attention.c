@@ -1,7 +1,7 @@
 /*
  * usage: bench_attention [SECONDS [ISA]]
- * Compares CPU attention with OpenBLAS on 2048^3 (prefill) and with memory reads (decode), in turn
- * for SECONDS (30).
+ * Compares CPU attention for SECONDS (30) with OpenBLAS's product of 2048 x 2048 matrices (prefill)
+ * and with memory reads (decode).
  * "to width": time per kept dimension, relative to the first case with equal lengths. With one
  * thread, times are processor time.
  */
@@ -45,7 +45,7 @@ typedef struct {
     int n_cases, rounds;
     double gemm[ROUNDS], read[ROUNDS];
     float *a, *b, *c;
-    /* random numbers that exceed the CPU caches; Q, K and V are parts */
+    /* pool: random numbers, larger than the CPU caches, that contain Q, K and V */
     float *pool, *out;
     size_t pool_floats, out_floats;
 } bench;

@@ -1,7 +1,7 @@
 /*
  * usage: bench_forward MODEL [SEQ_LEN]
- * Times the CPU's forward pass without output head and its matrix products alone, on 4096 random
- * tokens.
+ * Times the CPU's forward pass without output head on 4096 random tokens, then only the pass's
+ * matrix products.
  */
 #include <cblas.h>
 #include <stdio.h>

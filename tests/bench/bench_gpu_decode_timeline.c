@@ -1,8 +1,9 @@
 /*
  * usage: bench_gpu_decode_timeline [CASE]
- * Prints minimum, median and maximum over CTAs of each step's time in us, with a cold L2. CASE:
- * part of a case's name.
- * Last lines: time between CUDA events of this launch, an untimed launch and an empty one.
+ * Prints minimum, median and maximum over CTAs of each step's time in us, with a cold L2.
+ * Then prints the time between CUDA events around launches with time stamps, without time stamps
+ * and without work.
+ * CASE: part of a case's name.
  */
 #include <stdint.h>
 #include <stdio.h>

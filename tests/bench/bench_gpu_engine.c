@@ -2,10 +2,12 @@
  * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME
  *                         [CONTEXT [WIDTHS.csv[:NAME]|METHOD]...]
  * Compares the CUDA engine with the GPU's peak rates, measured in the same run.
- * Prompt of CONTEXT tokens (8192): fraction of cuBLAS on 8192^3.
- * Decode of 1 .. 64 requests: fraction of time that reading weights and cache takes.
- * -gN: N GPUs, against N times the rates of the first. -nN,...: only decode steps of N requests.
- * Further runs: kept dimensions of a file with random projections, or a method (kivi,bits=4).
+ * A prompt of CONTEXT tokens (8192) is compared with cuBLAS's rate for 8192 x 8192 matrices.
+ * Decode steps of 1 .. 64 requests are compared with the time to read weights and cache.
+ * -gN: uses N GPUs, compared with N times the rates of the first. -nN,...: runs only decode steps
+ * of N requests.
+ * WIDTHS.csv: adds a run with these kept dimensions and random projections.
+ * METHOD: adds a run with a method (kivi,bits=4).
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
  * usage: bench_gpu_evict [BATCH...]
  * Times decode of Llama 3.1 8B after 8192 random K, V with and without eviction.
- * Evicted: 39 to 69 % of tokens, as Keyformer at 99 % accuracy (ZACK paper, Tables 8 to 11).
+ * 39 to 69 % of tokens are evicted, as by Keyformer at 99 % accuracy (ZACK paper, Tables 8 to 11).
  */
 #include <stdio.h>
 

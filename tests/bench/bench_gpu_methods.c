@@ -2,8 +2,8 @@
  * usage: bench_gpu_methods SHAPE CONTEXT BATCH ours|papers|stock METHOD...
  * Times decode steps of 1 and BATCH requests after CONTEXT random tokens, and a prompt of CONTEXT
  * tokens.
- * ours: kept dimensions per head. papers: division of work as in the methods' papers. stock: heads
- * padded to the layer's widest.
+ * ours: heads keep unequal dimensions. papers: CTAs divide the work as in the methods' papers.
+ * stock: heads are padded to the layer's widest.
  */
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /*
  * usage: bench_palu [REPEATS]
- * Times Palu's decode kernel without planning. Prints a CSV line per shape with lower bounds by
- * operations and bytes. Latents exceed L2.
+ * Times Palu's decode kernel, but not its planning.
+ * Prints a CSV line per shape, with the least times that operations and bytes allow.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>

@@ -112,7 +112,7 @@ static kvd_gpu_share share_of(const test_case *c, int index)
                            .n_kv_heads = kv_heads};
 }
 
-/* Copies n tensors to the device, next to each other in each row, with NaN around them. */
+/* Copies rows of n tensors side by side to the device, with NaN before and after each row. */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)
 {

@@ -83,8 +83,8 @@ TEST(test_window)
 }
 
 /*
- * Unimportant by mean score as query: tokens 1, 2 in both layers; as key: 1, 3 in layer 0, 1, 2 in
- * layer 1.
+ * Ranked as queries, tokens 1 and 2 are unimportant in both layers.
+ * Ranked as keys, tokens 1 and 3 are unimportant in layer 0, tokens 1 and 2 in layer 1.
  */
 TEST(test_sets)
 {

@@ -9,7 +9,7 @@
 #include "common/progress.h"
 #include "unit.h"
 
-/* Writes to `text` the progress messages that appear `ago` seconds after the start. */
+/* Writes to `text` the progress messages of a run that started `ago` seconds ago. */
 static void shown(bool quiet, bool terminal, double total, double ago, char *text, size_t size)
 {
     int ends[2];

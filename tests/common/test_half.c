@@ -1,6 +1,6 @@
 /*
- * Tests all 16-bit patterns in both directions, and rounding against formulas without bit
- * operations.
+ * Tests conversions of all 16-bit patterns to float and back. Checks rounding against formulas
+ * without bit operations.
  */
 #include <math.h>
 #include <stdio.h>

@@ -256,7 +256,7 @@ TEST(test_balanced_is_the_best_of_its_rank)
     kvd_moments_release(&m);
 }
 
-/* Loss = sum over queries q and keys k of (q . k - q A B^T k)^2. */
+/* The loss of projections A and B is the sum over queries q and keys k of (q . k - q A B^T k)^2. */
 TEST(test_balanced_loss_is_the_error_of_scores)
 {
     kvd_activations a;

@@ -119,10 +119,7 @@ static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err 
     return status;
 }
 
-/*
- * Returns the median over tokens of the distance between logits x and `want`. The median ignores
- * ties.
- */
+/* Returns the median over tokens of the distance between logits x and `want`. */
 static double off(const load *l, const float *x, const float *want)
 {
     double *const each = need(l->outputs * sizeof *each);
@@ -142,8 +139,8 @@ static double held_off(const outcome *a, const outcome *b)
 }
 
 /*
- * Two GPUs may differ from one by a quarter of the method's effect.
- * rounding: distance without a method; none: logits without a method.
+ * Logits on two GPUs may differ from those on one GPU by a quarter of the method's effect.
+ * rounding: distance between one and two GPUs without a method; none: logits without a method.
  */
 static void test(const load *l, const char *method, const outcome *none, double rounding)
 {

@@ -102,8 +102,8 @@ static uint32_t best(const float *x, size_t n)
 }
 
 /*
- * Adds squared distance to *error and squared norm to *square. Returns the number of compared
- * tokens.
+ * Adds the squared distance of logits to *error and their squared norm to *square. Returns the
+ * number of compared tokens.
  */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
@@ -133,7 +133,7 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 }
 
 /*
- * Serves requests; decode steps get the text's next token. pages: cache size, allocated on use, 0:
+ * Serves requests, whose decode steps get the text's next token. pages: number of cache pages, 0 if
  * unlimited.
  */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
@@ -317,8 +317,8 @@ TEST(test_window_is_what_is_held)
 }
 
 /*
- * Measured distances with OpenBLAS's Haswell kernels: zipcache 2.0e-4, gear 7.1e-5, h2o 4e-7. A
- * wrong parameter gives above 4e-3.
+ * With OpenBLAS's Haswell kernels, logits differed by 2.0e-4 (zipcache), 7.1e-5 (gear), 4e-7 (h2o).
+ * A wrong parameter gives above 4e-3.
  */
 TEST(test_plans_row_by_row)
 {

@@ -633,7 +633,7 @@ static void compare_gpt_oss(void)
 
 /*
  * usage: gpu_generate [quick|gpt-oss|TEXT]
- * quick    methods of two axes, in bf16, for sanitizers
+ * quick    combined methods (with + in their text), in bf16, for sanitizers
  * gpt-oss  made-up model with experts and a window
  * TEXT     methods whose text contains TEXT
  */

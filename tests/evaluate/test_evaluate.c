@@ -273,7 +273,7 @@ typedef struct {
 } outcome;
 
 /*
- * Evaluates one method. Without `shortcuts`, the model also runs where its result is known
+ * Evaluates one method. Without `shortcuts`, runs the model even for methods whose result is known
  * beforehand.
  */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
@@ -336,8 +336,8 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
         /*
-         * `off` is the accepted relative error. Without loss, squared errors are below off^2 times
-         * the squared norm.
+         * `off` is the accepted relative error. Errors of a lossless method are rounding, whose
+         * square is below off^2 times the squared norm.
          */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||

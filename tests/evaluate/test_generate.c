@@ -274,8 +274,8 @@ TEST(longrope_follows_the_text)
 }
 
 /*
- * Compares generation with whole sequences. tolerance: for log probabilities, because rounding may
- * change a code.
+ * Compares generation with whole sequences. Log probabilities may differ by `tolerance`, because
+ * rounding may change a quantised number.
  */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
@@ -445,8 +445,8 @@ TEST(rows_that_do_not_follow)
 }
 
 /*
- * Ends sequence 1 at token 2 and sequence 2 at token 1. Result 1 feeds the last token to the model,
- * 2 does not.
+ * Ends sequence 1 at token 2 and sequence 2 at token 1.
+ * The return value 1 feeds the last token to the model, 2 does not.
  */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -471,8 +471,8 @@ static void count_progress(void *ctx, double n)
 }
 
 /*
- * Generates answers after forced questions, then forces all tokens and compares. ended: result of
- * end_early.
+ * Generates answers after given questions, feeds both again, and compares. ended: value that
+ * end_early returns.
  */
 static void check_questions(size_t ended)
 {

@@ -46,7 +46,7 @@ static int tear_down(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /* account: of the whole call; stepped: sum over all steps */
+    /* account: costs of the whole call; stepped: sum of the costs of all steps */
     kvd_stepwise_account account, stepped;
     size_t steps;
     kvd_continued_cost cost[PROMPTS]; /* filled only by run_short */
@@ -101,7 +101,7 @@ TEST(several_workers_are_one)
     }
 }
 
-/* Path whose pass number `fail_at` fails and which can then get more memory (`grown` times). */
+/* Generation whose forward pass number `fail_at` fails. grown: how often it got more memory. */
 typedef struct {
     kvd_generate_path path;
     kvd_generate_path *rows;
@@ -169,8 +169,8 @@ static void add_advance(void *ctx, double n)
 }
 
 /*
- * Generates all sequences as one group. Pass fail_at fails (0: none). grown: how often earlier
- * groups got more memory.
+ * Generates all sequences as one group. Forward pass number fail_at fails (0: none).
+ * grown: how often the path already got more memory.
  */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)

@@ -126,8 +126,8 @@ TEST(test_refuses)
 }
 
 /*
- * About 95 % of intervals must contain the true value. Resampling both models alike must shorten
- * intervals of ratios.
+ * About 95 % of intervals must contain the true value. Resampling the same sequences for both
+ * models must shorten intervals of ratios.
  */
 TEST(test_intervals)
 {

@@ -89,7 +89,7 @@ static size_t count(const char *text, const char *part)
 
 static const char needle_start[] = "One of the special magic ";
 
-/* Writes a code for a random word: 9 numbers, U UUIDs, K words with hyphens, V and n: variables. */
+/* Writes a word or its kind: 9 number, U UUID, K hyphenated words, V<length> variable. */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
     size_t digits = 0, capitals = 0, hyphens = 0;
@@ -225,7 +225,7 @@ static const char *text_of(const json_t *x, const char *field)
 }
 
 /*
- * Tolerance: one step of RULER, which is 500 words, 25 needles or lines, or 1/32 of a coded text.
+ * The tolerance is RULER's step: 500 words, 25 needles or lines, or 1/32 of a text of coded words.
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {

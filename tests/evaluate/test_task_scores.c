@@ -73,7 +73,7 @@ TEST(as_the_authors)
     json_decref(all);
 }
 
-/* Python's \d+ also matches digits of other scripts, which equal no reference. */
+/* Python's \d+ also matches digits of other scripts, but these digits equal no reference answer. */
 TEST(digits_of_other_scripts)
 {
     static const struct {

@@ -471,7 +471,7 @@ static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
     assert_true(H5Fclose(f) >= 0);
 }
 
-/* Writes 150 tokens in batches that are out of order and not aligned with checksums. */
+/* Writes 150 tokens in unordered batches, whose ends differ from those of checksum blocks. */
 static const char *made_long(void)
 {
     enum { LONG = 150 };

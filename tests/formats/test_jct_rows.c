@@ -90,8 +90,8 @@ TEST(test_noise)
     near(noise.difference, 0.4);
     near(noise.spread, 1);
     /*
-     * The reported spread is the larger one of the method and of the uncompressed cache, here the
-     * latter.
+     * The reported spread is the larger of the method's spread and the uncompressed cache's, here
+     * the latter.
      */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));

@@ -341,7 +341,7 @@ static void against_reference(fixture *f, int decode)
         exit(1);
     }
 
-    /* A copy in which checked elements are replaced by POISON must then hold only POISON. */
+    /* Each checked element of `left`, a copy of the page pool, is set to POISON. */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};
@@ -494,8 +494,8 @@ static void refusals(void)
 int main(int argc, char **argv)
 {
     /*
-     * name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions and layout,
-     * rotated Q-K, rotated V, lengths
+     * Columns: name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions, RoPE
+     * layout, Q and K rotated, V rotated, lengths
      */
     static const scenario cases[] = {
         {"dense_cut_only", KVD_BF16, 4, 2, 128, 64, 0, -1, 0, 0, 3},

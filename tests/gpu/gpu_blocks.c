@@ -1,4 +1,4 @@
-/* Tests GPU kernels for embedding, norms, branches and QKV against model/pass/blocks.h. */
+/* Tests GPU kernels for embedding, norms, additions and QKV against model/pass/blocks.h. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -45,7 +45,7 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    /* add: sum before the norm; plain: sum only; in_place: y overwrites x */
+    /* add: adds to x before the norm; plain: computes no norm; in_place: y overwrites x */
     bool add, plain, in_place;
 } norm_case;
 
@@ -96,7 +96,7 @@ static void test_norm(const norm_case *c)
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
     /*
-     * Layer norm of one element is only the bias, so errors are relative to the row's largest
+     * With d = 1, layer norm gives only the bias, so errors are relative to the row's largest
      * element.
      */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
@@ -131,7 +131,7 @@ static void test_norm_bad(size_t d)
             if (i != 17 && i != 9 && i != 30 && !isfinite(y.host[i * d + j]))
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
-    /* The lowest failed stage must be reported, in whatever order the checks run. */
+    /* The failed check with the lowest stage must be reported, whatever the order of checks. */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");
     check(kvd_gpu_check(x.dev, 9, d, 1, bad, NULL), "check");
@@ -235,8 +235,8 @@ typedef struct {
 enum { QKV_MOST = 37 /* number of tokens */, QKV_POSITIONS = 50 };
 
 /*
- * Replaces x [n tokens][heads + 2 kv][d] by attention's input. pre [n tokens][heads + kv][d]:
- * before RoPE.
+ * Replaces x [n tokens][heads + 2 kv][d] by Q, K and V after bias, norm and RoPE.
+ * pre [n tokens][heads + kv][d]: Q and K before RoPE.
  */
 static void reference_qkv(const qkv_case *c, const float *bias, const float *gain_q,
                           const float *gain_k, const float *cosine, const float *sine,

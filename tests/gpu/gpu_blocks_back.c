@@ -148,8 +148,8 @@ typedef struct {
 } qkv_case;
 
 /*
- * Computes gradients before RoPE (pre) and before the norm (raw): [d] gradients, then [d] sums of
- * absolute terms.
+ * Writes gradients before RoPE (pre) and before the norm (raw).
+ * After [d] gradients, each array holds [d] sums of absolute terms.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,

@@ -1,7 +1,7 @@
 /*
  * usage: gpu_decode [CASE [LAUNCHES [WINDOW]]]
  * Tests decode attention against double precision. Every launch must give equal bits.
- * CASE: part of a name. LAUNCHES: per plan (10). WINDOW: tokens.
+ * CASE: part of a case's name. LAUNCHES: launches per plan (10). WINDOW: sliding window in tokens.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -73,7 +73,7 @@ static const test_case cases[] = {
     {"wide sharp", KVD_BF16, 8, 2, 3, 1, {1000, 65, 4099}, 3, {{256, 256}, {240, 144}}, 2},
 };
 
-/* Numbers of runs with a kvd_decode_plan, and without: 1, 2, 4, 8, 16 CTAs per task. */
+/* Number of runs with kvd_decode_plan, and without it, using 1, 2, 4, 8 and 16 CTAs per task. */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
 static int attribute(enum cudaDeviceAttr which)

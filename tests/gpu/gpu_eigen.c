@@ -2,7 +2,7 @@
  * usage: gpu_eigen [small | TIMES.csv]
  * Tests batched eigenvalue decompositions of Gram matrices against LAPACK's dsyevd. small: for
  * compute-sanitizer.
- * TIMES.csv: decomposition, with copies, and kvd_gram_svd on the CPU.
+ * TIMES.csv: times of the decomposition, with and without copies, and of kvd_gram_svd on the CPU.
  */
 #include <float.h>
 #include <lapacke.h>

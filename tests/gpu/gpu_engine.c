@@ -263,8 +263,8 @@ static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
 /*
- * Expected bytes: whole pages of all tokens, or in windowed layers of the tokens that the next
- * query sees.
+ * Requests must hold whole pages of all tokens. Layers with a window must hold only tokens that the
+ * next query sees.
  */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
@@ -538,7 +538,7 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
-/* 2,600 tokens: each GPU sums one half of the rows while multiplying the other half. */
+/* With 2,600 tokens, GPUs sum one half of the rows while they multiply the other half. */
 static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};
@@ -630,7 +630,7 @@ static void test_on_four(const setting *const *set)
  * windows  one GPU, sliding windows
  * wide     one GPU, heads of 256
  * two      two GPUs
- * halves   two GPUs, overlapped sums
+ * halves   two GPUs, sums during products
  * tokens   two GPUs divide prompts by tokens
  * four     four GPUs
  */

@@ -118,8 +118,8 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
 }
 
 /*
- * Returns the number of requests outside 4/5 .. 1 of the budget. *dropped: requests that lost
- * entries.
+ * Returns the number of requests that keep less than 4/5 of the budget or more than all of it.
+ * *dropped: number of requests that lost entries.
  */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
                             const result *got, size_t *dropped)

@@ -13,7 +13,7 @@
 #include "temp_folder.h"
 #include "worst.h"
 
-/* Accepted distance from float32 logits, as a multiple of the bf16 forward pass's distance. */
+/* Accepted distance from float32 logits, divided by the distance of the bf16 forward pass. */
 static const double allowed = 2;
 
 typedef struct {
@@ -401,9 +401,7 @@ static int make_wide(const char *dir, int heads, int kv_heads)
     return -1;
 }
 
-/*
- * Compares A A^T of the GPU's and the CPU's directions A. V repeats a row, so its rank is one less.
- */
+/* Compares A A^T of projections A from GPU and CPU. V has two equal rows, so its rank is n - 1. */
 static void test_complete(size_t d, size_t n, size_t w)
 {
     const size_t square = d * d;

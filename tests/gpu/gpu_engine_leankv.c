@@ -107,7 +107,7 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
 }
 
 /*
- * Returns true if rounding explains the distance `is`: at most half of the method's effect `does`.
+ * Returns true if distance `is` is explained by rounding plus half of the method's effect `does`.
  */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {

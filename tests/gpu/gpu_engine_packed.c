@@ -37,7 +37,7 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/* projections of the dims method that is combined, or NULL */
+/* projections that are combined with the tested method, or NULL */
 static const kvd_dims *cut;
 
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
@@ -437,8 +437,8 @@ static void test_windows(const request *r, size_t n, bool quick)
     }
     test_checkpoint(c, gemma.name, r, n, 5, cases, quick ? 2 : sizeof cases / sizeof *cases);
     /*
-     * turboquant is left out: its kernels take heads of up to 128, and rounding changes channels
-     * with fractional bits.
+     * turboquant is left out, because its kernels take heads of up to 128 dimensions and rounding
+     * may change which channels get more bits.
      */
     test_checkpoint(w, wide.name, r, 3, 2, cases, quick ? 1 : 7);
     kvd_checkpoint_close(w);
@@ -473,8 +473,8 @@ static void test_heads_of_128(const request *r, size_t n)
 }
 
 /*
- * Serves many short requests. With a wrong size, the page table of 4096 elements would overwrite
- * other arrays.
+ * Serves many short requests. If the size of the page table (4096 elements) were wrong, the table
+ * would overwrite other arrays.
  */
 static void test_many(void)
 {

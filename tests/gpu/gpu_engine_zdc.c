@@ -40,8 +40,8 @@ static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTI
                      stock = {"stock attention", 3, false, true, true, KVD_ATTENTION_STOCK};
 
 /*
- * Returns bytes of a token in a layer. Dimensions are padded to 16, in stock attention to the
- * widest head.
+ * Returns bytes of a token in a layer. Dimensions are padded to multiples of 16. Stock attention
+ * pads all heads to the widest.
  */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
@@ -81,7 +81,7 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 }
 
 typedef struct {
-    /* bytes: iterations with wrong bytes; counts: wrong numbers of unimportant tokens */
+    /* iterations with wrong cache bytes; wrong counts of unimportant tokens */
     size_t bytes, counts;
 } wrongs;
 
@@ -89,7 +89,7 @@ typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
-    /* important tokens chosen by: 0: each layer, 1: layer 0, -1: an earlier layer, not checked */
+    /* important tokens are chosen by each layer (0), layer 0 (1) or an earlier layer (-1) */
     int lent;
     /* logits [outputs][vocab] */
     float *logits;
@@ -188,7 +188,7 @@ typedef struct {
     int lent;
 } variant;
 
-/* whole: reference with only important tokens; bar: the engine's distance from that reference. */
+/* whole: logits if all tokens are important; bar: the engine's distance from `whole` then. */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {
@@ -297,7 +297,7 @@ static void refuses(const model *m, const char *text, size_t chunk, int gpus, co
         e->free(e);
 }
 
-/* A decode step far after the prompt must not change the prompt's unimportant tokens. */
+/* A decode step at a far later position must not change which prompt tokens are unimportant. */
 static void test_left_out(kvd_engine *e)
 {
     enum { PROMPT = 101 };

@@ -300,8 +300,8 @@ static double median(const load *l, const float *a, const float *b, bool prompts
 }
 
 /*
- * Compares logits with `want`. Tolerance: the engine's distance from `whole` if all tokens are
- * important.
+ * Compares logits with `want`. The tolerance is the engine's distance from `whole`, the reference
+ * in which all tokens are important.
  */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)

@@ -194,7 +194,7 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     host_free(keys, s, p);
 }
 
-/* Computes the reference of all prompts on all CPU threads. */
+/* Computes scores `want` and log-sum-exps lse of all prompts in double precision. */
 static void reference(const fixture *f, float *lse, double *want)
 {
     const int kv = f->map.n_kv_heads;
@@ -220,8 +220,8 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Returns the number of errors: kept tokens must follow exactly from `rank` and, except near ties,
- * from `want`.
+ * Returns the number of errors. Kept tokens must have the best scores in `rank` and, except near
+ * ties, in `want`.
  */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)

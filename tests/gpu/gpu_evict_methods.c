@@ -75,7 +75,7 @@ typedef struct {
     kvd_evict_merging merging;
 } method_run;
 
-/* Returns true if the method merges runs of tokens, so that KV heads keep different numbers. */
+/* Returns true if the method merges tokens, so that KV heads keep unequal numbers of tokens. */
 static bool runs(const method_run *r)
 {
     return r->shape.rule.merge == KVD_MERGE_RUNS;
@@ -177,7 +177,7 @@ static void close_run(method_run *r)
 
 /*
  * Compares mass [n_heads][n_q8]: sums of probabilities or, for KVD_EVICT_PIVOTAL, numbers of
- * queries below the mean. Writes log-sum-exps to lse.
+ * queries with a probability below the mean. Writes log-sum-exps to lse.
  */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
@@ -215,8 +215,8 @@ static void check_masses(method_run *r, const float *mass, float *lse)
 }
 
 /*
- * Computes levels from the device's probabilities [n_heads][n_q8]. last: sum over the last queries;
- * mass: over all.
+ * Computes each token's level from the device's sums of probabilities [n_heads][n_q8].
+ * mass: sums over all queries; last: sums over the last queries.
  */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
@@ -469,8 +469,8 @@ static void report(const method_run *r, const char *part)
 }
 
 /*
- * Computes prob [group][n] in the order of positions. Returns true if rounding decides
- * KVD_EVICT_PIVOTAL's choice.
+ * Computes attention probabilities prob [group][n].
+ * Returns true if one nearly equals the mean, with which KVD_EVICT_PIVOTAL compares probabilities.
  */
 static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, const int32_t *place,
                           size_t n, float *prob)
@@ -525,8 +525,8 @@ static size_t left_of(const uint8_t *level, size_t n)
 }
 
 /*
- * Returns true if the two smallest sums are nearly equal, so that rounding decides which token is
- * dropped.
+ * Returns true if the two smallest sums of probabilities are nearly equal, so that rounding decides
+ * which token is dropped.
  */
 static bool near_least(const method_run *r, int b, const float *score, const int32_t *place,
                        const float *prob, size_t n)

@@ -219,8 +219,8 @@ static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t v
 }
 
 /*
- * Compares 4-bit with equal 16-bit weights. *same: prompts agree bit for bit; *most: distance of
- * step logits.
+ * Compares logits from 4-bit weights with logits from equal 16-bit weights.
+ * *same: prompts give equal bits; *most: largest distance in decode steps.
  */
 static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
 {

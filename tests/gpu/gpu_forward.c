@@ -11,8 +11,8 @@
 /* bf16 rounds by up to 2^-9. Transformers in bf16 differs by up to 4 % in logits. */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
 /*
- * Mixture of experts in bf16: rounding may change an expert. The median over tokens must meet
- * `bar`.
+ * Accepted distance for mixture of experts in bf16, where rounding may change an expert. The median
+ * over tokens must meet `bar`.
  */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};

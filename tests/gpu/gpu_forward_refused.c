@@ -1,4 +1,4 @@
-/* Tests errors of the forward pass on one GPU, with the CPU's messages. */
+/* Tests that the forward pass on one GPU fails with the CPU's error messages. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -157,7 +157,7 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
     }
 }
 
-/* Makes an element of the output non-finite that no later product reads. */
+/* Writes a non-finite number to an element of `out` that no later matrix product reads. */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     (void)self;

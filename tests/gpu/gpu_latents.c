@@ -396,7 +396,7 @@ static void test_newest(const problem *p)
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
-    /* If gaps, the latents of a row are apart, at the positions in `source`. */
+    /* If gaps, a row's latents are not adjacent but at the positions in `source`. */
     const bool gaps = c->n > 3;
     const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
               groups = c->kv / c->group;

@@ -154,8 +154,8 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 }
 
 /*
- * LeanKV, Algorithm 1, for one KV head. to [n + 1]: KVD_LEVEL_*, new token last; 0: any level is
- * right.
+ * Runs LeanKV's Algorithm 1 for one KV head.
+ * to [n + 1]: level of each token, the new one last, or 0 if any level is right.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {

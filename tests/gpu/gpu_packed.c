@@ -551,7 +551,7 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
         memcpy(y + i * to, x + i * from, width * sizeof *y);
 }
 
-/* Codes and decodes n tokens x [n][b->d] of request `of`. The caller sets b's other members. */
+/* Codes and decodes n tokens x [n][b->d] of request `of`. The caller sets all other inputs in b. */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
 {
@@ -584,7 +584,7 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     free(seen);
 }
 
-/* Codes n tokens of all KV heads together. Writes rows [n][d] of head g. */
+/* Codes n tokens, whose rows hold all KV heads. Writes the decoded rows [n][d] of head g. */
 static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n, float *decoded)
 {
     const size_t d = (size_t)w->t->d, wide = N_KV * d;
@@ -857,11 +857,11 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head, sums);
     /*
-     * Kernels of codes with levels or floats are less exact: bf16 probabilities have 8 mantissa
-     * bits.
+     * Kernels for non-uniform levels or floats are less exact, because they round probabilities to
+     * bf16.
      */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
-    /* With a fractional number of bits, one changed code of turboquant changes several numbers. */
+    /* turboquant rotates codes of fractional bits, so one changed code changes several numbers. */
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
     test_result(r.bad <= most && !beyond && sums < 1e-4 && r.attention <= (coarse ? 1e-2 : 6e-3),
                 name, "%s", text);

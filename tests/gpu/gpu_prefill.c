@@ -255,8 +255,8 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 int main(int argc, char **argv)
 {
     /*
-     * name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, listed (fixed tiles per
-     * CTA), CTAs, sharpness, {new, all tokens}
+     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, each CTA gets fixed
+     * tiles, CTAs, sharpness, {new tokens, all tokens}
      */
 #define LENGTHS(...)                                                                               \
     {                                                                                              \

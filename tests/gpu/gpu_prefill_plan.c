@@ -1,7 +1,7 @@
 /*
  * usage: gpu_prefill_plan [-t]; -t: times planning
- * Tests the division of prefill attention: each query row in exactly one tile; schedule `ours`:
- * falling cost per head.
+ * Tests that prefill attention puts each query row into exactly one tile.
+ * With schedule `ours`, tiles of a head must be in order of falling cost.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -133,7 +133,7 @@ static int static_lists_whole(const layer *l, const lists *r)
     return ok;
 }
 
-/* Returns true if the tiles of each head fall in number of keys, up to the rounding of costs. */
+/* Returns true if each head's tiles are in order of falling key counts, up to rounded costs. */
 static int ours_falls(const layer *l, const lists *r)
 {
     const size_t n_heads = (size_t)l->heads->n_heads;
@@ -181,9 +181,7 @@ static int by_place(const void *a, const void *b)
                                     : (x->row > y->row) - (x->row < y->row);
 }
 
-/*
- * Planning all layers in one launch must give the tiles of one launch per layer, ties in any order.
- */
+/* Planning all layers in one launch must give the tiles of separate launches, ties in any order. */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
 {

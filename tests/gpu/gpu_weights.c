@@ -79,7 +79,10 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
     to->arrays += total > 0;
 }
 
-/* part: gate matrix, part + 1: up, part + 2: down. Range: rows of gate and up, columns of down. */
+/*
+ * gate: matrix `part`, up: part + 1, down: part + 2. first, n: rows of gate and up, columns of
+ * down.
+ */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
 {

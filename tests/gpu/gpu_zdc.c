@@ -9,10 +9,7 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/*
- * Makes random log-sum-exps lse. `alike` (0 to 1) is the weight of the preceding layer's in an
- * average.
- */
+/* Replaces lse by a mean of lse, with weight `alike` (0 to 1), and new random numbers. */
 static void draw(const fixture *f, float *lse, double alike)
 {
     for (size_t i = 0; i < (size_t)f->c->n_heads * (size_t)f->n_q8; i++)

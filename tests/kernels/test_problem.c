@@ -39,7 +39,7 @@ TEST(test_values_are_normal)
             before = x;
         }
     /*
-     * Statistical errors: mean 0.004, variance 0.005, fourth moment 0.02, neighbours 0.004.
+     * Standard errors: mean 0.004, variance 0.005, fourth moment 0.02, correlation 0.004.
      * Sums of eight uniform bytes have the fourth moment 3 - 1.2 / 8 = 2.85.
      */
     assert_true(fabs(sum / N) < 0.02);
@@ -56,7 +56,7 @@ TEST(test_rows_are_parts_of_the_whole)
     float *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
     float row[32];
     assert_non_null(v);
-    /* V of head 0: 2 x 21 tokens x 32 dimensions, followed by V of head 1 with 8 dimensions. */
+    /* V of head 0 (2 requests x 21 tokens x 32 dimensions) precedes V of head 1 (8 dimensions). */
     kvd_problem_rows(&p, KVD_OPERAND_V, 1, 1, 20, 1, 8, row);
     assert_memory_equal(row, v + 2 * 21 * 32 + 21 * 8 + 20 * 8, 8 * sizeof *row);
     for (int i = 0; i < 8; i++) {

@@ -60,8 +60,8 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
 }
 
 /*
- * Makes random q, k, v. d_qk, d_v: kept dimensions [n_kv_heads]; q_len, kv_len: tokens [batch];
- * factor: of Q.
+ * Makes random q, k, v and multiplies q by `factor`.
+ * d_qk, d_v: kept dimensions [n_kv_heads]; q_len, kv_len: tokens [batch].
  */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,

@@ -6,7 +6,7 @@
 #include "methods/method.h"
 #include "unit.h"
 
-/* Quantises and restores the rows of b. position NULL: 0, 1, ...; level NULL: higher precision. */
+/* Quantises and restores rows of b. NULL means positions 0, 1, ... and the higher precision. */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)
 {

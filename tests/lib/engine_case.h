@@ -1,6 +1,6 @@
 /*
- * Compares CUDA engine logits with the forward pass over whole sequences, and checks bytes between
- * GPUs and phase times.
+ * Compares logits of the CUDA engine with the forward pass over whole sequences.
+ * Checks phase times and the bytes sent between GPUs.
  */
 #ifndef KVD_TESTS_ENGINE_CASE_H
 #define KVD_TESTS_ENGINE_CASE_H
@@ -11,8 +11,8 @@
 #include "worst.h"
 
 /*
- * Accepted distance of the worst token from float32, as a multiple of the bf16 forward pass's (1.64
- * measured).
+ * Accepted distance of the worst token from float32, divided by the distance of the bf16 forward
+ * pass (1.64 was measured).
  */
 static const double allowed = 2, allowed_routed = 3;
 static int n_gpus = 1;
@@ -46,7 +46,7 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
         mean += off / (double)n;
     }
     free(narrow);
-    /* The bf16 pass shares kernels with the engine, so it is compared with float32 first. */
+    /* The bf16 pass and the engine share kernels, so the pass must agree with float32. */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;
@@ -54,10 +54,10 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
 
 typedef struct {
     double worst;
-    /* numbers of tokens: compared; computed by decode steps; emitted although no argmax */
+    /* numbers of tokens: compared, computed by decode steps, emitted though not most likely */
     size_t rows, steps, other;
     double sent[2];
-    /* shortest phase in seconds; largest fraction of an iteration outside all phases */
+    /* shortest phase in seconds; largest fraction of an iteration's time without a phase */
     double least_part, residue;
     kvd_phase_times sum;
 } outcome;
@@ -142,14 +142,14 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/* Returns the first prompt token that GPU `gpu` stores (whole pages), `len` for n_gpus. */
+/* Returns the first prompt token that GPU `gpu` stores, in whole pages, or len for n_gpus. */
 static size_t slice_at(size_t len, int gpu)
 {
     const size_t first = (len + 63) / 64 * (size_t)gpu / (size_t)n_gpus * 64;
     return first < len ? first : len;
 }
 
-/* Checks bytes between GPUs for a prompt: Q in groups of 8 rows, K and V in pages, outputs back. */
+/* Checks the bytes of a prompt that GPUs exchange: groups of 8 rows of Q, pages, outputs. */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
     const kvd_dims *const dims = plan ? plan->dims : NULL;

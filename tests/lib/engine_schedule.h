@@ -55,7 +55,7 @@ static inline void load_release(load *l)
 }
 
 /*
- * Return the row of a slice's last token in logits of all tokens (token_row) or of output tokens
+ * Return the index of a slice's last token among all tokens (token_row) or among output tokens
  * (output_row).
  */
 static inline size_t token_row(const load *l, const kvd_slice *s)

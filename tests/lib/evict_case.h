@@ -227,8 +227,8 @@ static inline size_t state_at(const fixture *f, int b, int g)
 }
 
 /*
- * Computes probabilities p of query t over keys 0 .. t [tokens][d_qk]. Returns the log-sum-exp
- * without temperature.
+ * Computes probabilities p of query t over keys 0 .. t [tokens][d_qk].
+ * Returns the log-sum-exp of scores without noise and temperature.
  */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
@@ -297,7 +297,7 @@ static inline float *step_denominators(const fixture *f, const uint16_t *q, cons
     return lse;
 }
 
-/* Writes new tokens' K and V to the cache. A row at a multiple of 8 zeroes the next 7. */
+/* Writes K and V of new tokens. A row with an index divisible by 8 zeroes the next 7 rows. */
 static inline void append(fixture *f)
 {
     for (int b = 0; b < f->batch; b++)
@@ -349,9 +349,7 @@ static inline void free_prompts(const kvd_evict_prompts_args *a)
                 a->score, a->kept);
 }
 
-/*
- * Copies budgets and page tables, with an idle row, to the device. The caller must call free_steps.
- */
+/* Copies budgets, page tables and a row without request to the device. Free with free_steps. */
 static inline kvd_evict_steps_args steps_of(const fixture *f, const kvd_evict_rule *rule,
                                             const kvd_evict_state *state, uint16_t *pool)
 {

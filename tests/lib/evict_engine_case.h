@@ -1,4 +1,4 @@
-/* Runs the CPU and CUDA engine with a tokens method, and records logits and kept tokens. */
+/* Runs CPU and CUDA engine with a token method, and records logits and kept tokens. */
 #ifndef KVD_TESTS_EVICT_ENGINE_CASE_H
 #define KVD_TESTS_EVICT_ENGINE_CASE_H
 
@@ -46,7 +46,7 @@ static size_t window_of(const kvd_config *c)
     return window;
 }
 
-/* Returns the number of KV heads in layers without a window, where alone methods act. */
+/* Returns the number of KV heads in layers without a window. Methods act only in these layers. */
 static size_t full_heads(const kvd_config *c)
 {
     size_t n = 0;
@@ -159,7 +159,7 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
-/* Returns true if the method drops prompt tokens, so that clusters have gaps. */
+/* Returns true if the method drops prompt tokens, so that clusters lack some tokens. */
 static bool drops(const kvd_tokens_method *t)
 {
     return t->select && t->prompt_heads;
@@ -405,8 +405,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
         /*
-         * Per recent probability, the CPU counts 16 bits or a code's bits, the engine stores 32 or
-         * 16.
+         * For each recent probability, the CPU counts 16 bits or the bits of a code, but the engine
+         * stores 32 or 16 bits.
          */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /

@@ -117,8 +117,8 @@ static inline double distance(const array *got, const float *want, const float *
 }
 
 /*
- * Records a test case "kernel, case". Another kernel or "" as name prints the summary of the
- * previous kernel.
+ * Records the test case with the name "kernel, case". If the kernel changes or name is "", prints
+ * the previous kernel's summary.
  */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {

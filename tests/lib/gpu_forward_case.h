@@ -28,8 +28,8 @@ static inline kvd_checkpoint *family_or_end(const char *name)
 }
 
 /*
- * Recorded activations x[kind] [n_layers][n][width_of(kind)] and x[LOGITS] [n][vocab]; 0 if a layer
- * did not run.
+ * Recorded activations x[kind] [n_layers][n][width_of(kind)] and logits x[LOGITS] [n][vocab].
+ * Activations of layers that did not run are 0.
  */
 typedef struct {
     kvd_config c;
@@ -225,8 +225,8 @@ static inline double distance(const float *x, const float *y, size_t n)
 }
 
 /*
- * Returns the largest distance of activations x, from token `first` on, from y. *kind: name of the
- * worst activation.
+ * Returns the largest distance between x, from token `first` on, and y.
+ * *kind: name of the activation with that distance.
  */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)

@@ -142,7 +142,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvd_attn_batch batch = {c->n_requests, q_len, kv_len};
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
-        /* Step 0 is a prefill, step 1 a decode step with a new plan that later steps advance. */
+        /* Step 0 is a prefill. Step 1 makes a plan for decode, which later steps update. */
         if (step < 2) {
             size_t bytes = 0;
             kvdim_plan_destroy(plan);

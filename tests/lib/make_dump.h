@@ -15,7 +15,7 @@ typedef struct {
     kvd_activations a;
     uint64_t seed;
     int nan; /* one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
-    /* if above 0, later tokens repeat this number of first tokens */
+    /* number of distinct tokens, which later tokens repeat; 0: all tokens differ */
     size_t distinct;
 } dump_plan;
 

@@ -74,7 +74,7 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Checks a method that first reads the prompt, repeated `times` times, in all layers.
+ * Checks a method that chooses tokens after `times` copies of the prompt ran through all layers.
  * Expected: set `name` [LAYERS][KV heads][prompt]. Queries of layer l are multiplied by 2^(l - 1).
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)

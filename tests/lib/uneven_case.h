@@ -73,9 +73,7 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, fabs(got - want) / (fabs(want) + 1e-4));
 }
 
-/*
- * Returns the number of errors: tokens from `old` on must be kept, other differences be near ties.
- */
+/* Counts errors: choices that differ from the expected ones, except near ties before `old`. */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
 {

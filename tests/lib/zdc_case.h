@@ -34,8 +34,8 @@ typedef struct {
      */
     double share, overlap;
     /*
-     * mean: 1: softmax denominators are divided by the number of keys; equal: 1: all tokens are
-     * equally important
+     * mean: 1 if softmax denominators are divided by the number of keys
+     * equal: 1 if all tokens are equally important
      */
     int mean, equal;
 } test_case;

@@ -14,7 +14,7 @@ enum {
 };
 static kvd_rng rng;
 
-/* Returns `room`, or the largest room of the device if `room` is 0. */
+/* Returns bytes of shared memory for lookup tables: `room`, or the device's maximum if 0. */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -42,7 +42,7 @@ typedef struct {
     kvd_cachegen_layer layer;
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *live;
-    uint32_t *device_units; /* [N + 1]; the last element counts words without room */
+    uint32_t *device_units; /* [N + 1]; the last element counts units that did not fit */
     float *x;               /* [N][kv][2][MOST][d] rounded to bf16 */
 } cachegen_problem;
 
@@ -204,7 +204,7 @@ static void run_cachegen(cachegen_problem *p)
     }
 }
 
-/* Returns the number of wrong rows of the last step. *units: words counted by the CPU. */
+/* Returns the number of wrong elements of the last step. Adds the CPU's 16-bit units to *units. */
 static size_t wrong_rows(const cachegen_problem *p, const uint16_t *rows, int b, int h,
                          uint32_t *units)
 {

@@ -36,7 +36,7 @@ static size_t page_elements(const layers_case *c)
     return (size_t)(2 * c->kv * KVD_PAGE_TOKENS * c->d);
 }
 
-/* Returns the index of number i of token t. v: 2 g for K, 2 g + 1 for V of KV head g. */
+/* Returns the index of element i of token t. v: 2 g for K, 2 g + 1 for V of KV head g. */
 static size_t at_of(const layers_case *c, int b, int t, int v, int i)
 {
     return (size_t)table[b * MAX_PAGES + t / KVD_PAGE_TOKENS] * page_elements(c) +

@@ -1,4 +1,4 @@
-/* Tests kernels of method lower with hetero against hetero's CPU codes and double precision. */
+/* Tests kernels of methods lower+hetero against CPU codes and double precision. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -164,7 +164,7 @@ static void code_token(const problem *p, head *h, int t, uint8_t level)
     }
 }
 
-/* Codes tokens at low precision unless they are recent or among the `heavy` best older tokens. */
+/* Codes tokens at low precision, except recent ones and `heavy` older ones of highest score. */
 static void choose(const problem *p, head *h, int n)
 {
     for (int t = 0; t < n; t++) {

@@ -1,4 +1,4 @@
-/* Tests turboquant and xquant on the GPU. Turboquant codes near a border may differ. */
+/* Tests turboquant and xquant on the GPU. Numbers near a border of codes may get either code. */
 #include <math.h>
 #include <string.h>
 
@@ -410,7 +410,7 @@ static void test(const test_case *t)
     close_bench(&w);
 }
 
-/* Returns the number of wrong restored vectors. Errors above bf16 rounding mean another code. */
+/* Returns the number of wrong vectors stored without codes. w->other counts unequal codes. */
 static size_t compare_restored(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;

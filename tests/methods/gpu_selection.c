@@ -76,8 +76,8 @@ static void *fetched(const void *from, size_t bytes)
 }
 
 /*
- * Fills randomly ordered pages with tokens. Unused places are NaN or required zeros. The last batch
- * row is padding.
+ * Fills pages in random order. Unused elements are NaN, or 0 up to the next multiple of 8 tokens.
+ * The last batch row is padding.
  */
 static fixture fixture_make(const selection_case *c, size_t page)
 {
@@ -406,7 +406,7 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
 }
 
 /*
- * Returns the state of the CPU method, filled with the GPU's numbers, or NULL. alisa.c:
+ * Returns the CPU method's state, filled with the GPU's numbers, or NULL. For alisa.c, the state is
  * [len][history].
  */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)

@@ -23,7 +23,7 @@ typedef struct {
     int n_sink, words;
     /* prompt tokens of each request; number of decode steps */
     int32_t prompt[N], steps;
-    /* components that share a scale; 0: components are multiples of a step */
+    /* number of components that share a scale; 0: no scales, but a fixed step */
     int group;
     /* bytes of lookup tables in shared memory; 0: the device's maximum */
     size_t room;
@@ -44,7 +44,7 @@ typedef struct {
     one_side of[2];
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *device_start, *live;
-    /* 16-bit units of each slot's blocks; the last element counts words without room */
+    /* 16-bit units of each slot's blocks; the last element counts units that did not fit */
     uint32_t units[N + 2], *device_units;
 } problem;
 
@@ -99,7 +99,7 @@ static void draw_groups(const test_case *c, one_side *s)
     host_free(group, of, x, code);
 }
 
-/* Returns `room`, or the largest room of the device if `room` is 0. */
+/* Returns bytes of shared memory for lookup tables: `room`, or the device's maximum if 0. */
 static size_t lookup_room(size_t room)
 {
     if (!room)

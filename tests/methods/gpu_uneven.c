@@ -96,7 +96,7 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
     device_free(a.prompt.pool, a.least, a.count, a.table, a.heads, a.vector, a.is_whole);
 }
 
-/* Runs a decode step with K and V of each first token. The last batch row is padding. */
+/* Runs a decode step that appends each request's first K and V. The last row is padding. */
 static void run_step(const fixture *f, outputs *o)
 {
     const size_t kv = (size_t)f->map.n_kv_heads, pitch = (size_t)f->max_pages;
@@ -237,7 +237,7 @@ static void run_case(const uneven_case *u)
         free(all[i]);
 }
 
-/* Rule of mpcache.c: fraction of the last rows, and mean probability. */
+/* Parameters of mpcache.c: fraction of last rows, and threshold of the mean probability. */
 typedef struct {
     double rows, threshold;
     test_case shape;
@@ -251,7 +251,7 @@ static const marked_case marked_cases[] = {
     {0.1, 0, SHAPE(32, 8, 128, 128, 260, 9)},
 };
 
-/* Writes best [n]: largest mean probability that the last rows of prompt b give each token. */
+/* Writes each token's largest mean probability over heads among the last `rows` queries. */
 static void mean_probabilities(const fixture *f, int b, int rows, double *best)
 {
     const int n = f->len[b], heads = f->map.n_heads;

@@ -161,7 +161,7 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
 }
 
 /*
- * Makes layer i with the memory of all layers. Methods that read prompts twice have twice as many
+ * Makes layer i in memory that all layers share. Methods that read prompts twice need twice as many
  * rows.
  */
 static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, scratch to)

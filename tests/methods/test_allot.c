@@ -16,7 +16,7 @@ static int set_up(void **state)
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
-/* Projects Q, K and V of every head by a [D][D]. qk, v: pairs that have the singular values. */
+/* Projects Q, K and V of every head by a [D][D]. qk, v: pairs whose singular values are used. */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
     for (int i = 0; i < PLACES; i++)

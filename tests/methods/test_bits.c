@@ -180,8 +180,8 @@ TEST(channels_of_two_bits_and_of_one)
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
     /*
-     * vidkv: half of the channels take 2 bits + 32 per group, half 1 bit + 16 per group; a mark per
-     * channel.
+     * vidkv gives half of the channels 2 bits + 32 per group, half 1 bit + 16 per group.
+     * One more bit per channel tells its half.
      */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {

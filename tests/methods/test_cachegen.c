@@ -44,8 +44,8 @@ static double spread_of(size_t j)
 }
 
 /*
- * Step: half the standard deviation in layer 0 (3.047 bits), the whole in layer 1 (2.047 bits).
- * Anchors: 8 bits.
+ * The step is half the standard deviation in layer 0 (3.047 bits), the whole in layer 1 (2.047
+ * bits). Anchors take 8 bits.
  */
 TEST(steps_and_bits)
 {

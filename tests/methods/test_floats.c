@@ -121,7 +121,7 @@ TEST(blocks_of_torchao)
     }
 }
 
-/* Padded: 40 dimensions take 64 codes, 2 scales in mxfp4; 48 codes, 3 scales in nvfp4. */
+/* 40 dimensions are padded to 64 codes and 2 scales in mxfp4, to 48 codes and 3 scales in nvfp4. */
 TEST(ends_of_rows)
 {
     static float x[3 * 40], y[3 * 40];

@@ -1,6 +1,6 @@
 /*
- * Tests option --method (lists, combinations, refused text) and each method's bytes-for-quality
- * parameter.
+ * Tests option --method (lists, combinations, refused text), and which parameter sets a method's
+ * bytes.
  */
 #include <math.h>
 #include <stdio.h>
@@ -53,7 +53,7 @@ TEST(test_registry)
 TEST(test_which)
 {
     const struct {
-        /* key: parameter that the caller names, or NULL; name: expected parameter, NULL: failure */
+        /* key: parameter that the caller names, or NULL; name: expected one, or NULL (failure) */
         const char *method, *key, *name;
     } all[] = {{"h2o+zack", NULL, "p"},
                {"zack+h2o", NULL, "h2o.heavy"},

@@ -134,7 +134,7 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/* Writes division i of 16 components: bits of two groups of 8, or of one of 16 if bits[1] is -1. */
+/* Writes the bits of division i of 16 components: two groups of 8, or one if bits[1] is -1. */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};
@@ -196,9 +196,7 @@ static void measure_ways(kvd_x what, int layer, double *error)
     }
 }
 
-/*
- * No division with at most as many bits may be 2 % better. kvtc measures 256 tokens, this test all.
- */
+/* No division of at most as many bits may have a 2 % smaller error, measured on all tokens. */
 TEST(divisions_are_the_best)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};

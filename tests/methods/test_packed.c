@@ -78,7 +78,7 @@ TEST(levels_are_a_stream)
         }
 }
 
-/* A operands of mma.m16n8k16: code 8 k + 2 r + e is in operand k, register r, half e. */
+/* A operands of mma.m16n8k16 hold code 8 k + 2 r + e in operand k, register r, half e. */
 TEST(numbers_are_fragments)
 {
     for (int t = 0; t < TOKENS; t++)
@@ -190,7 +190,7 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/* Marks what a request of m tokens, the first `prompt` coded together, stores in page p. */
+/* Marks bytes of page p that m tokens use, of which the first `prompt` are coded together. */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {
@@ -307,9 +307,7 @@ TEST(pages_of_classes_have_room)
     }
 }
 
-/*
- * Returns the bits that the method counts for m tokens of a head, the first `prompt` as a prompt.
- */
+/* Returns the bits that the method counts for m tokens of a head, `prompt` of them in a prompt. */
 static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m, size_t prompt,
                       const float *x, float *y)
 {

@@ -105,7 +105,7 @@ TEST(palu_of_single_heads)
     kvd_plan_close(&plan);
 }
 
-/* Returns the sum of all groups' ranks. drawn: singular values to use instead, or NULL. */
+/* Returns the sum of all groups' ranks. drawn: singular values, or NULL for calibrated ones. */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
 {
@@ -148,7 +148,9 @@ TEST(palu_gives_ranks_by_information)
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /* Five matrices of information 1: rank 2 each, and 2 ranks that the last V cannot use. */
+    /*
+     * Five matrices of information 1 share 5 x 2 ranks, and 2 that exceed the last V's dimension.
+     */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);

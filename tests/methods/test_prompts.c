@@ -1,4 +1,4 @@
-/* Tests the first pass over prompts. */
+/* Tests the pass in which a method reads whole prompts before it chooses tokens. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

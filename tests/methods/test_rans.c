@@ -236,8 +236,8 @@ TEST(streams_of_a_block)
 }
 
 /*
- * Checks the lookup table for all numbers below 2^14. Each integer has as many numbers as its
- * frequency.
+ * Checks the lookup table for all numbers below 2^14. Each integer has as many of these numbers as
+ * its frequency.
  */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)

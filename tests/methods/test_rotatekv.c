@@ -77,7 +77,7 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        /* tokens that differ by more than rounding of scales to 11 bits */
+        /* Counts tokens whose error exceeds that of rounding scales to 11 bits. */
         apart += diff > 1e-5 * norm;
     }
     return apart;

@@ -61,8 +61,8 @@ static kvd_stepwise_account run(const char *text)
 }
 
 /*
- * Computes the mean key of each chunk. outlier: chunks farthest from their mean, which are always
- * read.
+ * Computes the mean key of each chunk. outlier: chunks that are always read because their keys are
+ * farthest from the mean.
  */
 static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 {

@@ -1,7 +1,4 @@
-/*
- * Tests methods computed token by token against dense attention and against the cache computed in
- * blocks.
- */
+/* Tests methods that run token by token against dense attention and against runs in blocks. */
 #include "model/pass/blocks.h"
 #include "stepwise_case.h"
 
@@ -154,8 +151,8 @@ TEST(widths_are_those_of_the_cache)
 }
 
 /*
- * Returns the largest difference of outputs in blocks and token by token. *share: relative stored
- * bits.
+ * Returns the largest difference between outputs computed in blocks and token by token.
+ * *share: stored bits divided by uncompressed bits.
  */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {

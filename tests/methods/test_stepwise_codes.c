@@ -68,8 +68,8 @@ TEST(codes_of_all_heads)
 }
 
 /*
- * Made-up lossless method: BLOCK keys at a time; values except the NEWEST newest; one bit per
- * number.
+ * Made-up lossless method. It codes BLOCK keys at a time, leaves the NEWEST last values uncoded,
+ * and counts one bit per number.
  */
 enum { BLOCK = 8, NEWEST = 3 };
 static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest,

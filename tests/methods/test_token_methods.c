@@ -147,7 +147,8 @@ TEST(budgets_fall_over_layers)
     }
     assert_int_equal(sum, LAYERS * 20);
     /*
-     * Older tokens have the mean budget 35: layer 0 keeps all 56, the last layer 2 * 35 - 56 = 14.
+     * pyramidkv keeps 35 older tokens on average: all 56 in layer 0, 2 * 35 - 56 = 14 in the last
+     * layer.
      */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
@@ -230,8 +231,8 @@ TEST(budgets_of_the_cuda_engine)
 }
 
 /*
- * Checks the CUDA engine's budgets. Queries of layer l are multiplied by 2^(l - 1). shorter: tokens
- * that may lack.
+ * Checks the CUDA engine's budgets. Queries of layer l are multiplied by 2^(l - 1).
+ * shorter: number of tokens by which a set may be smaller.
  */
 static void same_budgets(const char *text, size_t shorter)
 {
@@ -256,8 +257,8 @@ static void same_budgets(const char *text, size_t shorter)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
         /*
-         * With tau1 = tau2 = 1, cake's weight is entropy * variance, passed as entropy with
-         * variance 1.
+         * With tau1 = tau2 = 1, cake's weight is entropy * variance. The test passes this product
+         * as entropy, with variance 1.
          */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;

@@ -455,7 +455,7 @@ TEST(importance)
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
     /*
-     * With mean = 1, denominators are divided by numbers of keys. Equal scores then tie, and
+     * With mean = 1, denominators are divided by the number of keys, so all scores are equal and
      * earlier tokens win.
      */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)

@@ -85,7 +85,7 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
 
 /*
  * Theorem 2: mean square error with b bits <= pi / (2 d) times the squared error with b - 1 bits.
- * Paper, times d: 1.57, 0.56, 0.18, 0.047. The unrounded error 0.0345 gives 0.054.
+ * The paper prints 1.57, 0.56, 0.18, 0.047 (times d), the last from 0.03 in place of 0.0345.
  */
 TEST(inner_products)
 {
@@ -213,7 +213,7 @@ TEST(outliers_are_a_code_of_their_own)
     memcpy(x, kept, sizeof kept);
 }
 
-/* Fractional bits are quantised in blocks of 32 tokens. 3.001 bits equal 3 bits. */
+/* Fractional bits code tokens in blocks of 32. 3.001 bits must give the result of 3 bits. */
 TEST(fractions_lie_between)
 {
     static const char *const text[] = {"turboquant,bits=2,qjl=0", "turboquant,bits=2.5,qjl=0",

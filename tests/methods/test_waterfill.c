@@ -161,7 +161,7 @@ TEST(blocks_grow)
 }
 
 /*
- * Tiny gradients: the step exceeds all numbers, so tokens after the two sinks decode as the mean.
+ * With tiny gradients the step exceeds all numbers, so tokens after two sinks decode as the mean.
  */
 TEST(sinks_and_no_rate)
 {

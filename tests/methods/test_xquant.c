@@ -75,7 +75,7 @@ static void code(const model *m, const char *text, kvd_side side, kvd_bits_count
     code_rows(text, &setup, b, y, count);
 }
 
-/* Quantises as the paper, with float16 scales and minima. */
+/* Quantises as in XQuant's paper, with float16 scales and minima. */
 static void quantise(double *x, size_t n, size_t next, int bits)
 {
     double lo = x[0], hi = x[0];

@@ -1,6 +1,6 @@
 /*
- * Tests mixture-of-experts models on a GPU. Experts streamed from files must give the bits of
- * resident experts.
+ * Tests mixture-of-experts models on a GPU.
+ * Streaming experts from files must give the same bits as keeping experts in GPU memory.
  */
 #include <math.h>
 #include <string.h>

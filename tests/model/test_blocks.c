@@ -342,8 +342,8 @@ TEST(test_rope_frequencies)
 }
 
 /*
- * LongRoPE's divisors depend on the sequence length. The squared factor of cosines multiplies
- * scores.
+ * LongRoPE's divisors depend on the sequence length. LongRoPE multiplies cosines and sines by a
+ * factor, so scores grow by its square.
  */
 TEST(test_longrope)
 {

@@ -1,6 +1,6 @@
 /*
- * Tests chat templates against published ones (tests/oracle/make_chat.py): conversations and
- * recognition.
+ * Tests that chat templates are recognised and give the conversations of published templates
+ * (tests/oracle/make_chat.py).
  */
 #include <stdio.h>
 #include <stdlib.h>

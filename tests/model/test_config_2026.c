@@ -19,7 +19,7 @@ static const char gemma2[] =
     "\"num_key_value_heads\":16,\"query_pre_attn_scalar\":144,\"rms_norm_eps\":1e-06,"
     "\"rope_theta\":10000.0,\"sliding_window\":4096,\"vocab_size\":256000}";
 
-/* config.json of google/gemma-2b, whose activation "gelu" Transformers replaces */
+/* config.json of google/gemma-2b, in which Transformers reads "gelu" as tanh-approximated GELU */
 static const char gemma[] =
     "{\"architectures\":[\"GemmaForCausalLM\"],\"attention_bias\":false,"
     "\"attention_dropout\":0.0,\"bos_token_id\":2,\"eos_token_id\":1,\"head_dim\":256,"
@@ -128,9 +128,7 @@ TEST(test_gemma3)
         gemma3, "\"sliding_window\":1024",
         "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}",
         "rope_parameters: sliding_attention: rope type 'linear'");
-    /*
-     * Transformers ignores these settings, so their meaning is unknown and they must be rejected.
-     */
+    /* Settings that Transformers ignores have no known meaning and must be refused. */
     refuse_config(gemma3_text, "\"rope_scaling\":null",
                   "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":8}",
                   "'rope_parameters' has neither 'full_attention' nor 'sliding_attention'");

@@ -98,7 +98,7 @@ TEST(test_windows_of_ids)
     kvd_corpus *c = opened(&spec);
     kvd_err err;
     uint32_t id[32];
-    /* sequences of one token (from 9, 12 and 17) are dropped */
+    /* Sequences of a single token (IDs 9, 12 and 17) are dropped. */
     assert_lengths(c, "4 4 2 4");
     assert_int_equal(kvd_corpus_n_documents(c), 4);
     assert_int_equal(kvd_corpus_n_dropped(c), 3);

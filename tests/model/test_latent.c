@@ -86,7 +86,7 @@ TEST(test_routing_by_hand)
     assert_true(isnan(factor[0]) && isnan(factor[1]));
 }
 
-/* All w_o together give the output projection. w_v x must be a multiple of the layer's V. */
+/* All w_o together give the output projection. w_v times the input must be V times a factor. */
 TEST(test_matrices)
 {
     static const char *const names[] = {"deepseek-v2", "deepseek-v3-plain"};

@@ -67,8 +67,8 @@ TEST(test_fixtures)
 }
 
 /*
- * Encodes `cut` bytes as the start of a longer text. The ids must begin `whole`. Returns their
- * number.
+ * Encodes `cut` bytes as the start of a longer text. The IDs must equal the first IDs of `whole`.
+ * Returns their number.
  */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
@@ -96,8 +96,8 @@ static uint32_t next_random(uint32_t below)
 }
 
 /*
- * Runs expect_start on random documents of `parts` and `texts`. Returns the fraction of ids found
- * from starts.
+ * Runs expect_start on random documents joined from `parts` and `texts`.
+ * Returns the fraction of IDs that the starts of documents give.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -171,7 +171,7 @@ TEST(test_starts)
     json_decref(cases);
 }
 
-/* Each tokenizer has only one step that may wait for more text, so that no error is hidden. */
+/* In each tokenizer only one step may wait for more text, so that no other hides its errors. */
 TEST(test_starts_that_wait)
 {
 #define LETTERS                                                                                    \
@@ -351,7 +351,7 @@ TEST(test_long_documents)
     free(s);
 }
 
-/* Byte-level tokenizers must return random text, also with special tokens. */
+/* Byte-level tokenizers must decode IDs of random text, also with special tokens, exactly. */
 TEST(test_round_trip)
 {
     kvd_err err;

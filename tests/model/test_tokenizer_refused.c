@@ -343,7 +343,7 @@ TEST(test_slow_patterns)
     free(s);
 }
 
-/* A normalizer may make a text at most 64 times longer, also between added tokens. */
+/* A normalizer may make a text, or a part between added tokens, at most 64 times longer. */
 TEST(test_growing_normalizer)
 {
     char long_a[1001] = "", *patch_text = NULL;

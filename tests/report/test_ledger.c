@@ -57,8 +57,8 @@ static double expected_cv(void)
 }
 
 /*
- * Writes a ledger of one claim ("": none). Without newline, `row` has the fields published_table to
- * null.
+ * Writes a ledger of one claim, or of none if `row` is "".
+ * Without newline, `row` has only the fields published_table to null.
  */
 static void put_claim(const char *row)
 {
@@ -335,8 +335,8 @@ TEST(test_tokens)
 }
 
 /*
- * Makes a calibration with k centroids, without the fraction `prune` of vectors. sigma: factor of
- * singular values.
+ * Makes a calibration with k centroids from which the fraction `prune` of vectors was removed.
+ * sigma: factor of singular values.
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)

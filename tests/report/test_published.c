@@ -63,9 +63,7 @@ TEST(test_triangle)
     }
 }
 
-/*
- * Tests if one reference explains the deltas of all data sets. Model m: yes (0.0505). Model n: no.
- */
+/* Tests if one epsilon explains the deltas of all data sets. In model m 0.0505 does, in n none. */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(
@@ -78,8 +76,8 @@ TEST(test_one_epsilon)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * Three random deltas are in order with probability 1/6; at least one of two models with 1 -
-     * (5/6)^2.
+     * Three random deltas are in order with probability 1/6. At least one of two models fits with 1
+     * - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);

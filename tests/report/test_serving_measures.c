@@ -66,8 +66,8 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
 }
 
 /*
- * Compares the measures with zack's expected results for each load: request rate / `own`, the
- * uncompressed cache's highest rate.
+ * Compares zack's measures with expected results per load, the request rate divided by `own`.
+ * own: highest request rate of the uncompressed cache.
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
@@ -154,7 +154,7 @@ TEST(test_queue)
     }
 }
 
-/* 1000 requests arrive in 100 s. If serving ends much later, the queue grows, even above 90 %. */
+/* 1000 requests arrive in 100 s. The queue grows if serving lasts much longer. */
 TEST(test_queue_of_few_percent)
 {
     static const struct {
@@ -214,8 +214,8 @@ TEST(test_keys)
 }
 
 /*
- * Throughputs are compared at equal memory and admission, if the queue grows and the uncompressed
- * cache runs few requests.
+ * If the queue grows and the uncompressed cache runs few requests, throughputs are compared at
+ * equal memory and admission rule.
  */
 TEST(test_short_memory)
 {

@@ -100,7 +100,7 @@ TEST(line)
 
 TEST(grid)
 {
-    /* If two parameters vary, results have no order, so those after a miss count. */
+    /* With two varying parameters, results have no order, so results after a failed one count. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},

@@ -342,8 +342,8 @@ TEST(test_preemption)
 }
 
 /*
- * In windowed layers, a request takes pages up to window_share. If these pages are short, a request
- * waits.
+ * In windowed layers, a request takes at most window_share pages. If too few of these pages are
+ * free, a request waits.
  */
 TEST(test_windows)
 {

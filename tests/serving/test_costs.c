@@ -215,8 +215,8 @@ TEST(test_prompts_together)
     assert_int_equal(beyond, 0);
     near(cost_of(c, 2, 3, s, &beyond), bound_cost(1026) + attention_cost(1024, 0));
     /*
-     * Without measured parts of prompts, the time of attention is the second difference of the two
-     * longest prompts.
+     * Without measured prompt parts, attention's time is the second difference of the two longest
+     * prompts' times.
      */
     assert_true(
         fabs(cost_of(w, 0, 2, s + 2, &beyond) / (bound_cost(2048) + 2 * attention_cost(1024, 0)) -

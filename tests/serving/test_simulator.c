@@ -396,8 +396,8 @@ TEST(test_against_the_obvious)
 }
 
 /*
- * With enough memory, both admissions give equal times. With few pages, KVD_ADMIT_STORED runs more
- * requests at once.
+ * With enough memory, both admission rules give equal times. With few pages, KVD_ADMIT_STORED runs
+ * more requests at once.
  */
 TEST(test_enough_memory)
 {

@@ -64,7 +64,7 @@ TEST(test_dealing)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /* ZACK's Eq. 6 keeps more dimensions if singular values fall slowly, so heads must differ. */
+    /* ZACK's Eq. 6 keeps more dimensions in heads whose singular values fall more slowly. */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};

@@ -1,9 +1,9 @@
 /*
  * Makes files of kvdim-jct for test scripts and the report.
  *
- * tool_jct costs OUT.h5 [METHOD [GPU]]  times of none and zack,p=0.5 (half the cache, half the
- * attention time);
- *                                       METHOD: one of them or "both"; GPU: name, "none": CPU
+ * tool_jct costs OUT.h5 [METHOD [GPU]]  times of none and zack,p=0.5, which takes half of the
+ *                                       cache and of the attention time
+ *                                       METHOD: none, zack,p=0.5 or both; GPU: name, none for CPU
  * tool_jct replay OUT.h5 TRACE.csv      requests served by a machine that is 5 % slower
  */
 #include <stdio.h>

@@ -1,9 +1,8 @@
 /*
  * usage: tool_selection DUMP.h5 METHOD PROMPT group|each OUT.h5
  *
- * Writes kept tokens of a file's first sequence, PROMPT of them the prompt, for
- * tests/oracle/public_selections.py:
- * /kept [layer][head][1 + steps][token]: 1 if stored.
+ * Writes which tokens of a file's first sequence are kept, for tests/oracle/public_selections.py.
+ * PROMPT: number of prompt tokens. /kept [layer][head][1 + steps][token]: 1 if stored.
  * group: the model's heads. each: every query head has its own copy of K and V.
  */
 #include <stdlib.h>
