@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     for (int32_t i = 0; i < pages; i++)
         table[i] = i;
     void *const pool = device_copy(NULL, (size_t)pages * sizes.page_bytes);
-    /* Random x takes the place of Q, K, V. Q and O need at least 8 and kvdim_plan_rows rows. */
+    /* Random x replaces Q, K, V. Q and O need at least 8 rows and at least kvdim_plan_rows. */
     const size_t row = (size_t)sizes.x_columns, rows = (size_t)(prompt + 7) / 8 * 8 + 8;
     uint16_t *const random = not_null(malloc((size_t)(prompt + steps) * row * 2));
     for (size_t i = 0; i < (size_t)(prompt + steps) * row; i++)
