@@ -115,7 +115,7 @@ typedef struct kvdim_batch {
     const int32_t *page_table;
 } kvdim_batch;
 
-/* Sets *bytes to a plan's device workspace, also after kvdim_plan_advance; 0 on the CPU. */
+/* Sets *bytes to the workspace size of a plan, also if advanced by kvdim_plan_advance. CPU: 0. */
 kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *batch,
                                    size_t *bytes);
 
@@ -151,7 +151,7 @@ typedef struct kvdim_append_args {
     /* Cosines and sines of RoPE, float32 [positions][rope_dim / 2]. NULL: no RoPE. */
     const float *rope_cos, *rope_sin;
     int32_t rope_dim; /* Leading dimensions of a head that RoPE rotates; even, at most d_head. */
-    /* RoPE rotates together, 0: dimensions i and i + rope_dim/2, as in Llama; 1: 2i and 2i + 1. */
+    /* RoPE rotates dimensions i and i + rope_dim/2 (0, as in Llama) or 2i and 2i + 1 (1). */
     int32_t rope_interleaved;
     /*
      * Rotation matrices, in the layer's type, head after head: row-major [d_head][d_qk] of Q and K
@@ -176,7 +176,7 @@ typedef struct kvdim_attend_args {
     const void *pool;   /* pages of this layer's cache, filled by kvdim_append */
     /*
      * Output [kvdim_plan_rows][o_stride]; row kvdim_plan_first_row(b) + t is new token t of request
-     * b. Rows of no token are not written.
+     * b. Rows that belong to no token are not written.
      */
     void *o;
     /* Elements from one row of `o` to the next: >= o_columns, a multiple of 8. 0: o_columns. */

@@ -28,7 +28,7 @@ typedef struct kvdim_block {
     const uint32_t *position; /* position of each token in its sequence, [n] */
     /*
      * [n] `mass`: sum of the attention probabilities that the token has received from all query
-     * heads; `seen`: their number. NULL without KVDIM_NEEDS_PROBABILITIES.
+     * heads; `seen`: number of summed probabilities. NULL without KVDIM_NEEDS_PROBABILITIES.
      */
     const double *mass, *seen;
 } kvdim_block;

@@ -28,8 +28,8 @@ typedef struct kvdim_layers_method {
     /* 1: `merge` receives keys before RoPE, which kvdim applies to the merged keys. */
     int32_t keys_before_rope;
     /*
-     * Returns the number of layers in the group that begins at `layer`: 1 (not merged) up to the
-     * last layer. `value` [n_keys]: the parameter values.
+     * Returns the number of layers in the group that begins at `layer`: 1 (not merged) up to all
+     * layers from `layer` on. `value` [n_keys]: the parameter values.
      */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
     /*

@@ -74,8 +74,8 @@ typedef struct kvdim_read {
  * kvdim keeps it until the sequence's last step and never uses it in two threads at once. `prompt`
  * is not called for a sequence without a prompt.
  *
- * `kept`: on entry 0 .. n-1, *n_kept n. `prompt` and `step` write the indices of the entries that
- * stay, at least one, rising, and *n_kept.
+ * `kept` holds 0 .. n-1 on entry, and *n_kept is n. `prompt` and `step` write to `kept` the rising
+ * indices of the entries that stay, at least one, and their number to *n_kept.
  */
 typedef struct kvdim_tokens_method {
     kvdim_method method;
