@@ -272,7 +272,7 @@ static void admit(kvd_batcher *b)
     b->running[b->n_running++] = r;
 }
 
-/* Adds whole waiting prompts, the first whatever its length, and returns their tokens. */
+/* Adds whole waiting prompts and returns their tokens. Only the first may exceed max_tokens. */
 static size_t add_prompts(kvd_batcher *b)
 {
     size_t n = 0;

@@ -26,18 +26,18 @@ typedef struct {
 
 void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */
 
-/* Names the trace by the last component of `path`, after the text `before`. */
+/* Sets the name of the trace to the text `before` and the last component of `path`. */
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path);
 
 /*
- * Reads a trace in the format that its first line tells:
+ * Reads a trace. The first line of the file tells the format:
  *
  *   Azure CSV            TIMESTAMP, ContextTokens, GeneratedTokens
  *   Mooncake JSON lines  timestamp (ms), input_length, output_length
  *   kvdim CSV            arrival_s, input_tokens, output_tokens
  *
- * Time 0 is the first request; in kvdim CSV 0 s. Fails if a field is missing or no number, a number
- * of tokens is 0 or above 2^31, or times decrease.
+ * Arrivals count from the first request, but in kvdim CSV from the file's 0 s. Fails if a field is
+ * missing or no number, a number of tokens is 0 or above 2^31, or times decrease.
  */
 int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
 /* Parses a trace in memory; `name` appears in messages and results. */

@@ -48,7 +48,7 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
         point[(*n)++] = (kvd_jct_point){longest, together, 0};
 }
 
-/* Adds a decode step in which `batch` requests fill the cache, unless a similar one is listed. */
+/* Adds a decode step whose `batch` requests fill the cache, unless a similar length is listed. */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {

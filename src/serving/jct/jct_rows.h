@@ -47,16 +47,16 @@ typedef struct {
 } kvd_jct_run;
 
 /*
- * Adds the row of a job that was run n_runs times, with the times of the median run. gap [n_gaps]
- * holds the seconds between tokens of all runs.
+ * Adds the row of a job that was run n_runs times, with the times of the median run.
+ * gap [n_gaps]: seconds between tokens, of all runs.
  */
 int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t input,
                     size_t output, const kvd_jct_run *run, int n_runs, const double *gap,
                     size_t n_gaps, kvd_err *err);
 
 /*
- * Adds the row of an iteration, with the median of the times second [n]: `piece` prompt tokens
- * after `before` tokens or, if `piece` is 0, a decode step.
+ * Adds the row of an iteration, with the median of its measured times second [n].
+ * The iteration has `piece` prompt tokens after `before` tokens or, if `piece` is 0, decode steps.
  */
 int kvd_jct_add_iteration(kvd_rows *r, const kvd_jct_setting *s, size_t piece, size_t before,
                           size_t batch, double context, const double *second, int n, kvd_err *err);

@@ -1,4 +1,4 @@
-/* Runs jobs of which only some decode steps are computed. */
+/* Runs jobs but computes only some of their decode steps. */
 #ifndef KVD_SERVING_JCT_JCT_SAMPLED_H
 #define KVD_SERVING_JCT_JCT_SAMPLED_H
 

@@ -437,7 +437,7 @@ static int longest_first(const void *a, const void *b)
     return (p->input < q->input) - (p->input > q->input);
 }
 
-/* Runs a prompt of every length; the first of a length takes 1 to 14 ms longer on an H200. */
+/* Runs one prompt of each length, because on an H200 the first took up to 14 ms longer. */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {
     const size_t most = s->gpu[0] && !l->limits.chunk ? s->requests.n : 1;

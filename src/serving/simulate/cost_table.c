@@ -34,7 +34,7 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     const double *at = t->u + i;
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
-    /* If u was measured, gaps in neighbouring curves have no effect. */
+    /* If u was measured, only the curve of this u is used, not a shorter curve next to it. */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])
             return fmax(0, along(t, i + k, v, extrapolated));

@@ -22,7 +22,7 @@ typedef struct {
     double *v, *seconds;
 } kvd_cost_table;
 
-/* Sorts points into curves; fails if a point occurs twice or u has fewer than two values. */
+/* Sorts points into curves. Fails if a point occurs twice or u has fewer than two values. */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err);
 void kvd_cost_table_release(kvd_cost_table *t);
 

@@ -144,8 +144,8 @@ static double pairs(double tokens, double before)
 }
 
 /*
- * Returns the seconds of attention per query-key product: how much the time per prompt token grows
- * with each earlier token, at least.
+ * Returns the seconds of attention per query-key product: the least growth of the time per prompt
+ * token with each earlier token.
  *
  * If only whole prompts were measured, fits a u + c u^2 / 2 to the two longest and returns c.
  */
@@ -166,7 +166,7 @@ static double pair_seconds(const kvd_cost_table *t)
     return fmax(0, least);
 }
 
-/* Subtracts the time of attention from the times of prompts, and fills c->products. */
+/* Subtracts attention's time from prompts. Adds prompts without earlier tokens to c->products. */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
     kvd_cost_table *const p = &c->prompts, *const t = &c->products;

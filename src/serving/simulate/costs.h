@@ -1,12 +1,12 @@
 /*
  * Predicts the time of an iteration from measurements of kvdim-jct.
  *
- * Prompts: P(n, b) is the time of n tokens after b cached tokens. Attention takes c n (b + n / 2)
- * of it, where c is fitted.
- * Several prompt parts: L(n) = P(n, 0) - c n^2 / 2 is the time of matrix products; the prediction
- * is L(sum n) + sum (P(n, b) - L(n)).
- * Decode steps: S(m, t) is the time of m requests with t cached tokens on average; prompt parts add
- * L(m + sum n) - L(m).
+ * P(n, b) is the time of a prompt part of n tokens after b cached tokens.
+ * Attention takes c n (b + n / 2) of P, where c is fitted.
+ * L(n) = P(n, 0) - c n^2 / 2 is the time of matrix products.
+ * Several prompt parts take L(sum n) + sum (P(n, b) - L(n)).
+ * S(m, t) is the time of decode steps of m requests with t cached tokens on average.
+ * Prompt parts add L(m + sum n) - L(m).
  *
  * Tables are linear between measured points, and extrapolate along the last two points, never below
  * 0.
@@ -18,8 +18,8 @@
 
 typedef struct kvd_costs kvd_costs;
 /*
- * Reads the times of `method`. gpus = 0 means the CPU, -1 the only number in the file. Fails if
- * rows disagree, a measurement occurs twice, or there are fewer than two sizes.
+ * Reads the times of `method`. gpus: number of GPUs, 0 for the CPU, -1 for the only number in the
+ * file. Fails if rows disagree, a measurement occurs twice, or there are fewer than two sizes.
  */
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_costs_free(kvd_costs *c);

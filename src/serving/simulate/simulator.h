@@ -1,15 +1,15 @@
 /*
  * Discrete-event simulation of replicas (copies of a model that serve requests).
  *
- * At equal times, arrivals come first, then ends of iterations, then beginnings. Equal inputs give
- * equal bits.
+ * At equal times, arrivals are processed first, then ends of iterations, then beginnings of
+ * iterations. Equal inputs give equal bits.
  */
 #ifndef KVD_SERVING_SIMULATE_SIMULATOR_H
 #define KVD_SERVING_SIMULATE_SIMULATOR_H
 
 #include "serving/simulate/costs.h"
 
-/* Rule that selects the replica for a request. */
+/* Rule that selects a request's replica. If replicas are equal, the first is taken. */
 typedef enum {
     /* Replica with the fewest unprocessed tokens, as in the papers. */
     KVD_ROUTE_SHORTEST,
