@@ -17,7 +17,7 @@ typedef struct {
     kvd_dtype type;
     /* First GPU and number of GPUs; ignored by the CPU engine. */
     int first_gpu, n_gpus;
-    /* True: GPUs divide the tokens of a prompt. False: heads and weights. */
+    /* True: GPUs divide the tokens of a prompt. False: GPUs divide heads and weights. */
     bool sequence;
     bool graphs; /* true to replay decode steps from captured CUDA graphs */
     /* Attention kernels to use; ignored by the CPU engine. */
@@ -56,7 +56,7 @@ typedef struct {
 typedef struct {
     /* Mean cached tokens per KV head, over layers without a sliding window. */
     double entries;
-    /* Bits of K and V in the cache, without `side`; NaN: not quantised. */
+    /* Bits of K and V in the cache, without the bits in `side`. NaN: not quantised. */
     double bits;
     /* Bits of page summaries by which decode steps choose the tokens to read. */
     double side;

@@ -204,7 +204,7 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
     kvd_cpu_mark(clock, KVD_PHASE_SAMPLE);
     for (size_t i = 0; i < it->n_slices; i++)
         e->held[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* Bytes are counted before finished requests free their caches. */
+    /* Finished requests still hold their caches here. */
     e->held_bytes = e->stepwise ? kvd_cpu_stepwise_bytes(&e->caches) : slots_bytes(e);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -323,7 +323,7 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /* Mean over a full slot, because windows store only the newest tokens. */
+    /* Mean bytes per token of a full slot, because windows store only the newest tokens. */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

@@ -59,7 +59,7 @@ static size_t rows_of(const kvd_cpu_slots *s, int layer)
     return held_by(s->model, layer, s->tokens);
 }
 
-/* Returns the keys of head g; its values follow after rows_of(s, layer) rows of d_qk elements. */
+/* Returns keys [rows_of(s, layer)][d_qk] of head g, followed in memory by the values of head g. */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
     size_t at = slot * s->elements;
@@ -112,7 +112,7 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
     }
 }
 
-/* Copies K or V of r->n tokens: the first r->first from `store`, the others from x. */
+/* Copies K or V of r->n tokens: r->first cached ones from `store`, then new ones from x. */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
                         float *to)
@@ -125,7 +125,7 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
         round_numbers(s, m, x + i * ld, to + (r->first + i) * m);
 }
 
-/* Stores K or V, m numbers per token, of the last tokens for which the cache has room. */
+/* Stores K or V, m numbers per token. If the cache has too few rows, stores the last tokens. */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
 {
@@ -218,7 +218,7 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
     return k;
 }
 
-/* Computes attention of head h for up to KVD_ATTEND_ROWS new tokens, beginning with number `at`. */
+/* Computes attention of head h for at most KVD_ATTEND_ROWS new tokens, from new token `at` on. */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)
 {

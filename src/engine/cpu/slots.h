@@ -37,8 +37,8 @@ void kvd_cpu_slots_release(kvd_cpu_slots *s);
 /*
  * Stores the projected K and V of an iteration's tokens.
  *
- * With a window, a chunk of a prompt may overwrite tokens to which it attends, so their K and V are
- * first copied to `decoded`.
+ * With a window, a prompt chunk may overwrite tokens that it still reads, which are first copied to
+ * `decoded`.
  */
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);
@@ -46,7 +46,7 @@ int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, c
 /* Converts K and V for attention to float32, unless kvd_cpu_slots_append has done so. */
 void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it);
 
-/* Computes attention of decode steps (_step) and of prompt chunks (_prefill). */
+/* Compute attention: kvd_cpu_slots_step of decode steps, kvd_cpu_slots_prefill of prompt chunks. */
 void kvd_cpu_slots_step(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *q,
                         float *o);
 void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *q,

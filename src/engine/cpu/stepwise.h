@@ -20,7 +20,7 @@ int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_pl
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);
 
-/* Computes the attention of one layer, of decode steps only or of prompts only, into rows->o. */
+/* Computes one layer's attention into rows->o. Decode steps and prompts need separate calls. */
 int kvd_cpu_stepwise_run(kvd_cpu_stepwise *s, int layer, const kvd_iteration *it,
                          kvd_cpu_rows *rows, kvd_cpu_clock *clock, kvd_err *err);
 

@@ -48,7 +48,7 @@ static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t 
     return part == KVD_PART_V ? h->a_v : part == KVD_PART_Q ? h->a_q : h->a_k;
 }
 
-/* Multiplies projections into the rows of a weight, or of a bias (cols = 1). */
+/* Writes to `to` the rows of a weight, or of a bias (cols = 1), multiplied by the projections. */
 static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size_t cols, float *to)
 {
     const size_t d = (size_t)f->config->d_head;

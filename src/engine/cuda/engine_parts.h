@@ -82,8 +82,8 @@ int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
 /*
  * Runs an iteration and waits for its end. Collective.
  *
- * kvd_cuda_engine_conclude writes the emitted tokens to `next` (may be NULL), and fails if `bad`
- * names a row that is not finite.
+ * kvd_cuda_engine_conclude writes the emitted tokens to `next` (may be NULL). If `bad` names a
+ * non-finite row, it fails.
  */
 int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                         kvd_err *err);
@@ -113,7 +113,7 @@ int kvd_cuda_only_steps(const kvd_cuda_engine *e, const kvd_iteration *it);
 int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                           kvd_err *err);
 
-/* Fail if the model, plan or spec is not supported, on one or on several GPUs. */
+/* Fail if one GPU or (_several) several GPUs do not support the model, plan or spec. */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
                           kvd_err *err);
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
@@ -124,21 +124,21 @@ kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *pl
 kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err);
 
-/* Queues n decode steps with input on the device; kvd_paged_cache_describe filled `works`. */
+/* Queues n decode steps with device ids and positions. kvd_paged_cache_describe fills `works`. */
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err);
 /* Replays the CUDA graph of n decode steps, captured at the first call. */
 int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
-/* Frees the graphs at once; kvd_cuda_graphs_release first waits for the device. */
+/* Frees the graphs without waiting. kvd_cuda_graphs_release waits for the device and then frees. */
 void kvd_cuda_graphs_destroy(kvd_cuda_engine *e);
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
-/* Quantises all layer matrices to 4-bit codes, which decode steps of few requests read. */
+/* Quantises all layer matrices to 4-bit codes, from which decode steps of few requests compute. */
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);
 /* Returns the bytes of the bf16 matrices that the codes replace. */
 double kvd_cuda_codes_replace(kvd_cuda_engine *e);
 /* Returns true if n decode steps are few enough for the kernels of few_rows.h. */
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
-/* Stores pointers to token ids and positions on the device; kvd_cuda_layers runs all layers. */
+/* Stores device pointers to token ids and positions. kvd_cuda_layers calls this function first. */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n,
                     kvd_err *err);

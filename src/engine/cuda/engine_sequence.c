@@ -189,7 +189,7 @@ static void sent(const kvd_engine *self, double bytes[2])
             bytes[kind] += q->rank[g].sent[kind];
 }
 
-/* Refuses methods that divide tokens by importance anew in every layer. */
+/* Refuses methods that choose important tokens separately in every layer. */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
     return plan->tokens && kvd_tokens_layers(&plan->tokens_values) < 2
@@ -271,7 +271,7 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                : 0;
 }
 
-/* Creates a device array of -max_pages .. max_pages - 1; page tables are parts of this array. */
+/* Creates a device array of values -max_pages .. max_pages - 1, whose slices are page tables. */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;

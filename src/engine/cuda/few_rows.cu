@@ -1,9 +1,9 @@
 /*
  * Kernel that computes y = x W^T for up to 8 rows x, bound by reading W.
  *
- * A CTA takes tiles of 16 rows of W; its 8 warps take slabs of 64 columns, each through a ring
- * buffer in shared memory. In mma.sync m16n8k16, W is operand A and x operand B. The sums of the
- * warps are added in a fixed order.
+ * A CTA takes tiles of 16 rows of W. Each of its 8 warps takes slabs of 64 columns, through its own
+ * ring buffer in shared memory. In mma.sync m16n8k16, W is operand A and x operand B. The sums of
+ * the warps are added in a fixed order.
  */
 #include "engine/cuda/few_rows.h"
 

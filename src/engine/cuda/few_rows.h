@@ -50,8 +50,8 @@ enum { KVD_FEW_UNIT = 128 };
 /* Returns the bytes of `codes`; *sides receives those of `sides`. `in` is a multiple of 128. */
 size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides);
 /*
- * Quantises w, bf16 [rows][in], to codes; kvd_few_codes_restore computes w from the codes. If
- * `gated`, w is a gate matrix, then an up matrix.
+ * Quantises w, bf16 [rows][in], to codes. kvd_few_codes_restore computes w from the codes. If
+ * `gated`, w is a gate matrix followed by an up matrix.
  */
 cudaError_t kvd_few_codes_pack(const void *w, size_t rows, size_t in, bool gated,
                                const kvd_few_codes *to, cudaStream_t stream);

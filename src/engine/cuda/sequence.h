@@ -16,7 +16,7 @@ typedef struct {
     float *sum;
     /* Rows of K and V from other GPUs, ordered by sending GPU. */
     char *in;
-    /* For each GPU's first token: earlier tokens of the same level, pinned, [n + 1]. */
+    /* For each GPU's first token: number of earlier tokens of the same level, pinned, [n + 1]. */
     int32_t *place;
     /* Level (high or low) of each GPU's first token, pinned, [n + 1]. */
     uint8_t *level;
@@ -38,7 +38,7 @@ typedef struct {
     kvd_step_batch batch;
     /* Page tables of this GPU's part and of the whole prompt. */
     kvd_pages slice_pages, own_pages;
-    /* Device array of -max_pages .. max_pages - 1, of which page tables are parts. */
+    /* Device array with the values -max_pages .. max_pages - 1, whose slices are page tables. */
     int32_t *pages;
     /* Pages to send, and received rows, ordered by the other GPU. */
     char *out_pages, *in_rows;
@@ -101,7 +101,7 @@ void kvd_sequence_sets_free(kvd_sequence_rank *r);
 bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
 /* Records a layer's division into important and other tokens, after its attention. */
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err);
-/* Lists the rows of K and V to send; kvd_sequence_sets_take copies received rows to pages. */
+/* Lists K and V rows to send. kvd_sequence_sets_take copies received rows to pages. */
 int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 int kvd_sequence_sets_take(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 

@@ -35,7 +35,7 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
     return kvd_sequence_exchange(r, 0, r->slice->w.stream, err);
 }
 
-/* Returns the position of the first token of a GPU's part, at most the last position. */
+/* Returns the first position of a GPU's part, but at most the prompt's last position. */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
     const size_t first = kvd_sequence_first(q, gpu);

@@ -7,7 +7,7 @@
 
 static const char what[] = "steps";
 
-/* Records the end of phase p; the attention function records its own phases. */
+/* Records the end of phase p. The attention function records the ends of its own phases. */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
     static const int phase[KVD_GPU_PHASES] = {[KVD_GPU_EMBED] = KVD_PHASE_EMBED,
@@ -22,7 +22,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
-    /* The next launch reports the ignored error too. */
+    /* An error here is ignored, because the next launch reports it. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
@@ -234,7 +234,7 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     return kvd_few_rows_take(KVD_FEW_STORE, n, model);
 }
 
-/* Computes the product *p from the norm of the residual stream. */
+/* Computes *p, the product of a matrix and the normalised residual stream. */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -291,7 +291,7 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
     return kvd_cuda_check(kvd_gpu_branch_add(&a, w->stream), what, err);
 }
 
-/* Adds w->narrow times l->matrix to the residual stream, on several GPUs on the first only. */
+/* Adds w->narrow times l->matrix to the residual stream. On several GPUs, only the first adds. */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
 {
