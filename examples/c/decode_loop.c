@@ -104,7 +104,7 @@ int main(int argc, char **argv)
     for (int32_t step = 0; step <= steps; step++) {
         if (step == 1)
             timespec_get(&a, TIME_UTC);
-        if (step < 2) { /* create a plan; later steps advance it */
+        if (step < 2) { /* the prompt and the first decode step need a plan of their own */
             size_t bytes;
             batch.q_len = step ? NULL : &prompt;
             kv_len = prompt + step;

@@ -14,14 +14,14 @@ static const kvdim_key keys[] = {
     {"recent", 8, 1, 1024, 1, "newest tokens among them"},
 };
 
-/* Without `open`, `self` is the array of the parameters' values. */
+/* A plugin without an `open` function receives the values of its parameters as `self`. */
 static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error)
 {
     const double *const value = self;
     const size_t budget = (size_t)(value[0] * (double)p->n),
                  recent = (size_t)value[1] < budget ? (size_t)value[1] : budget;
-    double *const square = calloc(p->n, sizeof *square); /* squared norm of each key */
+    double *const square = calloc(p->n, sizeof *square); /* squared norm of each token's key */
     (void)state;
     if (budget == 0 || !square) {
         snprintf(error, KVDIM_ERROR_BYTES, "budget %g keeps none of %zu tokens", value[0], p->n);
@@ -33,7 +33,7 @@ static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t
         for (size_t i = 0; i < p->d; i++)
             square[t] += (double)p->k[t * p->stride + i] * (double)p->k[t * p->stride + i];
     for (size_t t = 0; t < p->n; t++) {
-        /* Counts tokens with a longer key than token t, except the newest `recent`. */
+        /* Counts the tokens whose key has a larger norm than that of token t. */
         size_t longer = 0;
         for (size_t u = 0; u < p->n - recent; u++)
             longer += square[u] > square[t] || (square[u] == square[t] && u > t);

@@ -20,7 +20,7 @@ static void window(const double *value, int32_t side, size_t *window, size_t *bl
     *block = 1;
 }
 
-/* Without `open`, `self` is the array of the values of `group` and `recent`. */
+/* A plugin without an `open` function receives the values of its parameters as `self`. */
 static int code(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error)
 {

@@ -230,7 +230,7 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
     return c->engine->run(c->engine, &batch, before, into, to_dump, give_up, c, err);
 }
 
-/* Computes the second moments of a snapshot that ends inside the batch, not those of the run. */
+/* Computes second moments up to a snapshot, a number of tokens that may end inside a batch. */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
     kvd_moments *whole = &c->out.sums;

@@ -28,7 +28,7 @@ typedef struct {
     const char *field[KVD_EVAL_TEXTS];
     size_t n_field;
     bool no_special;
-    /* True if texts have equal weight. `tokens` is then per text. */
+    /* True if every text has equal weight; `tokens` then limits each text. */
     bool by_text;
     size_t tokens, seq_len, batch; /* 0 if not given */
     /* Number of prompt tokens of a sequence. */

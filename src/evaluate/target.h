@@ -99,7 +99,7 @@ typedef struct {
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    /* Largest p at the target, of two methods. `difference` is b - a. */
+    /* Largest removal rate p at which each method keeps the target quality, and b less a. */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 

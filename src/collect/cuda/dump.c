@@ -13,7 +13,10 @@
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    /* Device buffer and its host copy: token rows, and a kvd_slab_bad at byte bad_at. */
+    /*
+     * Device buffer and its host copy: rows of tokens, then a record of the first bad value at byte
+     * bad_at.
+     */
     void *device, *host;
     /* Events in order of time. The device was idle from `asked` to `begin`. */
     cudaEvent_t asked, begin, made, copied;

@@ -162,7 +162,7 @@ typedef struct {
     /* KVD_MERGE_IMPORTANT, KVD_MERGE_RUNS: smallest cosine of merged keys */
     double cosine;
     double most; /* KVD_MERGE_IMPORTANT: number of merged tokens as a multiple of keep_old */
-    /* 1 if steps drop the entry at kvd_evict_budget.at (elasticcache.c). */
+    /* 1 if every decode step drops the token at one fixed index. */
     int32_t fixed;
 } kvd_evict_rule;
 

@@ -332,7 +332,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
     return 0;
 }
 
-/* Values are compared at four digits, the precision of proposed parameters. */
+/* Compares two values at four significant digits. */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
     char wanted[64];

@@ -14,11 +14,11 @@ typedef struct {
     /* Measured times, [n_points], filled by the caller. */
     kvd_cost_point *point;
     size_t n_points;
-    /* Values of coordinate u, rising, one for each curve, [n]. */
+    /* Rising values of the first coordinate of a measured point; there is one curve for each. */
     double *u;
     /* Curve i has the elements start[i] .. start[i + 1] - 1 of v and seconds. */
     size_t *start, n;
-    /* Coordinate v and time of each point, curve after curve, [n_points]. */
+    /* Second coordinate and time of each measured point, curve after curve, [n_points]. */
     double *v, *seconds;
 } kvd_cost_table;
 
