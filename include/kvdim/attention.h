@@ -78,7 +78,7 @@ typedef struct kvdim_heads {
 
 typedef struct kvdim_layer kvdim_layer;
 
-/* Creates a layer; copies *heads. Destroy it after its plans. On failure *layer is NULL. */
+/* Creates a layer, copying *heads and its arrays. Destroy it after its plans. NULL on failure. */
 kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer);
 void kvdim_layer_destroy(kvdim_layer *layer); /* NULL is ignored */
 

@@ -109,7 +109,7 @@ typedef struct kvdim_plugin {
 /* Every plugin must define this function, which returns its table of methods. */
 const kvdim_plugin *kvdim_plugin_v1(void);
 
-/* Defines kvdim_plugin_v1. Arguments: version (a string), 1 .. 32 static kvdim_method pointers. */
+/* Defines kvdim_plugin_v1. Arguments: version string, 1 .. 32 pointers to static kvdim_method. */
 #define KVDIM_PLUGIN(plugin_version, ...)                                                          \
     const kvdim_plugin *kvdim_plugin_v1(void)                                                      \
     {                                                                                              \

@@ -32,12 +32,12 @@ typedef struct kvdim_prompt {
     const float *q; /* queries after RoPE, [n][group][d]: tokens are `q_stride` numbers apart */
     size_t q_stride;
     /* From here to the end of kvdim_prompt: NULL or 0 without KVDIM_NEEDS_PROBABILITIES. */
-    /* [n] probabilities that each token received from the prompt, summed over query heads */
+    /* [n] attention probabilities each token received from the prompt, summed over query heads */
     const double *mass;
     const double *own; /* [n] part of `mass` that each token received from itself. */
     /* Number of last tokens whose attention is in `recent`, set by the function `window`. */
     size_t window;
-    /* [group][n] probabilities that each token received from the last `window` prompt tokens */
+    /* [group][n] attention probabilities each token received from the last `window` tokens */
     const double *recent;
 } kvdim_prompt;
 

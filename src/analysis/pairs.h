@@ -1,7 +1,4 @@
-/*
- * Builds the matrices whose singular values are computed (Z-1, F-1 of docs/readings.md). A kvd_pair
- * names matrices that share one rotation, such as Q and K (qk).
- */
+/* Builds the matrices whose singular values are computed (Z-1, F-1 of docs/readings.md). */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
 
@@ -48,11 +45,9 @@ typedef struct {
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
 /*
- * Passes the rows of the matrix of head h to `sink`, block by block. If before_rope, the file must
- * hold Q and K before RoPE.
- *
- * kvd_pair_stack_weights passes the rows of W_O (KVD_PAIR_VW) or W_V (KVD_PAIR_WV), and must be
- * called for only one of several files. Both refuse KVD_PAIR_BQK and KVD_PAIR_BVW.
+ * Passes the rows of head h's matrix to `sink`. If before_rope, the file must hold Q and K before
+ * RoPE. kvd_pair_stack_weights passes W_O or W_V, for only one of several files. Both refuse
+ * KVD_PAIR_BQK and KVD_PAIR_BVW.
  */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
@@ -97,27 +92,18 @@ void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_h
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left,
                  double *right, kvd_err *err);
 
-/*
- * Computes singular values and rotations for the kvd_pairs in `wanted`, for which *s must have
- * room. Layer i of *m becomes layer first + i of *s.
- */
+/* Computes singular values and rotations; layer i of *m becomes layer first + i of *s. */
 int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope,
                           int first, kvd_spectrum *s, kvd_err *err);
 
-/*
- * Computes singular values and rotations of one layer from rows. If `tsqr`, rows are streamed
- * through a QR decomposition, else held twice in memory. Refuses KVD_PAIR_BQK and KVD_PAIR_BVW.
- */
+/* Decomposes one layer from its rows: by streaming QR if `tsqr`, else held twice in memory. */
 int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair, bool tsqr,
                        bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 
 /* smallest ratio of singular values that a Gram matrix resolves */
 #define KVD_GRAM_LIMIT 1.25e-4
 
-/*
- * Computes heads with singular values below KVD_GRAM_LIMIT times the largest again by streaming QR.
- * Must be called after kvd_decompose_moments with the same tokens.
- */
+/* Computes heads below KVD_GRAM_LIMIT again by streaming QR, after kvd_decompose_moments. */
 int kvd_decompose_blurred(const kvd_source *source, size_t n_sources, kvd_pair pair,
                           bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 

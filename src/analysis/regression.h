@@ -1,7 +1,4 @@
-/*
- * Regression of ZDC section 5: parameters linear in ln Q_d (loss of quality), fitted to the
- * smallest cache at each loss. Models share slopes, not constants (D-8 in docs/readings.md).
- */
+/* Regression of ZDC section 5: parameters are linear in ln(loss) (D-8 in docs/readings.md). */
 #ifndef KVD_ANALYSIS_REGRESSION_H
 #define KVD_ANALYSIS_REGRESSION_H
 
@@ -12,10 +9,7 @@
 #include "formats/rates.h"
 #include "formats/spectrum.h"
 
-/*
- * Parameters of method ZDC (Eq. 5): G, fraction of important tokens in the first layer; RISE, its
- * increase up to the last; P and P_U, removed fractions of important and other tokens.
- */
+/* Parameters of ZDC (Eq. 5): important tokens G, RISE by layer, removed fractions P and P_U. */
 typedef enum {
     KVD_SET_G,
     KVD_SET_RISE,
@@ -47,10 +41,7 @@ typedef struct {
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
 
-/*
- * Writes the measurements whose loss no smaller cache reaches to best [n], by rising cache size,
- * and returns their number. Losses below 0 count as 0.
- */
+/* Writes the measurements whose loss no smaller cache reaches to best [n], by rising size. */
 size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best);
 
 enum { KVD_REGRESSION_MODELS = 16 };
@@ -65,10 +56,7 @@ typedef struct {
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
 } kvd_regression;
 
-/*
- * Fits each parameter linearly in ln loss to best [n] of kvd_sweep_oracle, without losses <= 0.
- * model [n]: index of the model. Fails below 2 (n_models + 1) measurements or with none of a model.
- */
+/* Fits parameters linearly in ln loss to best [n] of models model [n]. Ignores losses <= 0. */
 int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
                        size_t n_models, kvd_err *err);
 
@@ -112,9 +100,8 @@ typedef struct {
 } kvd_fit_proposal;
 
 /*
- * Reads result files, fits the regression and proposes parameters for n losses. Set 2i of *r is for
- * important tokens of proposal i, 2i + 1 for others. The caller sets r->model and r->label. Fails
- * on files of different methods and on rules other than "eq6" (ZACK Eq. 6).
+ * Fits the regression to result files and proposes parameters for n losses. Sets 2i and 2i + 1 of
+ * *r are for important and other tokens. The caller sets r->model and r->label.
  */
 int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths,
                           const double *loss, size_t n, const kvd_spectrum *s, kvd_rates *r,

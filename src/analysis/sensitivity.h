@@ -38,10 +38,7 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
 /* Returns the sums in *s: [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
-/*
- * Computes the projections fqk (Q and K) and fvw (V and W_O) from sums over n_tokens tokens per
- * layer. The caller sets out->model, out->n_layers and out->pairing.
- */
+/* Computes fqk (Q and K) and fvw (V and W_O). The caller sets model, n_layers and pairing. */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
 

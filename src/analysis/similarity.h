@@ -15,10 +15,7 @@ double kvd_delta(const double *A, const double *B, size_t d);
 /* Returns kvd_delta after flipping columns of B with a negative scalar product with those of A. */
 double kvd_delta_aligned(const double *A, const double *B, size_t d);
 
-/*
- * Fills overlap [d] with || A_m^T B_m ||_F^2 / m for the first m columns, m = 1 .. d. Unrelated
- * subspaces have m / d on average.
- */
+/* Fills overlap [d] with || A_m^T B_m ||_F^2 / m for the first m columns; random: m / d. */
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 
 /*
@@ -34,10 +31,7 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
 /* Returns half the dimensions, rounded down, but at least 1. */
 size_t kvd_half(size_t d);
 
-/*
- * Fails if two files differ in model, pairing, layers or place of RoPE, or if equal labels have
- * different hashes. The message names both files.
- */
+/* Fails if files differ in model, pairing, layers or RoPE, or equal labels in hash. */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 
 /* Compares the rotations of all files and a random one. Refuses KVD_PAIR_BQK and KVD_PAIR_BVW. */

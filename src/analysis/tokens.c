@@ -76,10 +76,7 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
     return 0;
 }
 
-/*
- * Computes statistics of critical tokens, the fewest that receive 90, 95 or 99 % of the attention,
- * from five fields of *s (sum, squares, minimum, maximum, fractions) into five of *t.
- */
+/* Computes statistics of the fewest tokens with 90, 95 or 99 % of the attention. */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
     const double n = (double)s->n_requests;

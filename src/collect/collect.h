@@ -16,10 +16,7 @@
 #include "model/pass/forward.h"
 #include "model/text/corpus.h"
 
-/*
- * While a run is unfinished, OUT.h5.state describes data on disk only, and an earlier OUT.h5 is
- * unchanged. A resumed run gives equal bits.
- */
+/* An unfinished run's OUT.h5.state describes only data on disk. A resumed run gives equal bits. */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller */
@@ -112,10 +109,7 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
 /* Returns the bytes that kvd_outputs_open will allocate. Fill *o as for kvd_outputs_open. */
 double kvd_outputs_bytes(kvd_outputs *o);
 
-/*
- * Returns 1 if `path` is a complete output of a run with options *key, else 0. If the options
- * differ, sets *other and writes the difference to *err.
- */
+/* Returns 1 if `path` is a complete output with options *key. *other: the options differ. */
 int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_run_key *key,
                          bool *other, kvd_err *err);
 
@@ -152,10 +146,7 @@ typedef struct {
     size_t n;
 } kvd_snapshots;
 
-/*
- * Computes names, token counts and hashes of snapshots. asked [n] is increasing. Fails if the
- * corpus has too few tokens. The caller must fill `run` and `key` of each.
- */
+/* Fills all fields of snapshots but `run` and `key`, for rising asked [n] tokens. */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);
@@ -188,10 +179,7 @@ typedef struct {
 
 int kvd_collect_summarise(const char *program, const kvd_collect_summary *s, kvd_err *err);
 
-/*
- * Several processes (MPI ranks) collect together, and rank 0 writes the files; without a launcher
- * there is one rank. A collective function must be called by every rank, in the same order.
- */
+/* MPI ranks; rank 0 writes the files. Every rank must call collective functions, in one order. */
 
 typedef struct {
     int rank, n;  /* 0 and 1 without an MPI launcher */

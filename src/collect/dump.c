@@ -44,7 +44,6 @@ static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h
     return n * width;
 }
 
-/* Writes an error message with the place of the value at index `at`. */
 static int blame(const kvd_dump *d, kvd_x x, int layer, size_t head, size_t n_heads,
                  const float *from, size_t at, kvd_err *err)
 {

@@ -115,7 +115,6 @@ static int add_inputs(collector *c, kvd_err *err)
     return cfg->ids ? kvd_run_add_input(&c->run, cfg->ids, err) : 0;
 }
 
-/* Records all options in *run, and those that affect the results in *key. */
 static int record_options(const collector *c, size_t tokens, const char *corpus, kvd_run *run,
                           kvd_run_key *key, kvd_err *err)
 {
@@ -129,7 +128,6 @@ static int record_options(const collector *c, size_t tokens, const char *corpus,
     return kvd_collect_record(&facts, run, key, err);
 }
 
-/* Fills `run` and `key` of each snapshot with those of a run that ends there. */
 static int describe_snapshots(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
@@ -468,7 +466,6 @@ static int begin(collector *c, kvd_opened *how, kvd_err *err)
     return 0;
 }
 
-/* Other processes learn of a failure in the next kvd_ranks_agree. */
 static int collect(collector *c, kvd_err *err)
 {
     kvd_ranks *ranks = &c->ranks;

@@ -28,7 +28,6 @@ void kvd_collect_output_names(const kvd_collect_options *cfg,
     name[3] = (kvd_output_name){"--fisher", cfg->fisher_file, NULL};
 }
 
-/* Fails if two outputs would be written to one file. */
 static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {

@@ -218,7 +218,6 @@ double kvd_outputs_bytes(kvd_outputs *o)
     return bytes;
 }
 
-/* The Fisher file gets the description of the run from o->sums. */
 static int start_fisher(kvd_outputs *o, kvd_err *err)
 {
     kvd_fisher *f = &o->fisher;
@@ -350,7 +349,6 @@ void kvd_outputs_close(kvd_outputs *o)
     o->dump_path = o->moments_path = o->stats_path = o->fisher_path = o->state_path = NULL;
 }
 
-/* Returns the host memory that --fisher needs in bytes. */
 static double gradient_bytes(const kvd_outputs *out, const kvd_config *m, size_t batch_tokens,
                              bool on_gpu)
 {

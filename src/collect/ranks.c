@@ -63,7 +63,6 @@ void kvd_ranks_mute(void)
         close(nowhere);
 }
 
-/* Restores stdout and stderr after kvd_ranks_mute. */
 static int speak(kvd_err *err)
 {
     int status = 0;

@@ -184,7 +184,6 @@ done:
     return status;
 }
 
-/* Reads the text lines, which precede the sums. */
 static int get_head(stream *from, kvd_state *s, size_t *n_sums, kvd_err *err)
 {
     enum { RUN_ID, SEQUENCES, TOKENS, DUMP, SUMS, KEY, N_LINES };

@@ -55,10 +55,7 @@ int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, con
 
 typedef struct kvd_information kvd_information;
 
-/*
- * Adds squared gradients to *f, owned by the caller. Batches have up to max_tokens tokens,
- * sequences up to max_len. If `c` is NULL, gradients come from kvd_information_take.
- */
+/* Adds squared gradients to *f, owned by the caller. NULL `c`: from kvd_information_take. */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);
 void kvd_information_free(kvd_information *s);

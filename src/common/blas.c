@@ -132,7 +132,6 @@ static size_t stack_bytes(void)
     return bytes;
 }
 
-/* Makes OpenBLAS map n buffers, which it keeps. */
 static int map_buffers(size_t n, kvd_err *err)
 {
     void **const buffer = malloc(n * sizeof *buffer);

@@ -12,11 +12,7 @@ const char *kvd_blas_core(void);
 /* Most threads that may call OpenBLAS at once: 64 in Debian. OpenBLAS 0.3.26 crashes with more. */
 int kvd_blas_most_threads(void);
 
-/*
- * Makes OpenBLAS and OpenMP use `threads` threads. Call once, before the first BLAS call. Returns
- * their number, fewer under a memory limit (128 MB each, half of the memory), -1 without room for
- * one.
- */
+/* Makes OpenBLAS and OpenMP use up to `threads` threads. Returns their number or -1. Call once. */
 int kvd_blas_start(int threads, kvd_err *err);
 
 #endif

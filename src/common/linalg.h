@@ -10,10 +10,7 @@
 
 #include "common/err.h"
 
-/*
- * Computes singular values sigma [d], falling, and right singular vectors R [d][d] (columns) of X
- * [n][d] by dgesdd; zeros if n < d. Fails on NaN, infinity or no convergence.
- */
+/* Computes sigma [d], falling, and right singular vectors R [d][d] (columns) of X [n][d]. */
 int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R, kvd_err *err);
 
 /* QR decomposition of a stream of rows (TSQR: Demmel, Grigori, Hoemmen, Langou 2012). */
@@ -26,18 +23,14 @@ int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err);
 void kvd_tsqr_free(kvd_tsqr *q);
 
 /*
- * Computes singular values sigma [d], falling, and right singular vectors R [d][d] of X from G
- * [d][d] = X^T X (dsyevd). Slightly negative eigenvalues count as 0, others are an error. Relative
- * error of sigma[k]: eps * (sigma[0] / sigma[k])^2 / 10 (bfloat16 data 1e-9, float16 1e-8).
+ * Computes sigma [d] and R [d][d] of X from G = X^T X. Relative error of sigma[k]: eps * (sigma[0]
+ * / sigma[k])^2 / 10. Clearly negative eigenvalues are an error.
  */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
 /* Replaces falling eigenvalues lambda [d] by square roots; negative ones as in kvd_gram_svd. */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
-/*
- * Adds X^T X to G [d][d] in float64, for n float32 rows X, ld elements apart. A value that is not
- * finite is an error; G is then undefined. `scratch` must have kvd_gram_scratch doubles.
- */
+/* Adds X^T X to G [d][d] for n float32 rows, ld apart. `scratch`: kvd_gram_scratch doubles. */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
                  kvd_err *err);
@@ -45,17 +38,11 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
 /* M [d][d] = U diag(s) V^T. The entry of largest magnitude in a column of U is positive. */
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
-/*
- * Computes S = G^{1/2} of a positive semidefinite G [d][d] and, unless P is NULL, the
- * pseudo-inverse P of S, of rank *rank, without eigenvalues below rcond times the largest.
- */
+/* Computes S = G^{1/2} of G [d][d] and the pseudo-inverse P (or NULL) of S, of rank *rank. */
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank,
                  kvd_err *err);
 
-/*
- * Finds C [k][m] that minimises each column of A C - Y, by QR (dgels). A is [n][k], Y is [n][m], n
- * >= k. Fails on numbers that are not finite and if columns of A are dependent.
- */
+/* Minimises A C - Y over C [k][m] by QR. A [n][k], Y [n][m]. Fails on dependent columns of A. */
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);
 

@@ -18,10 +18,7 @@ kvd_memory_left kvd_memory_available(void);
 /* Returns true if the peak use of address space was within 32 MB of RLIMIT_AS. */
 bool kvd_memory_was_short(void);
 
-/*
- * Returns the bytes left in the control groups of the process, or INFINITY. `list` is a file like
- * /proc/self/cgroup, `root` a folder like /sys/fs/cgroup.
- */
+/* Returns the bytes left in the control groups of `list` (/proc/self/cgroup), or INFINITY. */
 double kvd_memory_cgroup_left(const char *list, const char *root);
 
 typedef struct {

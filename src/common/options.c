@@ -82,7 +82,6 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     }
 }
 
-/* For KVD_OPT_WORDS, at most the length of the array of bool. */
 static size_t count_words(const kvd_option *o)
 {
     size_t n = 0;
@@ -349,7 +348,6 @@ static int unknown(const kvd_program *p, const char *text, size_t n, kvd_err *er
                     nearest ? ", nearest: --" : "", nearest ? nearest : "", p->name);
 }
 
-/* Returns the argument after option *o. If there is none, returns NULL and fills *err. */
 static const char *next_value(const reader *r, const kvd_option *o, int *i, int argc, char **argv,
                               kvd_err *err)
 {
@@ -579,7 +577,6 @@ static void put_arg(const kvd_option *o, FILE *f)
     fputs(o->optional ? "]" : "", f);
 }
 
-/* Prints " (" before the first fact about an option, "; " before later ones. */
 static FILE *next_fact(FILE *f, bool *open)
 {
     fputs(*open ? "; " : " (", f);

@@ -301,7 +301,6 @@ done:
     return rc;
 }
 
-/* Writes the hash as "xxh3:" and 32 hex digits. */
 static void put_digest(XXH3_state_t *state, char hash[KVD_HASH_TEXT])
 {
     const XXH128_hash_t h = XXH3_128bits_digest(state);

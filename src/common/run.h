@@ -38,9 +38,8 @@ typedef struct {
 } kvd_run;
 
 /*
- * Starts a run: records command line and time, sets the threads of OpenBLAS and OpenMP, and handles
- * signals. The first signal asks the run to stop, a later one ends the program. Call once, in main,
- * after parsing. opt->threads receives the number of threads. argv must outlive *run.
+ * Starts a run: records command line and time, starts threads, handles signals. Call it once, in
+ * main, after parsing. opt->threads receives the number of threads. argv must outlive *run.
  */
 int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,
                   kvd_err *err);
@@ -76,10 +75,7 @@ bool kvd_interrupted(void);
 
 int kvd_fail_interrupted(kvd_err *err);
 
-/*
- * Prints *err as "PROGRAM: message" if `status` is not 0, and flushes stdout. Every main ends with
- * it. Returns the exit status: 0, 1, or 2 after kvd_run_fail_as_usage.
- */
+/* Prints *err if `status` is not 0, flushes stdout, and returns the exit status of main. */
 int kvd_run_exit(const char *program, int status, kvd_err *err);
 
 /* Makes a failing run end with status 2, as wrong usage does. Thread-safe. */

@@ -52,7 +52,6 @@ static double sorted_quantile(const double *x, size_t n, double q)
     return x[i] + (at - (double)i) * (x[i + 1] - x[i]);
 }
 
-/* If x holds a NaN, returns NaN. */
 static double unsorted_quantile(double *x, size_t n, double q)
 {
     for (size_t i = 0; i < n; i++)

@@ -23,17 +23,11 @@ typedef struct {
 /* smallest number of clusters for which a bootstrap interval is computed */
 enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 
-/*
- * Computes sum(num) / sum(den) over n clusters with a 95 % bootstrap interval (Efron & Tibshirani
- * 1993, ch. 13), NaN for too few clusters. Fails if sum(den) is 0 or a sum is not finite.
- */
+/* sum(num) / sum(den) of n clusters, 95 % bootstrap interval (Efron & Tibshirani 1993, ch. 13). */
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/*
- * Like kvd_bootstrap_ratio, but the mean over strata. Stratum i has clusters first[i] .. first[i +
- * 1] - 1, which are drawn within the stratum (Efron & Tibshirani, section 8.3).
- */
+/* Like kvd_bootstrap_ratio; stratum i has clusters first[i] .. first[i + 1] - 1 (section 8.3). */
 int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
                          int resamples, uint64_t seed, kvd_interval *out, kvd_err *err);
 

@@ -137,7 +137,6 @@ enum {
     N_COLUMNS = KVD_N_POINT_COLUMNS + N_OWN_COLUMNS + N_SEED_COLUMNS
 };
 
-/* The columns of --seeds come last. */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];
@@ -243,7 +242,6 @@ void kvd_accuracy_result_release(kvd_accuracy_result *a)
     *a = (kvd_accuracy_result){0};
 }
 
-/* Reads attention errors and stores their means over heads, [row][layer]. */
 static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, double **out,
                        kvd_err *err)
 {
@@ -281,7 +279,6 @@ static int ratio_of_row(const double *nll, const double *none, const double *n, 
     return 0;
 }
 
-/* Reads n numbers of predictions per sequence, whose sum must be the number in the table. */
 static int read_counts(const kvd_rows *r, kvd_h5 *f, hsize_t n, double *counts, kvd_err *err)
 {
     double sum = 0;
@@ -503,7 +500,6 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
     return 0;
 }
 
-/* Fails if there is no column `method`, or a known column has another type. */
 static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {
     static const char *const kinds[] = {

@@ -326,7 +326,6 @@ void kvd_activations_close(kvd_activations *a)
     kvd_activations_abandon(a, false);
 }
 
-/* Converts n values to float32. Returns the index of the first NaN or infinity, or n. */
 static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
 {
     enum { BLOCK = 4096 };

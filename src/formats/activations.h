@@ -1,7 +1,4 @@
-/*
- * kvdim/activations files: Q, K and V of every token, W_O and W_V of every head. A tensor is one
- * contiguous dataset [layer][head][token][dim]; every read verifies checksums.
- */
+/* kvdim/activations files: Q, K, V of a text as [layer][head][token][dim], W_O and W_V. */
 #ifndef KVD_FORMATS_ACTIVATIONS_H
 #define KVD_FORMATS_ACTIVATIONS_H
 
@@ -46,10 +43,7 @@ void kvd_activations_close(kvd_activations *a);
 /* Returns n_heads for Q, n_kv_heads for K and V. */
 int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 
-/*
- * Reads tokens first .. first + n - 1 of one head as float32, rows [n][d_head]. NaN or infinity is
- * an error. `scratch` needs n * d_head * 4 bytes; it may be NULL for a float32 file.
- */
+/* Reads n tokens of one head as float32 rows [n][d_head]. `scratch`: n * d_head * 4 bytes. */
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
 

@@ -128,10 +128,7 @@ kvd_word *kvd_attention_stats_at(const kvd_attention_stats *s, kvd_a field, int 
 kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, size_t request,
                                    int layer);
 
-/*
- * Returns quantile q of histogram h, or 0 if it is empty. `field` determines the bin edges.
- * Interpolates within a bin; values outside all bins count as the nearest edge.
- */
+/* Returns quantile q of histogram h of `field`, interpolated in a bin; 0 if h is empty. */
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err);

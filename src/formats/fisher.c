@@ -166,7 +166,6 @@ static int describe(kvd_fisher *f, kvd_err *err)
                : 0;
 }
 
-/* Fails on a sum that is not finite, and on a negative sum of squares. */
 static int read_sums(kvd_h5 *h, const char *path, int rank, const hsize_t *dims, double *to,
                      kvd_err *err)
 {

@@ -43,10 +43,7 @@ void kvd_fisher_close(kvd_fisher *f);
 int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t first, size_t n,
                     float *rows, kvd_err *err);
 
-/*
- * Creates a file with zeroed sums and space for n_rows tokens. The caller has set model, label,
- * corpus_hash, n_tokens, n_sequences, seq_len, layers and n_rows in *f.
- */
+/* Creates a file with zeroed sums and space for n_rows tokens. The caller has filled *f. */
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err);
 /* Writes squared gradients [n_kv_heads][n][d_head] of a layer; side 0: K before RoPE, 1: V. */
 int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t n,

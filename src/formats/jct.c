@@ -108,7 +108,6 @@ static const char *const meaning[KVD_PHASES] = {"embedding",
                                                 "sums and exchanges between GPUs",
                                                 "the host alone"};
 
-/* kvd_phase_column gives the names of columns with times of phases. */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];

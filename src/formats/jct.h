@@ -50,10 +50,7 @@ kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 /* Returns the row of method `none` for the same job, or SIZE_MAX if there is none. */
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
-/*
- * Returns the input (or output) length above which the method of `row` beats method `none`,
- * interpolated; NaN if the method is not faster at the longest length.
- */
+/* Returns the input (or output) length from which `row` beats method `none`, or NaN. */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
 typedef struct {
@@ -63,10 +60,7 @@ typedef struct {
     double spread; /* seconds between the fastest and the slowest repetition */
 } kvd_jct_noise;
 
-/*
- * Returns true if noise may have changed the result of kvd_jct_break_even: at some length, the
- * spread of repetitions is at least the difference. *noise describes the shortest such length.
- */
+/* Returns true if the spread of repetitions may have changed kvd_jct_break_even. */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 
 /* Returns the number of timed input (or output) lengths of jobs that else equal `row`. */

@@ -44,10 +44,7 @@ int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
 /* Fails on elements that are not finite and on a negative diagonal. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
-/*
- * Adds another text to *sum. Matrices of weights must agree to 1e-9. The label becomes "a+b", the
- * hash that of both. Fails, naming both files, if models, layers or has_pre differ.
- */
+/* Adds another text to *sum. Weights must agree to 1e-9. Fails if models or layers differ. */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);
 void kvd_moments_release(kvd_moments *m);

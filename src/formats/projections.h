@@ -27,10 +27,7 @@ typedef struct {
     kvd_projections_side side[2]; /* matrices of K, then of V */
 } kvd_projections;
 
-/*
- * Reads a file, which the caller releases. Fails on another model, a bad rank or number,
- * n_components above heads * d_head, or unequal heads that are projected together.
- */
+/* Reads a file, which the caller releases. Fails on another model or contradictory ranks. */
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);
 void kvd_projections_release(kvd_projections *p);

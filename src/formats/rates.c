@@ -190,7 +190,6 @@ static bool without_r(const char *rule)
     return !strcmp(rule, "error") || !strcmp(rule, "loss") || !strcmp(rule, "eq6-by-pair");
 }
 
-/* Fails if removed fractions contradict the numbers of kept dimensions. */
 static int check_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 {
     const bool no_r = without_r(r->rule);

@@ -33,10 +33,7 @@ void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x);
 /* Writes all columns and sample arrays. A table without rows is an error. */
 int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 
-/*
- * Adds a dataset of doubles whose first axis is the row of the table; new values are NaN. Call it
- * before the first row. `spec` gives path and shape; its strings must outlive the table.
- */
+/* Adds a dataset with a value set per row. Call before the first row. *spec must outlive *r. */
 int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
 /* Returns the samples of one row in array `index`. Valid until the next kvd_rows_begin. */
 double *kvd_rows_samples(const kvd_rows *r, int index, size_t row);
@@ -50,10 +47,7 @@ int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
 
 /* Reads all columns of /rows. Fails on unequal lengths, bad UTF-8 and links. Caller frees it. */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
-/*
- * Checks a loaded table. `needed`, ended by NULL, names columns that must exist. `columns` gives
- * the types of known columns. `refused` returns true for a number that is not allowed.
- */
+/* Checks a loaded table: `needed` columns (ended by NULL), types of `columns`, bad numbers. */
 int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *columns, int n_columns,
                    const char *const *needed,
                    bool (*refused)(const kvd_rows *r, size_t row, const char *column, double x),

@@ -36,7 +36,6 @@ static int read_cells(hid_t dataset, kvd_column_kind kind, size_t n, kvd_cell_va
                : 0;
 }
 
-/* Returns a text attribute, or "" if the file lacks it. */
 static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 {
     kvd_err ignored;

@@ -162,7 +162,6 @@ void kvd_similarity_release(kvd_similarity *s)
     *s = (kvd_similarity){0};
 }
 
-/* Reads n strings, one per compared file, into *out. The caller frees them. */
 static int read_texts(size_t n, kvd_h5 *f, const char *path, char ***out, kvd_err *err)
 {
     const hid_t dataset = H5Dopen2(f->id, path, H5P_DEFAULT);

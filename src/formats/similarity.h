@@ -6,19 +6,13 @@
 
 extern const kvd_schema kvd_schema_similarity;
 
-/* Rotations of n_files files compared with file 0, means over heads. [n_others]: from file 1. */
+/* Files compared with file 0, means over heads. Arrays [n_others] begin with file 1. */
 typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
-    /*
-     * [n_others] epsilon: mean |R|. delta: mean |R_0 - R|, where R_0 is the rotation of file 0.
-     * delta_aligned: after aligning the signs of columns.
-     */
+    /* [n_others] mean |R|, mean |R_0 - R|, and with aligned signs; R_0: rotation of file 0 */
     double *epsilon, *delta, *delta_aligned;
-    /*
-     * [n_others][d] For the first m columns, overlap: mean squared cosine. energy_kept, energy_own:
-     * fraction of the squared norm that remains in columns of R_0, of R.
-     */
+    /* [n_others][d] for the first m columns: squared cosine; energy in columns of R_0, of R */
     double *overlap, *energy_kept, *energy_own;
     /* [n_others][n_layers][n_h] values of single heads */
     double *head_epsilon, *head_delta;

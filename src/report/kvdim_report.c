@@ -67,7 +67,6 @@ static const kvd_program description = {
                  "kvdim-report --published results/kvdim-25m -o published"},
     .options = options};
 
-/* *n_unmeasured receives the number of claims that no result file measures. */
 static void headline_of(const kvd_ledger *l, kvd_table *t, size_t *n_unmeasured)
 {
     char buf[160];
@@ -148,7 +147,6 @@ static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger 
     return bad ? kvd_fail(err, "cannot write the JSON summary") : 0;
 }
 
-/* Warns of random weights, whose singular values and accuracies are not valid. */
 static void say_random(const kvd_results *r, kvd_text *t)
 {
     size_t n = 0, at = 0;

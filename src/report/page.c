@@ -77,7 +77,6 @@ static const char style[] =
     "@media print{body{display:block;max-width:none}nav{display:none}"
     "figure{break-inside:avoid}}\n";
 
-/* Returns the content of a file, zero-terminated and allocated, or NULL with *err. */
 static char *slurp(const char *path, kvd_err *err)
 {
     kvd_text t = {0};
@@ -348,7 +347,6 @@ done:
     return status;
 }
 
-/* On failure *err says why there is no image. */
 static int draw(const kvd_figure *f, const char *terminal, const char *dir, const char *scripts,
                 image *to, kvd_err *err)
 {

@@ -166,9 +166,8 @@ void kvd_section_left_out(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3)
 void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*
- * Returns the height of a figure with a legend of the distinct texts of column `series`. `height`
- * is for a legend of three lines. key_rows of plots/common.gp computes the same lines. `drawn` is a
- * column with "yes" in drawn rows, or SIZE_MAX.
+ * Returns the height of a figure with a legend of the texts of `series`, as key_rows of
+ * plots/common.gp. `height`: for three lines. `drawn`: column with "yes", or SIZE_MAX.
  */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);
@@ -178,11 +177,7 @@ void kvd_report_release(kvd_report *r);
 /* Writes index.html as one page. If `figures`, it contains the SVG files of figures/. */
 int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd_err *err);
 
-/*
- * Draws figures/NAME.svg and .png with the gnuplot `scripts` from the tables in the output folder.
- * A figure that cannot be drawn increases *failed, with the reason in *why. Fails on write errors
- * and interrupts.
- */
+/* Draws figures/NAME.svg and .png with gnuplot. *failed counts figures not drawn, *why says why. */
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
                     size_t *failed, kvd_err *why, kvd_err *err);
 

@@ -165,7 +165,6 @@ static int load_proposals(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return 0;
 }
 
-/* Missing attributes stay empty. */
 static void load_corpus(kvd_h5 *f, kvd_result *r)
 {
     kvd_err absent;
@@ -277,7 +276,6 @@ static void release(kvd_result *r)
     free(r->corpus_hash);
 }
 
-/* Stores the hash of the file. Fails if an earlier file has the same bytes. */
 static int check_new(const kvd_results *all, kvd_result *r, kvd_err *err)
 {
     if (r->kind == KVD_RESULT_INPUT)
@@ -468,7 +466,6 @@ static int prefix(char **label, const char *model, kvd_err *err)
     return 0;
 }
 
-/* Returns true for two trained models of one name with different weights. */
 static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
 {
     return a->has_model && b->has_model && !strcmp(a->model.name, b->model.name) &&

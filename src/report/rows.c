@@ -83,7 +83,6 @@ static const char *alone(const kvd_accuracy_entry *e)
     return qk == v ? "" : v ? " (V alone)" : " (Q-K alone)";
 }
 
-/* Returns true if rows of compression methods differ in the column. Empty texts are ignored. */
 static bool varies(const kvd_accuracy_entries *all, const char *column)
 {
     const char *first = NULL;
@@ -435,7 +434,6 @@ static void describe_serving(kvd_report_row *e)
     e->kind = kvd_report_text(e, "kind");
 }
 
-/* Returns true if two rows with the same label differ in memory, limits, trace or routing. */
 static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 {
     static const char *const column[] = {"max_batch",     "max_tokens", "memory_bytes",

@@ -215,7 +215,6 @@ void kvd_table_add_interval(kvd_table *t, int digits, const char *name, const ch
     }
 }
 
-/* Skips the two columns with the ends of an interval. */
 static size_t after(const kvd_table *t, size_t j)
 {
     return j + (t->col[j].interval ? 3 : 1);

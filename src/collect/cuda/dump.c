@@ -63,7 +63,6 @@ static int pop(queue *q)
     return i;
 }
 
-/* Writes an error message that names the value that is not finite. */
 static int blame(const kvd_gpu_dump *d, const buffer *b, const kvd_slab_bad *bad, kvd_err *err)
 {
     const int x = (int)bad->part, h = d->first_head[x] + (int)bad->head;

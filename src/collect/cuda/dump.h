@@ -16,10 +16,7 @@ void kvd_gpu_dump_free(kvd_gpu_dump *d);
 size_t kvd_gpu_dump_bytes(const kvd_activations *file, const kvd_gpu_share *share,
                           size_t max_tokens);
 
-/*
- * Queues one layer's Q, K and V. first_token: index of the batch in the file. Ignores layers that
- * are not in the file. This or a later call fails on a value that is not finite.
- */
+/* Queues one layer's Q, K and V, from token first_token of the file, if the file holds it. */
 int kvd_gpu_dump_add(kvd_gpu_dump *d, const kvd_gpu_attention_in *in, size_t first_token,
                      kvd_err *err);
 /* Waits until all layers are written to the file. They may not be on disk yet. */

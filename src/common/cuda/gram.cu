@@ -1,6 +1,6 @@
 /*
- * Adds X^T X to the lower triangle of G on double-precision tensor cores (DMMA). A warp computes a
- * 32 x 32 block, a CTA a slice of a head's rows; a second kernel adds slices in a fixed order.
+ * Adds X^T X to the lower triangle of G on double-precision tensor cores (DMMA). A CTA adds a slice
+ * of a head's rows; a second kernel adds the slices in a fixed order.
  */
 #include "common/cuda/gram.h"
 

@@ -4,10 +4,7 @@
 
 #include <cuda_runtime.h>
 
-/*
- * Launches kernel(args...). If `early` (compute capability 9.0), the kernel may start before the
- * preceding one ends, and must execute griddepcontrol.wait before it touches that kernel's data.
- */
+/* Launches kernel(args...). An `early` one (sm_90) must execute griddepcontrol.wait itself. */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
                                     dim3 block, size_t shared_bytes, cudaStream_t stream,
@@ -34,7 +31,7 @@ __device__ __forceinline__ unsigned long long kvd_now_ns(void)
     return t;
 }
 
-/* Lets the next kernel start, waits for the preceding one, writes the time to *began unless NULL */
+/* Lets the next kernel start, waits for the preceding one, and writes the time to *began. */
 __device__ __forceinline__ void kvd_wait_preceding(unsigned long long *began)
 {
 #if __CUDA_ARCH__ >= 900

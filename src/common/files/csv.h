@@ -7,10 +7,7 @@
 
 #include "common/err.h"
 
-/*
- * Callback for one row. `line` counts rows from 1, without empty lines. len[i]: length of field i,
- * which may contain zero bytes and is valid during the call. Returns 0, or -1 to stop.
- */
+/* Callback for row `line`, from 1. Field i has len[i] bytes, zero bytes too. -1 stops reading. */
 typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const size_t *len,
                            size_t n_fields, kvd_err *err);
 
@@ -20,10 +17,7 @@ int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 /* First field of the last row of a file with several tables; the second is the number of rows. */
 #define KVD_CSV_END "end"
 
-/*
- * Reads one of several tables of a file. The first field of a row, the table's name, is not passed
- * to `row`. Row 1 is the heading. Fails if the table or the last row is missing.
- */
+/* Reads a file's table `name` without its first column. Fails if it or the last row is missing. */
 int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx,
                        kvd_err *err);
 

@@ -34,17 +34,13 @@ typedef struct {
 /* Fails if an existing `path` has content, is not HDF5 and does not end in .h5. */
 int kvd_h5_check_replaced(const char *path, kvd_err *err);
 
-/*
- * Creates PATH.partial. Fails if PATH is an input of the run or in an input folder, or if
- * kvd_h5_check_replaced refuses it. On failure *f is closed, and kvd_h5_close is safe.
- */
+/* Creates PATH.partial. Fails if PATH is an input or kvd_h5_check_replaced refuses it. */
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 
 /*
- * Reopens the PATH.partial of an interrupted run, under the lock. Fails on another schema or
- * version. If there is none, sets f->id to H5I_INVALID_HID; then kvd_h5_create_locked must be
- * called.
+ * Reopens an interrupted PATH.partial, under the lock. If there is none, f->id is H5I_INVALID_HID
+ * and kvd_h5_create_locked must be called.
  */
 int kvd_h5_reopen(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
@@ -56,19 +52,13 @@ int kvd_h5_finish(kvd_h5 *f, kvd_err *err);
 /* Flushes an incomplete file for kvd_h5_reopen. The first call claims the reserved disk space. */
 int kvd_h5_sync(kvd_h5 *f, kvd_err *err);
 
-/*
- * Opens a file to read. A child process reads it first. Fails if it is not HDF5, not made by kvdim,
- * of another schema, too new or incomplete. *f is then closed, and kvd_h5_close is safe.
- */
+/* Opens a complete kvdim file of the schema, first in a child process. On failure *f is closed. */
 int kvd_h5_open(kvd_h5 *f, const char *path, const kvd_schema *schema, kvd_err *err);
 
 /* Reads only the schema name ("moments") of any kvdim file. */
 int kvd_h5_peek_schema(const char *path, char *name, size_t size, kvd_err *err);
 
-/*
- * Reads *schema ("kvdim/moments"), *made_by (git revision), both allocated, and *seconds of
- * writing. An invalid file gives "", "", 0. Fails only if memory runs out.
- */
+/* Reads schema, git revision and seconds of a file ("", "" and 0 if invalid), allocated. */
 int kvd_h5_identify(const char *path, char **schema, char **made_by, double *seconds, kvd_err *err);
 
 /* Closes *f. Removes an unfinished PATH.partial unless keep_partial. Safe on a zeroed *f. */
@@ -97,10 +87,7 @@ int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *e
 int kvd_h5_shape(kvd_h5 *f, const char *path, int rank, hsize_t *dims, kvd_err *err);
 bool kvd_h5_exists(kvd_h5 *f, const char *path);
 
-/*
- * Reads a complete dataset, whose shape must be `dims`. A number that mem_type cannot hold is an
- * error. kvd_h5_read_finite requires H5T_NATIVE_DOUBLE and refuses NaN and infinity.
- */
+/* Reads a complete dataset of shape `dims`. A number that mem_type cannot hold is an error. */
 int kvd_h5_read(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, hid_t mem_type,
                 void *data, kvd_err *err);
 int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, double *data,

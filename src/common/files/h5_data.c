@@ -68,7 +68,6 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
     }
 }
 
-/* Fails if the description is incomplete or the size overflows. */
 static int spec_bytes(const kvd_h5_spec *s, size_t *bytes, kvd_err *err)
 {
     if (!s->path || s->path[0] != '/' || !s->long_name || !*s->long_name || !s->units || !*s->units)

@@ -291,7 +291,6 @@ int kvd_h5_check_replaced(const char *path, kvd_err *err)
                           path);
 }
 
-/* Fails unless the file is a complete HDF5 file. */
 static int check_start(const char *path, kvd_err *err)
 {
     unsigned char head[64] = {0};
@@ -387,7 +386,6 @@ static void reason_of(int status, const char *said, char *reason, size_t size)
         snprintf(reason, size, "%s", *said ? said : "it cannot be read");
 }
 
-/* `reason` receives why the file must be refused, or "". */
 static int judge(const char *path, char *reason, size_t size, kvd_err *err)
 {
     int ends[2];

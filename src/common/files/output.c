@@ -62,7 +62,6 @@ static bool is_plain(const struct stat *st)
     return S_ISREG(st->st_mode) && st->st_nlink <= 1;
 }
 
-/* The message says what exists at `path`: a folder, a link, ... */
 static int fail_not_plain(const char *path, const struct stat *st, kvd_err *err)
 {
     const char *const what = S_ISREG(st->st_mode)    ? "has other hard links"

@@ -17,10 +17,7 @@ typedef struct {
     const char *const *contents;
 } kvd_output;
 
-/*
- * Takes the lock of the output `path`. Fails if another process holds the lock, the folder is
- * missing, or `path` is "-", a folder or not writable. Does not change NAME.partial.
- */
+/* Takes the lock of `path`. Fails if the lock is held or `path` is "-" or not writable. */
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 
 /* Fails if `path` exists and is not a regular file with one hard link. */

@@ -4,16 +4,12 @@
 
 #include "common/files/output.h"
 
-/*
- * Takes the lock of folder `path` and creates an empty NAME.partial. Fails if the lock is taken,
- * the parent is missing, or `path` is a file, a link or, unless `replace`, a folder.
- */
+/* Takes the lock and creates an empty NAME.partial. Unless `replace`, fails if `path` exists. */
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
 /*
- * Takes the lock and creates NAME.partial for a folder that every run replaces. `contents` (NULL at
- * the end, must outlive *out) lists the names that it may contain, "NAME/" for a subfolder. Fails
- * if the folder contains others. Follows links.
+ * Like kvd_output_folder_begin for a folder that every run replaces. `contents` (ended by NULL,
+ * must outlive *out) lists the allowed names, "NAME/" for a subfolder.
  */
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
@@ -21,10 +17,7 @@ int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const
 /* Fails if `input` is `path` or in it, because replacing the folder would remove the input. */
 int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err);
 
-/*
- * Renames NAME.partial to NAME and releases the lock. If `replace` and NAME exists, the two are
- * exchanged in one step and the old folder is removed. The files must be on disk.
- */
+/* Renames NAME.partial, or exchanges it and NAME. Releases the lock. Files must be on disk. */
 int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err);
 
 /* Removes NAME.partial and releases the lock. Safe on a zeroed struct and after a commit. */

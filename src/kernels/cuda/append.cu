@@ -250,7 +250,6 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     }
 }
 
-/* Waits for preceding kernels and records the time. */
 __device__ __forceinline__ void few_wait(const kvd_append_args &a)
 {
 #if __CUDA_ARCH__ >= 900

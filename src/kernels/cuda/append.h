@@ -1,7 +1,4 @@
-/*
- * CUDA kernel of RoPE, rotation, truncation and store of Q, K and V (kernels/layout.h). V is
- * already rotated by W_V unless `r_v` is given.
- */
+/* RoPE, rotation, truncation and store of Q, K, V in CUDA. W_V rotates V unless r_v is given. */
 #ifndef KVD_KERNELS_CUDA_APPEND_H
 #define KVD_KERNELS_CUDA_APPEND_H
 

@@ -75,7 +75,6 @@ static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_
                                          : 0;
 }
 
-/* Returns true if tokens are copied one by one. */
 static __device__ __forceinline__ bool copies_tokens(const params &p)
 {
     return p.log2_pieces > 3;

@@ -1,7 +1,6 @@
 /*
- * Decode attention in CUDA (sm_80 and later), layout BLOCKED, bf16 or fp16. Keys are divided among
- * CTAs by a plan or, on Hopper, in equal parts. Equal inputs and plans (or CTAs per KV head) give
- * equal bits.
+ * Decode attention in CUDA (sm_80 and later), layout BLOCKED, bf16 or fp16. Equal inputs and plans
+ * (or CTAs per KV head) give equal bits.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_H
 #define KVD_KERNELS_CUDA_DECODE_H
@@ -55,15 +54,15 @@ typedef struct {
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
     /* 0: uses the plan in `workspace`. Else CTAs per KV head, from kvd_decode_ctas_per_task(). */
     int32_t ctas_per_task;
-    /* Device, kvd_decode_workspace_bytes() bytes; constant from kvd_decode_plan to kvd_decode. */
+    /* Device, kvd_decode_workspace_bytes() bytes; unchanged from kvd_decode_plan to kvd_decode. */
     void *workspace;
 } kvd_decode_args;
 
 /* Returns the number of CTAs that the device runs at once, or -1 if the query fails. */
 int kvd_decode_ctas(const kvd_attn_map *map);
 /*
- * Returns the CTAs per KV head and request if a launch without a plan is expected to be faster,
- * else 0. `shortest`: smallest kv_len, or 0. Valid for every kv_len of up to max_pages pages.
+ * Returns the CTAs per KV head and request if a launch without a plan is faster, else 0.
+ * `shortest`: smallest kv_len, or 0. Valid for up to max_pages pages.
  */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* Returns the bytes of args->workspace. `max_kv_len` is at least the largest kv_len. */
@@ -83,9 +82,8 @@ cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
                             cudaStream_t stream);
 
 /*
- * Create the plans of several layers in one launch, with equal batch, n_kv_heads and n_ctas:
- * kvd_decode_plan_describe per layer (`layer`: host memory), copied to the device as an array, then
- * kvd_decode_plan_layers per step.
+ * Create the plans of several layers with equal batch, n_kv_heads and n_ctas: describe each in host
+ * memory, copy the descriptions to one device array, then plan.
  */
 size_t kvd_decode_plan_layer_bytes(void);
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,
@@ -93,10 +91,7 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
 cudaError_t kvd_decode_plan_layers(const kvd_decode_args *args, kvd_schedule schedule,
                                    const void *layers, int n_layers, cudaStream_t stream);
 
-/*
- * Computes decode attention. Returns cudaErrorInvalidValue if ctas_per_task is set but not
- * supported for the batch and dimensions. On Hopper, overlaps the end of the preceding kernel.
- */
+/* Computes decode attention. Returns cudaErrorInvalidValue if ctas_per_task is not supported. */
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -329,10 +329,7 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
            (g > p.n_first ? heads_cost(p, b, p.n_first, g) : 0);
 }
 
-/*
- * Tries to assign every CTA to one KV head, which saves merges. A CTA may cost 17/16 of the mean,
- * plus MERGE_COST if alone on its KV head. Returns 0 on failure.
- */
+/* Tries to assign every CTA to one KV head, which saves merges. Returns 0 on failure. */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
 {

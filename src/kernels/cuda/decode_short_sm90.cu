@@ -1,8 +1,7 @@
 /*
- * Decode attention of few tokens on Hopper, without a plan (docs/kernels.md). A cluster computes
- * one KV head of one request: CTAs take turns to get RUN units of 16 tokens, a warp per unit; warps
- * are merged, then CTAs, in a fixed order. Parameters are few: 64 bytes cost a miss of the constant
- * cache.
+ * Decode attention of few tokens on Hopper, without a plan (docs/kernels.md): a cluster computes
+ * one KV head of one request. CTAs take turns to get RUN units of 16 tokens; warps, then CTAs are
+ * merged in a fixed order.
  */
 #include <string.h>
 
@@ -506,7 +505,6 @@ static cudaError_t launch_short(const kvd_decode_args *args, cudaStream_t stream
     return cudaLaunchKernelEx(&l.config, short_kernel<T>, p);
 }
 
-/* Returns true if the kernel without a plan supports `ctas` CTAs per task. */
 static bool short_can(const kvd_decode_args *args, int ctas)
 {
     const kvd_attn_map *map = &args->map;
@@ -519,7 +517,6 @@ static bool short_can(const kvd_decode_args *args, int ctas)
     return can;
 }
 
-/* Returns true if a launch without a plan is expected to be faster than one with a plan. */
 static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
 {
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;
@@ -535,7 +532,6 @@ static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
            each <= (ctas == 1 ? MANY_PAGES : SOME_PAGES);
 }
 
-/* Returns true if the device runs all CTAs of the launch at once. */
 static bool short_fits(const kvd_decode_args *args, int ctas)
 {
     const int tasks = args->batch * args->map.n_kv_heads;

@@ -8,10 +8,7 @@
 extern "C" {
 #endif
 
-/*
- * Tokens of one KV head of one request that one CTA reads. The KV head has CTAs first_cta ..
- * first_cta + span - 1, of which `live` have tokens.
- */
+/* Tokens of one KV head that one CTA reads. CTAs first_cta .. first_cta + span - 1 share it. */
 typedef struct {
     int32_t request, head;
     int32_t page; /* index of the first page in the request */

@@ -32,18 +32,15 @@ size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batc
 /* Returns the bytes of `scratch` that kvd_prefill_plan needs per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
-/*
- * Fills tile [max_tiles], *next, first [n_ctas + 1] (not for KVD_SCHEDULE_OURS) and args->work. The
- * lengths in `batch` must equal those on the device.
- */
+/* Fills tile [max_tiles], *next, first [n_ctas + 1]. `batch` must equal the device's lengths. */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,
                              kvd_prefill_tile *tile, int32_t *first, int32_t *next, void *scratch,
                              cudaStream_t stream);
 
 /*
- * Assign the tiles of many layers in one launch: kvd_prefill_plan_describe per layer (`layer`: host
- * memory), copied to the device as an array, then kvd_prefill_plan_layers per iteration.
+ * Assign the tiles of several layers: describe each in host memory, copy the descriptions to one
+ * device array, then plan.
  */
 size_t kvd_prefill_plan_layer_bytes(void);
 cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,

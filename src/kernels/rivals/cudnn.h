@@ -5,7 +5,6 @@
  * - libcudnn.so.9 is loaded on kvd_cudnn_open, which fails without it, CUDA or cuDNN's headers.
  * - Candidates: every (graph, engine, knobs) of cuDNN's heuristics. Graphs: the standard one; the
  *   one-operation graph without a mask; in decode, query heads as rows of n_kv_heads heads.
- * - Functions with `err` return 0, or -1 with *err filled.
  * - A plan is used by one thread at a time, on the device that was current when it was opened.
  */
 #ifndef KVD_KERNELS_RIVALS_CUDNN_H
@@ -68,16 +67,10 @@ const char *kvd_cudnn_name(const kvd_cudnn_plan *plan);
 /* Launches attention on `stream`, a cudaStream_t, without waiting. *err holds cuDNN's status. */
 int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
-/*
- * Times every candidate on the caller's data with cold caches, chooses the fastest, and waits.
- * Skips candidates that fail. If none could be timed, fails and keeps the earlier choice.
- */
+/* Times all candidates on the caller's data with cold caches, and chooses the fastest. Waits. */
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
-/*
- * A candidate is a cuDNN engine for the plan. *us is its time by kvd_cudnn_tune: NaN if not
- * measured, negative if cuDNN refused it. kvd_cudnn_choose fails if cuDNN refuses candidate i.
- */
+/* *us: candidate i's time by kvd_cudnn_tune, NaN if not measured, negative if refused. */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);
 int kvd_cudnn_choose(kvd_cudnn_plan *plan, int i, kvd_err *err);

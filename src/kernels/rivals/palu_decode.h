@@ -1,7 +1,4 @@
-/*
- * Palu's decode attention in CUDA (sm_90a), bf16 or fp16, layout PAGED, in one kernel that rebuilds
- * K from latents. Equal lengths give equal bits.
- */
+/* Palu's decode attention in CUDA (sm_90a), layout PAGED. Equal lengths give equal bits. */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_H
 #define KVD_KERNELS_RIVALS_PALU_DECODE_H
 
@@ -26,7 +23,7 @@ typedef struct {
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
     int32_t n_clusters; /* return value of kvd_palu_decode_clusters() */
-    /* Device memory, kvd_palu_decode_workspace_bytes(); constant from plan to decode. */
+    /* Device memory, kvd_palu_decode_workspace_bytes(); unchanged from plan to decode. */
     void *workspace;
 } kvd_palu_decode_args;
 

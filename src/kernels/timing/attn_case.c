@@ -212,14 +212,12 @@ static int check(running *r, entry *e, kvd_err *err)
                : 0;
 }
 
-/* An error of NaN is not within the tolerance. */
 static bool within(const entry *e, kvd_dtype dtype)
 {
     const double most = kvd_row_tolerance(dtype);
     return !e->error.rows || (e->error.rel_err <= most && e->error.worst <= 3 * most);
 }
 
-/* All later launches use this plan. Not timed. */
 static int plan_once(running *r, entry *e, kvd_err *err)
 {
     if (e->impl->plan && (e->impl->plan(e->self, kvd_bench_stream(r->bench), err) ||

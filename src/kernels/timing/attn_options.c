@@ -9,7 +9,6 @@
 #include "common/args.h"
 #include "common/files/csv.h"
 
-/* Sets `name` to the file name of `path` without folder and suffix. */
 static void base_name(const char *path, char *name, size_t size)
 {
     const char *const slash = strrchr(path, '/'), *const from = slash ? slash + 1 : path;

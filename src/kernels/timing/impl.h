@@ -38,10 +38,7 @@ typedef struct {
 typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_operand tensor, int request, int head,
                               size_t first, size_t n, int d, float *rows);
 
-/*
- * Chooses query rows and computes their reference outputs. Heads have at most 256 dimensions. AUTO
- * takes all rows of cases with up to 2^26 (query, key) pairs, else a sample.
- */
+/* Chooses query rows (AUTO: all up to 2^26 pairs, else a sample) and computes references. */
 int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                        kvd_row_maker make, kvd_check_mode mode, kvd_err *err);
 void kvd_row_check_release(kvd_row_check *c);

@@ -102,7 +102,6 @@ static int choose(choosing *c, bool all, kvd_err *err)
     return 0;
 }
 
-/* Computes reference outputs of rows first .. last - 1, of one request and KV head. */
 static int compute(const kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                    kvd_row_maker make, size_t first, size_t last, kvd_err *err)
 {

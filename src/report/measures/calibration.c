@@ -12,7 +12,6 @@ bool kvd_calibration_reduced(const kvd_spectrum *s)
     return s->calibration.prune > 0 || s->calibration.centroids > 0;
 }
 
-/* Returns true if calibrations differ only in the fraction of pruned sequences. */
 static bool same_but_pruning(const kvd_spectrum *a, const kvd_spectrum *b)
 {
     const kvd_calibration *x = &a->calibration, *y = &b->calibration;

@@ -101,7 +101,6 @@ static bool well_formed(const char *sizes)
     return true;
 }
 
-/* Returns true if row `e` was timed on a GPU and its size and method are asked for. */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
     const bool shared = q->kind == SHARED || q->kind == SHARED_CHANGE;
@@ -111,7 +110,6 @@ static bool asked_for(const kvd_report_row *e, const char *method, const questio
            among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output"));
 }
 
-/* Fails if a name in `parts` is not that of a phase. */
 static int seconds(const kvd_report_row *e, const char *parts, double *sum, kvd_err *err)
 {
     *sum = 0;

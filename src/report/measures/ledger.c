@@ -149,7 +149,6 @@ static void range_of(const kvd_measured *v, double *least, double *most)
     }
 }
 
-/* Appends the distinct texts that are at byte `offset` of the elements of v->value. */
 static void say_names(kvd_text *t, const kvd_measured *v, size_t offset, const char *before)
 {
     for (size_t i = 0; i < v->n; i++) {
@@ -175,7 +174,6 @@ static void say_queues(kvd_text *t, const kvd_measured *v)
         kvd_text_add(t, " while the queue grows");
 }
 
-/* Appends the smallest lower and largest upper end of the 95 % intervals. */
 static void say_intervals(kvd_text *t, const kvd_measured *v)
 {
     double least = INFINITY, most = -INFINITY;
@@ -308,7 +306,6 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/* Appends the values of the blank-separated `measures`, "NAME" or "NAME=UNIT". */
 static int say_beside(const kvd_results *r, char *measures, kvd_ledger_entry *e, kvd_err *err)
 {
     char name[128];

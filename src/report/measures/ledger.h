@@ -188,10 +188,7 @@ typedef struct {
     size_t shared, equal;
 } kvd_published_twin;
 
-/*
- * Finds equal columns in two published tables: at least four lines in both, three quarters of them
- * equal. Skips tables of request traces. The caller frees *out.
- */
+/* Finds columns of two tables that agree in most lines, at least 4. The caller frees *out. */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
 /* Two models with different names in two published tables, but with `numbers` equal numbers. */

@@ -9,7 +9,6 @@
 /* largest number of claims of one verdict that the page shows without a click */
 enum { MOST_OPEN = 12 };
 
-/* Writes a claim as one line. A click on the line shows the rest. */
 static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
 {
     char range[160];
@@ -40,7 +39,6 @@ static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
     kvd_text_raw(t, "</p></details>\n");
 }
 
-/* Claims that were not measured are shown after a click. */
 static void html_entries(const kvd_ledger *l, const size_t count[KVD_N_VERDICTS], kvd_text *t)
 {
     for (int v = 0; v < KVD_N_VERDICTS; v++) {
@@ -93,7 +91,6 @@ static void measured_on(const kvd_results *r, kvd_text *t)
         kvd_text_add(t, ", %zu to %zu tokens", least, most);
 }
 
-/* Appends the ways in which these measurements differ from the papers'. */
 static void other_departures(const kvd_results *r, kvd_text *t)
 {
     bool shared = false, small = false;

@@ -177,7 +177,6 @@ static size_t index_of(const kvd_similarity *s, const kvd_similarity *t, size_t 
     return i;
 }
 
-/* Returns true if an earlier file compares the texts a and b too. */
 static bool compared_before(const request *q, size_t i, const kvd_similarity_pair *x, size_t a,
                             size_t b)
 {
@@ -197,7 +196,6 @@ static bool compared_before(const request *q, size_t i, const kvd_similarity_pai
     return false;
 }
 
-/* Appends a similarity measure for every two texts, and only once if several files hold them. */
 static int of_similarity(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     bool want_random = strncmp(name, "random-", 7) == 0;

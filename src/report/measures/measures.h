@@ -32,10 +32,7 @@ typedef struct {
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
-/*
- * Compares rotations by number of calibration tokens with a reference text's (ZACK Fig. 18, FDC
- * Fig. 14). With several references, *points also has their mean. The caller frees *points.
- */
+/* Compares rotations by calibration tokens (ZACK Fig. 18, FDC Fig. 14). Caller frees *points. */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
 /* Returns true if two files of a comparison have one text, by label or content. */
@@ -240,10 +237,7 @@ typedef struct {
 /* Compares measured proposals with the best parameters in hindsight. The caller frees *all. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/*
- * Computes "proposal-over-oracle": by how many percent the cache with proposed parameters exceeds
- * that with the best in hindsight. The regression must be of the same model.
- */
+/* Computes by how many percent the proposed cache exceeds the best in hindsight. */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
 /* fewest result rows that suffice to read the bytes saved at 99 % of the accuracy */
@@ -252,10 +246,7 @@ enum { KVD_FEWEST_POINTS = 3 };
 /* Returns the result of --target for the fraction `target` of the accuracy, or NULL. */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
-/*
- * Reads the bytes saved at 99 % of the top-1 accuracy from rows of one method by falling bytes: the
- * last row before a miss or, in a grid, the largest saving that meets the target.
- */
+/* Reads the bytes saved at 99 % of the top-1 accuracy from rows of one method by falling bytes. */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
 
@@ -282,10 +273,7 @@ typedef struct {
     double perplexity;
 } kvd_calibration_point;
 
-/*
- * Fills *points with result rows whose p was given, ordered by text, method, p and calibration. *n
- * is 0 if no calibration was reduced. The caller frees *points.
- */
+/* Fills *points by text, method and p; *n 0 without reduced calibrations. Caller frees *points. */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 

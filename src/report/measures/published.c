@@ -218,7 +218,6 @@ typedef struct {
     size_t n;
 } table_names;
 
-/* Adds the table's name once. Skips tables of request traces. */
 static int take_name(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                      kvd_err *err)
 {
@@ -253,7 +252,6 @@ static int read_sheets(const char *paper, sheet **out, size_t *n, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Returns the line of `b` with the model and dataset of line i of `a`, or 0. */
 static size_t same_row(const sheet *a, size_t i, const sheet *b)
 {
     for (size_t j = 1; a->n_keys == b->n_keys && j < b->n_rows; j++) {

@@ -40,7 +40,6 @@ bool kvd_serving_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* Returns true if a parameter of the method `text` begins with `item`, such as "p=". */
 static bool has_item(const char *text, const char *item, size_t n)
 {
     for (const char *at = strchr(text, ','); at; at = strchr(at + 1, ','))
@@ -123,7 +122,6 @@ static int of_highest_rates(const kvd_report_rows *all, const question *q,
     return 0;
 }
 
-/* Compares methods q->a and q->b at request rates at which requests of q->b wait for memory. */
 static int of_short_memory(const kvd_report_rows *all, const question *q, const kvd_report_row *b,
                            kvd_measured *out, kvd_err *err)
 {
@@ -203,7 +201,6 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
 /* Largest request rate / highest rate of the baseline: two searches differ by up to 0.4 %. */
 static const double last_load = 1.005;
 
-/* Replaces a last value at a load above 1 by the interpolated value at load 1. */
 static void end_at_highest_rate(kvd_measured *v, size_t first)
 {
     kvd_measured_value *const x = &v->value[v->n - 1];

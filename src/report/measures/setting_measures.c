@@ -24,7 +24,6 @@ static bool is(const kvd_rows *rows, size_t row, const char *label, const char *
            strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0;
 }
 
-/* Returns the row of method hetero with these bits for K and V, or SIZE_MAX. */
 static size_t hetero(const kvd_rows *rows, const char *label, const char *k, const char *v)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
@@ -229,7 +228,6 @@ bool kvd_setting_measure_known(const char *name)
     return find(name) >= 0;
 }
 
-/* Sets the interval of a ratio of KL divergences. 1 is expected if the claim is false. */
 static void kl_interval(const kvd_result *x, const char *label, const char *const bits[4],
                         kvd_measured *out)
 {
@@ -241,7 +239,6 @@ static void kl_interval(const kvd_result *x, const char *label, const char *cons
     kvd_values_null(out, 1, 1);
 }
 
-/* Appends measure number `which` for every text with results of the uncompressed model. */
 static int of_file(const kvd_result *x, int which, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -281,7 +278,6 @@ bool kvd_rate_measure_known(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-/* Returns the result of --target for 99 % of the accuracy, or NULL. */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
 {
     for (size_t i = 0; i < x->accuracy.n_targets; i++) {
@@ -368,7 +364,6 @@ static double loss_of(const kvd_result *x, size_t row)
     return x->accuracy.ratio[row].value - 1;
 }
 
-/* Returns true if two rows differ at most in parameters and kept dimensions. */
 static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
 {
     return !isnan(kvd_row_real(b->accuracy.rows, j, "low_p_qk")) &&

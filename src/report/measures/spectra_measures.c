@@ -86,7 +86,6 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i)
     return true;
 }
 
-/* Returns true if another text has the same label but another number of tokens. */
 static bool tokens_vary(const kvd_similarity *s, size_t i)
 {
     for (size_t j = 1; j < s->n_files; j++)

@@ -161,7 +161,6 @@ static const struct {
 };
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
-/* Returns the index in `measures`, or N_MEASURES plus the index in `shares`, or -1. */
 static int find(const char *name)
 {
     for (int i = 0; i < N_MEASURES; i++)

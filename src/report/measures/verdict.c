@@ -41,7 +41,6 @@ static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, 
     return kvd_arg_double("limit", text, -1e300, 1e300, limit, err);
 }
 
-/* Stores the range lo .. hi in which a value passes the test. */
 static int range_of(const char *test, const char *limit, const kvd_verdict_rule *r, double *lo,
                     double *hi, kvd_err *err)
 {
@@ -138,7 +137,6 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
     return fmin(1, held_at(v, n, lo, hi).passed);
 }
 
-/* Returns the index after the last value of the curve that has value i. */
 static size_t end_of_curve(const kvd_measured *v, size_t i)
 {
     size_t end = i + 1;

@@ -52,9 +52,8 @@ typedef struct {
 } kvd_paired_bytes;
 
 /*
- * Computes bytes of two methods at `kl` nats per prediction, linear in log(KL), and their ratio,
- * with 95 % intervals over resamples of sequences. predictions [n]: number per sequence. NaN
- * outside the settings.
+ * Computes bytes of two methods at a KL of `kl` nats and their ratio, with 95 % intervals over
+ * resamples. predictions [n]: per sequence. NaN outside the settings.
  */
 int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,

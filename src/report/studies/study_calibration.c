@@ -104,7 +104,6 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
     return true;
 }
 
-/* Returns the number of results that differ from `x` only in pruning or number of centroids. */
 static size_t others(const kvd_calibration_point *point, size_t n, const kvd_calibration_point *x,
                      bool pruning)
 {
@@ -354,7 +353,6 @@ static const kvd_accuracy_entry *find(const kvd_accuracy_entries *all,
     return NULL;
 }
 
-/* Returns true if the method of `like`, calibrated on a text in `from`, was run on `label`. */
 static bool has_value(const kvd_accuracy_entries *all, const kvd_accuracy_entry *like,
                       const char *const *from, size_t n, const char *label)
 {
@@ -434,7 +432,6 @@ static int matrices(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *er
     return status;
 }
 
-/* Returns the number of calibration tokens of the row, or 0 if not known. */
 static size_t tokens_of(const kvd_results *r, const kvd_accuracy_entry *e)
 {
     for (size_t i = 0; i < r->n; i++)

@@ -80,7 +80,6 @@ static int measures_table(const kvd_accuracy_entries *all, const char *name, con
     return 0;
 }
 
-/* Returns true if an earlier needle (hidden fact) of the file has the same depth. */
 static bool seen(const kvd_accuracy_result *a, size_t needle)
 {
     for (size_t j = 0; j < needle; j++)

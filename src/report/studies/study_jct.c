@@ -134,7 +134,6 @@ static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, 
     return e;
 }
 
-/* Begins the table row of a bar. Returns the number of characters of its label. */
 static size_t bar_of(kvd_table *t, const kvd_report_row *e)
 {
     char label[96];

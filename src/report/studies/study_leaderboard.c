@@ -52,7 +52,6 @@ static bool same_point(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return same;
 }
 
-/* Returns the index of the task in the label, or n_tasks for a mean over tasks. */
 static size_t task_of(const leaderboard *b, const char *label)
 {
     size_t k = 0;
@@ -61,7 +60,6 @@ static size_t task_of(const leaderboard *b, const char *label)
     return k;
 }
 
-/* Returns true for two uncompressed models with equal scores in the same tasks. */
 static bool same_reference(const leaderboard *b, const standing *x, const standing *y)
 {
     bool same = kvd_entry_is_none(x->all) && kvd_entry_is_none(y->all) &&
@@ -80,7 +78,6 @@ static void leaderboard_release(leaderboard *b)
     free(b->task);
 }
 
-/* Returns the bytes read per decode step or, if not known, the stored bytes. */
 static double size_of(const standing *x)
 {
     return isnan(was_read(x)) ? stored(x) : was_read(x);
@@ -254,7 +251,6 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
     return 0;
 }
 
-/* Returns true if no other result for the model is better in both score and bytes. */
 static bool on_front(const leaderboard *b, const standing *x, double (*size)(const standing *))
 {
     bool front = size(x) <= 1;
@@ -317,7 +313,6 @@ static double step_seconds(const timed *x)
     return kvd_report_real(x->row, "seconds");
 }
 
-/* Returns true for two decode steps with equal conditions and equally many cached tokens. */
 static bool same_step(const kvd_report_row *a, const kvd_report_row *b)
 {
     const double x = kvd_report_real(a, "context"), y = kvd_report_real(b, "context");
@@ -332,7 +327,6 @@ static bool same_but_for_batch(const char *a, const char *b)
            !strcmp(x + 8 + strspn(x + 8, "0123456789"), y + 8 + strspn(y + 8, "0123456789"));
 }
 
-/* Returns true if no step on this machine has more requests, or as many and more tokens. */
 static bool is_largest_step(const kvd_report_rows *steps, const kvd_report_row *e)
 {
     const double batch = kvd_report_real(e, "batch"), tokens = kvd_report_real(e, "context");
@@ -365,7 +359,6 @@ static bool is_timed(const timed *x, const timed *all, size_t n)
     return found;
 }
 
-/* Returns true if no other step under the same conditions is better in both score and time. */
 static bool on_step_front(const timed *x, const timed *all, size_t n)
 {
     bool front = true;

@@ -206,7 +206,6 @@ static int bytes_row(const tables *t, const kvd_paired_curve *mine, const kvd_pa
     return 0;
 }
 
-/* Adds rows that compare curve *mine with the method of entries first .. last. */
 static int add_other(const kvd_accuracy_entries *all, size_t first, size_t last,
                      const kvd_result *file, const kvd_paired_curve *mine, const tables *t,
                      kvd_err *err)

@@ -61,7 +61,6 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
     return fronts;
 }
 
-/* Returns true if the text has enough methods and parameter values for a figure. */
 static bool has_series(const kvd_accuracy_entries *all, const char *label, bool any)
 {
     size_t methods = 0, points = 0;

@@ -11,7 +11,6 @@ static const char *const eps_delta[] = {"zack_table04_qk_eps_delta", "zack_table
                                         "fdc_table02_qk_eps_delta"};
 enum { N_TABLES = sizeof eps_delta / sizeof *eps_delta };
 
-/* Lists the datasets that violate the triangle inequality, each once. */
 static void name_violators(const kvd_published_model *m, char *buf, size_t size)
 {
     size_t times[KVD_MOST_DATASETS] = {0};

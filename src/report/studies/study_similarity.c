@@ -173,7 +173,6 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
     return status;
 }
 
-/* Adds a figure for each file with three or more texts. */
 static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     int number = 0;

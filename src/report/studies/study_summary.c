@@ -29,7 +29,6 @@ static double saved(const candidate *c)
     return !c->known ? -1 : c->elements ? c->x.value : isnan(c->x.saving) ? 0 : c->x.saving;
 }
 
-/* Returns the removed fraction of the bytes, or of the dimensions if no bytes are counted. */
 static double removed(const kvd_accuracy_entry *e)
 {
     const double bytes = kvd_entry_saving(e);
@@ -59,7 +58,6 @@ static const char *name_of(const kvd_accuracy_entries *all, const candidate *c)
     return all->item[c->first].name;
 }
 
-/* Returns true for equal predictions, model and number type of the cache. */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     static const char *const numbers[] = {"n_predictions", "prompt"};
@@ -81,7 +79,6 @@ static bool says_more(const candidate *a, const candidate *b)
                                       : a->last - a->first > b->last - b->first;
 }
 
-/* Collects the methods comparable with row `like`, ordered by falling fraction of bytes saved. */
 static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to, kvd_err *err)
 {
     *to = (candidates){.item = calloc(all->n, sizeof *to->item),
@@ -111,7 +108,6 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
     return 0;
 }
 
-/* Returns the best founded candidate of `method`, or NULL. */
 static const candidate *plain(const kvd_accuracy_entries *all, const candidates *some,
                               const char *method)
 {
@@ -174,7 +170,6 @@ static void keep_references(const kvd_accuracy_entries *all, candidates *some)
     }
 }
 
-/* Returns the row with the strongest compression that has a top-1 accuracy, or NULL. */
 static const kvd_accuracy_entry *furthest(const kvd_accuracy_entries *all, const candidate *c)
 {
     for (size_t i = c->last + 1; i-- > c->first;)
