@@ -10,13 +10,16 @@
 #include "model/checkpoint/config.h"
 #include "model/text/corpus.h"
 
-/* `hash`: content hash of the checkpoint; `dtype`: type of its weights; NULL means "". */
+/*
+ * Describes the model in *m. A NULL `hash` (content hash of the checkpoint) or `dtype` (type of its
+ * weights) becomes "".
+ */
 void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
                         const char *dtype);
 
 /*
- * Opens the tokenizer; warns in the name of `program`, if not NULL, if it seems to be another
- * model's.
+ * Opens the tokenizer. If it seems to belong to another model and `program` is not NULL, prints a
+ * warning in the name of `program`.
  */
 kvd_tokenizer *kvd_model_tokenizer(const kvd_checkpoint *c, const char *program, kvd_err *err);
 
@@ -24,7 +27,10 @@ kvd_tokenizer *kvd_model_tokenizer(const kvd_checkpoint *c, const char *program,
 kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spec,
                              const char *program, kvd_err *err);
 
-/* Replaces 0 by 512 or the model's longest sequence, if shorter. Fails if *seq_len is longer. */
+/*
+ * Replaces a length of 0 by 512, or by the model's longest sequence if that is shorter than 512.
+ * Fails if *seq_len exceeds the model's longest sequence.
+ */
 int kvd_model_seq_len(const kvd_config *model, size_t *seq_len, kvd_err *err);
 
 #endif

@@ -18,12 +18,12 @@
 #include "model/checkpoint/streaming.h"
 
 struct kvd_checkpoint {
-    /* Checkpoint and config.json; config_path is NULL for GGUF and llama2.c files. */
+    /* Paths of the checkpoint and of config.json, which is NULL for GGUF and llama2.c files. */
     char *path, *config_path;
     bool folder;
     kvd_config config;
     char embedding_name[KVD_PART_NAME], head_name[KVD_PART_NAME];
-    /* Prefix of stored names, such as "language_model.model.". */
+    /* Prefix of the tensor names in the file, such as "language_model.model.". */
     const char *base;
     const char *dtype;
     kvd_filemap llama2c;
@@ -32,7 +32,7 @@ struct kvd_checkpoint {
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;
-    /* Bits of kvd_checkpoint_quantise; 0: read as stored. */
+    /* Bits per weight that kvd_checkpoint_quantise set, or 0 to read weights as stored. */
     int weight_bits;
     size_t weight_group;
 };
@@ -97,7 +97,7 @@ done:
     return status;
 }
 
-/* Describes a random tensor. Returns 1 if the model does not have the tensor. */
+/* Describes a tensor of random weights. Returns 1 if the model does not have the tensor. */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
 {
     kvd_part part;
@@ -163,7 +163,10 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* A tensor of an unsupported data type counts as stored. */
+    /*
+     * The search also fails for a stored tensor of an unsupported data type, so its error is
+     * ignored.
+     */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -260,7 +263,9 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* Number of data types: plain ones, counted from 0, and quantised ones, from 1. */
+    /*
+     * KVD_BF16 + 1 plain types, then the quantised ones, 1 .. KVD_RANDOM - 1, and random weights.
+     */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;

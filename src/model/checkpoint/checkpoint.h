@@ -22,8 +22,8 @@ typedef struct kvd_checkpoint kvd_checkpoint;
  * Opens a checkpoint. Fails if files contradict their index, or a tensor is missing or unused;
  * shapes are checked by kvd_checkpoint_tensor.
  *
- * Tensor names always have the prefix of the model family. A tied output head is found under both
- * names.
+ * Tensor names always have the prefix of the model family. A tied output head is found under its
+ * own name and under that of the embedding.
  */
 kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
 
@@ -31,7 +31,7 @@ kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
  * Returns a checkpoint of random weights without a file. Matrices are near normal with variance 1 /
  * columns, gains are 1, biases 0.
  *
- * `path` is a name for messages; `hash` must follow from configuration and seed.
+ * `path` is a name for messages. `hash` must identify the configuration and the seed.
  */
 kvd_checkpoint *kvd_checkpoint_random(const char *path, const char *hash, const kvd_config *config,
                                       uint64_t seed, kvd_err *err);
@@ -45,21 +45,22 @@ const char *kvd_checkpoint_path(const kvd_checkpoint *c);
 const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
 
 /*
- * Makes kvd_weight_read round matrices to `bits` bits (2 to 8; 0: none) in groups of `group`
- * weights of a row, at most KVD_WEIGHT_GROUP (common/quantise.h).
+ * kvd_checkpoint_quantise makes kvd_weight_read round matrices to `bits` bits (2 to 8, or 0 for
+ * none). Each `group` weights of a row, at most KVD_WEIGHT_GROUP, share a scale
+ * (common/quantise.h).
  */
 enum { KVD_WEIGHT_GROUP = 4096 };
 void kvd_checkpoint_quantise(kvd_checkpoint *c, int bits, size_t group);
-/* Returns the bits that kvd_checkpoint_quantise set, or 0. */
+/* Returns the bits per weight that kvd_checkpoint_quantise set, or 0. */
 int kvd_checkpoint_weight_bits(const kvd_checkpoint *c, size_t *group);
 
 /*
- * Returns the type of most weights, such as "bf16" or "q4_k"; "random" or, after
- * kvd_checkpoint_untrain, "initial".
+ * Returns the type of the majority of weights, such as "bf16" or "q4_k". Returns "random" after
+ * kvd_checkpoint_random and "initial" after kvd_checkpoint_untrain.
  */
 const char *kvd_checkpoint_dtype(const kvd_checkpoint *c);
 
-/* Adds the checkpoint and its hash to the inputs of a result. Returns 0, or -1 with *err. */
+/* Records the checkpoint and its hash as an input of the run. Returns 0, or -1 with *err. */
 int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err);
 
 /* Finds a tensor of shape [rows][cols], or [rows] if cols is 0. Otherwise returns -1 with *err. */

@@ -96,7 +96,7 @@ static int read_root(const json_t *root, kvd_config *c, kvd_err *err)
         return kvd_fail(err, "'is_causal' is false, only causal attention is supported");
     if (family->read(root, c, err))
         return -1;
-    /* A larger epsilon would determine the result of a norm more than its input. */
+    /* An epsilon of 1 or more would outweigh the input of a norm. */
     if (c->norm_eps >= 1)
         return kvd_fail(err, "the epsilon of the norms is %g, not below 1", c->norm_eps);
     (void)snprintf(c->family, sizeof c->family, "%s", family->name);

@@ -55,8 +55,8 @@ typedef enum {
 
 enum {
     KVD_CONFIG_MAX_SIZE = 1 << 24,  /* bound of each model size, and of n_heads * d_head */
-    KVD_CONFIG_WINDOW_LAYERS = 512, /* most layers of a model with sliding windows */
-    KVD_CONFIG_EXPERT_LAYERS = 512, /* most layers of a model with routed experts */
+    KVD_CONFIG_WINDOW_LAYERS = 512, /* largest number of layers with sliding windows */
+    KVD_CONFIG_EXPERT_LAYERS = 512, /* largest number of layers with routed experts */
     KVD_CONFIG_EXPERTS = 4096,
     /* Largest d_head / 2 with LongRoPE. */
     KVD_CONFIG_LONGROPE_PAIRS = 256
@@ -66,7 +66,7 @@ typedef struct {
     /* Model family, such as "llama"; "llama2.c" for files of llama2.c. */
     char family[32];
     int n_layers, n_heads, n_kv_heads, d_head, d_model, d_ffn, vocab_size;
-    /* Width of the embedding and the output head; 0: d_model. */
+    /* Width of the embedding and the output head, or 0 if it is d_model. */
     int d_embed;
     int max_positions;
     double norm_eps;
@@ -82,20 +82,20 @@ typedef struct {
     /* True if one norm covers all heads of Q, and one all heads of K. */
     bool qk_norm_whole;
     bool bias_qkv, bias_o, bias_ffn;
-    double embed_scale; /* factor on the embedding; 0: none */
-    /* Factors on the outputs of blocks, and on the logits; 0: none. */
+    double embed_scale; /* factor on the embedding, or 0 for none */
+    /* Factors on the outputs of blocks, and on the logits; 0 means no factor. */
     double residual_scale, logit_scale;
-    /* Factor on the attention score q . k; 0: 1/sqrt(d_head). */
+    /* Factor on the attention score q . k; 0 means 1/sqrt(d_head). */
     double score_scale;
-    /* Attention scores s become softcap * tanh(s / softcap); 0: no softcap. */
+    /* Attention scores s become softcap * tanh(s / softcap), unless the softcap is 0. */
     double score_softcap;
-    /* Logits x become softcap * tanh(x / softcap); 0: no softcap. */
+    /* Logits x become softcap * tanh(x / softcap), unless the softcap is 0. */
     double logit_softcap;
     kvd_positions positions; /* KVD_POSITIONS_LEARNED ignores the rope_ fields */
     double rope_theta;
-    /* Leading dimensions of a head that RoPE rotates, even; 0: all. */
+    /* Number of leading dimensions of a head that RoPE rotates, even; 0 means all dimensions. */
     int rope_dims;
-    /* RoPE theta of layers with a sliding window; 0: as in other layers. */
+    /* RoPE theta of layers with a sliding window; 0 means that all layers use rope_theta. */
     double rope_local_theta;
     /* Bit l is 1 if layer l has no RoPE. */
     uint64_t unrotated_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
@@ -106,19 +106,22 @@ typedef struct {
     int rope_original_positions;
     /* Factor on RoPE's cosines and sines (LongRoPE, YaRN). */
     double rope_attention_factor;
-    /* YaRN: numbers of turns that bound unchanged (above) and divided (below) frequencies. */
+    /*
+     * YaRN keeps frequencies of more than rope_beta_fast turns, and divides those of fewer than
+     * rope_beta_slow turns.
+     */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
     /* LongRoPE: divisors of the d_head / 2 frequencies in short and long sequences. */
     double rope_short[KVD_CONFIG_LONGROPE_PAIRS];
     double rope_long[KVD_CONFIG_LONGROPE_PAIRS];
-    /* Number of keys that a query sees, its own included; 0: all earlier ones. */
+    /* Number of keys that a query sees, its own included; 0 means all keys up to its own. */
     int window;
     /* Bit l is 1 if layer l uses the sliding window. */
     uint64_t window_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
     /* Routed experts: a token uses n_chosen of n_experts blocks of hidden size d_expert. */
     int n_experts, n_chosen, d_expert;
-    /* Hidden size of the shared expert; 0: none. */
+    /* Hidden size of the shared expert, or 0 if there is none. */
     int d_shared;
     /* True if sigmoid(x w), w learned, multiplies the shared expert's output. */
     bool shared_gate;
@@ -128,8 +131,8 @@ typedef struct {
     /* gpt-oss: true if gate and up matrices are in two tensors. */
     bool experts_apart;
     /*
-     * gpt-oss: an expert's unit is min(g, limit) sigmoid(alpha min(g, limit)) (1 + clamp(u, -limit,
-     * limit)).
+     * gpt-oss: with gate output g and up output u, a hidden unit of an expert is min(g, limit) *
+     * sigmoid(alpha * min(g, limit)) * (1 + clamp(u, -limit, limit)).
      */
     double expert_limit, expert_alpha;
     /* True if each head has an attention sink, a logit in the softmax denominator. */
@@ -142,26 +145,26 @@ typedef struct {
     /* True if router scores are sigmoids of the logits (DeepSeek-V3). */
     bool route_sigmoid;
     /*
-     * Latent attention (DeepSeek-V2, arXiv:2405.04434); latent = 0: none. The cache holds rope_dims
-     * rotated dimensions of the key and a latent, used as key and value by all heads.
+     * Latent attention (DeepSeek-V2, arXiv:2405.04434), used if latent > 0. The cache holds
+     * rope_dims rotated dimensions of the key and a latent, used as key and value by all heads.
      * Per query head, matrices map d_nope query dimensions to the latent, and the latent to d_value
      * dimensions.
      */
     int latent, d_nope, d_value;
     /* Rank of the query projection, if a product of two matrices, or 0. */
     int q_rank;
-    /* Number of layers in the file after the last, which are not read. */
+    /* Number of layers that the file has after layer n_layers - 1; they are not read. */
     int extra_layers;
     bool tied_head;
-    /* Ids of the tokens that begin and end a text; -1: none. */
+    /* Ids of the tokens that begin and end a text, or -1 for none. */
     int bos_id, eos_id;
 } kvd_config;
 
 /*
  * Read config.json into *c. Return 0, or -1 with *err. `name` is for messages.
  *
- * Absent or null keys take the default of the Hugging Face library, unless this is only the value
- * of one published model. Unsupported or contradictory settings are errors.
+ * Absent or null keys take the default of the Hugging Face library. A key is required if that
+ * default only describes one published model. Unsupported or contradictory settings are errors.
  */
 int kvd_config_read(const char *path, kvd_config *c, kvd_err *err);
 int kvd_config_parse(const char *name, const char *json, size_t len, kvd_config *c, kvd_err *err);

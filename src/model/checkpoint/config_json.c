@@ -336,7 +336,7 @@ static int read_size(const json_t *root, const char *key, int absent, int *out, 
     return absent ? kvd_cfg_size_or(root, key, out, err) : kvd_cfg_size(root, key, out, err);
 }
 
-/* Reads a number of experts; accepts num_experts and num_local_experts for each other. */
+/* Reads a number of experts from num_experts or num_local_experts, which must not differ. */
 static int read_count(const json_t *root, const char *key, int absent, int *out, kvd_err *err)
 {
     const char *const other = strcmp(key, "num_experts") ? "num_experts" : "num_local_experts";

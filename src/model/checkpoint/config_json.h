@@ -26,7 +26,10 @@ int kvd_cfg_positive_or(const json_t *root, const char *key, double *out, kvd_er
 /* Reads true or false; if the key is absent, *out does not change. */
 int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err);
 
-/* Returns a multimodal model's text_config, or NULL with *err if missing or quantised. */
+/*
+ * Returns a multimodal model's text_config, or NULL with *err if it is missing or describes
+ * quantised weights.
+ */
 const json_t *kvd_cfg_text_config(const json_t *root, kvd_err *err);
 
 /* Reads the sizes that all models must state, such as num_hidden_layers. */
@@ -36,10 +39,13 @@ int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
 int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
 
-/* Reads tie_word_embeddings (`tied` if absent), bos_token_id and eos_token_id, after vocab_size. */
+/*
+ * Reads tie_word_embeddings (`tied` if absent), bos_token_id and eos_token_id. The caller must set
+ * c->vocab_size before.
+ */
 int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_err *err);
 
-/* Reads an activation function, by default `absent`; only "silu" if `gated`. */
+/* Reads an activation function, by default `absent`. If `gated`, only "silu" is accepted. */
 int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const char *absent,
                        kvd_config *c, kvd_err *err);
 
@@ -57,10 +63,13 @@ int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 /* Sets the sliding window of all layers but every `pattern`-th. */
 int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err);
 
-/* Reads layer_types; unless `decides`, the list must agree with the windows in *c. */
+/*
+ * Reads layer_types. If `decides`, the list sets the windows in *c, otherwise it must agree with
+ * them.
+ */
 int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err);
 
-/* Supported RoPE scalings: bits of `types` of kvd_cfg_rope. */
+/* Bits of the parameter `types` of kvd_cfg_rope, which name supported RoPE scalings. */
 enum {
     KVD_CFG_ROPE_ALL = (1 << KVD_ROPE_YARN << 1) - 1,
     KVD_CFG_ROPE_PARTIAL = 1 << KVD_ROPE_YARN << 1,
@@ -69,14 +78,15 @@ enum {
 
 /*
  * Reads rope_theta (10000 if absent) and RoPE scaling from rope_parameters, rope_scaling or the top
- * level, after the sizes.
+ * level. The caller must read the sizes before.
  *
- *   original  default of original_max_position_embeddings; 0: required (YaRN:
- * max_position_embeddings)
- *   types     supported scalings 1 << kvd_rope_scaling; KVD_CFG_ROPE_PARTIAL:
- * partial_rotary_factor;
- *             KVD_CFG_ROPE_QUERY_SCALE: llama_4_scaling_beta, with max_positions at most the
- *             original context, where that factor is 1
+ *   original  default of original_max_position_embeddings; 0 means that the key is required, for
+ *             YaRN that max_position_embeddings is the default
+ *   types     a bit 1 << kvd_rope_scaling for each supported scaling, and
+ *             KVD_CFG_ROPE_PARTIAL      to read partial_rotary_factor
+ *             KVD_CFG_ROPE_QUERY_SCALE  to accept llama_4_scaling_beta, a factor on queries that
+ *                                       is 1 in the original context, to which max_positions is
+ *                                       limited
  */
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
@@ -87,19 +97,28 @@ int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err 
 int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
                           kvd_err *err);
 
-/* Names of the keys for routed experts, and their defaults; 0: required. */
+/*
+ * Names of the keys for routed experts, and their defaults. A default of 0 means that the key is
+ * required.
+ */
 typedef struct {
     const char *experts, *chosen, *width;
     int n_experts, n_chosen, d_expert;
 } kvd_routed_keys;
 
-/* Reads the numbers of experts and their hidden size, after kvd_cfg_sizes. */
+/* Reads the numbers of experts and their hidden size. kvd_cfg_sizes must be called before. */
 int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *c, kvd_err *err);
 
-/* Reads which layers have no experts: mlp_only_layers, and non-multiples of decoder_sparse_step. */
+/*
+ * Reads which layers have no experts: those in mlp_only_layers, and those whose number is no
+ * multiple of decoder_sparse_step.
+ */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
-/* Mark layers without RoPE: by a list, every `interval`-th, or those without a window. */
+/*
+ * Mark layers without RoPE: those that the list `key` names, every `interval`-th layer, or all
+ * layers without a sliding window.
+ */
 int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_full(kvd_config *c, kvd_err *err);

@@ -14,9 +14,12 @@ static const struct {
                    {"llama3", KVD_ROPE_LLAMA3},
                    {"longrope", KVD_ROPE_LONGROPE},
                    {"yarn", KVD_ROPE_YARN},
-                   /* Dynamic NTK changes frequencies only beyond max_position_embeddings. */
+                   /*
+                    * Dynamic NTK scales only sequences longer than max_position_embeddings, which
+                    * kvdim refuses.
+                    */
                    {"dynamic", KVD_ROPE_DEFAULT},
-                   {"su", KVD_ROPE_LONGROPE}}; /* longrope in the first Phi-3 models */
+                   {"su", KVD_ROPE_LONGROPE}}; /* name of LongRoPE in the first Phi-3 models */
 enum { N_TYPES = KVD_ROPE_YARN + 1 };
 
 static bool is_dynamic(const char *type)
@@ -131,7 +134,7 @@ static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_
         {"mscale", YARN},
         {"mscale_all_dim", YARN},
         {"truncate", YARN},
-        {"finetuned", YARN}, /* has no effect in published files */
+        {"finetuned", YARN}, /* ignored, because it has no effect in published models */
     };
     const char *key;
     const json_t *value;
@@ -192,7 +195,7 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
     return 0;
 }
 
-/* Reads LongRoPE (Ding et al. 2024): divisors of frequencies, and a factor. */
+/* Reads LongRoPE (Ding et al. 2024): the divisors of the frequencies and the attention factor. */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)
 {
@@ -231,7 +234,9 @@ static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_c
     if (read_original(root, rope, original, c, err) ||
         kvd_cfg_bool(rope, "truncate", &c->rope_truncate, err))
         return -1;
-    /* Longer contexts would need a factor on queries, which is not computed. */
+    /*
+     * Contexts longer than the original one would need a factor on queries, which is not computed.
+     */
     if (kvd_cfg_member(rope, "llama_4_scaling_beta") &&
         c->max_positions > c->rope_original_positions)
         c->max_positions = c->rope_original_positions;

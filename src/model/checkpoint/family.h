@@ -87,7 +87,7 @@ typedef struct {
     const char *name;         /* model_type in config.json */
     const char *other_name;   /* model_type of other models that compute the same, or NULL */
     const char *architecture; /* name of the language model in `architectures` of config.json */
-    /* Another name that files with the model_type `name` have there, or NULL. */
+    /* Another name in `architectures` of files whose model_type is `name`, or NULL. */
     const char *other_architecture;
     /* Fills the zeroed *c from config.json, except c->family. */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
@@ -99,7 +99,7 @@ typedef struct {
     const char *layers;
     const kvd_stored *stored;
     size_t n_stored;
-    /* Tensor in every layer of old files that is not read, or NULL. */
+    /* Tensor that old files have in every layer and that is not read, or NULL. */
     const char *ignored_layer;
     /* Tensor outside the layers that is not read, or NULL. */
     const char *ignored;
@@ -107,7 +107,9 @@ typedef struct {
     bool experts_together;
 } kvd_family;
 
-/* Families by index, or (find) by model_type or architecture; NULL if unknown. */
+/*
+ * Return families by index, or by model_type or architecture. The result is NULL if there is none.
+ */
 size_t kvd_family_count(void);
 const kvd_family *kvd_family_at(size_t i);
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture);

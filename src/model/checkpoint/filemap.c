@@ -15,7 +15,7 @@
 
 /*
  * List entry of a mapped file. Never freed, because the SIGBUS handler may read the list in any
- * thread; other fields change only while len is 0.
+ * thread. While len is not 0, the entry does not change.
  */
 typedef struct entry {
     _Atomic uintptr_t begin;

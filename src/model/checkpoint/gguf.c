@@ -489,7 +489,7 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
 
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
-    /* Least bytes of a named value and of a tensor's description. */
+    /* Smallest sizes in bytes of a named value and of a tensor's description. */
     enum { VALUE_BYTES = 13, TENSOR_BYTES = 33 };
     reader r = {bytes, bytes, bytes + len};
     uint32_t version = 0;

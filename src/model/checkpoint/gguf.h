@@ -24,7 +24,10 @@ void kvd_gguf_close(kvd_gguf *g);
 
 const char *kvd_gguf_path(const kvd_gguf *g);
 
-/* These functions return 1, without a message, if the key is absent, -1 if its type differs. */
+/*
+ * kvd_gguf_whole to kvd_gguf_reals return 1, without a message, if the key is absent, and -1 if the
+ * value has another type.
+ */
 
 /* Reads an integer of any integer type. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);
@@ -68,7 +71,10 @@ kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t
                                      kvd_err *err);
 void kvd_gguf_model_close(kvd_gguf_model *m);
 
-/* Returns the number of weights; names are those of Hugging Face. */
+/*
+ * Returns the number of weights. kvd_gguf_model_name returns the name that Hugging Face gives to
+ * weight i.
+ */
 size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);
 

@@ -193,7 +193,7 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
     return put(rope, key, list, err);
 }
 
-/* Writes the divisors of frequencies in Llama 3.1 files as LongRoPE. */
+/* Writes the frequency divisors of Llama 3.1 files as parameters of LongRoPE. */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
     const json_t *positions = json_object_get(b->root, "max_position_embeddings");
@@ -225,7 +225,7 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
                : 0;
 }
 
-/* Writes YaRN's parameters, with the factor of llama.cpp. */
+/* Writes YaRN's parameters, with the attention factor that llama.cpp uses. */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
     double factor = 0, changed = 1;

@@ -10,7 +10,7 @@ typedef struct {
     char name[KVD_PART_NAME];
     size_t tensor;
     kvd_row_order order;
-    /* True for a one-row matrix, which GGUF may store as a vector. */
+    /* True for a matrix of one row, which GGUF may store as a vector. */
     bool column;
     /* Index of the expert in a tensor of n_experts; 0 for other tensors. */
     size_t expert, n_experts;
@@ -267,7 +267,7 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /* A key of the wrong type counts as a tokenizer, whose reading then fails. */
+    /* If the key has a wrong type, there is a tokenizer, but reading it will fail. */
     kvd_err ignored;
     const char *s;
     size_t len;

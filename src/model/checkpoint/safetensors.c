@@ -33,7 +33,7 @@ static const stored_dtype dtypes[] = {
 };
 
 typedef struct {
-    /* Name, in the JSON text kvd_safetensors.header. */
+    /* Name of the tensor, in the JSON text of the file's header. */
     const char *name;
     const stored_dtype *dtype;
     int rank;
@@ -360,7 +360,7 @@ struct kvd_safetensors_writer {
     char *path;
     FILE *file;
     const kvd_tensor_spec *spec;
-    size_t n, at; /* number of tensors; tensor being written */
+    size_t n, at; /* number of tensors, and index of the tensor being written */
     size_t left;
 };
 

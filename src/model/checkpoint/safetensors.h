@@ -31,7 +31,10 @@ kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size
                                        kvd_err *err);
 void kvd_safetensors_close(kvd_safetensors *s);
 
-/* Tensors by index, sorted by name. Names are valid until kvd_safetensors_close. */
+/*
+ * Return the number of tensors, and the name of tensor i in the order of names. Names are valid
+ * until kvd_safetensors_close.
+ */
 size_t kvd_safetensors_count(const kvd_safetensors *s);
 const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
 /* Finds a tensor. Returns 1 if there is none, -1 with *err if its dtype is not supported. */
@@ -51,10 +54,12 @@ const char *kvd_safetensors_metadata(const kvd_safetensors *s, size_t i, const c
 /* Returns the name of a data type: "F32", "F16" or "BF16". */
 const char *kvd_safetensors_dtype(kvd_dtype t);
 
-/* Orders tensor specs for qsort: larger elements first, then by name. */
+/* Compares tensors for qsort: data types with more bits first, then by name. */
 int kvd_tensor_spec_order(const void *a, const void *b);
 
-/* Computes a tensor's bytes. Fails for unknown dtypes, overflow, or parts of bytes. */
+/*
+ * Computes a tensor's bytes. Fails for unknown dtypes, overflow, or a size that is not whole bytes.
+ */
 int kvd_tensor_spec_bytes(const kvd_tensor_spec *spec, size_t *bytes, kvd_err *err);
 
 /* {key, value} of __metadata__; key NULL ends a list. */

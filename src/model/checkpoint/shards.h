@@ -22,7 +22,7 @@ bool kvd_path_ends_with(const char *path, const char *end);
 /* Returns 1 if the file exists, 0 if not, -1 with *err if this is unknown. */
 int kvd_path_exists(const char *path, kvd_err *err);
 
-/* Moves `path` to *found, if that is NULL and the file exists, else frees it. */
+/* Moves `path` to *found if the file exists and *found is NULL, otherwise frees `path`. */
 int kvd_path_take_existing(char *path, char **found, kvd_err *err);
 
 /* Finds the tokenizer NAME.tok*.bin of NAME.bin; *found is allocated or NULL. Two are an error. */
@@ -57,12 +57,12 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
                       const void **data, size_t *bytes, const char **file);
 
 /*
- * Tensors of all experts, as in gpt-oss. Expert N has `in` columns and `out` rows:
+ * Tensors that hold all experts, as in gpt-oss. Expert N's matrix has `in` columns and `out` rows:
  *
- *   "x.experts.N.y.weight"  matrix N of "x.experts.y" [n_experts][in][out], or in MXFP4 of
- *                           "x.experts.y_blocks" [n_experts][out][in / 32][16] (U8) and
- *                           "x.experts.y_scales" [n_experts][out][in / 32] (U8)
- *   "x.experts.N.y.bias"    row N of "x.experts.y_bias" [n_experts][out]
+ *   "x.experts.N.y.weight"  is matrix N of "x.experts.y" [n_experts][in][out]. In MXFP4 files,
+ *                           its codes are "x.experts.y_blocks" [n_experts][out][in / 32][16] (U8)
+ *                           and its scales "x.experts.y_scales" [n_experts][out][in / 32] (U8).
+ *   "x.experts.N.y.bias"    is row N of "x.experts.y_bias" [n_experts][out].
  */
 
 /* Finds the part of a tensor that belongs to one expert. Returns 1 if there is none. */

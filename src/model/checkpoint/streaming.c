@@ -6,7 +6,7 @@
 
 typedef struct {
     const unsigned char *first;
-    /* 0 if the tensor is not in a mapped file. */
+    /* Size of the pages in bytes, or 0 if the tensor is not in a mapped file. */
     size_t bytes;
 } pages;
 

@@ -7,7 +7,10 @@
 
 #include "common/half.h"
 
-/* Elements in small blocks (Q8_0), in large blocks (Q4_K), and groups of 16. */
+/*
+ * Elements of small blocks (such as Q8_0) and of large ones (such as Q4_K), which have GROUPS
+ * groups of 16 elements.
+ */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
 static const kvd_block_layout layouts[] = {
@@ -129,7 +132,10 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
     }
 }
 
-/* Reads a Q4_K block: two float16 factors, 12 bytes of scales, 128 of codes. */
+/*
+ * Reads a Q4_K block (two float16 factors, 12 bytes of scales, 128 of codes) or a Q5_K block, which
+ * has 32 bytes of fifth bits before the codes.
+ */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
     const unsigned char *high = b + 16, *low = fifth_bit ? b + 48 : b + 16;

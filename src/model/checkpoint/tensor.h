@@ -10,8 +10,8 @@
 #include "model/checkpoint/random.h"
 
 /*
- * Blocks of consecutive elements share scales, as in ggml:
- * https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c (equal layouts and bits).
+ * Blocks of consecutive elements share scales. Layouts and results equal those of ggml, bit by bit:
+ * https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c
  */
 
 /*
@@ -67,7 +67,7 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
 enum { KVD_TENSOR_RANK = 4 };
 
 /*
- * Row order in the file, if not that of Hugging Face, which kvd_tensor_read returns.
+ * Order of rows in the file. kvd_tensor_read always returns the order of Hugging Face files.
  *
  *   KVD_ROWS_IN_PAIRS   rows i and i + d_head / 2 of a head are rows 2i and 2i + 1 in the file
  *   KVD_ROWS_IN_STACKS  file: all query, then key, then value heads; returned: for each KV head

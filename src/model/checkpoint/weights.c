@@ -33,7 +33,7 @@ static bool is_plus_one(const kvd_config *c, kvd_part part)
     }
 }
 
-/* Returns the factor that scales a weight or bias, or 0. */
+/* Returns the factor that multiplies a weight or bias, or 0 for none. */
 static float factor_of(const kvd_config *c, kvd_part part)
 {
     if (part == KVD_PART_NORM_FINAL)

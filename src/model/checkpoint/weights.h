@@ -1,4 +1,7 @@
-/* Reads weights of any dtype or row order as float32, rounded by kvd_checkpoint_quantise. */
+/*
+ * Reads weights of any dtype or row order as float32, rounded to the bits that
+ * kvd_checkpoint_quantise set.
+ */
 #ifndef KVD_MODEL_CHECKPOINT_WEIGHTS_H
 #define KVD_MODEL_CHECKPOINT_WEIGHTS_H
 
@@ -15,10 +18,10 @@ typedef struct {
     size_t cols; /* 1 for a vector */
     /* Row i is row first + (i / block) * stride + i % block of the tensor. */
     size_t first, block, stride;
-    int bits;     /* bits of simulated quantisation; 0: as stored */
+    int bits;     /* bits of simulated quantisation, or 0 for weights as stored */
     size_t group; /* weights of a row per quantisation scale */
     float plus;   /* added when read; 1 for gains g stored as g - 1 */
-    float times;  /* factor when read; 0: none */
+    float times;  /* factor when read, or 0 for none */
 } kvd_weight;
 
 /* Finds a weight or bias; w->n is 0 if there is none. Fails for a wrong shape. */
@@ -30,16 +33,19 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
 /* Returns the index of an element in the stored tensor. */
 size_t kvd_weight_at(const kvd_weight *w, size_t row, size_t col);
 
-/* Returns mapped elements, maybe unaligned, or NULL if not consecutive `type` or quantised. */
+/*
+ * Returns the mapped elements, which may be unaligned. Returns NULL if their type is not `type`, or
+ * if they are quantised or not consecutive.
+ */
 const void *kvd_weight_stored(const kvd_weight *w, kvd_dtype type);
 
-/* Returns mapped float32 elements, or NULL if not aligned or to be converted. */
+/* Returns the mapped float32 elements, or NULL if they must be converted or are not aligned. */
 const float *kvd_weight_in_place(const kvd_weight *w);
 
 /* Writes elements first .. first+n-1 row by row, with threads if n is large. */
 void kvd_weight_read(const kvd_weight *w, size_t first, size_t n, float *out);
 
-/* Computes the bytes of all weights; quantised weights with their scales. */
+/* Computes the bytes of all weights, with the scales of quantised weights. */
 int kvd_weights_bytes(const kvd_checkpoint *c, double *bytes, kvd_err *err);
 
 #endif

@@ -113,7 +113,7 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
                  group = heads / (size_t)c->n_kv_heads;
     const size_t ldq = heads * d, ldk = (size_t)c->n_kv_heads * d;
 
-    /* Dense attention keeps no keys of earlier batches. */
+    /* Sequences must be complete, because dense attention keeps no keys of earlier batches. */
     assert(!in->start);
     size_t longest = 0;
     for (size_t s = 0; s < in->n_sequences; s++)

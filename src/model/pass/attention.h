@@ -86,8 +86,8 @@ void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size
                      size_t ldv, kvd_scores score, float *scores, float *out, size_t ldo);
 
 /*
- * Hook that records another one: calls `record` with Q, K and V, then the hook `inner`, then
- * `output` with its result, if not NULL.
+ * Hook that runs the hook `inner`, and calls `record` with Q, K and V before and `output` with the
+ * result after. `record` and `output` may be NULL.
  */
 typedef struct {
     kvd_attention hook;

@@ -18,7 +18,7 @@
 #include "model/pass/vector.h"
 
 enum {
-    /* Most and fewest token rows that a thread processes together. */
+    /* Largest and smallest number of token rows that a thread processes together. */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
     /* Tokens whose logits are in memory at one time. */
@@ -391,7 +391,10 @@ static void head_back(kvd_backward *w, size_t rows)
     kvd_tensor_drop(&w->head.tensor);
 }
 
-/* Adds losses of `rows` tokens to *loss, and writes the gradient of the last layer to w->dx. */
+/*
+ * Adds losses of `rows` tokens to *loss, and writes the gradient of the last layer's output to
+ * w->dx.
+ */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
                       double *loss, kvd_err *err)
 {
@@ -440,7 +443,7 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
                      kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    /* The positions in w->position are no longer needed. */
+    /* The positions are no longer needed, so their array now holds the targets. */
     uint32_t *const target = w->position;
     for (size_t i = 0; i + 1 < n; i++)
         target[i] = b->id[i + 1];

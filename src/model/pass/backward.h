@@ -38,7 +38,7 @@ typedef struct {
 typedef struct {
     /* Receives the gradients of a layer, beginning with the last layer. */
     int (*take)(void *ctx, const kvd_gradients *g, kvd_err *err);
-    /* May end the run by an error before every layer; or NULL. */
+    /* Called before every layer; an error ends the run. May be NULL. */
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
 } kvd_gradient_sink;

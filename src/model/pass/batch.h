@@ -19,7 +19,7 @@ typedef struct {
     const size_t *start, *whole;
 } kvd_batch;
 
-/* Return b->start[s] and b->whole[s], with defaults if these are NULL. */
+/* Return b->start[s] and b->whole[s], or their defaults if the array is NULL. */
 size_t kvd_batch_start(const kvd_batch *b, size_t s);
 size_t kvd_batch_whole(const kvd_batch *b, size_t s);
 
@@ -34,7 +34,10 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
 /* Returns the first row of the RoPE tables that this layer reads. */
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
-/* Returns the row of position 0 in kvd_batch_rope_layer's tables for `whole` tokens. */
+/*
+ * Returns the row of position 0 for a sequence of `whole` tokens, counted from
+ * kvd_batch_rope_layer.
+ */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 
 /* Checks a batch, and computes the position and the RoPE row of each token, [max_tokens]. */

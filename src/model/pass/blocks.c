@@ -58,7 +58,7 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
         layer_norm_row(x + i * d, gain, bias, eps, d, y + i * d);
 }
 
-/* Returns the begin of range i of 0 .. n, divided into `parts` at multiples of `step`. */
+/* Divides 0 .. n into `parts` ranges at multiples of `step`, and returns where range i begins. */
 static size_t cut(size_t n, size_t i, size_t parts, size_t step)
 {
     const size_t units = (n + step - 1) / step;
@@ -76,7 +76,9 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
     if ((double)n * (double)in * (double)out < 1e6)
         threads = 1;
 
-    /* Finds the division into by_row x by_column rectangles that copies the fewest rows. */
+    /*
+     * Divides y into by_row x by_column rectangles so that BLAS copies the fewest rows of x and w.
+     */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
         if (threads % c == 0 && n * c / threads + out / c < n / by_row + out / by_column) {
@@ -138,7 +140,10 @@ static double llama3_frequency(const kvd_config *c, double frequency)
     return (1 - keep) * frequency / c->rope_factor + keep * frequency;
 }
 
-/* Returns the index, a real number, of the RoPE frequency that makes `turns` turns. */
+/*
+ * Returns the index, a real number, of the RoPE frequency that makes `turns` turns in the original
+ * context.
+ */
 static double pair_of(const kvd_config *c, double turns)
 {
     const double original = (double)c->rope_original_positions;

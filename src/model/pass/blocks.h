@@ -23,7 +23,7 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
 /* Computes y [n][out] = x [n][in] W^T, added to y if `add`; sizes are below 2^31. */
 void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add);
 
-/* kvd_linear into columns of a wider matrix, whose row i starts at y + i * ldy. */
+/* Like kvd_linear, but y is part of a wider matrix, with row i at y + i * ldy. */
 void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y,
                         size_t ldy, int add);
 
@@ -31,7 +31,10 @@ void kvd_scale(float *x, size_t n, float factor);
 
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
-/* Fills `cosine` and `sine` [n_positions][d_head/2], if `local` for layers with a window. */
+/*
+ * Fills `cosine` and `sine` [n_positions][d_head/2]. If `local`, the tables are those of layers
+ * with a sliding window.
+ */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
 
@@ -58,8 +61,8 @@ void kvd_geglu_tanh(float *gate, const float *up, size_t n);
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
 /*
- * Activations in place: x Phi(x), with the normal distribution Phi; kvd_gelu_tanh: x sigmoid(2
- * sqrt(2/pi) (x + 0.044715 x^3)).
+ * Activations in place: kvd_gelu computes x Phi(x), with the normal distribution Phi, and
+ * kvd_gelu_tanh x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)).
  */
 void kvd_gelu(float *x, size_t n);
 void kvd_gelu_tanh(float *x, size_t n);
@@ -69,7 +72,9 @@ void kvd_relu2(float *x, size_t n);
 /* x [n] = softcap * tanh(scale * x / softcap) in place; softcap > 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
-/* Softmax in place of q . k of one query with keys from .. to-1; other elements become 0. */
+/*
+ * Replaces a query's scores q . k by their softmax over keys from .. to-1. Other elements become 0.
+ */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 
 /* Returns the index of the first NaN or infinite value, or n if there is none. */

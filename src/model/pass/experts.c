@@ -13,13 +13,13 @@
 
 enum {
     PIECE = 1024,
-    /* Most token rows per thread in the output projection. */
+    /* Largest number of token rows per thread in the output projection. */
     BLOCK = 256,
     MATRICES = KVD_N_ALL_PARTS - KVD_PART_EXPERT_GATE,
     WEIGHTS = 2 * MATRICES,
 };
 
-/* A token row that uses an expert, and the factor p on the expert's output. */
+/* A token row that uses an expert, and the factor `p` on the expert's output. */
 typedef struct {
     size_t row;
     float p;
@@ -43,7 +43,7 @@ struct kvd_experts {
     use *by_expert;
     /* Elements first[x] .. first[x + 1] - 1 of by_expert are of expert x. */
     size_t *first;
-    /* Input and output of one expert for a group: [piece][d_model]. */
+    /* Input and output of one expert for a group of `piece` tokens: [piece][d_model]. */
     float *in, *out;
     float *gate, *up;
     kvd_prefetch prefetch;

@@ -17,8 +17,8 @@ enum {
     /* Bytes of the output head converted at a time. */
     HEAD_SLAB = 16 * 1024 * 1024,
     /*
-     * Most and fewest rows that a thread processes at a time. With 32 rows the speed is half,
-     * because BLAS copies all weights for each block.
+     * Largest and smallest number of rows that a thread processes at a time. With 32 rows the speed
+     * is half, because BLAS copies all weights for each block.
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,

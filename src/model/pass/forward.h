@@ -30,8 +30,8 @@ int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len
                       double *weights, double *activations, kvd_err *err);
 
 /*
- * Runs layers 0 .. last_layer (-1: all). `hidden` [n_tokens][d_model] receives the input of the
- * output head; if it is NULL, the last layer ends after its attention.
+ * Runs layers 0 .. last_layer, or all layers if last_layer is -1. `hidden` [n_tokens][d_model]
+ * receives the input of the output head; if it is NULL, the last layer ends after its attention.
  *
  * Fails for an invalid batch, or an activation that is not finite.
  */

@@ -80,7 +80,10 @@ static double cap(double x, double softcap)
     return softcap > 0 ? softcap * tanh(x / softcap) : x;
 }
 
-/* Computes y = x / sqrt(mean(x^2) + eps) * gain + bias, unless `rms` of x - mean(x). */
+/*
+ * Computes y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless `rms`, x - mean(x) takes the place
+ * of x.
+ */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
 {
@@ -115,7 +118,10 @@ static int model_norm(const state *s, kvd_part part, size_t layer, const double 
     return norm(s, part, layer, s->c->norm == KVD_NORM_RMS, x, s->n, s->d_model, y, err);
 }
 
-/* Returns the index, a real number, of the RoPE frequency that makes `turns` turns. */
+/*
+ * Returns the index, a real number, of the RoPE frequency that makes `turns` turns in the original
+ * context.
+ */
 static double yarn_pair(const kvd_config *c, double dims, double turns)
 {
     return dims / 2 * log((double)c->rope_original_positions / (2 * M_PI * turns)) /
@@ -186,8 +192,8 @@ static void rope(const state *s, size_t layer, double *x, size_t heads)
 }
 
 /*
- * Computes o_i = sum over t <= i of softmax_t(s_it) v_t, s_it = q_i . k_t / sqrt(d_head); with a
- * window t > i - window, with a softcap c tanh(s / c).
+ * Computes o_i = sum over t of softmax_t(s_it) v_t, with s_it = q_i . k_t / sqrt(d_head), over t <=
+ * i or, with a window, i - window < t <= i. A softcap c replaces s by c tanh(s / c).
  */
 static int attend(const state *s, size_t layer, kvd_err *err)
 {
@@ -390,7 +396,7 @@ static int branch_norm(const state *s, kvd_part part, size_t layer, kvd_err *err
                : 0;
 }
 
-/* Computes x += W_O o + b, in some models with a norm of W_O o + b. */
+/* Computes x += W_O o + b, or x += norm(W_O o + b) in models that norm the outputs of blocks. */
 static int add_attention(const state *s, size_t layer, kvd_err *err)
 {
     if ((s->c->latent ? latent_output(s, layer, err)

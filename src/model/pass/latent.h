@@ -28,11 +28,11 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
 
 /*
  * Writes the matrices of kvd_forward_weights_o and kvd_forward_weights_v; w_o or w_v may be NULL.
- * Rows of rotated dimensions are 0; the others are, for the latent c:
+ * Rows of rotated dimensions are 0. For the latent c, the other rows are:
  *
- *   w_o [n_heads][d_head][d_model]  from c to the residual stream: row j is column j of W_O^h
- * W_UV^h
- *   w_v [d_head][d_model]           from normed input to c: W_DKV times the norm's gain
+ *   w_o [n_heads][d_head][d_model]  map c to the residual stream: row j is column j of
+ *                                   W_O^h W_UV^h
+ *   w_v [d_head][d_model]           map the normed input to c: W_DKV times the norm's gain
  */
 int kvd_latent_weights(const kvd_config *c, const kvd_weight *part, float *w_o, float *w_v,
                        kvd_err *err);

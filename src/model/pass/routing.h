@@ -23,7 +23,10 @@
 #define KVD_ROUTE_ANYWHERE
 #endif
 
-/* Returns the expert after `last` by falling logit, the first if `last` is n; n at the end. */
+/*
+ * Returns the expert that follows `last` in falling order of logits, or n at the end. With last =
+ * n, returns the first expert.
+ */
 static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_t n, size_t last)
 {
     size_t best = n;

@@ -18,11 +18,14 @@
 struct kvd_corpus {
     FILE *ids; /* temporary file with all token ids as uint32 */
     FILE *starts;
-    /* Number of tokens before each sequence, then of all tokens (mapped file). */
+    /*
+     * Number of tokens before each sequence and, as last element, number of all tokens (mapped
+     * file).
+     */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
-    /* Number of sequences before each text, then of all sequences. */
+    /* Number of sequences before each text and, as last element, number of all sequences. */
     size_t n_texts, *text_first;
     char hash[40];
 };
@@ -177,7 +180,10 @@ static int push_document(cutter *k, kvd_err *err)
     return push(k, k->ids.id, k->ids.n, err) || end_document(k, err) ? -1 : 0;
 }
 
-/* Appends the ids of a document, or of its beginning, except the *pushed first ones. */
+/*
+ * Appends the ids of a document, or of its beginning. Skips the first *pushed ids, which earlier
+ * calls appended.
+ */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
 {

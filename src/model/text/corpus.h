@@ -20,7 +20,7 @@ typedef struct {
     size_t n_text;
     /* JSON key or CSV column of the text; "a,b" joins two columns. */
     const char *field;
-    /* Value of `field` for each text; NULL: `field` applies to all. */
+    /* Value of `field` for each text, or NULL if `field` applies to all texts. */
     const char *const *fields;
     /* True to leave out special tokens such as BOS. */
     bool no_special;
@@ -49,15 +49,24 @@ void kvd_corpus_close(kvd_corpus *c);
 size_t kvd_corpus_n_tokens(const kvd_corpus *c);
 size_t kvd_corpus_n_sequences(const kvd_corpus *c);
 size_t kvd_corpus_n_documents(const kvd_corpus *c);
-/* Returns the number of texts; kvd_corpus_text_first returns the sequences before each text. */
+/*
+ * Returns the number of texts. kvd_corpus_text_first returns the number of sequences before each
+ * text.
+ */
 size_t kvd_corpus_n_texts(const kvd_corpus *c);
 const size_t *kvd_corpus_text_first(const kvd_corpus *c);
-/* Returns the tokens left out because windows have at least 2 tokens. */
+/* Returns the number of tokens left out because windows have at least 2 tokens. */
 size_t kvd_corpus_n_dropped(const kvd_corpus *c);
-/* Returns the tokens in sequence s; kvd_corpus_offset returns the tokens before sequence s. */
+/*
+ * Returns the number of tokens in sequence s. kvd_corpus_offset returns the number of tokens before
+ * sequence s.
+ */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
-/* Fills offset [n + 1] of a batch: tokens before each sequence, then all tokens. */
+/*
+ * Fills offset [n + 1] of a batch: number of tokens before each sequence, then number of all
+ * tokens.
+ */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
 /* Returns the XXH3-128 hash of all ids and window lengths, "xxh3:...". */
 const char *kvd_corpus_hash(const kvd_corpus *c);

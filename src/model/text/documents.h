@@ -14,14 +14,15 @@ typedef int (*kvd_document)(void *ctx, const char *text, size_t len, kvd_err *er
  * Calls `document` for each document. Returns 0, 1 if stopped, or -1 with *err. Empty files and
  * missing or empty fields are errors.
  *
- *   field  JSON key or CSV column; "a,b" joins two by a line feed; NULL: "text", or a JSON string
+ *   field  JSON key or CSV column; "a,b" joins two by a line feed. NULL means the field "text" or,
+ *          if a JSON document is a string, the string.
  *
  * Files whose ending is that of a table or compressed file (.tsv, .gz, ...) are refused.
  */
 int kvd_documents_read(const char *path, const char *field, kvd_document document, void *ctx,
                        kvd_err *err);
 
-/* Returns true if documents have fields, in .jsonl, .json and .csv files. */
+/* Returns true for .jsonl, .json and .csv files, whose documents have fields. */
 bool kvd_documents_have_fields(const char *path);
 int kvd_documents_no_field(const char *path, const char *field, kvd_err *err);
 

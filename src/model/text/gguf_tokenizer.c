@@ -341,7 +341,9 @@ static json_t *build_decoder(const source *s, bool space)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
-/* Appends BOS or EOS to `single` if the GGUF value `flag`, by default `absent`, is true. */
+/*
+ * Appends BOS or EOS to the list `single` if the GGUF value `flag`, by default `absent`, is true.
+ */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)
 {

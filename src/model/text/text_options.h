@@ -1,4 +1,7 @@
-/* Option rows (common/options.h) for programs that read a model and texts. */
+/*
+ * Rows of the table of command-line options (common/options.h) for programs that read a model and
+ * texts.
+ */
 #ifndef KVD_MODEL_TEXT_TEXT_OPTIONS_H
 #define KVD_MODEL_TEXT_TEXT_OPTIONS_H
 

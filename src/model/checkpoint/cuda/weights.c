@@ -216,7 +216,10 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
     return 0;
 }
 
-/* State while all weights get addresses from `base` on. If base is NULL, only bytes are counted. */
+/*
+ * State of placing weights in memory from address `base` on. If base is NULL, only bytes are
+ * counted.
+ */
 typedef struct {
     const kvd_config *c;
     const kvd_gpu_share *share;
@@ -445,7 +448,7 @@ struct kvd_gpu_expert_stream {
     kvd_config config;
     kvd_gpu_share share;
     loader load;
-    /* State with which an expert is loaded into a buffer. */
+    /* State of placing an expert in a buffer. */
     walk place;
     char *slot[SLOTS];
     /* For each buffer, an event after the latest work that reads it. */

@@ -1,10 +1,10 @@
 /*
- * Loads the weights of a model, or a section, onto one GPU (tensor parallelism as in Megatron-LM,
- * Shoeybi et al. 2019).
+ * Loads the weights of a model, or of some of its layers, onto one GPU (tensor parallelism as in
+ * Megatron-LM, Shoeybi et al. 2019).
  *
- * Each of n GPUs holds 1/n of the KV heads with their query heads, and of the hidden units: rows of
- * Q, K, V, gate and up, columns of O and down, whose products are summed over the GPUs. Only the
- * first GPU holds the output head.
+ * Each of n GPUs holds 1/n of the KV heads with their query heads, and 1/n of the hidden units. It
+ * has their rows of Q, K, V, gate and up, and their columns of O and down. The products with O and
+ * down are summed over the GPUs. Only the first GPU holds the output head.
  *
  * Experts that do not fit are streamed from the checkpoint into two device buffers in turn.
  */
@@ -62,7 +62,10 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
 typedef struct {
     /* Projections of Q, K and V: [(n_heads + 2 n_kv_heads) * d_head][d_model]. */
     void *qkv;
-    /* Output projection: [d_model][n_heads * d_head], or with d_value for d_head. */
+    /*
+     * Output projection: [d_model][n_heads * d_head]; latent attention has d_value in place of
+     * d_head.
+     */
     void *o;
     /* Gate, then up matrix: [2 n_ffn][d_model]; or only up: [n_ffn][d_model]. */
     void *gate_up;

@@ -68,7 +68,10 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads groups of experts, each of at least `least`; `groups` and `chosen` are defaults. */
+/*
+ * Reads n_group and topk_group (defaults `groups` and `chosen`). A group needs at least `least`
+ * experts.
+ */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
 {
@@ -130,7 +133,7 @@ static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads the keys that V2 and V3 share, with the defaults of read_experts. */
+/* Reads the keys that V2 and V3 share; `shared`, `dense` and `scale` are defaults. */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)
 {
@@ -260,7 +263,7 @@ static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads the window of dots.llm1, which layers from max_window_layers on have. */
+/* Reads the sliding window of dots.llm1, which only layers from max_window_layers on use. */
 static int read_dots1_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 4096, first = 62;
@@ -292,7 +295,10 @@ static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads Solar Open: the attention of Llama, routed as GLM-4.5, with experts in every layer. */
+/*
+ * Reads Solar Open, which has the attention of Llama, the routing of GLM-4.5, and experts in every
+ * layer.
+ */
 static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

@@ -133,7 +133,7 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "text_config: 'final_logit_softcapping' is %g, which the Hugging Face "
                         "library does not apply to this model",
                         c->logit_softcap);
-    /* In multimodal files, these keys are at the top level. */
+    /* Multimodal files have tie_word_embeddings and the ids of special tokens at the top level. */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 

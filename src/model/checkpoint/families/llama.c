@@ -173,7 +173,7 @@ const kvd_family kvd_family_mistral3 = {
 
 static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    /* Default of original_max_position_embeddings, and bits of Phi-3's RoPE variants. */
+    /* Default of original_max_position_embeddings, and the RoPE scalings that Phi-3 supports. */
     enum {
         ORIGINAL = 4096,
         ROPE = 1 << KVD_ROPE_DEFAULT | 1 << KVD_ROPE_LONGROPE | KVD_CFG_ROPE_PARTIAL
@@ -284,7 +284,7 @@ const kvd_family kvd_family_mixtral = {
     .n_stored = sizeof mixtral_stored / sizeof mixtral_stored[0],
 };
 
-/* Reads a model that computes as Llama does; kv_heads, d_head and theta are defaults. */
+/* Reads a model like Llama, except for its activation; kv_heads, d_head and theta are defaults. */
 static int read_ungated(const json_t *root, int kv_heads, int d_head, double theta, bool tied,
                         kvd_config *c, kvd_err *err)
 {
@@ -328,7 +328,10 @@ const kvd_family kvd_family_arcee = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads InternLM 2 and 2.5 (Cai et al. 2024, arXiv:2403.17297); wqkv is ordered by KV head. */
+/*
+ * Reads InternLM 2 and 2.5 (Cai et al. 2024, arXiv:2403.17297). Rows of the tensor wqkv are ordered
+ * by KV head.
+ */
 static int read_internlm2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_bool(root, "bias", &c->bias_qkv, err) ||
@@ -468,7 +471,7 @@ const kvd_family kvd_family_smollm3 = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads Granite 3, which scales embedding, attention scores, branches and logits. */
+/* Reads Granite 3, which scales the embedding, attention scores, block outputs and logits. */
 static int read_granite(const json_t *root, kvd_config *c, kvd_err *err)
 {
     double divisor = 1;
@@ -495,7 +498,7 @@ const kvd_family kvd_family_granite = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* Reads MiniCPM (Hu et al. 2024, arXiv:2404.06395), which scales branches and logits. */
+/* Reads MiniCPM (Hu et al. 2024, arXiv:2404.06395), which scales block outputs and logits. */
 static int read_minicpm(const json_t *root, kvd_config *c, kvd_err *err)
 {
     double depth = 1;

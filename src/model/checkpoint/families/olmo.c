@@ -36,7 +36,9 @@ static int read_olmo3(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope_by_layer(root, 500000, 0, c, err);
 }
 
-/* Reads EXAONE 4; with a sliding window, the other layers have no RoPE. */
+/*
+ * Reads EXAONE 4. If some layers have a sliding window, the layers without a window have no RoPE.
+ */
 static int read_exaone4(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 4096, pattern = 4;

@@ -24,7 +24,7 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     return window && first < c->n_layers ? kvd_cfg_set_window(c, window, first, err) : 0;
 }
 
-/* Reads keys of Qwen2 and Qwen3; d_head is the default of head_dim, or 0. */
+/* Reads keys of Qwen2 and Qwen3. d_head is the default of head_dim; 0 means d_model / n_heads. */
 static int read_common(const json_t *root, int d_head, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||

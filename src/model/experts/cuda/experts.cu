@@ -17,7 +17,7 @@ enum { ROUTE_THREADS = 64, LIST_THREADS = 512, ROW_THREADS = 128 };
 enum {
     FEW_WARPS = 8,
     FEW_THREADS = 32 * FEW_WARPS,
-    FEW_CTAS = 3, /* CTAs per SM, by which registers are limited */
+    FEW_CTAS = 3, /* CTAs per SM, for which the compiler limits the registers */
     FEW_BLOCKS = KVD_FEW_TOKENS / 8,
     PAIRS = 8, /* (token, expert) pairs that a thread loads together */
     TILE = 16,
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* If too many logits are NaN, the remaining factors are NaN. */
+        /* If fewer than n_chosen logits are not NaN, the factors of the missing experts are NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -108,7 +108,7 @@ __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token
                 mine = {value, x};
         }
         last = best_of_warp(mine, experts);
-        /* If too many logits are NaN, the factors are NaN. */
+        /* If fewer than n_chosen logits are not NaN, the factors of the missing experts are NaN. */
         const float value = last.expert < experts ? last.value : NAN;
         if (r.add_up)
             sum += exp((double)value - (double)top);
@@ -388,7 +388,10 @@ template <bool UP> struct tile_rows {
         high = w + (UP ? min(row, out - 1) + out : min(row + 8, out - 1)) * in;
     }
 
-    /* Loads a lane's part of two rows of a slab: w[0] and w[1] are of columns 0 .. 31. */
+    /*
+     * Loads a lane's part of two rows of a slab, columns 0 .. 31 to w[0] and w[1], then 32 .. 63 to
+     * w[2] and w[3].
+     */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {
         const int column = slab * SLAB + (int)(threadIdx.x % 4) * 8;
@@ -481,7 +484,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
-    /* Hidden units must be complete from here on. */
+    /* Waits for the kernel that writes the hidden units, which the second product reads. */
     if (!UP)
         follow();
     if (item >= items)
@@ -583,7 +586,7 @@ extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts
     return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
 }
 
-/* Queues products with groups of up to KVD_FEW_TOKENS tokens. */
+/* Queues the products of experts' matrices with groups of up to KVD_FEW_TOKENS tokens. */
 static cudaError_t few_products(const kvd_gpu_few_experts &a, size_t groups, cudaStream_t stream)
 {
     const size_t up = smaller(groups * ceil_div(a.ffn, TILE / 2), (size_t)(FEW_CTAS * a.sms)),

@@ -34,7 +34,7 @@ typedef struct {
     size_t ld_pre;
     /* Input of the QKV projections, [n_tokens][d_model], or NULL unless wants_input is set. */
     const void *input;
-    size_t window; /* sliding window in tokens; 0: none */
+    size_t window; /* sliding window in tokens, or 0 for none */
     /* Attention sink logits of this GPU's query heads (device array), or NULL. */
     const float *sinks;
     cudaStream_t stream;
@@ -45,7 +45,10 @@ typedef struct {
 /* Attention hook on one GPU. On several GPUs, each hook runs in its own thread. */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
-    /* Queues attention on in->stream; out [n_tokens][this GPU's heads * d_head], in->type. */
+    /*
+     * Queues attention on in->stream. `out` is [n_tokens][this GPU's heads * d_head], of type
+     * in->type.
+     */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
     int wants_input;
@@ -72,9 +75,11 @@ const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d);
 
 /*
  * Attention by cuBLAS products: q and out are [n_tokens][n_heads][d_head], k and v
- * [n_tokens][n_kv_heads][d_head]. Heads with fewer dimensions must be padded with zeros.
+ * [n_tokens][n_kv_heads][d_head]. Heads with fewer than d_head dimensions must be padded with
+ * zeros.
  *
- * kvd_gpu_attend_scratch returns bytes of scratch, about 256 MiB or the scores of one query.
+ * kvd_gpu_attend_scratch returns the number of bytes of scratch: about 256 MiB, or more if the
+ * scores of one query need more.
  */
 size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads);
 int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q, size_t ldq,
@@ -95,7 +100,7 @@ void kvd_gpu_capture_init(kvd_gpu_capture *t, kvd_gpu_attention *inner);
 
 /* Input and output of kvd_gpu_attend_back; rows are tokens, and heads are contiguous. */
 typedef struct {
-    /* `window`: sliding window in tokens; 0: none. */
+    /* `window` is the sliding window in tokens, or 0 for none. */
     size_t n_sequences, longest, window;
     /* Host array: first token of each sequence, then the number n of tokens. */
     const size_t *offset;

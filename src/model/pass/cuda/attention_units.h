@@ -48,7 +48,7 @@ enum {
     KVD_BACK_Q,
     KVD_BACK_K,
     KVD_BACK_V,
-    KVD_BACK_DO, /* gradients of output O, and of Q, K, V */
+    KVD_BACK_DO, /* gradient of the output O */
     KVD_BACK_DQ,
     KVD_BACK_DK,
     KVD_BACK_DV,
@@ -65,7 +65,10 @@ typedef struct {
     size_t sequence, head;
 } kvd_back_place;
 
-/* Unit u is KV head u % n_heads of sequence u / n_heads, with one of its query heads. */
+/*
+ * A unit is one query head. Unit u belongs to KV head u % n_heads, of n_heads KV heads, and to
+ * sequence u / n_heads.
+ */
 typedef struct {
     kvd_back_place at[KVD_BACK_MATRICES];
     size_t first, n_heads;

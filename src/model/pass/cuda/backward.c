@@ -149,7 +149,7 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
     return w->engine;
 }
 
-/* Returns the number of the backward pass's first check for non-finite values. */
+/* Returns the index of the first check for non-finite values in the backward pass. */
 static unsigned stage_behind(const kvd_config *c)
 {
     return kvd_gpu_stage_final(c) + 1;
@@ -195,7 +195,9 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
                : 0;
 }
 
-/* Computes the gradient of the output head's input for some rows of w->dx. */
+/*
+ * Replaces hidden states in w->dx, from row `first` on, by the gradient of the last layer's output.
+ */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {
     kvd_gpu_worker *const g = &w->w;

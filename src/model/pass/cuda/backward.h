@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     /* Queues work on the gradients of a layer, beginning with the last layer. */
     int (*take)(void *ctx, const kvd_gpu_gradients *g, kvd_err *err);
-    /* May end the run by an error before every layer; or NULL. */
+    /* Called before every layer; an error ends the run. May be NULL. */
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
 } kvd_gpu_gradient_sink;

@@ -2,8 +2,8 @@
  * Embedding, and norms with the additions and checks that precede them. One block handles one
  * token; bound by memory.
  *
- * Squares of four elements are added in float32, these sums in float64. The CPU adds all in
- * float64; the difference is 1e-7.
+ * Four squares at a time are added in float32, and the sums of four in float64. The CPU adds all
+ * squares in float64, which changes norms by 1e-7 (relative).
  */
 #include "model/pass/cuda/blocks.h"
 

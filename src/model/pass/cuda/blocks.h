@@ -101,7 +101,7 @@ typedef struct {
     const float *cosine, *sine; /* kvd_rope_tables [..][d_head / 2]; NULL without RoPE */
     const uint32_t *rope_row;   /* row of the RoPE tables of each token, [n] */
     kvd_rope_layout layout;
-    int rope_dims; /* leading dimensions that RoPE rotates; 0: all */
+    int rope_dims; /* number of leading dimensions that RoPE rotates, or 0 for all */
     void *qkv;     /* in and out: [n][(n_heads + 2 n_kv_heads) * d_head] */
     /* Output: Q and K before RoPE, or NULL. */
     void *pre;
@@ -131,7 +131,7 @@ cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in
 
 /* Parameters of the scores of a block of queries; a unit is one head of one sequence. */
 typedef struct {
-    float scale, softcap; /* softcap 0: none */
+    float scale, softcap; /* no softcap if it is 0 */
     const float *sinks;   /* logits of the attention sinks: [n_heads], or NULL */
     /* Unit i belongs to head (first + i) % n_heads. */
     size_t first, n_heads;
@@ -163,7 +163,7 @@ typedef struct {
     size_t n, n_experts, n_chosen;
     int add_up; /* 1 if a token's factors are divided by their sum */
     const float *bias;
-    /* Number of groups of experts (0: none), and number that a token chooses. */
+    /* Number of groups of experts (0 for none), and number of groups that a token chooses. */
     size_t groups, groups_chosen;
     /* 1 if scores are sigmoids of the logits, 0 if their softmax. */
     int sigmoid;
@@ -184,7 +184,7 @@ cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 enum {
     KVD_FEW_TOKENS = 32,
     KVD_MANY_TOKENS = 128,
-    KVD_FEW_EXPERTS = 1024 /* most experts of a layer */
+    KVD_FEW_EXPERTS = 1024 /* largest number of experts in a layer */
 };
 typedef struct {
     /* Group of (token, expert) pairs first .. first + n - 1 of one expert. */
@@ -198,11 +198,11 @@ typedef struct {
     bool overlaps;                /* true if launches overlap the preceding kernel */
     /* Width of tokens, and hidden units per expert: multiples of 8. */
     size_t d, ffn;
-    float alpha, limit; /* as in kvd_gpu_swiglu_clamped; limit 0: SwiGLU */
+    float alpha, limit; /* as in kvd_gpu_swiglu_clamped; a limit of 0 means SwiGLU */
     /* True on the first GPU, which adds to y; other GPUs overwrite y. */
     bool first;
     const void *x;    /* input, bf16 [n][d] */
-    const float *add; /* [d], or NULL: also added to every row of y */
+    const float *add; /* [d] vector that is also added to every row of y, or NULL */
     float *y;         /* [n][d]: receives the experts' weighted outputs */
     /* Scratch: groups [kvd_gpu_few_groups], and their number [1]. */
     kvd_gpu_expert_group *group;
@@ -213,11 +213,11 @@ typedef struct {
     void *hidden; /* scratch: bf16 [n * n_chosen][ffn] */
     float *out;   /* scratch: experts' outputs, [n * n_chosen][d] */
 } kvd_gpu_few_experts;
-/* Returns the most groups into which n tokens can be divided by expert. */
+/* Returns the largest number of groups into which n tokens can be divided by expert. */
 size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
 /* Chooses experts by routes.logit, and adds their weighted outputs to y. */
 cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream);
-/* Computes the products of groups of up to KVD_MANY_TOKENS tokens. */
+/* Multiplies experts' matrices with groups of up to KVD_MANY_TOKENS tokens. */
 cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_groups,
                                   cudaStream_t stream);
 
@@ -236,7 +236,10 @@ cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *r
 cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, float *factor,
                          cudaStream_t stream);
 
-/* y [n][ffn] = kvd_swiglu_clamped of the halves of `in` + bias [2 ffn] (NULL: no bias). */
+/*
+ * Computes y [n][ffn] = kvd_swiglu_clamped of the halves of `in` + bias [2 ffn]. `bias` may be
+ * NULL.
+ */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,
                                    cudaStream_t stream);
@@ -245,7 +248,7 @@ cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *
 cudaError_t kvd_gpu_convert(kvd_dtype from_type, const void *from, kvd_dtype to_type, void *to,
                             size_t n, cudaStream_t stream);
 
-/* Records the first row of x [n][d] that is not finite in *bad. */
+/* If a row of x [n][d] is not finite, records the first such row in *bad. */
 cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage, kvd_gpu_bad *bad,
                           cudaStream_t stream);
 

@@ -26,7 +26,7 @@ cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in,
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
-    /* Output of the QKV projection without bias; read only with norms of Q and K. */
+    /* Output of the QKV projection without bias; unused if Q and K have no norms. */
     const void *product;
     const float *bias;
     /* Gains of the norms of Q and K: [d_head], or NULL. */

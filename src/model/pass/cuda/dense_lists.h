@@ -10,7 +10,7 @@
 
 /* Arrays with an entry for each sequence that is not empty. */
 typedef struct {
-    /* First token of the sequence, relative to the launch. */
+    /* First token of the sequence, counted from the first token of the launch. */
     int32_t *start;
     int32_t *len;
     /* First row in the blocked layout of Q and O (kernels/layout.h). */
@@ -51,7 +51,8 @@ int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_se
 void kvd_dense_lists_release(kvd_dense_lists *l);
 
 /*
- * Queues the copy of sequences, tokens offset[s] .. offset[s + 1] - 1, if they changed.
+ * Queues the upload of the arrays for sequences of tokens offset[s] .. offset[s + 1] - 1, if the
+ * offsets have changed since the last call.
  *
  * All kernels that read the arrays must run on one stream.
  */

@@ -173,7 +173,7 @@ typedef struct {
     kvd_gpu_attention *const *hook;
     int first, last;
     int whole;
-    /* Residual stream that enters layer `first`; NULL: begin with the embedding. */
+    /* Residual stream that enters layer `first`; NULL means to begin with the embedding. */
     const float *from;
     float *residual, *hidden;
 } job;

@@ -19,17 +19,17 @@ typedef struct {
     /* First CUDA device number, and number of devices. */
     int first_gpu, n_gpus;
     size_t max_tokens, max_len;
-    /* Borrowed weights on the device (one GPU only); NULL: own weights. */
+    /* Borrowed weights on the device (one GPU only); NULL means to load the weights. */
     const kvd_gpu_weights *weights;
-    /* Most bytes to use on a GPU; 0: all that are free. */
+    /* Largest number of bytes to use on a GPU; 0 means all that are free. */
     size_t memory;
-    /* Most decode steps of a batch in the serving engine, else 0. */
+    /* Largest number of decode steps in a batch of the serving engine; 0 outside the engine. */
     size_t steps;
     /* True if experts that do not fit are an error, false if they are streamed. */
     bool resident;
 } kvd_gpu_forward_spec;
 
-/* Returns the bytes that a forward pass takes on each GPU. */
+/* Returns the number of bytes that a forward pass takes on each GPU. */
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s);
 
 /*
@@ -51,8 +51,8 @@ kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 
 /*
- * GPU versions of the functions of model/pass/forward.h, with one hook per GPU (NULL: exact
- * attention). Arrays are float32 on the first GPU.
+ * GPU versions of the functions of model/pass/forward.h, with one hook per GPU; NULL means exact
+ * attention. Arrays are float32 on the first GPU.
  *
  * All but kvd_gpu_forward_logits wait for the device. After an error on several GPUs, the pass can
  * only be freed.

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-/* Returns the number of the check of a layer's Q, K and V; check 0 is of the embedding. */
+/* Returns the index of the check of a layer's Q, K and V; check 0 is of the embedding. */
 static unsigned stage_qkv(int layer)
 {
     return 1 + 2 * (unsigned)layer;
@@ -165,7 +165,7 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const cudaError_t e = kvd_gpu_norm_rows(
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    /* The second half still needs w->pending. */
+    /* The norm of the second half will add w->pending too. */
     if (r.half != 0)
         w->pending = NULL;
     return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);

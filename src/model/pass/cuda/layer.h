@@ -25,9 +25,11 @@ typedef struct {
     uint32_t *count; /* pinned copy of routes.count, [n_experts] */
     /* True if the experts of a layer are timed as one phase. */
     bool one_phase;
-    /* Most tokens for which kvdim's own kernels compute experts, or 0. */
+    /*
+     * Largest number of tokens for which kvdim's own kernels compute experts in one launch, or 0.
+     */
     size_t most_few;
-    /* true: larger batches use these kernels in several launches */
+    /* true if these kernels compute larger batches in several launches */
     bool many;
     kvd_gpu_few_experts few;
     kvd_gpu_expert *table;
@@ -73,7 +75,7 @@ typedef struct {
 
     /* Bias or array that the next norm adds to the residual stream, or NULL. */
     const float *pending;
-    /* Number of the next check of the residual stream. */
+    /* Index of the next check of the residual stream for non-finite values. */
     unsigned stage;
     /* Bit i: the sum over GPUs of half i is queued but not yet waited for. */
     unsigned under_way;
@@ -108,7 +110,10 @@ int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_g
  * (see kvd_gpu_experts_stay). The caller queues the sum over GPUs.
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
-/* Returns the most tokens for which kvdim's own kernels compute experts in one launch, or 0. */
+/*
+ * Returns the largest number of tokens for which kvdim's own kernels compute experts in one launch,
+ * or 0.
+ */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);
 /* Returns true if kvd_gpu_experts_add never waits for the device, as a CUDA graph requires. */
@@ -140,7 +145,10 @@ int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);
 /* Replaces the residual stream by its sum over several GPUs. */
 int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err);
 
-/* Writes the residual stream, or (hidden_out) the output of the final norm, [n][d_model]. */
+/*
+ * kvd_gpu_residual_out writes the residual stream, kvd_gpu_hidden_out the output of the final norm,
+ * both [n][d_model].
+ */
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err);
 int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err);
 
@@ -151,7 +159,7 @@ int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, 
 
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
-/* Returns the number of the check before a layer or, for n_layers, before the final norm. */
+/* Returns the index of the check before a layer or, for n_layers, before the final norm. */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);
 /* Writes the name of a check: "embedding", "layer 3" or "final norm". */

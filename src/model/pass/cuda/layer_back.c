@@ -118,7 +118,10 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
-/* Gradient of x1 = x + W_O o; output = x1 + ffn(norm(x1)), where o is the attention output. */
+/*
+ * Computes gradients of x1 = x + W_O o and output = x1 + ffn(norm(x1)), where o is the attention
+ * output.
+ */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return add_attention(w, l, n, err) ||
@@ -144,7 +147,10 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
                : 0;
 }
 
-/* Gradient of y = norm(x + W_O o); output = norm'(y + ffn(y)), where o is the attention output. */
+/*
+ * Computes gradients of y = norm(x + W_O o) and output = norm'(y + ffn(y)), where o is the
+ * attention output.
+ */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;

@@ -27,7 +27,7 @@ struct kvd_gpu_backward {
     float *d_pre; /* gradients of Q and K before RoPE: [max_tokens][width_q + width_k] */
     /* Output of the QKV projection before norms, or NULL. */
     void *product;
-    /* A gradient in the type of the pass; NULL if that is float32. */
+    /* Scratch for a gradient converted to the type of the pass, or NULL if that type is float32. */
     void *narrowed;
     void *scratch;
     /* Logits of `piece` tokens, [piece][vocab]. */

@@ -18,7 +18,7 @@ struct kvd_gpu_paged {
     size_t d, q_bytes;
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
-    /* Q of a second launch of kvd_append, which nothing reads, or NULL. */
+    /* Discarded Q output of a second launch of kvd_append, or NULL. */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
@@ -56,7 +56,7 @@ static size_t ceil_div(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns the sizes of buffers for heads of any number of kept dimensions. */
+/* Returns buffer sizes that suffice for any number of kept dimensions per head. */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
     const size_t pages = max_tokens / KVD_PAGE_TOKENS;

@@ -19,7 +19,10 @@ typedef struct {
     const void *a_q, *a_k, *a_v;
 } kvd_paged_layer;
 
-/* Describes the heads of this GPU; d_qk and d_v are kept dimensions. -1: not supported. */
+/*
+ * Describes the heads of this GPU; d_qk and d_v are numbers of kept dimensions. Returns -1 if the
+ * heads are not supported.
+ */
 int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int *d_qk,
                       const int *d_v, kvd_attn_map *map);
 

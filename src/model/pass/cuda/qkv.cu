@@ -1,8 +1,8 @@
 /*
  * Bias, norm of heads, RoPE and check of Q, K and V in one kernel, in float32.
  *
- * A team of lanes processes one head; each lane has 16 bytes of both halves, so that RoPE needs no
- * exchange. finish_any handles heads of other sizes.
+ * A team of lanes processes one head. Each lane holds 16 bytes of either half of the head, so that
+ * RoPE needs no exchange between lanes. finish_any handles heads of other sizes.
  */
 #include "model/pass/cuda/blocks.h"
 

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Most heads of sequences (units) in one batched product. */
+/* Largest number of units in one batched product. A unit is one head of one sequence. */
 enum { KVD_SCORE_UNITS = 4096 };
 
 /* Scores of queries first .. first + rows - 1 with keys from .. from + keys - 1. */
@@ -19,7 +19,10 @@ size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 /* Advances *b, zeroed at first, to the next 1 to 256 queries; false at the end. */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
-/* Returns for how many heads of sequences the block fits into `room` scores, at least 1. */
+/*
+ * Returns how many heads (of one or several sequences) with this block fit into `room` scores, at
+ * least 1.
+ */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 
 #endif

@@ -67,7 +67,9 @@ __device__ __forceinline__ bool seen(const row_place &r, uint32_t j)
     return j >= r.from && j < r.to;
 }
 
-/* Loads N scores and applies the softcap; keys that the query does not see get any score. */
+/*
+ * Loads N scores and applies the softcap. Scores of keys that the query does not see are arbitrary.
+ */
 template <bool CAPPED, int N>
 __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place &r, uint32_t j,
                                           float (&x)[N])

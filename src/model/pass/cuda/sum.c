@@ -22,7 +22,7 @@ struct kvd_gpu_sum {
     const kvd_nccl *lib;
     int n;
     member *gpu;
-    atomic_int failed; /* 1 + index of the first GPU that failed; 0: none */
+    atomic_int failed; /* 1 + index of the first GPU that failed, or 0 if none failed */
     char engine[32];
 };
 
@@ -46,8 +46,8 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
     /*
-     * Multicast is off because hosts have few multicast groups. All connections are made now.
-     * Graphs never run at the same time as other sums.
+     * NCCL uses no multicast, because hosts have few multicast groups, and connects all GPUs now.
+     * It need not order sums in CUDA graphs and sums outside, which never run at the same time.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);

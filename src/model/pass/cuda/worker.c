@@ -211,7 +211,7 @@ static int fill_table(const kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/* Makes all products use float32 sums, even split ones. */
+/* Opens cuBLAS. Products use float32 sums, even if cuBLAS divides a sum into several. */
 static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =

@@ -113,7 +113,7 @@ typedef struct {
 
 typedef struct {
     uint32_t child, sibling; /* indices of nodes; 0 means none */
-    uint32_t token;          /* 1 + index of the token that ends at this node; 0: none */
+    uint32_t token;          /* 1 + index of the token that ends at this node, or 0 for none */
     char byte;
 } node;
 

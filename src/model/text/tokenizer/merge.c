@@ -8,7 +8,7 @@
 
 #define NONE UINT32_MAX
 
-/* Number of symbols from which kvd_merge_add merges some of them early. */
+/* Number of symbols from which kvd_merge_add merges symbols before the word is complete. */
 #define PART 4096
 
 /* Merge steps between two checks for a request to stop. */
@@ -39,7 +39,7 @@ static bool continues(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* Returns the bytes of the first character of s, which need not be valid UTF-8. */
+/* Returns the number of bytes of the first character of s, which need not be valid UTF-8. */
 static size_t character(const char *s, size_t len)
 {
     size_t n = 1;

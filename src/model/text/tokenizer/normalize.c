@@ -12,7 +12,7 @@
 
 /* Normal forms of UTF-8 text (UAX #15): NFC, NFD, NFKC and NFKD of Unicode 9.0. */
 
-/* Characters that have a decomposition or class only since Unicode 10.0. */
+/* Characters that have a decomposition or combining class only since Unicode 10.0. */
 static const struct {
     uint32_t first, last;
 } later[] = {{0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
@@ -466,7 +466,7 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
             break;
         same += width;
     }
-    /* `same` is 0 if the first character was composed with characters after it. */
+    /* If no character kept its form, the first one was composed with the characters after it. */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
     return rc;

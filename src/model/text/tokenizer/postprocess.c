@@ -84,7 +84,10 @@ static int parse_into(kvd_template *t, const json_t *spec, int depth, bool *done
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
-    /* Hugging Face would treat the output of the first template as a pair of texts. */
+    /*
+     * A second template is refused, because Hugging Face would read the output of the first as a
+     * pair of texts.
+     */
     if (*done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
     *done = true;

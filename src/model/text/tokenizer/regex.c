@@ -294,7 +294,7 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
-/* Least and most positions at which one call of PCRE2 tries to begin a match. */
+/* Smallest and largest number of positions at which one call of PCRE2 tries to begin a match. */
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 

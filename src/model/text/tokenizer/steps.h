@@ -42,7 +42,7 @@ const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len);
 /* Returns the largest id + 1, or 0 if there is none. */
 size_t kvd_vocab_end(const kvd_vocab *v);
 
-/* The "normalizer" of tokenizer.json, by Unicode 9.0, applied between added tokens. */
+/* The "normalizer" of tokenizer.json, by Unicode 9.0, applied to the text between added tokens. */
 
 typedef struct kvd_normalizer kvd_normalizer;
 
@@ -162,7 +162,7 @@ typedef struct kvd_llama2c kvd_llama2c;
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err);
 void kvd_llama2c_tok_free(kvd_llama2c *t);
 
-/* Appends the ids of a text, after a leading space and, if `bos`, after id 1. */
+/* Appends the ids of a space and the text, after id 1 if `bos`. */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool open, bool bos,
                            kvd_ids *ids, kvd_err *err);
 
@@ -184,8 +184,8 @@ struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 /*
  * Byte-pair encoding of a word of n symbols in O(n log n) steps.
  *
- * Between two adjacent characters that no merged token contains there is a boundary. Merges before
- * and after a boundary do not depend on each other.
+ * Two adjacent characters that are adjacent in no merged token have a boundary between them. Merges
+ * before and after a boundary do not depend on each other.
  */
 
 typedef struct {
@@ -225,7 +225,7 @@ typedef struct {
     kvd_ids *ids;
     kvd_symbol *symbol;
     size_t n, capacity;
-    /* Number of symbols at which kvd_merge_add merges some early. */
+    /* Number of symbols from which kvd_merge_add merges symbols before the word is complete. */
     size_t full;
     kvd_merge_candidate *heap;
     size_t n_heap, heap_capacity;
@@ -234,7 +234,7 @@ typedef struct {
 /* Starts a word, whose ids will be appended to *ids. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/* Appends a symbol to the word, of which early symbols may be merged. */
+/* Appends a symbol to the word. May already merge the symbols before a boundary. */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
 /* Joins symbols, smallest priority first, leftmost on ties, and appends their ids. */
