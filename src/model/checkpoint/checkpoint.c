@@ -163,10 +163,7 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /*
-     * The search also fails for a stored tensor of an unsupported data type, so its error is
-     * ignored.
-     */
+    /* For a stored tensor of an unsupported data type, find_stored fails, but does not return 1. */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }

@@ -26,10 +26,7 @@ int kvd_cfg_positive_or(const json_t *root, const char *key, double *out, kvd_er
 /* Reads true or false; if the key is absent, *out does not change. */
 int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err);
 
-/*
- * Returns a multimodal model's text_config, or NULL with *err if it is missing or describes
- * quantised weights.
- */
+/* Returns a multimodal model's text_config. Returns NULL with *err if its weights are quantised. */
 const json_t *kvd_cfg_text_config(const json_t *root, kvd_err *err);
 
 /* Reads the sizes that all models must state, such as num_hidden_layers. */
@@ -63,10 +60,7 @@ int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 /* Sets the sliding window of all layers but every `pattern`-th. */
 int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err);
 
-/*
- * Reads layer_types. If `decides`, the list sets the windows in *c, otherwise it must agree with
- * them.
- */
+/* Reads layer_types. Unless `decides`, the list must agree with the windows already in *c. */
 int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err);
 
 /* Bits of the parameter `types` of kvd_cfg_rope, which name supported RoPE scalings. */

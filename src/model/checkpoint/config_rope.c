@@ -15,8 +15,8 @@ static const struct {
                    {"longrope", KVD_ROPE_LONGROPE},
                    {"yarn", KVD_ROPE_YARN},
                    /*
-                    * Dynamic NTK scales only sequences longer than max_position_embeddings, which
-                    * kvdim refuses.
+                    * Dynamic NTK has an effect only beyond max_position_embeddings, which kvdim
+                    * refuses.
                     */
                    {"dynamic", KVD_ROPE_DEFAULT},
                    {"su", KVD_ROPE_LONGROPE}}; /* name of LongRoPE in the first Phi-3 models */

@@ -71,10 +71,7 @@ kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t
                                      kvd_err *err);
 void kvd_gguf_model_close(kvd_gguf_model *m);
 
-/*
- * Returns the number of weights. kvd_gguf_model_name returns the name that Hugging Face gives to
- * weight i.
- */
+/* Returns the number of weights. kvd_gguf_model_name returns Hugging Face's name of weight i. */
 size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);
 

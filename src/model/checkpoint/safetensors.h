@@ -21,7 +21,7 @@ typedef struct {
     size_t dims[KVD_TENSOR_RANK];
 } kvd_tensor_spec;
 
-/* Returns the bits of one element, or 0 for an unknown dtype. */
+/* Returns the number of bits of one element, or 0 for an unknown dtype. */
 unsigned kvd_safetensors_bits(const char *dtype);
 
 /* Opens a file and lists tensors of all dtypes. On failure returns NULL and fills *err. */

@@ -103,7 +103,7 @@ typedef struct {
 /* Returns "f32", "f16", "bf16", "random", or a quantised format such as "q4_k". */
 const char *kvd_tensor_type_name(const kvd_tensor *t);
 
-/* Returns the bytes of n elements in the file, 0 for random weights. */
+/* Returns the number of bytes of n elements in the file, 0 for random weights. */
 size_t kvd_tensor_bytes(const kvd_tensor *t, size_t n);
 
 /* Turns *t [n][...] into its slice `at`. Fails if *t has another first dimension. */

@@ -1,7 +1,4 @@
-/*
- * Reads weights of any dtype or row order as float32, rounded to the bits that
- * kvd_checkpoint_quantise set.
- */
+/* Reads weights of any dtype or row order as float32, rounded as kvd_checkpoint_quantise asks. */
 #ifndef KVD_MODEL_CHECKPOINT_WEIGHTS_H
 #define KVD_MODEL_CHECKPOINT_WEIGHTS_H
 

@@ -392,8 +392,7 @@ static void head_back(kvd_backward *w, size_t rows)
 }
 
 /*
- * Adds losses of `rows` tokens to *loss, and writes the gradient of the last layer's output to
- * w->dx.
+ * Adds losses of `rows` tokens to *loss. Writes the gradient of the last layer's output to w->dx.
  */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
                       double *loss, kvd_err *err)

@@ -34,10 +34,7 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
 /* Returns the first row of the RoPE tables that this layer reads. */
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
-/*
- * Returns the row of position 0 for a sequence of `whole` tokens, counted from
- * kvd_batch_rope_layer.
- */
+/* Returns the row of position 0, from kvd_batch_rope_layer on, for a sequence of `whole` tokens. */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 
 /* Checks a batch, and computes the position and the RoPE row of each token, [max_tokens]. */

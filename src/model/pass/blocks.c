@@ -140,10 +140,7 @@ static double llama3_frequency(const kvd_config *c, double frequency)
     return (1 - keep) * frequency / c->rope_factor + keep * frequency;
 }
 
-/*
- * Returns the index, a real number, of the RoPE frequency that makes `turns` turns in the original
- * context.
- */
+/* Returns the (real) index of the RoPE frequency with `turns` turns in the original context. */
 static double pair_of(const kvd_config *c, double turns)
 {
     const double original = (double)c->rope_original_positions;

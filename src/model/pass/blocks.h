@@ -32,8 +32,7 @@ void kvd_scale(float *x, size_t n, float factor);
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
 /*
- * Fills `cosine` and `sine` [n_positions][d_head/2]. If `local`, the tables are those of layers
- * with a sliding window.
+ * Fills `cosine` and `sine` [n_positions][d_head/2], for layers with a sliding window if `local`.
  */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);

@@ -80,10 +80,7 @@ static double cap(double x, double softcap)
     return softcap > 0 ? softcap * tanh(x / softcap) : x;
 }
 
-/*
- * Computes y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless `rms`, x - mean(x) takes the place
- * of x.
- */
+/* Computes y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless `rms`, first subtracts mean(x). */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
 {
@@ -118,10 +115,7 @@ static int model_norm(const state *s, kvd_part part, size_t layer, const double 
     return norm(s, part, layer, s->c->norm == KVD_NORM_RMS, x, s->n, s->d_model, y, err);
 }
 
-/*
- * Returns the index, a real number, of the RoPE frequency that makes `turns` turns in the original
- * context.
- */
+/* Returns the (real) index of the RoPE frequency with `turns` turns in the original context. */
 static double yarn_pair(const kvd_config *c, double dims, double turns)
 {
     return dims / 2 * log((double)c->rope_original_positions / (2 * M_PI * turns)) /

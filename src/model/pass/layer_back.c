@@ -111,10 +111,7 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
     swiglu_clamped_back(gate, up, n, alpha, limit, dy);
 }
 
-/*
- * The derivative of x s(u) is s + x s (1 - s) du/dx, for the sigmoid s and u = 1.59576912 (x +
- * 0.044715 x^3).
- */
+/* With sigmoid s and u = 1.59576912 (x + 0.044715 x^3), (x s(u))' = s + x s (1 - s) u'. */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)
 {
@@ -140,10 +137,7 @@ static void gelu_back(const float *x, size_t n, float *dy)
                  x[i] * 0.39894228F * expf(-0.5F * x[i] * x[i]);
 }
 
-/*
- * The derivative of x s(u) is s + x s (1 - s) du/dx, for the sigmoid s and u = 2 sqrt(2/pi) (x + a
- * x^3).
- */
+/* With sigmoid s and u = 2 sqrt(2/pi) (x + a x^3), (x s(u))' = s + x s (1 - s) u'. */
 KVD_CLONES static void gelu_tanh_back(const float *restrict x, size_t n, float *restrict dy)
 {
     const float twice = 1.59576912F, a = 0.044715F;
@@ -176,8 +170,7 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
 }
 
 /*
- * Turns the gradient dp of probabilities p into that of q . k, which is scale p (dp - c) with c = o
- * . d_o.
+ * Turns the gradient dp of probabilities p into that of q . k, scale p (dp - c) with c = o . d_o.
  */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)

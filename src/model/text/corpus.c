@@ -18,10 +18,7 @@
 struct kvd_corpus {
     FILE *ids; /* temporary file with all token ids as uint32 */
     FILE *starts;
-    /*
-     * Number of tokens before each sequence and, as last element, number of all tokens (mapped
-     * file).
-     */
+    /* Number of tokens before each sequence; the last element counts all tokens (mapped file). */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;

@@ -63,10 +63,7 @@ size_t kvd_corpus_n_dropped(const kvd_corpus *c);
  */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
-/*
- * Fills offset [n + 1] of a batch: number of tokens before each sequence, then number of all
- * tokens.
- */
+/* Fills offset [n + 1] of a batch with the number of tokens before each sequence and of all. */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
 /* Returns the XXH3-128 hash of all ids and window lengths, "xxh3:...". */
 const char *kvd_corpus_hash(const kvd_corpus *c);

@@ -1,7 +1,4 @@
-/*
- * Rows of the table of command-line options (common/options.h) for programs that read a model and
- * texts.
- */
+/* Command-line options (common/options.h) of programs that read a model and texts. */
 #ifndef KVD_MODEL_TEXT_TEXT_OPTIONS_H
 #define KVD_MODEL_TEXT_TEXT_OPTIONS_H
 

@@ -216,10 +216,7 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
     return 0;
 }
 
-/*
- * State of placing weights in memory from address `base` on. If base is NULL, only bytes are
- * counted.
- */
+/* State of placing weights from address `base` on. If base is NULL, only bytes are counted. */
 typedef struct {
     const kvd_config *c;
     const kvd_gpu_share *share;

@@ -63,8 +63,7 @@ typedef struct {
     /* Projections of Q, K and V: [(n_heads + 2 n_kv_heads) * d_head][d_model]. */
     void *qkv;
     /*
-     * Output projection: [d_model][n_heads * d_head]; latent attention has d_value in place of
-     * d_head.
+     * Output projection: [d_model][n_heads * d_head], with d_value for d_head in latent attention.
      */
     void *o;
     /* Gate, then up matrix: [2 n_ffn][d_model]; or only up: [n_ffn][d_model]. */

@@ -68,10 +68,7 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads n_group and topk_group (defaults `groups` and `chosen`). A group needs at least `least`
- * experts.
- */
+/* Reads n_group and topk_group; `groups` and `chosen` are defaults, `least` experts a minimum. */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
 {
@@ -295,10 +292,7 @@ static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads Solar Open, which has the attention of Llama, the routing of GLM-4.5, and experts in every
- * layer.
- */
+/* Reads Solar Open: attention of Llama, routing of GLM-4.5, experts in every layer. */
 static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

@@ -389,8 +389,7 @@ template <bool UP> struct tile_rows {
     }
 
     /*
-     * Loads a lane's part of two rows of a slab, columns 0 .. 31 to w[0] and w[1], then 32 .. 63 to
-     * w[2] and w[3].
+     * Loads 16 columns of two rows of a slab: first half to w[0] and w[1], second to w[2] and w[3].
      */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {

@@ -46,8 +46,7 @@ typedef struct {
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
     /*
-     * Queues attention on in->stream. `out` is [n_tokens][this GPU's heads * d_head], of type
-     * in->type.
+     * Queues attention on in->stream. `out` is [n_tokens][this GPU's heads * d_head] of in->type.
      */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;

@@ -236,10 +236,7 @@ cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *r
 cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, float *factor,
                          cudaStream_t stream);
 
-/*
- * Computes y [n][ffn] = kvd_swiglu_clamped of the halves of `in` + bias [2 ffn]. `bias` may be
- * NULL.
- */
+/* Computes y [n][ffn] = kvd_swiglu_clamped of the halves of `in` + bias [2 ffn], if not NULL. */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,
                                    cudaStream_t stream);

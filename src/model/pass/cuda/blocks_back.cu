@@ -61,10 +61,7 @@ template <kvd_activation KIND> __device__ __forceinline__ float slope(float x)
 {
     if (KIND == KVD_GELU)
         return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
-    /*
-     * The derivative of x s(u) is s + x s (1 - s) u', for the sigmoid s and u = 2 sqrt(2/pi) (x + a
-     * x^3).
-     */
+    /* With sigmoid s and u = 2 sqrt(2/pi) (x + a x^3), (x s(u))' = s + x s (1 - s) u'. */
     if (KIND == KVD_GELU_TANH) {
         const float twice = 1.59576912f, cube = 0.044715f;
         const float s = 1.0f / (1.0f + expf(-twice * (x + cube * x * x * x)));

@@ -110,10 +110,7 @@ int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_g
  * (see kvd_gpu_experts_stay). The caller queues the sum over GPUs.
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
-/*
- * Returns the largest number of tokens for which kvdim's own kernels compute experts in one launch,
- * or 0.
- */
+/* Returns the largest number of tokens per launch of kvdim's own kernels for experts, or 0. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);
 /* Returns true if kvd_gpu_experts_add never waits for the device, as a CUDA graph requires. */

@@ -118,10 +118,7 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
-/*
- * Computes gradients of x1 = x + W_O o and output = x1 + ffn(norm(x1)), where o is the attention
- * output.
- */
+/* Gradient of output = x1 + ffn(norm(x1)) and x1 = x + W_O o, with the attention output o. */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return add_attention(w, l, n, err) ||
@@ -147,10 +144,7 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
                : 0;
 }
 
-/*
- * Computes gradients of y = norm(x + W_O o) and output = norm'(y + ffn(y)), where o is the
- * attention output.
- */
+/* Gradient of output = norm'(y + ffn(y)) and y = norm(x + W_O o), with the attention output o. */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;

@@ -19,10 +19,7 @@ size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 /* Advances *b, zeroed at first, to the next 1 to 256 queries; false at the end. */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
-/*
- * Returns how many heads (of one or several sequences) with this block fit into `room` scores, at
- * least 1.
- */
+/* Returns how many units (one head of one sequence) fit into `room` scores, at least 1. */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 
 #endif

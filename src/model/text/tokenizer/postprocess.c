@@ -84,10 +84,7 @@ static int parse_into(kvd_template *t, const json_t *spec, int depth, bool *done
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
-    /*
-     * A second template is refused, because Hugging Face would read the output of the first as a
-     * pair of texts.
-     */
+    /* Hugging Face would read the output of a first template as a pair of texts for the second. */
     if (*done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
     *done = true;

@@ -39,10 +39,7 @@ typedef struct {
 } kvd_scan;
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);
-/*
- * Begins the search in `text`, valid UTF-8 that must stay allocated. If `open`, more text may
- * follow.
- */
+/* Begins a search in `text`, which must be UTF-8 and stay allocated; more may follow if `open`. */
 void kvd_scan_text(kvd_scan *s, const char *text, size_t len, bool open);
 /* Finds the next match, bytes [*begin, *end). Returns 1, 0 if none is left, or -1 with *err. */
 int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err);
