@@ -30,7 +30,10 @@ int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *lab
                       size_t n_sequences, size_t n_tokens, bool seeds, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
 
-/* Bytes of a number where bytes per token are "nominal". */
+/*
+ * Bytes per number in the columns bytes_per_token_dense, bytes_per_token_nominal and
+ * bytes_per_token_padded.
+ */
 enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
 
 /*
@@ -49,7 +52,7 @@ double kvd_accuracy_saving(const kvd_accuracy *a, size_t row, bool read);
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
-/* Reads results into empty *a. Fails if layers, heads or sequences are others. */
+/* Reads results into empty *a. Fails unless *a is for the same layers, heads and sequences. */
 int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
 /* Appends a row of *from, which must have the same layers, heads and sequences. */
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
@@ -58,7 +61,7 @@ int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd
 int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
                                   const kvd_target_difference_result *d, kvd_err *err);
 
-/* Writes searches of single texts to /target/<name>, if the searched parameter is p. */
+/* Writes searches of single texts to /target/<name>, if they searched the removed fraction p. */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
@@ -70,7 +73,7 @@ typedef struct {
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
     /* Share of the uncompressed model's accuracy to keep, or NaN without --target. */
     double target;
-    /* Parameter that --target searches. NULL: each method's usual one. */
+    /* Parameter that --target searches, or NULL for each method's usual one. */
     const char *target_key;
     /* Number of values per method (--sweep), or 0. */
     size_t sweep;
@@ -156,12 +159,13 @@ int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
 /*
- * Sets t->found from results of methods that differ only in the searched parameter (--points-only).
+ * Sets t->found from results of listed methods (--points-only). The methods may differ from
+ * t->method in the searched parameter only.
  */
 int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err);
 /*
- * Prints and stores the difference between the dimensions that two methods can remove. Both methods
- * must remove dimensions and do nothing else.
+ * Prints and stores the difference between the fractions of dimensions that two methods can remove.
+ * Each of the methods must only remove dimensions.
  */
 int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_method_target *first,
                              const kvd_method_target *t, kvd_err *err);

@@ -52,7 +52,7 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/* Runs a method's search. A search for p is repeated for each single text. */
+/* Runs a method's search. A search for the removed fraction p is repeated for each single text. */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);
@@ -91,7 +91,7 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* One method's results, from most to fewest stored bytes. */
+/* One method's results, in falling order of stored bytes. */
 typedef struct {
     size_t n, *row;
     /* [n] Searched parameter, as a position within its range. */
@@ -117,7 +117,10 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/* Returns a row's method, or NULL if it differs from t's in more than the searched parameter. */
+/*
+ * Returns the method of a row, or NULL if that method differs from t->method in more than the
+ * searched parameter.
+ */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;

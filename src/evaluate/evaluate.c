@@ -10,7 +10,7 @@
 #include "common/run.h"
 #include "evaluate/model_runner.h"
 
-/* Returns how many sequences form the next batch. Two copies of all prompts must fit. */
+/* Returns how many sequences form the next batch. Their prompts must fit twice into max_tokens. */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
     const size_t most = e->runner->max_tokens;
@@ -307,7 +307,7 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
 {
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
-    /* Rounding to 16 bits would add to the measured error. */
+    /* KVD_F32, because rounding to 16 bits would add to the measured error. */
     kvd_choice c = {.method = full->method,
                     .plan = {.dims = full, .type = KVD_F32, .prompt = e->prompt}};
     kvd_batch b;
@@ -391,8 +391,8 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
 }
 
 /*
- * Decides by memory whether to keep K and V of all prompts, of one batch's or of none. The decision
- * must not change during a run.
+ * Decides whether the free memory keeps K and V of all prompts or, if e->hidden is NULL, of one
+ * batch. The decision must not change during a run.
  */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {

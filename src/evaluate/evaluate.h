@@ -18,7 +18,7 @@ typedef struct {
     /* Number of prompt tokens of each sequence, not scored. */
     size_t prompt;
     size_t n_sequences, n_tokens;
-    /* Number of texts with equal weight. 0: texts are weighted by their tokens. */
+    /* Number of texts with equal weight, or 0 to weight texts by their tokens. */
     size_t n_texts;
     /* [n_texts + 1] First sequence of each text. Borrowed. */
     const size_t *text_first;
@@ -53,8 +53,8 @@ typedef struct {
 } kvd_evaluator;
 
 /*
- * With keep_reference, keeps uncompressed final hidden states if they fit, so that the uncompressed
- * model runs once. Fails if no sequence has two tokens after the prompt.
+ * With keep_reference, keeps the final hidden states of the uncompressed model if they fit, so that
+ * this model runs once. Fails if no sequence has two tokens after the prompt.
  */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
@@ -78,8 +78,8 @@ typedef struct {
     /* Opened with the evaluator's prompt length. Its pointers are borrowed. */
     kvd_plan plan;
     /*
-     * Borrowed. NULL: kvd_evaluator.runner. A runner may have other weights but the same shape,
-     * output head and memory.
+     * Borrowed. If NULL, kvd_evaluator.runner is used. A runner may have other weights but the same
+     * shape, output head and memory.
      */
     kvd_model_runner *runner;
     double weight_bytes;
@@ -105,9 +105,9 @@ typedef struct {
 
 /*
  * Evaluates n settings. With first_layer > 0, runs start at that layer from uncompressed states.
- * With attention_errors, the uncompressed model runs again unless its outputs were kept. Fails for
- * non-finite numbers, for removed dimensions without effect, and for caches that a layer did not
- * call or whose dimensions are wrong. The caller releases results with kvd_choice_release.
+ * With attention_errors, the uncompressed model runs again unless its outputs were kept. Fails if
+ * numbers are not finite, if removed dimensions have no effect, or if a layer does not use its
+ * cache or the cache has wrong dimensions. The caller releases results with kvd_choice_release.
  */
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                  bool attention_errors, kvd_progress *progress, kvd_err *err);

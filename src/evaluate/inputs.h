@@ -24,7 +24,9 @@ typedef struct {
     const char *text[KVD_EVAL_TEXTS];
     size_t n_text;
     const char *ids, *label;
-    /* JSON key or CSV column of the text, one for all files or one per file. NULL: plain text. */
+    /*
+     * JSON key or CSV column of the text, one for all files or one per file. NULL means plain text.
+     */
     const char *field[KVD_EVAL_TEXTS];
     size_t n_field;
     bool no_special;
@@ -33,7 +35,7 @@ typedef struct {
     size_t tokens, seq_len, batch; /* 0 if not given */
     /* Number of prompt tokens of a sequence. */
     size_t prompt;
-    /* True if sequences have prompts even without an option for it. */
+    /* True if sequences have prompts even if no option gives the prompt's length. */
     bool generates;
     size_t seeds;
     kvd_method method[KVD_EVAL_METHODS];

@@ -105,7 +105,10 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
     return 0;
 }
 
-/* Copies the tokens after prompts from whole sequences, or back for `out`. */
+/*
+ * Copies the tokens after the prompts from whole sequences to `to` or, if `out`, back into whole
+ * sequences.
+ */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
 {

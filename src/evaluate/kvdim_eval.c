@@ -185,7 +185,7 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Warns of methods without fewer stored or read bytes. */
+/* Warns of methods that save neither stored bytes nor bytes that a decode step reads. */
 static void warn_of_bytes(const kvd_rows *rows)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++) {

@@ -99,7 +99,7 @@ static int describe_gpu(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* Returns the score of which --target keeps a share. */
+/* Returns the name of the score that --target is about. */
 static const char *target_metric(const tasks_run *v)
 {
     return kvd_target_metric_words[v->cfg->target_metric];

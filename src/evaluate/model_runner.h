@@ -40,7 +40,7 @@ typedef struct {
 
 /* Returns how many of n tokens are prompt: at most n - 1. */
 size_t kvd_prompt_rows(size_t prompt, size_t n);
-/* Returns the bytes of a prompt token's Q, K and V over all layers. */
+/* Returns the number of bytes of a prompt token's Q, K and V over all layers. */
 size_t kvd_kept_prompts_row_bytes(const kvd_config *c);
 
 /*
@@ -96,24 +96,25 @@ struct kvd_model_runner {
     size_t kept_prompt;
 
     /*
-     * rows_new allocates n hidden states, or returns NULL on failure. `spare` returns the bytes
-     * that hidden states may take.
+     * rows_new allocates n hidden states, or returns NULL on failure. `spare` returns how many
+     * bytes hidden states may take.
      */
     float *(*rows_new)(kvd_model_runner *r, size_t n, const char *what, kvd_err *err);
     void (*rows_free)(kvd_model_runner *r, float *rows);
     size_t (*spare)(const kvd_model_runner *r);
 
     /*
-     * `reference` stores attention outputs of n_tokens tokens, from kept_row on. May be called
-     * once. attention_bytes returns the bytes per token.
+     * Makes `reference` store attention outputs of n_tokens tokens, from kept_row on. May be called
+     * once. attention_bytes returns the number of bytes per token.
      */
     int (*keep_attention)(kvd_model_runner *r, size_t n_tokens, kvd_err *err);
     size_t (*attention_bytes)(const kvd_model_runner *r);
     void (*drop_attention)(kvd_model_runner *r);
 
     /*
-     * `reference` stores Q, K and V of n_rows prompt tokens, and runs with compression then skip
-     * prompts. May be called once. NULL if unsupported. prompt_bytes returns the bytes per token.
+     * Makes `reference` store Q, K and V of n_rows prompt tokens, so that runs with compression
+     * skip prompts. May be called once. NULL if unsupported. prompt_bytes returns the number of
+     * bytes per token.
      */
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
@@ -127,7 +128,8 @@ struct kvd_model_runner {
 
     /*
      * plan_load copies the plan's matrices to the GPU and fails for unsupported plans. plan_unload
-     * is allowed for plans not loaded. Both are NULL if nothing is copied.
+     * may be called for plans that were not loaded. The two functions are NULL if nothing is
+     * copied.
      */
     int (*plan_load)(kvd_model_runner *r, kvd_plan *plan, kvd_err *err);
     void (*plan_unload)(kvd_model_runner *r, kvd_plan *plan);
@@ -143,13 +145,13 @@ struct kvd_model_runner {
 
     /*
      * Returns true if `plan` compresses nothing, so that its result has the bits of `reference`.
-     * Then fills *account and *error like plan_run. NULL: never true. *error requires
-     * keep_attention.
+     * Then fills *account and *error like plan_run. If NULL, plan_run runs every plan. *error
+     * requires keep_attention.
      */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
 
-    /* `from` and `to` must not overlap. */
+    /* Copies n hidden states. `from` and `to` must not overlap. */
     int (*rows_copy)(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err);
     /* Sets *yes if any bit of the n hidden states differs. */
     int (*differ)(kvd_model_runner *r, const float *a, const float *b, size_t n, bool *yes,

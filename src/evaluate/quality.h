@@ -59,8 +59,8 @@ int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_
 
 /*
  * Means over sequences with 95 % intervals from 2000 bootstrap resamples. perplexity is exp(mean
- * nll). top1_share is top-1 accuracy / that of the uncompressed model, which only
- * kvd_quality_compare... computes. Undefined values are NaN.
+ * nll). top1_share is top-1 accuracy / that of the uncompressed model, and only computed by
+ * kvd_quality_compare and kvd_quality_compare_texts. Undefined values are NaN.
  */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
@@ -72,16 +72,16 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Like kvd_quality_compare, but texts have equal weight and are resampled each. Text i has
- * sequences first[i] .. first[i + 1] - 1, at least one.
+ * Like kvd_quality_compare, but texts have equal weight, and sequences are resampled within each
+ * text. Text i has sequences first[i] .. first[i + 1] - 1, at least one.
  */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Errors of attention outputs (ZDC, section 4.2). An output is a head's vector for a token before
- * W_O (D-25 in docs/readings.md).
+ * Errors of attention outputs (ZDC paper, section 4.2). An output is a head's vector for a token
+ * before W_O (reading D-25 in docs/readings.md).
  */
 
 typedef struct {
@@ -127,8 +127,9 @@ int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
 /*
- * _norm returns ||v - u|| / ||u|| of one head. _zdc returns the error D of the ZDC paper, the mean
- * of |v - u| / |u| where u != 0. Both are NaN if all u are 0.
+ * kvd_attention_error_norm returns ||v - u|| / ||u|| of one head. kvd_attention_error_zdc returns
+ * the error D of the ZDC paper, the mean of |v - u| / |u| where u != 0. The result is NaN if all u
+ * are 0.
  */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);

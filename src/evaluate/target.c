@@ -164,8 +164,8 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 }
 
 /*
- * Evaluates one more setting on each side of the crossing, to find out whether the share dips or
- * peaks there.
+ * Evaluates one more setting on each side of the point where the share falls below the target.
+ * Shows whether the share only dips or peaks near that point.
  */
 static int look_around(search *s, double target, kvd_err *err)
 {
@@ -232,8 +232,8 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
 }
 
 /*
- * Returns the p at which curve `c` falls below the target, if sequence s counts times[s] times.
- * share [c->n] is scratch memory.
+ * Returns the removed fraction p at which curve `c` falls below the target, if sequence s counts
+ * times[s] times. share [c->n] is scratch memory.
  */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
@@ -313,7 +313,10 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 
 /* ---- search of one method ---- */
 
-/* Position x on the search axis is p itself, or goes from 0 to 1 over another parameter's range. */
+/*
+ * Position x on the search axis is the removed fraction p or, for another parameter, goes from 0 to
+ * 1.
+ */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;
@@ -340,7 +343,10 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* p has its own column. Unless rate->with is set, p must not change the settings text. */
+    /*
+     * The removed fraction p has a column of its own, so the text of the settings must not contain
+     * p.
+     */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -389,7 +395,7 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* A second parameter's range may end before p does, as with --sweep. */
+    /* The range of a second parameter may end before the removed fraction p reaches its limit. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -433,7 +439,7 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /* The settings text may hold the fractions p of Q-K or V alone. */
+    /* The texts of the settings may have removed fractions p of Q-K or V alone. */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }

@@ -14,12 +14,15 @@
 #include "formats/accuracy.h"
 #include "methods/points.h"
 
-/* Bisection ends at this distance, in p or in saved bytes. */
+/* Bisection ends at this distance, in the removed fraction p or in the fraction of saved bytes. */
 #define KVD_TARGET_STEP 0.005
 
 /* One evaluated setting of the method. */
 typedef struct {
-    /* Position on the search axis (p itself if p is searched), and value of the parameter. */
+    /*
+     * Position on the search axis (if the removed fraction p is searched, p), and value of the
+     * parameter.
+     */
     double x, value;
     /* 1 - stored bytes / uncompressed bytes, or bytes read if kvd_method_selects. */
     double saving;
@@ -81,9 +84,9 @@ int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *ou
 /* Fills *out from n evaluated settings, sorted by x. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
-/* Two methods' largest p at the target, compared on the same resamples. */
+/* Largest removed fractions p of two methods at the target, compared on the same resamples. */
 
-/* Correct predictions at n values of p. */
+/* Correct predictions at n values of the removed fraction p. */
 typedef struct {
     size_t n;
     /* [n] Removed fractions of dimensions in rising order. */
@@ -93,13 +96,13 @@ typedef struct {
 } kvd_target_curve;
 
 /*
- * Returns the first p whose share is below the target. Between (0, 1) and the points (p[i],
- * share[i]) the share is linear. Returns the last p if there is none.
+ * Returns the first removed fraction p whose share is below the target. Between (0, 1) and the
+ * points (p[i], share[i]) the share is linear. Returns the last p if there is none.
  */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    /* Largest removal rate p at which each method keeps the target quality, and b less a. */
+    /* Largest removed fraction p at which each method keeps the target quality, and b less a. */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
@@ -117,11 +120,14 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 /* ---- search of one method, by kvdim-eval or kvdim-tasks ---- */
 
 typedef struct {
-    /* Name of the method and its width rule (unless eq6). Repeated names get "-2", ... */
+    /*
+     * Name of the method and of its rule for kept dimensions, unless that is the default. Repeated
+     * names get "-2", ...
+     */
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;
-    /* True if p = 0 is the uncompressed model. */
+    /* True if the removed fraction p is searched and p = 0 is the uncompressed model. */
     bool whole;
     /* Lines first_row .. end_row - 1 of the results are of this search, if set. */
     size_t first_row, end_row;
@@ -160,8 +166,8 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
     }
 
 /*
- * Appends a search along parameter `key` to t [*n], unless an earlier search differs only in its
- * value. Borrows *m.
+ * Appends a search along parameter `key` to t [*n], unless an earlier search's method differs from
+ * *m only in the value of `key`. Borrows *m.
  */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);

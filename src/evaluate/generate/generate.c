@@ -123,8 +123,8 @@ typedef struct {
     pthread_mutex_t lock;
     size_t next;
     /*
-     * Next group, for --part. Begins at the number of earlier calls, so that jobs of one group
-     * spread over the parts.
+     * Next group, for --part. Starts at the number of earlier calls, so that calls of one group
+     * each are divided among the parts.
      */
     size_t group;
     bool failed;
@@ -132,8 +132,8 @@ typedef struct {
 } job;
 
 /*
- * Returns the GPU engine if it supports the plan, otherwise the path in host memory. Frees the
- * other one first, as each takes all GPU memory. The caller frees the engine.
+ * Returns the GPU engine if it supports the plan, otherwise the path in host memory. Only one of
+ * them is open at a time, as each takes all GPU memory. The caller frees the engine.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {

@@ -30,9 +30,9 @@ typedef struct {
      */
     const uint32_t *forced;
     /*
-     * Called after each token[at] that the model chose, or NULL. Returns 0 to continue, 1 to end
-     * the answer but feed the token, 2 to end it without, -1 for a failure. NULL: answers have full
-     * length.
+     * Called after each token[at] that the model chose. Returns 0 to continue, 1 to end the answer
+     * after feeding the token, 2 to end the answer without feeding the token, -1 for a failure. If
+     * NULL, answers have full length.
      */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
@@ -43,7 +43,7 @@ typedef struct {
     void (*advanced)(void *ctx, double n);
     void *advanced_ctx;
     /*
-     * [n_sequences] True for sequences already generated. NULL: none. Groups do not depend on this.
+     * [n_sequences] True for sequences already generated, or NULL for none. Does not change groups.
      */
     const bool *done;
 } kvd_continuations;
@@ -55,20 +55,20 @@ typedef struct {
     /* Bits of the cache after the prompt and after the last token. */
     double prompt_bits, bits;
     /*
-     * Seconds for the prompt and for decode steps. Passes that sequences share are divided by
-     * tokens.
+     * Seconds for the prompt and for decode steps. The time of a pass of several sequences is
+     * divided by their tokens.
      */
     double prompt_s, steps_s;
     size_t steps;
 } kvd_continued_cost;
 
-/* Results per generated token, [end[n_sequences]]. NULL: not wanted. */
+/* Results per generated token, [end[n_sequences]]. Arrays that are NULL are not filled. */
 typedef struct {
     /*
      * Token with the largest logit, the first of equal ones. Required with kvd_continuations.ended.
      */
     uint32_t *token;
-    /* ln p of the token that is fed next. */
+    /* Log probability of the token that is fed next. */
     double *log_p;
     /* 1 + the number of tokens with larger logits than the token that is fed next. */
     uint32_t *rank;
@@ -91,8 +91,8 @@ typedef struct {
      */
     size_t part, n_parts;
     /*
-     * Largest number of tokens in a forward pass. In host memory this limits sequences that run
-     * together, in the engine an iteration's prompts.
+     * Largest number of tokens in a forward pass. Limits the sequences that run together if the
+     * cache is in host memory, and the prompts of an iteration in the GPU engine.
      */
     size_t max_tokens;
     /* Largest number of tokens of a prompt with its continuation. */
@@ -107,7 +107,8 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
 void kvd_generator_free(kvd_generator *g);
 
 /*
- * Returns which implementation runs a plan. `why` gets the reason against the CUDA engine, or "".
+ * Returns which implementation runs a plan. `why` receives the reason why the GPU engine cannot run
+ * the plan, or "".
  */
 enum { KVD_GENERATOR_WHY = 160 };
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,

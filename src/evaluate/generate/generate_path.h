@@ -21,12 +21,13 @@ struct kvd_generate_path {
     /* Returns how many sequences from `first` on run together, at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
     /*
-     * Called after a failed `run` and `end`. Returns 1 if it made room, 0 if that would not help,
-     * -1 on failure. NULL: never called.
+     * Called after `run` has failed and `end` was called. Returns 1 if it made room, 0 if that
+     * would not help, -1 on failure. May be NULL.
      */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
     /*
-     * Returns how many of n sequences from `first` on run together, at least 1. NULL: all of them.
+     * Returns how many of n sequences from `first` on run together, at least 1. If NULL, all run
+     * together.
      */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
     /* Begins n sequences in slots 0 .. n - 1. The plan must stay open until `end`. */
@@ -39,7 +40,7 @@ struct kvd_generate_path {
      */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
-    /* Returns the bits of a slot's cache (kvd_sequence_cache_bits). */
+    /* Returns the number of bits of a slot's cache (kvd_sequence_cache_bits). */
     double (*bits)(const kvd_generate_path *p, size_t slot);
     /* Ends what `begin` began, also after failures. Adds its bytes to *account unless NULL. */
     void (*end)(kvd_generate_path *p, kvd_stepwise_account *account);
@@ -53,8 +54,8 @@ struct kvd_generate_path {
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
 /*
- * Generates n <= path->together sequences, but only n = 1 with kvd_generate_outgrows. `lock` is
- * held during c->ended and c->advanced.
+ * Generates n sequences, at most path->together, and only 1 if kvd_generate_outgrows returns true.
+ * `lock` is held during c->ended and c->advanced.
  */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
@@ -90,7 +91,7 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
 
 /*
  * Returns a path with the cache in CPU memory, or NULL on failure. `weights` are in GPU memory and
- * borrowed. NULL: the CPU computes.
+ * borrowed, or NULL to compute on the CPU.
  */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);

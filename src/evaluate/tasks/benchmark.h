@@ -64,7 +64,7 @@ typedef enum {
 } kvd_benchmark_form;
 extern const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1];
 
-/* Largest max_new_tokens, and most bytes of a task's name. */
+/* Largest max_new_tokens, and largest number of bytes of a task's name. */
 enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20, KVD_BENCHMARK_TASK_BYTES = 100 };
 
 typedef struct {

@@ -140,8 +140,8 @@ static char *stripped(const char *s)
 }
 
 /*
- * Sets the limit of answer tokens. If max_new_tokens is missing, keeps the item's number or takes
- * 128.
+ * Sets the limit of answer tokens to max_new_tokens. If the field is missing, keeps the item's
+ * limit or, if there is none, sets 128.
  */
 static int answer_tokens(reader *r, kvd_err *err)
 {
@@ -168,7 +168,7 @@ static int read_ruler(reader *r, kvd_err *err)
     if (need_text(r->x, "input", &input, err) || optional_text(r->x, "answer_prefix", &prefix, err))
         return -1;
     kvd_benchmark_turn *const turn = kvd_benchmark_add_turn(r->b, err);
-    /* If `prefix` is NULL, the last line has both question and answer prefix. */
+    /* If `prefix` is NULL, the last line has the question and the answer prefix. */
     const char *const line = strrchr(input, '\n');
     const size_t n = line ? (size_t)(line + 1 - input) : strlen(input);
     if (!turn || !(r->item->context = strndup(input, n)))

@@ -52,7 +52,7 @@ typedef struct {
     const kvd_tokenizer *tokenizer;
     kvd_benchmark_run_settings settings;
     kvd_generator *generator;
-    /* Borrowed. NULL: nothing is saved. */
+    /* Borrowed, or NULL to save nothing. */
     kvd_journal *journal;
     kvd_continuations run;
     kvd_benchmark_answer *answer; /* [n_answers] in the order of sequences */
@@ -75,9 +75,9 @@ typedef struct {
 } kvd_benchmark_result;
 
 /*
- * Prepares the prompts. Long ones lose their middle, as in LongBench. Fails, naming the item, for a
- * question longer than max_len, for one that is not apart from the context (KVD_COMPRESS_CONTEXT),
- * and for missing chat tokens. *r can be released after a failure.
+ * Prepares the prompts. Long ones lose their middle, as in LongBench. Fails, naming the item, if a
+ * question is longer than max_len, if KVD_COMPRESS_CONTEXT is set and an item has no question apart
+ * from its context, or if chat tokens are missing. *r can be released after a failure.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,

@@ -115,7 +115,7 @@ const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t)
     return t->rows;
 }
 
-/* Returns the bytes per token of an uncompressed 16-bit cache. */
+/* Returns the number of bytes per token of an uncompressed 16-bit cache. */
 static double dense_bytes(const kvd_config *c)
 {
     return 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);

@@ -24,16 +24,19 @@ typedef struct {
     const char *stop; /* text that ends an answer, or NULL */
 } kvd_benchmark_row;
 
-/* Both return NULL for an unknown task. */
+/* Return the settings of a task of LongBench or InfiniteBench, or NULL for an unknown task. */
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
 /*
- * _row returns settings with the first question's prompt, or NULL. _next returns the prompt of
- * later questions.
+ * kvd_scbench_row returns settings with the first question's prompt, or NULL. kvd_scbench_next
+ * returns the prompt of later questions.
  */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
 const char *kvd_scbench_next(const char *task);
-/* For unknown names, returns the settings of needle tasks (niah_...). */
+/*
+ * Returns the settings of a task of RULER. Unknown names have the settings of needle tasks
+ * (niah_...).
+ */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);
 
 extern const kvd_benchmark_row kvd_longbench_v2_row, kvd_gsm8k_row, kvd_gsm8k_cot_row;

@@ -15,7 +15,9 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /* JSON objects with "run", "account", "sequences" and their place, "file" and "line". */
+    /*
+     * JSON objects with "run", "account" and "sequences", and the "file" and "line" that have them.
+     */
     json_t *groups;
     size_t n_saved;
     char **part;

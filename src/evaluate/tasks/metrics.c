@@ -73,8 +73,8 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * Scores by the class names in the answer. LongBench removes names from a list while it iterates,
- * which skips the next name, and so does this.
+ * Scores by the class names in the answer. LongBench changes a list while it iterates, so that it
+ * skips the name after a removed one. This function does the same.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -107,7 +107,7 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* Returns the bytes of leading digits of any script, like Python's \d+. */
+/* Returns the number of bytes of leading digits of any script, like Python's \d+. */
 static size_t digits_of_any_script(const char *s)
 {
     size_t n = digits(s);

@@ -38,11 +38,11 @@ typedef enum {
     KVD_METRIC_CHOICE,
     /* 1 if the chosen letter, or the option's text, is a reference. */
     KVD_METRIC_LETTER,
-    KVD_METRIC_FIRST_INTEGER, /* 1 if the first integer is the reference */
-    KVD_METRIC_WORD,          /* 1 if a word is a reference */
-    /* 1 if the last word is the reference, an integer. */
+    KVD_METRIC_FIRST_INTEGER, /* 1 if the answer's first integer is the reference */
+    KVD_METRIC_WORD,          /* 1 if a word of the answer is a reference */
+    /* 1 if the answer's last word is the reference, an integer. */
     KVD_METRIC_LAST_INTEGER,
-    KVD_METRIC_FIRST_NUMBER, /* 1 if the first number is the reference */
+    KVD_METRIC_FIRST_NUMBER, /* 1 if the answer's first number is the reference */
     /* Fraction of a reference list that the answer lists from the start without error. */
     KVD_METRIC_LEADING,
     /* 1 if the answer names the right option by its letter or text. */
@@ -71,7 +71,9 @@ typedef struct {
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);
 
-/* Fails if the metric cannot use these references. The message does not name the item. */
+/*
+ * Fails if the metric cannot score with the references of *key. The message does not name the item.
+ */
 int kvd_metric_check(kvd_metric metric, const kvd_metric_key *key, kvd_err *err);
 
 #endif

@@ -14,7 +14,9 @@
  * item.
  */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/* Limit of the tokens of vt's example, and of repeated draws of an item that is too long. */
+/*
+ * Largest number of tokens in the example of task "vt", and of attempts to draw an item that fits.
+ */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -104,7 +106,7 @@ void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index)
     qsort(index, k, sizeof *index, ascending);
 }
 
-/* Returns the bytes before the last line, which is the question. */
+/* Returns the number of bytes before the last line, which is the question. */
 static size_t context_bytes(const char *input)
 {
     const char *const line = strrchr(input, '\n');
@@ -145,7 +147,7 @@ typedef struct {
     /* First size of the search. Items that are too long shrink by this. */
     size_t step;
     size_t least;
-    /* Tokens of vt's example, which are not counted per line. */
+    /* Tokens of the example of task "vt", which are not counted per line. */
     size_t beside;
     /* Search limit as a multiple of the estimated size. */
     size_t slack;
@@ -180,8 +182,8 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 }
 
 /*
- * Searches the size for task fwe: adds f->step words up to f->limit tokens, then removes the last
- * step if f->least remain.
+ * Searches the number of words for task "fwe": adds f->step words until there are f->limit tokens,
+ * then removes the last step if at least f->least words remain.
  */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -200,8 +202,8 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
 }
 
 /*
- * Builds an item. While it is too long, shortens it by f->step, then draws at most ATTEMPTS others.
- * RULER would draw forever.
+ * Builds an item. While the item is too long, shortens it by f->step, then draws another, at most
+ * ATTEMPTS times. RULER would draw forever.
  */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
@@ -246,7 +248,10 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* RULER never ends if 500 words are too long. This program starts at 25. */
+    /*
+     * RULER's search does not end if an item of 500 words is too long. This program then starts at
+     * 25 words.
+     */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)
@@ -255,7 +260,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/* Chooses the size of vt's example and fills *f. */
+/* Chooses the number of lines in the example of task "vt", and fills *f. */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;

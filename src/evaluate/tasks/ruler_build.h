@@ -49,7 +49,7 @@ typedef struct {
     kvd_ruler_list adjectives, nouns, verbs;
     kvd_ruler_list essay;
     bool *ends; /* [essay.n] true if the word ends a sentence */
-    /* Number of noise lines in vt's example, and line of each assignment. */
+    /* Task "vt": number of noise lines in the example, and line of each assignment. */
     size_t example_lines, example_at[KVD_RULER_CHAIN];
 } kvd_ruler;
 
@@ -58,15 +58,16 @@ int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *e
 int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 
 /*
- * Builds an item of size n. That is the number of essay words, noise lines or distracting needles
- * in needle tasks, of noise lines in vt, of distinct words in cwe and of all words in fwe. *t must
- * be zeroed. The caller releases it, also after a failure.
+ * Builds an item of size n. In needle tasks, n is the number of essay words, noise lines or
+ * distracting needles. In task "vt", it is the number of noise lines, in "cwe" that of distinct
+ * words, and in "fwe" that of all words. *t must be zeroed. The caller releases it, also after a
+ * failure.
  */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
-/* Returns true if fwe's three answers are the most frequent words except "...". */
+/* Returns true if the three answers of task "fwe" are the most frequent words except "...". */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
-/* Builds vt's example of n noise lines. Stores the places of assignments in *r. */
+/* Builds the example of task "vt" with n noise lines. Stores the lines of assignments in *r. */
 kvd_ruler_build kvd_ruler_vt_example;
 
 /*

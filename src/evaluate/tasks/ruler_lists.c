@@ -47,7 +47,7 @@ static void put_chain(FILE *f, const chain *c, size_t n)
         if (k < KVD_RULER_CHAIN && c->at[k] == i) {
             if (k == 0)
                 fprintf(f, "VAR %s = %d\n", c->name[0], c->value);
-            /* As in RULER, these lines end in a blank. */
+            /* As in RULER, lines of assignments after the first end in a blank. */
             else
                 fprintf(f, "VAR %s = VAR %s \n", c->name[k], c->name[k - 1]);
             k++;
@@ -112,7 +112,10 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/* Writes word k of n, from *r's words or, if these are too few, of two nouns with a hyphen. */
+/*
+ * Writes word k of n, which is one of *r's words or, if *r has fewer than n, two nouns with a
+ * hyphen.
+ */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
     const size_t a = r->adjectives.n, b = a + r->nouns.n, nouns = r->nouns.n;
@@ -137,7 +140,7 @@ static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
 /*
- * Writes a numbered list of n words, of which KVD_RULER_COMMON occur `often` times and the others
+ * Writes a numbered list of n words. KVD_RULER_COMMON words occur `often` times, all others
  * `seldom` times. *words [words_for(r, n)] is freed by the caller.
  */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
@@ -241,7 +244,7 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Returns the number of fwe's different words, "..." included. */
+/* Returns the number of different words in an item of task "fwe", "..." included. */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
@@ -255,7 +258,10 @@ static size_t zipf(size_t n, size_t k)
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/* Writes shuffled made-up words, that of rank k zipf(n, k) times. Rank 1 is "...". */
+/*
+ * Writes made-up words in shuffled order. The word of rank k occurs zipf(n, k) times, and rank 1 is
+ * "...".
+ */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

@@ -88,7 +88,7 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* Words as numbers that both texts share. */
+/* Words of a text as numbers; equal words of two texts have the same number. */
 typedef struct {
     /* [n_words] */
     size_t *word;
@@ -199,8 +199,8 @@ static double package_f1(double both, double answer, double reference)
 }
 
 /*
- * Counts different words that both texts have. With `subsequences`, counts words in longest common
- * subsequences.
+ * Counts different words that the two texts have in common. With `subsequences`, counts words in
+ * longest common subsequences.
  */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)

@@ -333,8 +333,8 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
 }
 
 /*
- * Computes an interval by bootstrap, of (*r - *less, unless NULL) / (*of, or the number of items if
- * NULL).
+ * Computes a bootstrap interval of sum(r - less) / sum(of). If `less` is NULL, nothing is
+ * subtracted. If `of` is NULL, the sum is the number of items.
  */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,

@@ -54,11 +54,11 @@ typedef struct {
     /* Items of each task. n_items is 0 if the task is not wanted. */
     kvd_task_items items[KVD_N_FREE_TASKS];
     kvd_task_result reference; /* uncompressed model */
-    /* Borrowed, set by the caller. NULL: nothing is saved. */
+    /* Borrowed, set by the caller; NULL to save nothing. */
     kvd_journal *journal;
     /* Private fields follow. */
     const kvd_config *config;
-    /* Borrowed. NULL: generated texts are not compared. */
+    /* Borrowed, or NULL if generated texts are not compared. */
     const kvd_tokenizer *tokenizer;
     kvd_generator *generator;
     /* Tokens that the uncompressed model generated in each task. */
@@ -103,8 +103,8 @@ int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
 /*
- * Computes the mean of measure m / the uncompressed model's mean, both resampled together by text.
- * Fails if the latter is 0.
+ * Computes the mean of measure m divided by the uncompressed model's mean, with a common bootstrap
+ * over texts. Fails if the uncompressed model's mean is 0.
  */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);

@@ -19,8 +19,7 @@
 enum { PAGE = 64 };
 
 /*
- * Sequences of a group: 1 / GROUPS of all within these limits. The number of GPUs does not change
- * it.
+ * A group has 1 / GROUPS of all sequences, but LEAST_SLOTS to MOST_SLOTS, for any number of GPUs.
  */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
@@ -48,8 +47,8 @@ typedef struct {
     slot_state *slot; /* [slots] */
     size_t n;
     /*
-     * KV heads of all layers, and of the layers in engine->count (all but those with a window and
-     * no method).
+     * KV heads of all layers, and of the layers that engine->count counts. Layers with a sliding
+     * window and no method are not counted.
      */
     double heads, counted_heads;
     /* Bits of a token's K and V before quantisation. */
@@ -121,8 +120,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 }
 
 /*
- * Returns the bits of a token's K and V before quantisation. A latent that K and V share counts
- * once.
+ * Returns the number of bits of a token's K and V before quantisation. A latent that K and V share
+ * counts once.
  */
 static double layer_bits(const by_engine *e, int layer)
 {
@@ -152,7 +151,7 @@ static bool holds_window(const by_engine *e, int layer)
     return !e->plan->bits && rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
 }
 
-/* Returns the bits of layers that are absent from engine->count. */
+/* Returns the number of bits of layers that engine->count does not count. */
 static double window_bits(const by_engine *e, size_t rows)
 {
     double sum = 0;
@@ -178,8 +177,8 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 }
 
 /*
- * Returns how many of n tokens are quantised. The newest tokens are not, nor are exact first ones
- * unless tokens are dropped.
+ * Returns how many of n tokens are quantised. The newest tokens stay exact, and also the first ones
+ * that the plan keeps exact, unless the plan drops tokens.
  */
 static size_t coded(const by_engine *e, size_t n)
 {
@@ -195,7 +194,7 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/* Returns true if projected prompt tokens count as pruned. */
+/* Returns true if projected prompt tokens are counted as pruned. */
 static bool cuts_prompts(const by_engine *e)
 {
     return e->plan->channels && !e->plan->channels->prune;
@@ -271,8 +270,8 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
 }
 
 /*
- * Replaces the engine by one with more room for outliers or code streams. A head's numbers are the
- * limit.
+ * Replaces the engine by one with more room for outliers or code streams, up to their largest
+ * possible number.
  */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {
