@@ -31,8 +31,7 @@ int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *lab
 void kvd_accuracy_release(kvd_accuracy *a);
 
 /*
- * Bytes per number in the columns bytes_per_token_dense, bytes_per_token_nominal and
- * bytes_per_token_padded.
+ * Bytes per number of an uncompressed 16-bit cache, which the columns bytes_per_token_... assume.
  */
 enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
 

@@ -117,10 +117,7 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/*
- * Returns the method of a row, or NULL if that method differs from t->method in more than the
- * searched parameter.
- */
+/* Returns a row's method, or NULL if more than the searched parameter differs from t->method. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;

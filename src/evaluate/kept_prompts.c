@@ -105,10 +105,7 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
     return 0;
 }
 
-/*
- * Copies the tokens after the prompts from whole sequences to `to` or, if `out`, back into whole
- * sequences.
- */
+/* Copies tokens after prompts out of whole sequences or, if `out`, back into whole sequences. */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
 {

@@ -313,10 +313,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 
 /* ---- search of one method ---- */
 
-/*
- * Position x on the search axis is the removed fraction p or, for another parameter, goes from 0 to
- * 1.
- */
+/* Position x on the search axis is the removed fraction p or, for other parameters, 0 to 1. */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;
@@ -344,8 +341,7 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
     /*
-     * The removed fraction p has a column of its own, so the text of the settings must not contain
-     * p.
+     * The text of the settings must not contain the removed fraction p, which has its own column.
      */
     if (!*rate->with) {
         s->method.p = base->p;

@@ -20,8 +20,8 @@
 /* One evaluated setting of the method. */
 typedef struct {
     /*
-     * Position on the search axis (if the removed fraction p is searched, p), and value of the
-     * parameter.
+     * Position on the search axis (equal to the removed fraction p if that is searched), and value
+     * of the parameter.
      */
     double x, value;
     /* 1 - stored bytes / uncompressed bytes, or bytes read if kvd_method_selects. */
@@ -121,8 +121,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 
 typedef struct {
     /*
-     * Name of the method and of its rule for kept dimensions, unless that is the default. Repeated
-     * names get "-2", ...
+     * Name of the method and of its rule for kept dimensions, unless "eq6"; then "-2", ... if
+     * repeated.
      */
     char name[80];
     const kvd_method *method;

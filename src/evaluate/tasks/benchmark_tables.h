@@ -33,10 +33,7 @@ const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
  */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
 const char *kvd_scbench_next(const char *task);
-/*
- * Returns the settings of a task of RULER. Unknown names have the settings of needle tasks
- * (niah_...).
- */
+/* Returns the settings of a RULER task, or those of the needle tasks (niah_...) if unknown. */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);
 
 extern const kvd_benchmark_row kvd_longbench_v2_row, kvd_gsm8k_row, kvd_gsm8k_cot_row;

@@ -248,10 +248,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /*
-     * RULER's search does not end if an item of 500 words is too long. This program then starts at
-     * 25 words.
-     */
+    /* RULER would search forever if 500 words are too long, so this program starts at 25 words. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)

@@ -112,10 +112,7 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/*
- * Writes word k of n, which is one of *r's words or, if *r has fewer than n, two nouns with a
- * hyphen.
- */
+/* Writes word k of n, one of *r's words or, if *r has fewer than n, two nouns with a hyphen. */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
     const size_t a = r->adjectives.n, b = a + r->nouns.n, nouns = r->nouns.n;
@@ -258,10 +255,7 @@ static size_t zipf(size_t n, size_t k)
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/*
- * Writes made-up words in shuffled order. The word of rank k occurs zipf(n, k) times, and rank 1 is
- * "...".
- */
+/* Writes made-up words in shuffled order, the word of rank k zipf(n, k) times. Rank 1 is "...". */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {
