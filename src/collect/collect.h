@@ -16,7 +16,7 @@
 #include "model/pass/forward.h"
 #include "model/text/corpus.h"
 
-/* An unfinished run's OUT.h5.state describes only data on disk. A resumed run gives equal bits. */
+/* OUT.h5.state of an unfinished run describes only data on disk. A resumed run gives equal bits. */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller */
@@ -79,7 +79,7 @@ typedef struct {
     kvd_moments sums;
     kvd_attention_stats stats;
     kvd_fisher fisher;
-    /* These files are open from the start of the run, to hold the locks on their names. */
+    /* files that are open from the start of the run, to hold the locks on their names */
     kvd_h5 moments_file, stats_file;
     const kvd_run *run;
     kvd_run_key key;
@@ -95,9 +95,10 @@ typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
  * n_kept in o->stats, n_rows in o->fisher and model, label, corpus_hash, n_tokens, n_sequences,
  * seq_len, layers and has_pre in o->sums.
  *
- * - output: path of -o; a ..._file is the path of one kind of result, or NULL
- * - how: NEW: nothing is done yet. RESUMED: o->state, o->sums and o->stats hold what is done. DONE:
- *   complete files with an equal key exist, and no file is open.
+ * - output is the path of -o, each ..._file the path of one kind of result, or NULL.
+ * - *how is NEW if there are no earlier results, RESUMED if o->state, o->sums and o->stats hold
+ *   those of an interrupted run, DONE if complete files with an equal key exist; no file is then
+ *   open.
  *
  * If `resume`, fails on files with another key, naming the first different option. Otherwise
  * replaces the files of an interrupted run.
@@ -106,10 +107,12 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
                      const char *stats_file, const char *fisher_file, bool resume, kvd_opened *how,
                      kvd_err *err);
 
-/* Returns the bytes that kvd_outputs_open will allocate. Fill *o as for kvd_outputs_open. */
+/*
+ * Returns the number of bytes that kvd_outputs_open will allocate for *o, filled as for that call.
+ */
 double kvd_outputs_bytes(kvd_outputs *o);
 
-/* Returns 1 if `path` is a complete output with options *key. *other: the options differ. */
+/* Returns 1 if `path` is a complete output with options *key. Sets *other if its options differ. */
 int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_run_key *key,
                          bool *other, kvd_err *err);
 
@@ -124,11 +127,11 @@ int kvd_outputs_finish(kvd_outputs *o, kvd_err *err);
 /* Closes all files. With a state file, keeps an unfinished activations file. Safe if zeroed. */
 void kvd_outputs_close(kvd_outputs *o);
 
-/* Fails if host memory is too small. *out must be filled as for kvd_outputs_open. */
+/* Fails if host memory is too small for the run. *out must be filled as for kvd_outputs_open. */
 int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoint *c,
                              kvd_outputs *out, size_t batch_tokens, kvd_err *err);
 
-/* Snapshots: NAME.1024.h5 has the moments of the fewest sequences with 1024 tokens together. */
+/* Snapshots: NAME.1024.h5 has the moments of the first sequences that have 1024 tokens together. */
 
 typedef struct {
     size_t asked; /* wanted number of tokens, part of the file name */
@@ -146,7 +149,7 @@ typedef struct {
     size_t n;
 } kvd_snapshots;
 
-/* Fills all fields of snapshots but `run` and `key`, for rising asked [n] tokens. */
+/* Fills all fields but `run` and `key` of n snapshots at asked [n] tokens, in rising order. */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);
@@ -154,10 +157,10 @@ void kvd_snapshots_release(kvd_snapshots *s);
 /* Finds the snapshots of a resumed run. Fails if one is missing or has other options. */
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
-/* Returns the first unwritten snapshot >= from in sequences first + 1 .. last, or s->n. */
+/* Returns the first unwritten snapshot, from `from` on, of first + 1 .. last sequences, or s->n. */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
-/* Writes a snapshot. `sums` has its second moments; other fields are of the whole run. */
+/* Writes a snapshot with the second moments in *sums. Token counts and hash are those of *s. */
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err);
 
 /* Numbers for the report at the end of a run. A resumed run counts only its own work. */
@@ -202,14 +205,18 @@ int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err);
 /* Fails unless every rank passes the same `text`, which messages call `what`. Collective. */
 int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err);
 
-/* Computes this rank's range of sequences, cut where a run of one process begins a batch. */
+/*
+ * Computes this rank's sequences *first .. *end - 1, without splitting a batch of a single process.
+ */
 void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_tokens, size_t *first,
                      size_t *end);
 
 /* Replaces *value by the largest of all ranks. Collective. */
 int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err);
 
-/* Adds the second moments of all ranks into rank 0's *sums. Others become invalid. Collective. */
+/*
+ * Adds second moments of all ranks into rank 0's *sums; *sums of other ranks is lost. Collective.
+ */
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err);
 
 /* Ends MPI. Collective. After a failed MPI call, ends all ranks and does not return. */

@@ -26,7 +26,7 @@ void kvd_dump_release(kvd_dump *d)
     d->slabs = NULL;
 }
 
-/* Copies head h to [n][width] of type t. Returns the index of a value not finite, or n * width. */
+/* Converts head h to slab [n][width]. Returns the index of a non-finite value, or n * width. */
 static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width,
                         size_t first, size_t n, char *slab)
 {

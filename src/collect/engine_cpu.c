@@ -33,7 +33,7 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
     return c->add ? kvd_accumulator_record(&c->accumulator, in, err) : 0;
 }
 
-/* A resumed run, too, writes W_O and W_V and adds their second moments. */
+/* Writes W_O and W_V and adds their second moments, also in a resumed run. */
 static int weights(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;
@@ -82,7 +82,7 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return status;
 }
 
-/* `run` has already stored all results but the squared gradients of weights. */
+/* Stores the squared gradients of weights. `run` has already stored all other results. */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

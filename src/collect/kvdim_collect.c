@@ -272,7 +272,10 @@ static int run_batch(collector *c, kvd_err *err)
          i = kvd_snapshots_next(s, i + 1, first, first + n))
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
-    /* Sequences count once their snapshots are written, so that a saved state misses none. */
+    /*
+     * Sequences count as finished once their snapshots are written, so that a saved state lacks
+     * none.
+     */
     c->sequence += n;
     return 0;
 }

@@ -31,7 +31,7 @@ typedef struct {
     const char *moments_file; /* file for second moments; NULL means the file of -o */
     bool attention;
     const char *attention_file; /* file for attention statistics; NULL means the file of -o */
-    /* number of first sequences with attention statistics of single tokens */
+    /* number of first sequences for which attention statistics of each token are stored */
     size_t attention_requests;
     bool fisher;
     const char *fisher_file; /* file for squared gradients; NULL means the file of -o */

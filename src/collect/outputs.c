@@ -100,7 +100,7 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     return 0;
 }
 
-/* The activations file must match the state's run identifier and this run's tokens and layers. */
+/* Fails if the activations file has another run identifier, or other tokens or layers. */
 static int dump_fits(kvd_outputs *o, kvd_err *err)
 {
     char *id;
@@ -112,7 +112,7 @@ static int dump_fits(kvd_outputs *o, kvd_err *err)
     return same;
 }
 
-/* The activations file must have the checksum that is in the state file. */
+/* Fails unless the activations file has the checksum that is in the state file. */
 static int verify_dump(kvd_outputs *o, kvd_err *err)
 {
     uint64_t found;
@@ -306,7 +306,9 @@ bool kvd_outputs_kept(const kvd_outputs *o)
            (!o->want_dump || exists(o->dump_path, ".partial"));
 }
 
-/* The activations file is completed last, so that an interrupted run can be resumed. */
+/*
+ * Completes the activations file last, because an interrupted run can be resumed only until then.
+ */
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
 {
     if (o->want_moments && (kvd_moments_write(&o->moments_file, &o->sums, err) ||
@@ -396,7 +398,7 @@ static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
     return name;
 }
 
-/* Returns the smallest number of first sequences that have n tokens together. */
+/* Returns how many of the first sequences have n tokens together. */
 static size_t sequences_for(const kvd_corpus *corpus, size_t n)
 {
     size_t low = 1, high = kvd_corpus_n_sequences(corpus);

@@ -24,10 +24,10 @@ static long launched(const char *const *name)
     return -1;
 }
 
-/* Rank in Open MPI's mpirun, in srun --mpi=pmix, in MPICH's mpiexec and srun --mpi=pmi2. */
+/* Variables with the rank, set by Open MPI's mpirun, srun --mpi=pmix, MPICH or srun --mpi=pmi2. */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
 
-/* Index of a process on its machine in Open MPI's mpirun, in MPICH's mpiexec, in Slurm. */
+/* Variables with the index of a process on its machine, set by Open MPI, MPICH or Slurm. */
 static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                           "SLURM_LOCALID", NULL};
 
@@ -77,7 +77,7 @@ static int speak(kvd_err *err)
     return status;
 }
 
-/* Returns the first sequence of the first batch from token `token` on, looking from `sequence`. */
+/* Returns the first sequence, from `sequence` on, that begins a batch at token `token` or later. */
 static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
     while (sequence < kvd_corpus_n_sequences(corpus) && kvd_corpus_offset(corpus, sequence) < token)
@@ -139,7 +139,7 @@ int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err)
     int lowest;
     if (check(r, MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
               "ask every rank", &own)) {
-        if (!status) /* An earlier error of this process stays in *err. */
+        if (!status) /* *err keeps an earlier error of this process. */
             *err = own;
         return -1;
     }

@@ -61,7 +61,7 @@ static int close_stream(stream *s)
     return status;
 }
 
-/* The last 8 bytes are the checksum of the others. Then moves to the start of the file. */
+/* Compares the hash of the file with its last 8 bytes, and moves to the start of the file. */
 static int verify(stream *s, kvd_err *err)
 {
     char block[1 << 16];

@@ -24,7 +24,7 @@ int kvd_state_check(const char *path, kvd_err *err);
 int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums,
                    const kvd_attention_stats *stats, kvd_err *err);
 
-/* Loads a state file; *found 0: none. Fills `sums`, `stats` only if *now are its options. */
+/* Loads a state file, or sets *found to 0. Fills `sums` and `stats` only for options *now. */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);
 

@@ -157,7 +157,9 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
     most->x = fmax(most->x, x);
 }
 
-/* Adds scores s[n] of a query and writes probabilities p. Returns the softmax denominator's log. */
+/*
+ * Adds scores s[n] of a query, and writes probabilities p. Returns ln of the softmax denominator.
+ */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
 {
@@ -191,13 +193,15 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
     return denominator;
 }
 
-/* Returns the number of tokens that attend to token j, itself included. `window` 0: no window. */
+/*
+ * Returns the number of tokens that attend to token j, itself included. A window of 0 means none.
+ */
 static size_t seen_by(size_t j, size_t n, size_t window)
 {
     return window && n - j > window ? window : n - j;
 }
 
-/* Returns the number of tokens to which j attends, itself included. `window` 0: no window. */
+/* Returns the number of tokens to which j attends, itself included. A window of 0 means none. */
 static size_t sees(size_t j, size_t window)
 {
     return window && j + 1 > window ? window : j + 1;
@@ -274,7 +278,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Returns the smallest k for which k elements sum to `wanted`. *sum: sum of the first *at. */
+/* Raises *at until *sum, the sum of the first *at elements, reaches `wanted`. Returns *at. */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
     while (*at < n && *sum < wanted)
@@ -295,7 +299,9 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
 /* lowers the wanted sum, so that rounding does not add one more token */
 static const double slack = 1 - 1e-12;
 
-/* Adds the fewest tokens that hold 90, 95 and 99 % of `mass` to kvd_a count .. count + 4. */
+/*
+ * Adds how many tokens hold 90, 95 and 99 % of `mass`, at the fewest, to kvd_a count .. count + 4.
+ */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {
@@ -348,7 +354,7 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/* For the first requests, also stores values of single tokens. */
+/* Adds one layer's statistics. For the first requests, also stores values of single tokens. */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;
@@ -391,7 +397,7 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
 typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                        int head, kvd_err *err);
 
-/* If several heads fail, reports the error of the lowest one. */
+/* Adds statistics of all heads. If several heads fail, reports the error of the lowest one. */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)
 {

@@ -28,7 +28,7 @@ typedef struct {
 int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_err *err);
 void kvd_tally_release(kvd_tally *t);
 
-/* Adds one layer of a batch, if recorded. Fails on values not finite; *t is then invalid. */
+/* Adds one layer of a batch, if recorded. Fails if a value is not finite; *t is then invalid. */
 int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err);
 
 /* Adds X^T X of each head's Q, K and V to second moments. */
@@ -44,7 +44,7 @@ typedef struct {
 int kvd_accumulator_init(kvd_accumulator *a, kvd_moments *sums, int n_threads, kvd_err *err);
 void kvd_accumulator_release(kvd_accumulator *a);
 
-/* Adds one layer of a batch, if recorded. Fails on values not finite; the sums are then invalid. */
+/* Adds one layer of a batch, if recorded. Fails, with invalid sums, if a value is not finite. */
 int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_err *err);
 
 /* Adds second moments of w_o [n_heads][d_head][d_model], w_v [n_kv_heads][d_head][d_model]. */
@@ -55,7 +55,10 @@ int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, con
 
 typedef struct kvd_information kvd_information;
 
-/* Adds squared gradients to *f, owned by the caller. NULL `c`: from kvd_information_take. */
+/*
+ * Returns an object that adds squared gradients to *f, owned by the caller. If `c` is NULL, the
+ * gradients come from kvd_information_take.
+ */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);
 void kvd_information_free(kvd_information *s);
@@ -71,7 +74,7 @@ int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_tok
 void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
 int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);
 
-/* Stores the sums of squared weight gradients in the kvd_fisher. */
+/* Stores the sums of squared weight gradients in the kvd_fisher *f. */
 void kvd_information_flush(kvd_information *s);
 
 #endif

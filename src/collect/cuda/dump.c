@@ -18,7 +18,9 @@ typedef struct {
      * bad_at.
      */
     void *device, *host;
-    /* Events in order of time. The device was idle from `asked` to `begin`. */
+    /*
+     * Events before waiting for a free buffer, before and after the transposition, after the copy.
+     */
     cudaEvent_t asked, begin, made, copied;
     int layer;
     size_t first_token, n_rows;
@@ -37,7 +39,7 @@ struct kvd_gpu_dump {
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /* position in the stream before waiting for a free buffer */
+    /* event before waiting for a free buffer; the buffer then gets this event as its `asked` */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];

@@ -12,7 +12,7 @@ kvd_gpu_dump *kvd_gpu_dump_new(kvd_activations *file, const kvd_gpu_share *share
                                kvd_err *err);
 /* Frees *d, whose device must be current. Layers added since the last flush may be lost. */
 void kvd_gpu_dump_free(kvd_gpu_dump *d);
-/* Returns the bytes of device memory and pinned host memory that kvd_gpu_dump_new allocates. */
+/* Returns how many bytes of device memory and pinned host memory kvd_gpu_dump_new allocates. */
 size_t kvd_gpu_dump_bytes(const kvd_activations *file, const kvd_gpu_share *share,
                           size_t max_tokens);
 
@@ -21,7 +21,7 @@ int kvd_gpu_dump_add(kvd_gpu_dump *d, const kvd_gpu_attention_in *in, size_t fir
                      kvd_err *err);
 /* Waits until all layers are written to the file. They may not be on disk yet. */
 int kvd_gpu_dump_flush(kvd_gpu_dump *d, kvd_err *err);
-/* Seconds in which the device transposed values, no buffer was free, and threads wrote. */
+/* Seconds while the device transposed values, no buffer was free, and threads wrote. */
 typedef struct {
     double convert, wait, write;
 } kvd_gpu_dump_times;

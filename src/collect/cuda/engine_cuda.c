@@ -76,7 +76,7 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* If the devices hold other moments than *sums, copies these back to the host first. */
+/* Copies *sums to the devices. If they hold other moments, first copies those to the host. */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)
@@ -104,7 +104,7 @@ static int sum_weights(cuda *c, int layer, kvd_err *err)
 /* Transposes one GPU's part of W_O from [d_model][heads * d] to [heads][d][d_model]. */
 static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d_model, float *to)
 {
-    /* These numbers of rows and columns fit into the L1 cache. */
+    /* A tile of ROWS rows and COLUMNS columns fits into the L1 cache. */
     enum { ROWS = 16, COLUMNS = 64 };
     const size_t bytes = kvd_dtype_bytes(type), pieces = (d_model + ROWS - 1) / ROWS;
 #pragma omp parallel for schedule(static)
@@ -122,7 +122,7 @@ static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d
     }
 }
 
-/* `raw` must have room for W_O in float32. */
+/* Copies W_O and W_V of all devices to the host. `raw` must have room for W_O in float32. */
 static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, kvd_err *err)
 {
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -184,7 +184,7 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /* Copying now fails if a weight is not finite, instead of hours later. */
+        /* Copying the sums fails now if a weight is not finite, instead of hours later. */
         if (fetch_sums(c, err))
             return -1;
     }
@@ -327,7 +327,7 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
         return -1;
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
-    /* The caller may change the moments of a snapshot, so the devices keep no copy. */
+    /* The devices keep no copy of a snapshot's moments, which the caller may change. */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;

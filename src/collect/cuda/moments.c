@@ -135,7 +135,7 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
     return add(m, &a, in->stream, err);
 }
 
-/* The weights are read in the number type in which they are stored. */
+/* W_O and W_V are read in the number type in which the device holds them. */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)
 {
@@ -180,7 +180,7 @@ static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStr
                           "second moments", err);
 }
 
-/* A value that is not finite makes a sum of squares not finite. */
+/* Fails if a diagonal element is not finite, which shows a value that is not finite. */
 static int check(const kvd_gpu_moments *m, const kvd_moments *sums, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->shape.model.d_head;
