@@ -59,7 +59,7 @@ int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output
     return status;
 }
 
-/* The name is "dtype" since Transformers 4.56, and "torch_dtype" before. */
+/* Names the dtype: key "dtype" since Transformers 4.56, "torch_dtype" before. */
 static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
 {
     static const char *const key[] = {"dtype", "torch_dtype"};
@@ -92,7 +92,7 @@ int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const
     return status ? -1 : 0;
 }
 
-/* Model cards are not copied, because they describe the uncompressed model. */
+/* Returns true for files to copy. Model cards describe the uncompressed model and are left out. */
 static bool belongs(const char *name)
 {
     static const char *const patterns[] = {"generation_config.json",
@@ -192,7 +192,7 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Fails if rounding makes an element infinite, or if `folded` and x is not finite. */
+/* Converts x to t->to. Fails if an element becomes infinite or, if `folded`, is not finite. */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
     kvd_from_f32(t->to, x, t->buffer, n);
@@ -318,7 +318,7 @@ static planned *plan_file(const kvd_checkpoint_out *w, const kvd_safetensors *fi
     return all;
 }
 
-/* Hugging Face refuses a file without the entry "format". */
+/* Returns the metadata of a file, and adds "format", without which Hugging Face refuses a file. */
 static kvd_safetensors_note *notes_of(const kvd_safetensors *file, kvd_err *err)
 {
     const char *key, *value;

@@ -27,7 +27,7 @@ typedef struct {
 /* Writes all files of the checkpoint. Fails on numbers not finite or too large, or an interrupt. */
 int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_err *err);
 
-/* Computes the bytes of the weights that kvd_checkpoint_write will write. */
+/* Computes how many bytes of weights kvd_checkpoint_write will write. */
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
 
 /* Writes model.safetensors.index.json. `bytes` is the total size of the written weights. */
@@ -38,7 +38,9 @@ int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output
 int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const kvd_output *folder,
                           kvd_err *err);
 
-/* Copies tokenizer, licence and other files. With NAME.config.json, only tokenizer files NAME*. */
+/*
+ * Copies tokenizer, licence and other files, or only tokenizer files NAME* with NAME.config.json.
+ */
 int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err);
 
 typedef struct {

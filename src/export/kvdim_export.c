@@ -55,7 +55,7 @@ static int load(exporting *x, kvd_err *err)
                : 0;
 }
 
-/* Without --method, selects a method with kept dimensions per head. */
+/* Without --method, selects a method with kept dimensions per head and the pairs of --rates. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
@@ -73,7 +73,9 @@ static int resolve_method(exporting *x, kvd_err *err)
                     kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]]);
 }
 
-/* Selects a set of kept dimensions: --point, the smallest p >= --overall-p, or the only one. */
+/*
+ * Selects the set --point, that of the smallest removed fraction >= --overall-p, or the only one.
+ */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
     const kvd_export_options *const cfg = x->cfg;
@@ -104,7 +106,7 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     if (best == r->n_points)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p, cfg->rates,
                         largest);
-    /* kvdim-fit may miss the wanted p by less than one dimension of a head. */
+    /* kvdim-fit may miss the wanted removed fraction p by less than one dimension of a head. */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
                 program, cfg->rates, cfg->overall_p, r->overall_p[best]);
@@ -136,7 +138,7 @@ static int make_point(exporting *x, kvd_err *err)
     return kvd_point_of_rates(m, i, &x->point, err);
 }
 
-/* Returns the largest absolute entry of right left - I. `right`: [m][d], transposed [d][m]. */
+/* Returns the largest absolute entry of right * left - I; right is [m][d], or transposed [d][m]. */
 static double off_identity(size_t d, size_t m, const float *right, bool transposed,
                            const float *left)
 {
@@ -151,7 +153,7 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
     return worst;
 }
 
-/* Q's projection must invert K's. Balanced projections calibrated on few tokens may fail. */
+/* Fails unless Q's projection inverts K's, which method "balanced" may miss with few tokens. */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
     const double limit = 1e-2;
@@ -256,7 +258,7 @@ static int write_folder(exporting *x, kvd_err *err)
                : 0;
 }
 
-/* Writes the --method with which kvdim-eval reproduces the exported checkpoint. */
+/* Writes the option --method that makes kvdim-eval predict like the exported checkpoint. */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {
     const bool left_whole = !x->note.folds[0] && kvd_dims_cuts(&x->point.dims, 0);
