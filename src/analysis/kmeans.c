@@ -108,7 +108,9 @@ static void centre(state *s, const float *X, const size_t *start)
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
-/* Turns k products y . c into upper bounds of y . c - ||c||^2 / 2. Returns the best lower bound. */
+/*
+ * Turns k products y . c into upper bounds of y . c - ||c||^2 / 2. Returns the largest lower bound.
+ */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
 {
@@ -272,7 +274,7 @@ static void sort_by_cluster(state *s)
     s->first[0] = 0;
 }
 
-/* A cluster without rows gets the mean 0. */
+/* Writes the mean of each cluster's rows, or 0 if a cluster has no rows. */
 static void means(const state *s, const float *rows, double *C)
 {
 #pragma omp parallel for schedule(dynamic, 16)

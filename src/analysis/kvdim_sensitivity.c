@@ -223,7 +223,7 @@ static int print(const job *j, kvd_err *err)
         const int status = kvd_widths_by_loss(s, pair, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
-            /* A larger p, too, would leave too few dimensions for a head. */
+            /* A larger removed fraction p would leave too few dimensions, too. */
             break;
         json_array_append_new(rows, json_pack("{s:f, s:f}", "p", i / 10.0, "predicted_kl", loss));
         if (!j->cfg->common.quiet && !j->cfg->common.json)

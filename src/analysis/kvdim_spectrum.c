@@ -35,7 +35,10 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
     return status;
 }
 
-/* by_gram[i]: kvd_pair i is decomposed by a Gram matrix. need[x]: rows of tensor x are read. */
+/*
+ * by_gram[i]: true if a Gram matrix decomposes kvd_pair i. need[x]: true if rows of tensor x are
+ * read.
+ */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
 } plan;
@@ -85,7 +88,9 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
     return 0;
 }
 
-/* Decomposes X without X^T X. With --method gram, only for heads with small singular values. */
+/*
+ * Decomposes matrices X without X^T X. With --method gram, only those that X^T X does not resolve.
+ */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
 {
@@ -113,7 +118,7 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
     return one;
 }
 
-/* Computes layers `first` .. `first` + n - 1. With centroids n is 1, which saves memory. */
+/* Computes n layers from layer `first` on. With centroids n is 1, which saves memory. */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
 {
@@ -165,7 +170,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* Returns the number of rows of a decomposed matrix. A weighted centroid counts as its vectors. */
+/* Returns a matrix's number of rows. A weighted centroid counts as the vectors of its cluster. */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;

@@ -9,7 +9,7 @@
 
 #include "common/linalg.h"
 
-/* rows per callback: 2 MiB of float32 at d_head 128 */
+/* number of rows per callback, 2 MiB of float32 at d_head 128 */
 enum { BLOCK_ROWS = 4096 };
 
 static int group_of(const kvd_model_info *m)

@@ -1,4 +1,6 @@
-/* Builds the matrices whose singular values are computed (Z-1, F-1 of docs/readings.md). */
+/*
+ * Builds the matrices whose singular values are computed (readings Z-1, F-1 of docs/readings.md).
+ */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
 
@@ -31,10 +33,10 @@ typedef struct {
     size_t *n_rows[KVD_N_X];
 } kvd_layer_rows;
 
-/* Rows of Q, K and V: the tokens recorded in the file `dump` or, if not NULL, `rows`. */
+/* Rows of Q, K and V: `rows` or, if that is NULL, the tokens recorded in the file `dump`. */
 typedef struct {
     kvd_activations *dump;
-    size_t n_tokens; /* number of rows per tensor and head */
+    size_t n_tokens; /* largest number of rows per tensor and head */
     /* [n_spans] ranges of recorded tokens to use; NULL means the first n_tokens */
     const kvd_span *span;
     size_t n_spans;
@@ -45,9 +47,9 @@ typedef struct {
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
 /*
- * Passes the rows of head h's matrix to `sink`. If before_rope, the file must hold Q and K before
- * RoPE. kvd_pair_stack_weights passes W_O or W_V, for only one of several files. Both refuse
- * KVD_PAIR_BQK and KVD_PAIR_BVW.
+ * kvd_pair_stack passes the rows of head h's matrix to `sink`. If before_rope, the file must hold Q
+ * and K before RoPE. kvd_pair_stack_weights passes W_O or W_V, for only one of several files.
+ * KVD_PAIR_BQK and KVD_PAIR_BVW are refused.
  */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
@@ -103,7 +105,10 @@ int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair
 /* smallest ratio of singular values that a Gram matrix resolves */
 #define KVD_GRAM_LIMIT 1.25e-4
 
-/* Computes heads below KVD_GRAM_LIMIT again by streaming QR, after kvd_decompose_moments. */
+/*
+ * Decomposes heads with singular values below KVD_GRAM_LIMIT times the largest again, by streaming
+ * QR. kvd_decompose_moments must be called before.
+ */
 int kvd_decompose_blurred(const kvd_source *source, size_t n_sources, kvd_pair pair,
                           bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 

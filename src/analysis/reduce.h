@@ -1,4 +1,4 @@
-/* Pruning and K-means of calibration data (ZDC section 4.1; D-21 in docs/readings.md). */
+/* Pruning and K-means of calibration data (ZDC paper, section 4.1; D-21 in docs/readings.md). */
 #ifndef KVD_ANALYSIS_REDUCE_H
 #define KVD_ANALYSIS_REDUCE_H
 
@@ -21,7 +21,7 @@ typedef struct {
     double energy; /* sum over rows of |x|^2 */
 } kvd_kmeans_trace;
 
-/* Clusters X [n][d]; start [k]: rows of the first centroids. Writes centroid [k][d], count [k]. */
+/* Clusters X [n][d], from rows start [k] as centroids. Writes centroid [k][d] and count [k]. */
 int kvd_kmeans(const float *X, size_t n, size_t d, size_t k, const size_t *start, double *centroid,
                size_t *count, kvd_kmeans_trace *trace, kvd_err *err);
 
@@ -54,7 +54,7 @@ typedef struct {
     double read_s, kmeans_s;
 } kvd_reduced;
 
-/* Clusters the vectors of all files into at most r->centroids per head. Needs as many tokens. */
+/* Clusters the vectors of all files into r->centroids per head. Fails if there are fewer tokens. */
 int kvd_reduce_layer(const kvd_source *source, size_t n_sources, const bool need[KVD_N_X],
                      int layer, const kvd_reduction *r, kvd_layer_rows *out, kvd_reduced *sum,
                      kvd_err *err);

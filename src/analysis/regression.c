@@ -174,7 +174,7 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
     return kept;
 }
 
-/* Fills the equations a x = y: columns of `a` are one per model, then ln loss; `y`: parameters. */
+/* Fills the equations a x = y: a column of `a` per model, a column ln loss, parameters in `y`. */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
 {

@@ -1,4 +1,4 @@
-/* Regression of ZDC section 5: parameters are linear in ln(loss) (D-8 in docs/readings.md). */
+/* Regression of ZDC, section 5: parameters are linear in ln(loss) (D-8 in docs/readings.md). */
 #ifndef KVD_ANALYSIS_REGRESSION_H
 #define KVD_ANALYSIS_REGRESSION_H
 
@@ -9,7 +9,10 @@
 #include "formats/rates.h"
 #include "formats/spectrum.h"
 
-/* Parameters of ZDC (Eq. 5): important tokens G, RISE by layer, removed fractions P and P_U. */
+/*
+ * Parameters of ZDC (Eq. 5): fraction of important tokens G and its RISE over the layers, and
+ * removed fractions of important (P) and other tokens (P_U).
+ */
 typedef enum {
     KVD_SET_G,
     KVD_SET_RISE,
@@ -25,7 +28,7 @@ extern const char *const kvd_set_name[KVD_N_SET];
 typedef struct {
     double loss;           /* perplexity / perplexity of the uncompressed model - 1 */
     double share;          /* cache bytes / bytes of an uncompressed 16-bit cache */
-    double set[KVD_N_SET]; /* parameters of the measurement */
+    double set[KVD_N_SET]; /* parameters that were measured */
 } kvd_tried;
 
 typedef struct {
@@ -37,18 +40,20 @@ typedef struct {
     kvd_tried *tried; /* [n] measured choices of parameters */
 } kvd_sweep;
 
-/* Reads the rows of method ZDC of a kvdim/accuracy file, which may differ only in kvd_set. */
+/* Reads the rows of method ZDC of a kvdim/accuracy file. Only parameters of kvd_set may differ. */
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
 
-/* Writes the measurements whose loss no smaller cache reaches to best [n], by rising size. */
+/*
+ * Writes the measurements whose loss no smaller cache reaches to best [n], in rising order of size.
+ */
 size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best);
 
 enum { KVD_REGRESSION_MODELS = 16 };
 
 typedef struct {
     size_t n, n_models; /* number of fitted measurements, and of models */
-    /* Least and greatest fitted loss. Outside this range the regression extrapolates. */
+    /* Smallest and largest fitted loss. Outside this range the regression extrapolates. */
     double loss_lo, loss_hi;
     /* fitted parameters of each model at loss 1, which is twice the uncompressed perplexity */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
@@ -56,7 +61,7 @@ typedef struct {
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
 } kvd_regression;
 
-/* Fits parameters linearly in ln loss to best [n] of models model [n]. Ignores losses <= 0. */
+/* Fits parameters linearly in ln loss to best [n], of models model [n]. Ignores losses <= 0. */
 int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
                        size_t n_models, kvd_err *err);
 
@@ -68,9 +73,9 @@ typedef struct {
 } kvd_proposal;
 
 /*
- * Proposes parameters for a loss > 0, limited to g >= 0, rise >= 0, g + rise <= 1, 0 <= p <= most,
- * p_u >= p. If model >= n_models, the model was not measured. Q-K may lose fewer dimensions than V
- * (D-2 in docs/readings.md).
+ * Proposes parameters for a loss > 0, limited to g >= 0, rise >= 0, g + rise <= 1, and removed
+ * fractions 0 <= p <= most, p_u >= p. If model >= n_models, the model was not measured. Q-K may
+ * lose fewer dimensions than V (reading D-2 in docs/readings.md).
  */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
@@ -80,7 +85,7 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
 /* Writes *p as a value of --method, "zdc,g=0.25,...". Further parameters are those of *like. */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 
-/* largest number of result files that kvdim-fit --regression reads */
+/* Largest number of result files that kvdim-fit --regression reads. */
 
 enum { KVD_FIT_SWEEPS = KVD_REGRESSION_MODELS };
 
@@ -100,8 +105,9 @@ typedef struct {
 } kvd_fit_proposal;
 
 /*
- * Fits the regression to result files and proposes parameters for n losses. Sets 2i and 2i + 1 of
- * *r are for important and other tokens. The caller sets r->model and r->label.
+ * Fits the regression to result files and proposes parameters for n losses. In *r, set 2i of kept
+ * dimensions is for important tokens of proposal i, set 2i + 1 for other tokens. The caller sets
+ * r->model and r->label.
  */
 int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths,
                           const double *loss, size_t n, const kvd_spectrum *s, kvd_rates *r,

@@ -113,7 +113,7 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /* Singular values are per token already; readers divide them by sqrt(n_rows). */
+        /* Readers divide by sqrt(n_rows), but these singular values are per token already. */
         out->pair[pair[side]].n_rows = 1;
     }
     /* smallest failed job, so that the error does not depend on the threads */

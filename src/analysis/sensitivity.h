@@ -32,7 +32,7 @@ enum { KVD_SENSITIVITY_KINDS = 4 };
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
-/* Adds the outer products of one layer and batch: the `take` callback of a kvd_gradient_sink. */
+/* Adds the outer products of one layer and batch. Called as `take` of a kvd_gradient_sink. */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
 /* Returns the sums in *s: [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. */
@@ -43,9 +43,9 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
                           kvd_err *err);
 
 /*
- * Returns the fewest bits per element of K and V with a predicted loss of at most `loss` nats per
- * token, by reverse water-filling (Shannon 1959; Cover and Thomas, section 10.3.3) over variances
- * sigma_i^2 / 2:
+ * Returns the smallest number of bits per element of K and V with a predicted loss of at most
+ * `loss` nats per token, by reverse water-filling (Shannon 1959; Cover and Thomas, section 10.3.3)
+ * over variances sigma_i^2 / 2:
  *
  *   loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2)
  */

@@ -1,4 +1,4 @@
-/* Similarity of rotations: ZACK section 4, and measures without signs (Z-7, docs/readings.md). */
+/* Similarity of rotations: ZACK, section 4, and measures without signs (Z-7, docs/readings.md). */
 #ifndef KVD_ANALYSIS_SIMILARITY_H
 #define KVD_ANALYSIS_SIMILARITY_H
 
@@ -15,12 +15,12 @@ double kvd_delta(const double *A, const double *B, size_t d);
 /* Returns kvd_delta after flipping columns of B with a negative scalar product with those of A. */
 double kvd_delta_aligned(const double *A, const double *B, size_t d);
 
-/* Fills overlap [d] with || A_m^T B_m ||_F^2 / m for the first m columns; random: m / d. */
+/* Fills overlap [d] with || A_m^T B_m ||_F^2 / m for m columns, m / d if A and B are random. */
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 
 /*
  * Fills energy [d] with sum_{j < m} || X_B a_j ||^2 / || X_B ||^2, m = 1 .. d, where a_j are
- * columns of A and X_B^T X_B = R_B diag(sigma_B^2) R_B^T; 1 if || X_B || is 0.
+ * columns of A and X_B^T X_B = R_B diag(sigma_B^2) R_B^T. The result is 1 if || X_B || is 0.
  */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d,
                     double *energy, kvd_err *err);
@@ -31,7 +31,7 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
 /* Returns half the dimensions, rounded down, but at least 1. */
 size_t kvd_half(size_t d);
 
-/* Fails if files differ in model, pairing, layers or RoPE, or equal labels in hash. */
+/* Fails if files differ in model, pairing, layers or RoPE, or have equal labels but not hashes. */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 
 /* Compares the rotations of all files and a random one. Refuses KVD_PAIR_BQK and KVD_PAIR_BVW. */

@@ -76,7 +76,7 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
     return 0;
 }
 
-/* Computes statistics of the fewest tokens with 90, 95 or 99 % of the attention. */
+/* Computes statistics of how many tokens, at the fewest, hold 90, 95 or 99 % of the attention. */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
     const double n = (double)s->n_requests;
@@ -178,7 +178,7 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
-    /* Fields of *t for unimportant and important tokens that two layers share. */
+    /* Fields of *t for the unimportant and important tokens that two layers have in common. */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;
     for (size_t r = 0; r < z->s->n_kept; r++) {

@@ -105,7 +105,7 @@ static void solver_close(solver *s)
         (void)cudaStreamDestroy(s->stream);
 }
 
-/* Writes eigenvalues, rising, and eigenvectors [m][d][d], column-major. */
+/* Writes eigenvalues in rising order, and eigenvectors [m][d][d], column-major. */
 static int run_batch(solver *s, const double *gram, size_t m, double *lambda, double *vectors,
                      double *seconds, kvd_err *err)
 {

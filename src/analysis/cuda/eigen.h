@@ -7,14 +7,14 @@
 #include "common/err.h"
 
 /*
- * Computes sigma [n][d], falling, and R [n][d][d] (columns) of gram [n][d][d] on the current
- * device, with signs as in kvd_gram_svd. *device_s: seconds, or NULL. On failure *bad is the first
- * matrix that is not a Gram matrix, or n.
+ * Computes singular values sigma [n][d], falling, and R [n][d][d] (columns) of gram [n][d][d] on
+ * the current device, with signs as in kvd_gram_svd. *device_s receives seconds, unless NULL. On
+ * failure *bad is the first matrix that is not a Gram matrix, or n.
  */
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);
 
-/* Like kvd_decompose_moments on the current GPU; KVD_PAIR_BQK and KVD_PAIR_BVW on the CPU. */
+/* Like kvd_decompose_moments, but on the current GPU, except for KVD_PAIR_BQK and KVD_PAIR_BVW. */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);
 
