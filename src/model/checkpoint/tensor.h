@@ -70,8 +70,9 @@ enum { KVD_TENSOR_RANK = 4 };
  * Order of rows in the file. kvd_tensor_read always returns the order of Hugging Face files.
  *
  *   KVD_ROWS_IN_PAIRS   rows i and i + d_head / 2 of a head are rows 2i and 2i + 1 in the file
- *   KVD_ROWS_IN_STACKS  file: all query, then key, then value heads; returned: for each KV head
- *                       `group` query heads, a key head and a value head
+ *   KVD_ROWS_IN_STACKS  the file has all query heads, then all key heads, then all value heads;
+ *                       Hugging Face files have, for each KV head, `group` query heads, a key
+ *                       head and a value head
  *   KVD_ROWS_AS_COLUMNS the file has the transposed matrix
  */
 typedef enum {

@@ -407,7 +407,9 @@ void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores sc
     memset(row + to, 0, (n - to) * sizeof *row);
 }
 
-/* Returns the bits of the largest |x[i]|; exponent bits are all 1 if any x[i] is not finite. */
+/*
+ * Returns the bit pattern of the largest |x[i]|. Exponent bits are all 1 if any x[i] is not finite.
+ */
 KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
 {
     uint32_t top = 0;

@@ -46,7 +46,7 @@ struct kvd_forward {
     /* Weights [0] and biases [1] outside the layers, or NULL. */
     float *once[N_ONCE][2];
     float *x; /* residual stream: [max_tokens][d_model] */
-    /* Queries, attention output: [max_tokens][width_q]; keys, values: [max_tokens][width_k]. */
+    /* Queries and attention output [max_tokens][width_q], keys and values [max_tokens][width_k]. */
     float *q, *k, *v, *o;
     /* Arrays that only some hooks read, or NULL. */
     float *q_pre, *k_pre, *input;

@@ -1,8 +1,7 @@
 /*
  * The forward pass on the CPU. Weights are converted one layer at a time, so a checkpoint may
- * exceed memory.
- *
- * Equal batches and thread counts give equal bits; others differ by rounding (1e-6 relative).
+ * exceed memory. Equal batches and thread counts give equal bits. Otherwise, results differ by
+ * rounding (1e-6 relative).
  */
 #ifndef KVD_MODEL_PASS_FORWARD_H
 #define KVD_MODEL_PASS_FORWARD_H

@@ -6,8 +6,8 @@
 #include <string.h>
 
 /*
- * Compiles a function for the baseline, AVX2 and AVX-512. It must not contain an OpenMP parallel
- * region, whose body would be compiled for the baseline only.
+ * Compiles a function for the baseline, AVX2 and AVX-512. The function must not contain an OpenMP
+ * parallel region, whose body would be compiled for the baseline only.
  */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))

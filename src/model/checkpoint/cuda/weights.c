@@ -448,7 +448,7 @@ struct kvd_gpu_expert_stream {
     /* State of placing an expert in a buffer. */
     walk place;
     char *slot[SLOTS];
-    /* For each buffer, an event after the latest work that reads it. */
+    /* For each buffer, an event after the latest work that reads the buffer. */
     cudaEvent_t used[SLOTS];
     cudaEvent_t copied;
     int turn;

@@ -2,9 +2,9 @@
  * Loads the weights of a model, or of some of its layers, onto one GPU (tensor parallelism as in
  * Megatron-LM, Shoeybi et al. 2019).
  *
- * Each of n GPUs holds 1/n of the KV heads with their query heads, and 1/n of the hidden units. It
- * has their rows of Q, K, V, gate and up, and their columns of O and down. The products with O and
- * down are summed over the GPUs. Only the first GPU holds the output head.
+ * Each of n GPUs holds the weights of 1/n of the KV heads with their query heads, and of 1/n of the
+ * hidden units: rows of Q, K, V, gate and up, and columns of O and down. Products with O and down
+ * are summed over the GPUs. Only the first GPU holds the output head.
  *
  * Experts that do not fit are streamed from the checkpoint into two device buffers in turn.
  */
@@ -66,7 +66,7 @@ typedef struct {
      * Output projection: [d_model][n_heads * d_head], with d_value for d_head in latent attention.
      */
     void *o;
-    /* Gate, then up matrix: [2 n_ffn][d_model]; or only up: [n_ffn][d_model]. */
+    /* Gate and up matrix, [2 n_ffn][d_model], or only the up matrix, [n_ffn][d_model]. */
     void *gate_up;
     void *down; /* [d_model][n_ffn] */
     /* Biases; bias_o and bias_down are not split among GPUs. */

@@ -3,8 +3,8 @@
  * order as the CPU.
  *
  * few_kernel multiplies tiles of 16 rows of W with up to 32 tokens, bound by reading W. The 8 warps
- * of a CTA take blocks of 64 columns (slabs). W is operand A of mma.sync m16n8k16, x is operand B;
- * both go directly to registers, with columns permuted in the same way.
+ * of a CTA take blocks of 64 columns (slabs). W is operand A of mma.sync m16n8k16, x is operand B.
+ * A and B go directly to registers, with columns permuted in the same way.
  */
 #include "kernels/cuda/mma.cuh"
 #include "model/experts/cuda/experts.cuh"

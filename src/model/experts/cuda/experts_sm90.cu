@@ -4,7 +4,8 @@
  *
  * A tile has up to 128 tokens of an expert and 256 rows of its matrix W, in two warpgroups of 64
  * tokens. Tokens and W pass through a ring of shared memory stages of 64 columns, which continues
- * across tiles. Both are stored as core matrices of 8 rows x 16 bytes without swizzle (sm90.cuh).
+ * across tiles. The stages are stored as core matrices of 8 rows x 16 bytes without swizzle
+ * (sm90.cuh).
  */
 #include "kernels/cuda/sm90.cuh"
 #include "model/experts/cuda/experts.cuh"

@@ -199,7 +199,7 @@ typedef struct {
     /* Width of tokens, and hidden units per expert: multiples of 8. */
     size_t d, ffn;
     float alpha, limit; /* as in kvd_gpu_swiglu_clamped; a limit of 0 means SwiGLU */
-    /* True on the first GPU, which adds to y; other GPUs overwrite y. */
+    /* True on the first GPU, which adds to y, while other GPUs overwrite y. */
     bool first;
     const void *x;    /* input, bf16 [n][d] */
     const float *add; /* [d] vector that is also added to every row of y, or NULL */

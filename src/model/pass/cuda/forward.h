@@ -1,8 +1,6 @@
 /*
  * The forward pass on one or several GPUs. KVD_F32 computes without TF32, KVD_BF16 with float32
- * sums.
- *
- * Equal batches on equal GPUs give equal bits; other batches differ by rounding.
+ * sums. Equal batches on equal GPUs give equal bits, other batches differ by rounding.
  */
 #ifndef KVD_MODEL_PASS_CUDA_FORWARD_H
 #define KVD_MODEL_PASS_CUDA_FORWARD_H

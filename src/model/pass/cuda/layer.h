@@ -92,7 +92,7 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w);
 /* Starts a batch; `rows`: pinned token ids, positions and RoPE rows, max_tokens each. */
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 
-/* Sets the residual stream to embeddings; kvd_gpu_residual_in copies `residual` to it. */
+/* kvd_gpu_embedding sets the residual stream to embeddings, kvd_gpu_residual_in to `residual`. */
 int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err);
 int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, size_t n,
                         kvd_err *err);

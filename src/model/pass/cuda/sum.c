@@ -47,7 +47,7 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
         device[i] = first_gpu + i;
     /*
      * NCCL uses no multicast, because hosts have few multicast groups, and connects all GPUs now.
-     * It need not order sums in CUDA graphs and sums outside, which never run at the same time.
+     * Sums in CUDA graphs never run at the same time as sums outside of graphs.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);

@@ -128,7 +128,7 @@ typedef struct {
 struct kvd_added_tokens {
     token *token;
     size_t n, capacity;
-    /* Tokens that are matched before the normalizer, and after it. */
+    /* Tokens that are matched before the normalizer [0] and after the normalizer [1]. */
     tree tree[2];
     kvd_regex *word;
 };

@@ -63,7 +63,7 @@ typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
-    /* `waiting`: bytes begin .. end - 1 may be joined by the next range. */
+    /* `waiting` is true if the next range may be joined to bytes begin .. end - 1. */
     bool waiting, last_was_match;
     size_t begin, end;
 } kvd_splitter;
