@@ -20,7 +20,7 @@
  */
 
 typedef struct {
-    /* Index of the batch's first prompt token among recorded ones. The caller sets it. */
+    /* Index of the batch's first prompt token among recorded ones, set by the caller. */
     size_t first;
     /* Private fields follow. */
     /* Puts recorded K and V before those of the model's tokens, then calls `inner`. */
@@ -87,11 +87,11 @@ struct kvd_model_runner {
     /* Largest number of predictions whose logits one call computes. */
     size_t piece;
     kvd_dtype compute;
-    /* Index of the batch's first token among kept attention outputs. The caller sets it. */
+    /* Index of the batch's first token among kept attention outputs, set by the caller. */
     size_t kept_row;
     /*
-     * Index of the batch's first prompt token in keep_prompts' buffer, or KVD_NOT_KEPT. The caller
-     * sets it.
+     * Index of the batch's first prompt token in keep_prompts' buffer, or KVD_NOT_KEPT. Set by the
+     * caller.
      */
     size_t kept_prompt;
 

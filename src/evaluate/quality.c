@@ -12,8 +12,8 @@
 enum { RESAMPLES = 2000 };
 
 /*
- * Returns e^x for x <= 0, or 0 below -700. Compilers can vectorise it. With x = n ln 2 + r, e^x =
- * 2^n e^r, where a Taylor polynomial of degree 13 gives e^r with an error below 1e-17.
+ * Returns e^x for x <= 0, or 0 below -700, in a form that compilers can vectorise. With x = n ln 2
+ * + r, e^x = 2^n e^r, where a Taylor polynomial of degree 13 gives e^r with an error below 1e-17.
  */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
@@ -100,8 +100,8 @@ static row_sums scan_row(const float *x, size_t vocab)
 }
 
 /*
- * Returns the KL divergence of p = softmax(a) from softmax(b), E_p[a - b] - lse(a) + lse(b). It is
- * exactly 0 for equal logits, and rounding errors are 1e-15 max |a - b|.
+ * Returns the KL divergence of p = softmax(a) from softmax(b), E_p[a - b] - lse(a) + lse(b). The
+ * result is exactly 0 for equal logits, and rounding errors are 1e-15 max |a - b|.
  */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)

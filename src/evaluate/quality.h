@@ -13,7 +13,7 @@
 typedef struct {
     double n;    /* number of predicted tokens */
     double nll;  /* -log p(next token) in nats */
-    double top1; /* predictions whose most probable token is the next token */
+    double top1; /* number of predictions whose most probable token is the next token */
     /* KL divergence from the uncompressed model in nats. */
     double kl;
     /* Number of predictions whose most probable token is the uncompressed model's. */

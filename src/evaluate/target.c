@@ -133,8 +133,8 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Bisects until no setting is left between the last one that meets the target and the first that
- * misses it. `b` selects the share or an end of its interval for the comparison.
+ * Bisects until no setting is left between the last one that meets the target and the first one
+ * that misses the target. `b` selects the share or an end of its interval for the comparison.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {

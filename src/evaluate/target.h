@@ -52,8 +52,8 @@ typedef struct {
 } kvd_target;
 
 /*
- * Search axis from 0 (most bytes) to `largest`. `place` sets *x to the setting nearest to `wanted`.
- * Each setting is evaluated once.
+ * Search axis from 0 (largest cache) to `largest`. `place` sets *x to the setting nearest to
+ * `wanted`. Each setting is evaluated once.
  */
 typedef struct {
     void *ctx;

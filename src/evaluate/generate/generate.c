@@ -240,7 +240,7 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-/* Runs n workers, the first of them in this thread. They share the processor's threads. */
+/* Runs n workers, which share the processor's threads. The first worker runs in this thread. */
 static void run_workers(job *j, size_t n)
 {
     hand *const h = calloc(n, sizeof *h);

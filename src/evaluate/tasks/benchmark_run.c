@@ -313,7 +313,7 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /* Returns 1 so that the end token is fed, or 2 if the chat template writes it. */
+    /* Returns 1 to feed the end token, or 2 if the chat template writes the end token. */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     while (high - low > 1) {

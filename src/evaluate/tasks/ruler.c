@@ -144,7 +144,7 @@ typedef struct {
     size_t limit;
     /* Size of a trial item that estimates the tokens per word or line. */
     size_t sample;
-    /* First size of the search. Items that are too long shrink by this. */
+    /* First size of the search, and step by which items that are too long shrink. */
     size_t step;
     size_t least;
     /* Tokens of the example of task "vt", which are not counted per line. */

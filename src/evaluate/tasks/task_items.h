@@ -29,15 +29,15 @@ typedef struct {
     size_t n_clusters;
     /* Owned. The tokens are prescribed in needle and classify. */
     kvd_continuations run;
-    /* generate: [n_items] expected text, or NULL. */
+    /* [n_items] Expected texts of task "generate", or NULL. */
     char **reference;
     size_t *reference_len;
     /* [run.n_sequences] Question tokens before the answer (needle, classify). */
     size_t *lead;
-    /* needle: [n_items] depth of the number in the text, 0 to 1. */
+    /* [n_items] Task "needle": depth of the number in the text, 0 to 1. */
     double *depth;
     size_t n_depths;
-    /* classify: [n_items] index of the right class. */
+    /* [n_items] Task "classify": index of the right class. */
     size_t *label;
     char *class_name[KVD_TASK_CLASSES];
     size_t n_classes;

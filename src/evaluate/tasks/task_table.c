@@ -28,7 +28,7 @@ struct kvd_task_table {
     size_t n_rows, capacity;
     /* [rows][items of the measure's task] Values of each measure. */
     double *value[KVD_N_FREE_MEASURES];
-    /* generate: [rows][n_items][n_new] tokens, -1 in rows of means over seeds. */
+    /* [rows][n_items][n_new] Tokens of task "generate", -1 in rows of means over seeds. */
     int32_t *token;
 };
 

@@ -95,7 +95,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
     /* `cut` is true if K is projected after RoPE and then quantised. */
     const bool rebuilds = p->dims && p->dims->rebuild, cut = p->bits && p->dims && !rebuilds;
-    /* Copies of the prompt take the positions that follow it. */
+    /* Copies of the prompt take the positions after the prompt. */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const char *reason = NULL;
     kvd_err err = {""};
@@ -208,7 +208,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /* Tokens leave the sliding window before the step reads it. */
+    /* Tokens leave the sliding window before the step reads the window. */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;

@@ -111,8 +111,8 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
 }
 
 /*
- * Decides whether routed experts stay in host memory and are copied when needed. They do if less
- * than 1/8 of the free GPU memory would be left otherwise.
+ * Sets *streamed to true if less than 1/8 of the free GPU memory would be left with all routed
+ * experts. The experts are then copied from host memory when needed.
  */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
@@ -127,7 +127,7 @@ static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_s
 
 void kvd_generate_use_gpu(const kvd_generator_spec *s)
 {
-    /* If this fails, the next CUDA call reports it. */
+    /* If cudaSetDevice fails, the next CUDA call reports the error. */
     (void)cudaSetDevice(s->first_gpu);
 }
 
