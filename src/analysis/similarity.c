@@ -253,7 +253,9 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/* ZACK and FDC call delta either this difference of mean absolute entries or mean |R_a - R_b|. */
+/*
+ * The delta of ZACK and FDC may be this difference of mean absolute entries, or mean |R_a - R_b|.
+ */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {
     const size_t F = c->n_files, heads = c->n_layers * c->n_h;
