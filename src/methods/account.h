@@ -27,7 +27,7 @@ typedef struct {
     /* bits of codes and of unquantised numbers */
     double payload;
     double side;
-    /* bits of scores, positions and key bounds of cached tokens */
+    /* bits of scores, positions and summaries of keys of the cached tokens */
     double entries;
     /* bits that attention read, including the new token's */
     double read;
@@ -57,8 +57,9 @@ typedef struct {
 } kvd_cache_account;
 
 /*
- * Checks the counters of n_sequences sequences in layers first_layer .. n_layers-1: cache calls,
- * elements_kept and, if the plan is stepwise, n_steps per layer and KV head.
+ * Fails unless the cache was called for each sequence in layers first_layer .. n_layers-1 and
+ * stored all n_tokens. Also checks the number of stored elements or, if the plan is stepwise,
+ * n_steps per KV head.
  */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
@@ -81,7 +82,10 @@ size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t wi
  */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
-/* Adds to *sum the counters of an uncompressed cache. offset [n_sequences + 1]: first tokens. */
+/*
+ * Adds to *sum the counters of an uncompressed cache. offset [n_sequences + 1]: first token of each
+ * sequence.
+ */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 
@@ -93,7 +97,9 @@ typedef struct {
     double nominal;
     /* `nominal` with dimensions rounded up to multiples of 16 */
     double padded;
-    /* Bytes of the model's projection matrices of Q and K; 0 if folded into the weights. */
+    /*
+     * Bytes of the matrices that project Q and K to fewer dimensions; 0 if folded into the weights.
+     */
     double basis;
     /* Fractions of elements removed, without and with rounding up to multiples of 16. */
     double overall_p, overall_p16;

@@ -1,6 +1,6 @@
 /*
- * Declarations shared by all compression methods, one axis each: layers (sharing), tokens
- * (selection), dims (subspaces), bits (quantisation).
+ * Declarations shared by all compression methods. Each method compresses one axis: layers
+ * (sharing), tokens (selection), dims (subspaces) or bits (quantisation).
  * Prompt tokens attend to uncompressed K and V; every later token is a step that attends to the
  * cached tokens.
  */
@@ -43,7 +43,7 @@ typedef struct kvd_tradeoff {
     double most, least;
     /* Spacing of a sweep: geometric if true, else arithmetic. */
     bool geometric;
-    /* Second parameter, or NULL. Its default is `at` + `slope` * (value of `key`). */
+    /* Parameter whose default becomes `at` + `slope` * (value of `key`) in a sweep, or NULL. */
     const char *with;
     double at, slope;
 } kvd_tradeoff;

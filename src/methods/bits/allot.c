@@ -1,8 +1,8 @@
 /*
  * Method allot: bits per dimension by reverse water-filling (Shannon 1949; Huang and Schultheiss
  * 1963).
- * Cost of b bits = (squared error at standard deviation 1) * variance, times (squared singular
- * value) / (mean square) after `balanced` or `fisher`.
+ * Cost of b bits = (squared error at standard deviation 1) * variance. After method `balanced` or
+ * `fisher` the cost is multiplied by (squared singular value) / (mean square).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the factor of dimension j's cost: 1, or the weight of `balanced` and `fisher`. */
+/* Returns the factor of dimension j's cost, which is 1 unless the dims method balances Q and K. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -152,8 +152,8 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
 }
 
 /*
- * Without calibration data, sets normal levels and standard deviations that fall over the
- * dimensions.
+ * Without calibration data, sets the levels of a normal distribution, and standard deviations that
+ * decrease over the dimensions.
  */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
 {
@@ -181,7 +181,10 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
     return 0;
 }
 
-/* Gives a dimension more bits while each cuts the cost by `price`. Returns the sum of bits. */
+/*
+ * Gives each dimension bits while one more bit lowers the cost by at least `price`. Returns the sum
+ * of bits.
+ */
 static double give(allot *a, const making *m, size_t at, double price)
 {
     const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads,

@@ -53,7 +53,10 @@ struct kvd_bits_method {
     const char *exact_key;
     /* Parameters that apply to tokens at KVD_LEVEL_LOW, then NULL. */
     const char *low_key[4];
-    /* True: a block holds all KV heads, and `code` counts the bits of all. Excludes other axes. */
+    /*
+     * True: a block holds all KV heads, `code` counts the bits of all, and methods of other axes
+     * are refused.
+     */
     bool all_heads;
     /* True: decoding starts at the first token, so no token may be dropped. */
     bool stream;
@@ -89,8 +92,8 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
 /*
- * Matrices of xquant for K or V of one layer with inputs X: stores Y = X down^T, restores Y up^T +
- * bias, then the RMS norm of K.
+ * Matrices of xquant for K or V of one layer with inputs X. The cache stores Y = X down^T. Y up^T +
+ * bias restores V, and K after its RMS norm.
  */
 typedef struct {
     const float *down; /* [rank][d_model]; NULL: Y is X, and rank is d_model */
@@ -107,7 +110,7 @@ typedef struct {
 } kvd_kvtc_group;
 
 /*
- * Returns the number of groups of K or V of one layer, in order of components. The open method owns
+ * Returns the number of groups of principal components of K or V of one layer. The open method owns
  * `*groups`.
  */
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);

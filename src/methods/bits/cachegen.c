@@ -34,16 +34,16 @@ typedef struct {
     int n_layers;
     size_t n_kv_heads, wide, group;
     bool drawn;
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation steps; NULL if `own` is 1 */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation steps; NULL if parameter `own` is 1 */
     float *step;
     /*
-     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] tables of anchors, then channels; NULL if `own`
-     * is 1
+     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] frequency tables of anchors, then of each
+     * channel; NULL if parameter `own` is 1
      */
     kvd_rans_table *table;
     /*
-     * [wide] Frequency tables of each channel for anchors and for differences; NULL unless `lanes`
-     * is 1.
+     * [wide] Frequency tables of each channel for anchors and for differences; NULL unless
+     * parameter `lanes` is 1.
      */
     kvd_stream_component *anchor, *difference;
 } cachegen;
@@ -71,8 +71,8 @@ static uint8_t code_difference(float x, float anchor, float step)
 }
 
 /*
- * Adds squared differences from the anchor to square [d], or counts codes if `count` is given.
- * Returns the number of differences per channel.
+ * Adds squared differences from the anchor to square [d]. If `count` is not NULL, counts the
+ * quantised differences instead. Returns the number of differences per channel.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -133,7 +133,7 @@ static int draw(cachegen *c)
     return 0;
 }
 
-/* Sets the quantisation steps and frequency tables of one side of a head. */
+/* Sets the quantisation steps and frequency tables of K or V of one KV head. */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
 {
@@ -204,7 +204,7 @@ static void close(void *self)
     free(c);
 }
 
-/* Sets the frequency table of each channel, as an offset from the side's first table. */
+/* Sets the offset of each channel's frequency table from the first table of K or V. */
 static int place_codes(cachegen *c, kvd_err *err)
 {
     c->anchor = malloc(c->wide * sizeof *c->anchor);

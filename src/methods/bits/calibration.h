@@ -1,4 +1,7 @@
-/* Reads K or V of calibration tokens as a quantisation method codes them. */
+/*
+ * Reads K or V of calibration tokens in the form that is quantised: before or after RoPE, in the
+ * dimensions that the cache keeps.
+ */
 #ifndef KVD_METHODS_BITS_CALIBRATION_H
 #define KVD_METHODS_BITS_CALIBRATION_H
 

@@ -47,7 +47,10 @@ KVD_PACKED_INLINE int kvd_gear_rank(const kvd_gear *s, int n, int d, bool prompt
     return wanted < least ? wanted : least;
 }
 
-/* Returns the bits of a block of n tokens with d channels, without the codes. */
+/*
+ * Returns the bits of scales, outliers and low-rank factors of K or V, for n tokens with d
+ * channels.
+ */
 double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool prompt);
 
 KVD_PACKED_INLINE int kvd_gear_pieces(int n, int piece)
@@ -64,7 +67,7 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
-    /* numbers of columns of right factors (prompt, later block) and of left factors */
+    /* columns of right factors of the prompt, of right factors of later blocks, of left factors */
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
@@ -92,8 +95,8 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
 }
 
 /*
- * Returns the offset of the block's record in the area of the page. first: first token of the
- * block.
+ * Returns the offset, from kvd_gear_page.area on, of the record of the block whose first token is
+ * `first`.
  */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)

@@ -340,7 +340,10 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/* Returns the decoded x: a number of the second table at the nearest index of the first. */
+/*
+ * Returns the decoded x. level [2][n]: the first row gives the nearest index, the second the number
+ * decoded.
+ */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
     return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)]

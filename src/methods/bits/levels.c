@@ -24,8 +24,8 @@ static double lost(const prefixes *s, int from, int to)
 }
 
 /*
- * Adds one level. least[e]: smallest squared error of bins 0 .. e-1. begin[e]: first bin of the
- * last level.
+ * Adds one level to the quantiser with errors `before`. least[e]: smallest squared error of bins 0
+ * .. e-1. begin[e]: first bin of the last level.
  */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)

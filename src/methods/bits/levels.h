@@ -51,12 +51,16 @@ void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
 /* Tables of an open method turboquant, which owns the arrays, for vectors of d numbers. */
 typedef struct {
     const float *rotation; /* matrix P [d][d]; x is stored as the code of P x / |x| */
-    const float *sketch;   /* matrix S [d][d] of residuals of keys; NULL without `qjl` */
+    /* matrix S [d][d] that multiplies residuals of keys; NULL without `qjl` */
+    const float *sketch;
     /* [2^bits] ascending levels, `bits` rounded down */
     const float *level;
     /* Ascending levels of keys: [2^(bits - 1)] with `qjl`, else [2^bits]. */
     const float *key_level;
-    /* [3][256] Levels for bits - 1, bits, and bits + 1 (only if `bits` is fractional). */
+    /*
+     * [3][256] Levels for bits - 1, bits, and bits + 1; the last row is set only if `bits` is
+     * fractional.
+     */
     const float *levels;
 } kvd_turboquant_tables;
 

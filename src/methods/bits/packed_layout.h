@@ -12,8 +12,9 @@
  *   values  rows are dims, columns tokens: lane 4 (i % 8) + t % 8 / 2,
  *           number 8 (t / 16) + 2 r + t % 2 with r = i % 16 / 8 + 2 (t % 16 / 8)
  *
- * Equal steps (kivi): planes by the binary digits of `bits` (3 bits: a plane of the lower 2 bits, a
- * plane of 1 bit). A plane of w bits takes w words. Numbers 2 p and 2 p + 1 are 16 bits apart.
+ * Equal steps (kivi): codes are split into planes of 8, 4, 2 or 1 bits (3 bits: a plane of the lower
+ * 2 bits, a plane of 1 bit). A plane of w bits takes w words. Numbers 2 p and 2 p + 1 are 16 bits
+ * apart.
  *
  * Levels (kvquant, turboquant; k_group 0): number n begins at bit n * bits of the lane's words.
  * Outliers and exact tokens have code 0.
@@ -27,13 +28,14 @@
  * Floating-point codes (fp8, mxfp4, nvfp4): 8 or 4 bits in one plane. Scales of a block of
  * channels: 64 adjacent bytes, one per token (kvd_packed_block_scale).
  *
- * Rotated vectors (turboquant): the scales are norms / KVD_PACKED_NORM; values' norms, then 64
- * float16 norms of keys. With a sketch, the highest bit of a key's code is the sign of the sketched
- * residual, and 64 float16 undivided norms of residuals follow.
+ * Rotated vectors (turboquant): a scale is a norm / KVD_PACKED_NORM. The scales of values precede
+ * 64 float16 scales of keys. With a sketch, the highest bit of a key's code is the sign of the
+ * sketched residual, and 64 float16 norms of residuals, not divided, follow.
  *
  * Parts of a page: codes of keys, codes of values, scales of keys, scales of values, outliers of
- * values [64][v_apart], a count (16 bytes), outliers of keys [k_apart]. An outlier is a word:
- * float16 value, above it the place (values: dimension; keys: dimension + 128 (token % 64)).
+ * values [64][v_apart], a count (16 bytes), outliers of keys [k_apart]. An outlier is a word with
+ * the float16 value in the lower half. The upper half is the place: dimension for values, dimension
+ * + 128 (token % 64) for keys.
  */
 #ifndef KVD_METHODS_BITS_PACKED_LAYOUT_H
 #define KVD_METHODS_BITS_PACKED_LAYOUT_H
@@ -72,8 +74,8 @@ typedef struct {
     /* True: no zero point, x = s (code - (2^(bits - 1) - 1)). */
     bool symmetric;
     /*
-     * True: own number of bits n per dimension (allot). Codes of K, then V, by dimension, each from
-     * a new word; token t in bits t * n .. t * n + n - 1.
+     * True: each dimension has its own number of bits n (allot). The codes of a dimension begin at
+     * a new word, token t at bit t * n. Dimensions of K precede those of V.
      */
     bool allotted;
     /* true: layout of gear.h; other members unset */
@@ -91,9 +93,9 @@ KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 }
 
 /*
- * Codes of single tokens (hetero, rotatekv). A vector takes kvd_packed_row_words words: per 32
- * numbers, word j has bit j of their codes; then a word per scale. A page has the words of 64
- * tokens for the first vector, then for the next.
+ * Codes of single tokens (hetero, rotatekv). A vector takes kvd_packed_row_words words. For each 32
+ * numbers, word j has bit j of their codes; words of scales follow. A page holds vector after
+ * vector, each for 64 tokens.
  */
 typedef struct {
     /* bits of keys and of values, at most 16; 16: float16 without scales */
@@ -116,12 +118,12 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
  * Codes of salient tokens (class 1) and other tokens (class 0) of zipcache. Token n of class c of a
  * request is record n % room[c] of page n / room[c].
  * Parts of a page: 64 salient bits (2 words); number of salient tokens before the page (1 word); 1
- * unused word; records of keys of class 0, class 1; records of values of class 0, class 1; an area
- * per block that begins in the page (a prompt is one block).
- *   record  codes: per 32 numbers, word j has bit j; for values, then a word: float16 step, above
- * it the zero point
- *   area    [2][d_qk] words: step and zero point of a key channel per class; then [d_v] bf16
- * largest magnitudes of the value channels
+ * unused word; records of keys of class 0, class 1; records of values of class 0, class 1; a block
+ * area for each block that begins in the page (a prompt is one block).
+ *   record      codes: for each 32 numbers, word j has bit j of their codes. For values, a word
+ *               follows: the float16 step in the lower half, the zero point in the upper half
+ *   block area  [2][d_qk] words: step and zero point of a key channel per class; then [d_v] bf16
+ *               largest magnitudes of the value channels
  */
 typedef struct {
     int32_t bits[2];
@@ -180,7 +182,7 @@ KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packe
     return p;
 }
 
-/* Returns the offset of the block's area in the page. first: first token of the block. */
+/* Returns the offset in the page of the block area of the block whose first token is `first`. */
 KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
                                             const kvd_packed_class_page *p, int first)
 {
@@ -189,18 +191,22 @@ KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
 }
 
 /*
- * Channels divided anew in each block into chosen [0] and other [1] (vidkv, turboquant with
+ * In each block, channels are divided anew into chosen [0] and other [1] (vidkv, turboquant with
  * fractional bits). A page has a record per `group` tokens, all of one block.
  * Parts of a record: mask of chosen key channels, for turboquant also of value channels (padded to
- * 16 bytes); codes and scales of keys, chosen first; then of values. Channels ascend. An n-bit
- * channel has n bit planes of group / 8 bytes, token t in bit t % 8 of byte t / 8.
+ * 16 bytes); codes and scales of keys, chosen first; then those of values. Channels are in
+ * ascending order. An n-bit channel has n bit planes of group / 8 bytes, token t in bit t % 8 of
+ * byte t / 8.
  *   vidkv
- *     chosen keys  2 bits; a word per channel: float16 step, above it the zero point
- *     other keys   sign bit per Fourier coefficient (1: negative); float16 mean magnitudes
- *     values       as chosen keys; `ternary`: five ternary digits per byte, lowest first, by
- * channel; digit 0: 0, 1: s, 2: -s, with the channel's float16 s
- *   turboquant     indices of levels; float16 norms of the tokens. Sketch: highest bit of a key is
- * the sketched residual's sign; float16 norms of residuals follow.
+ *     chosen keys     2 bits; a word per channel: float16 step in the lower half, zero point above
+ *     other keys      a sign bit per Fourier coefficient (1: negative), and float16 mean magnitudes
+ *     values          coded like chosen keys
+ *     ternary values  five digits per byte, lowest first, channel by channel; digits 0, 1, 2 are
+ *                     0, s and -s with the channel's float16 s
+ *   turboquant        indices of levels, and float16 norms of the tokens. With a sketch, the
+ * highest
+ *                     bit of a key is the sign of the sketched residual; float16 norms of residuals
+ *                     follow.
  */
 typedef struct {
     int32_t group;
@@ -327,9 +333,7 @@ KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
     return side ? t % 8 / 2 * 16 + t / 8 * 2 + t % 2 : t % 8 * 8 + t / 8;
 }
 
-/*
- * Piece of a code in one word: bits below .. below + width - 1, from bit `shift` of words[word] on.
- */
+/* Piece of a code that is in one word: `width` bits, from bit `shift` of words[word] on. */
 typedef struct {
     int word, shift, width;
 } kvd_packed_piece;

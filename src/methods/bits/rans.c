@@ -232,7 +232,7 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
             }
 }
 
-/* Decodes the symbols of one group of lanes; a second pass pops the words. */
+/* Decodes a symbol per lane. Then each lane whose state became too small takes a word. */
 static int pop_group(const kvd_stream_tables *t, int c, uint32_t *state, const uint16_t *word,
                      uint32_t *n, int32_t *q)
 {

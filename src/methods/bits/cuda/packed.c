@@ -17,12 +17,15 @@ typedef struct {
     kvd_packed_args *layer;
     /* page table of the ring buffers, device [max_slices][max_pages] */
     int32_t *table;
-    /* device [slots + 1]: key outliers per slot, then the largest list overflow */
+    /*
+     * device [slots + 1]: key outliers of each slot, then the most that any page's list lacked room
+     * for
+     */
     uint32_t *counts;
     uint32_t *host_counts;
     /*
-     * Prefix sums of page counts, device [max_slices + 1], of layers without [0] and with [1] a
-     * window.
+     * Prefix sums of page counts, device [max_slices + 1], for layers without a window (0) and with
+     * a window (1).
      */
     int32_t *pages_before[2];
     float *partial;
@@ -328,7 +331,7 @@ static size_t received_bytes(const kvd_packed_args *a)
                            : 0;
 }
 
-/* Allocates the prompt lengths, and gear's memory for sums. */
+/* Allocates the prompt lengths and, for method gear, the partial sums of its power method. */
 static int make_prompts(packed *k, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t room =
@@ -582,7 +585,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
-    /* True: runs for timing may read slots that were never written. */
+    /* False for codes in blocks: timing runs must not read slots that were never written. */
     k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
     if ((k->layer->form.classes &&
          kvd_gpu_packed_salience_make(&k->method, &k->salience, &k->memory, err)) ||
@@ -599,7 +602,7 @@ static const char *joins_heads(const kvd_plan *plan)
     return plan->bits->all_heads ? "a code holds all KV heads of a layer" : NULL;
 }
 
-/* A layer with a sliding window requires pages that can be read one by one. */
+/* Returns the supported features. Sliding windows require pages that can be read one by one. */
 static unsigned computes(const kvd_plan *plan)
 {
     const bool whole = kvd_gpu_packed_value(plan, "outliers") > 0 ||

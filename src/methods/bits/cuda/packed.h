@@ -27,8 +27,9 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t 
 double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
                                  size_t prompt);
 /*
- * Sets the sizes of `*a` that depend on bits per dimension (allot). word, unless NULL: contents of
- * kvd_packed_allot.word. first_kv_head: the model's number of KV head 0.
+ * Sets the sizes of `*a` that depend on bits per dimension (allot). If `word` is not NULL, also
+ * fills the table kvd_packed_allot.word. first_kv_head: index in the whole model of this GPU's KV
+ * head 0.
  */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);
@@ -37,7 +38,10 @@ bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
 /* Returns true for turboquant with a fractional number of bits (two parts of channels). */
 bool kvd_gpu_packed_is_parted(const kvd_plan *plan);
 
-/* Fills host memory [KVD_WIDTH_MAX (KVD_WIDTH_MAX + 1)] as kvd_packed_split_codes.wave. */
+/*
+ * Fills host memory [KVD_WIDTH_MAX (KVD_WIDTH_MAX + 1)] with the cosines and sines of
+ * kvd_packed_split_codes.wave.
+ */
 void kvd_gpu_packed_waves(double *wave);
 
 /* Host copies of turboquant's tables of kvd_packed_args: levels, ranges, rotation matrices. */
@@ -70,15 +74,15 @@ typedef struct {
 int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
                                  kvd_device_memory *memory, kvd_err *err);
 /*
- * Computes the attention probabilities that prompt tokens received, for kvd_packed_code. `*a` must
- * hold only these prompts.
+ * Computes the attention probabilities that prompt tokens received, which kvd_packed_code reads.
+ * `*a` must hold no requests but the prompts of `r`.
  */
 int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salience *s,
                                  const kvd_paged_rows *r, kvd_packed_args *a, kvd_err *err);
 /*
- * Sets the page layout of `*a`, and zeroes the other members. head [n_kv_heads]: stored dimensions,
- * or NULL (those of `map`). room: key outliers per page; 0: four times the expected number, plus
- * 64.
+ * Sets the page layout of `*a`, and zeroes the other members. head [n_kv_heads]: stored dimensions;
+ * if NULL, those of `map` are used. room: key outliers per page; 0: four times the expected number,
+ * plus 64.
  */
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
                              const kvd_dims_head *head, size_t room, kvd_packed_args *a);

@@ -1,6 +1,6 @@
 /*
- * Quantises tokens that have left the exact window. Grid: KV heads, requests, CTAs per head. A
- * warp: 16 dimensions of a page's keys, or the value channels of one scale.
+ * Quantises tokens that have left the exact window. Grid: KV heads, requests, CTAs per head. A warp
+ * quantises 16 dimensions of a page's keys, or the value channels that share a scale.
  *   equal steps (kivi)    s = (max - min) / (2^b - 1), zero = min, in float16; code = round((x -
  *                         zero) / s)
  *   symmetric (comet)     s = max |x| / (2^(b-1) - 1); code = round(x / s) + 2^(b-1) - 1
@@ -226,7 +226,10 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
         put_keys<1>(at + (bits & 6), bits & 6, code, put);
 }
 
-/* Returns the index among a lane's 32 codes of token octet j and dimension e. */
+/*
+ * A lane holds 8 tokens of 4 dimensions. Returns the index of token j, dimension e among these 32
+ * codes.
+ */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
@@ -421,7 +424,9 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
         }
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
-        /* With a level table, codes of 16 tokens fill whole bytes, so warps share none. */
+        /*
+         * With a level table, codes of 16 tokens fill whole bytes, so no two warps write one byte.
+         */
         const int pieces = a.level ? 4 : 1,
                   v_tasks = a.form.v_channels ? a.map.d_v[g] / 16 : pieces * groups;
         for (int task = warp; task < units + v_tasks; task += WARPS) {

@@ -86,8 +86,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
 }
 
 /*
- * Stores bits below .. below + W - 1 of a lane's 8 codes. Code 4 h + 2 db + e: token 2 (lane % 4) +
- * 8 h + e, dimension 8 db + lane / 4.
+ * Stores W bits, from bit `below` on, of a lane's 8 codes. Code 4 h + 2 k + e belongs to token 2
+ * (lane % 4) + 8 h + e, dimension 8 k + lane / 4.
  */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,

@@ -2,12 +2,12 @@
  * Kernels that quantise KV cache pages (packed_layout.h) and restore bf16 pages. Lengths, slots and
  * page numbers are read on the device.
  *
- * Quantised of m tokens: keys of the first m / k_block * k_block; values of the same tokens
- * (form.v_channels) or of all but the v_newest newest. Other tokens: bf16 in the slot's ring
- * buffer, page p in ring page p % ring_pages.
+ * Of m tokens, the keys of the first m / k_block * k_block are quantised. Values are quantised for
+ * the same tokens (form.v_channels), or for all but the v_newest newest tokens. Unquantised tokens
+ * are stored in bf16 in the slot's ring buffer, page p in ring page p % ring_pages.
  *
- * Sliding window (map.window) of W >= k_block tokens: decode steps do not touch pages before that
- * of token m - W.
+ * With a sliding window (map.window) of W >= k_block tokens, decode steps skip all pages before the
+ * page of token m - W.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 #define KVD_METHODS_BITS_CUDA_PACKED_CODES_H
@@ -36,11 +36,11 @@ typedef struct {
     /* number of outliers of a prompt's key channel per page */
     int32_t k_room;
     /*
-     * Right factors of prompts, float16, device [slots][map.page_elements / 64][columns]: by KV
-     * head, keys before values.
+     * Right low-rank factors of prompts, float16, device [slots][map.page_elements / 64][columns]:
+     * keys, then values of each KV head.
      */
     uint16_t *right;
-    /* Device [partial_room]: sums of several CTAs over a prompt's rows. */
+    /* Device [partial_room]: partial sums of the power method, one part per CTA. */
     float *partial;
     size_t partial_room;
 } kvd_packed_gear;
@@ -77,11 +77,11 @@ typedef struct {
 
 typedef struct {
     kvd_packed_split of;
-    /* device: for each m, the cosines and sines of 2 pi i / m, from m * (m - 1) on */
+    /* device: for each length m, the cosines and sines of 2 pi i / m, from index m * (m - 1) on */
     const double *wave;
     /*
-     * Turboquant tables of chosen [0] and other [1] channels: rotation and sketch [m][m], level
-     * [3][256].
+     * Turboquant's tables for the chosen [0] and the other [1] channels: matrices [m][m] of m
+     * channels, level [3][256].
      */
     const float *rotation[2], *sketch[2], *level[2];
 } kvd_packed_split_codes;
@@ -117,8 +117,8 @@ typedef struct {
     /* number of CTAs that share the pages of a KV head of one request */
     int32_t pages_side_by_side;
     /*
-     * Levels, device [2][2][2^bits]: K, V; ascending levels for coding, then decoded numbers. NULL:
-     * equal steps.
+     * Device [2][2][2^bits]: for K and for V, ascending levels to compare with, then decoded
+     * numbers. NULL: equal steps.
      */
     const float *level;
     /* Scales of floating-point keys and values, device [n_kv_heads][2]; NULL: 1. */
@@ -166,10 +166,11 @@ typedef struct {
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 /*
  * Kernels for turboquant, for the head sizes of kvd_packed_decode.
- * kvd_packed_turn_prompts: quantises prompts from a->rows.
- * kvd_packed_turn_steps, before attention: quantises and rotates the newest tokens in the ring
- * buffer, rotates q [n][q_pitch] bf16; sketched [n][q_pitch] bf16 = S q (form.sketch), else NULL.
- * kvd_packed_turn_outputs: rotates o [n][o_pitch] bf16 back.
+ * kvd_packed_turn_prompts quantises prompts from a->rows.
+ * kvd_packed_turn_steps must precede attention. It quantises and rotates the newest tokens in the
+ * ring buffer, and rotates q [n][q_pitch] bf16. With form.sketch it writes S q to sketched
+ * [n][q_pitch] bf16; otherwise `sketched` is NULL.
+ * kvd_packed_turn_outputs rotates o [n][o_pitch] bf16 back.
  */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketched,

@@ -2,7 +2,7 @@
  * Attention of decode steps on quantised KV pages: O[b, h] = softmax(Q[b, h] K[b, g]^T /
  * sqrt(d_head)) V[b, g]
  * The list of all pages is cut into runs of equal weight, one per warp. A second launch merges
- * partial results in an order that only lengths and the number of requests decide.
+ * partial results in an order that depends only on lengths and the number of requests.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
@@ -123,7 +123,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
     if (a->map.group > HEADS || a->form.allotted || kvd_packed_in_blocks(&a->form))
         return NULL;
-    /* The other kernels support only the newest token unquantised. */
+    /* Kernels for codes without k_group require all tokens but the newest to be quantised. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))

@@ -8,8 +8,9 @@ namespace
 {
 
 /*
- * Softmax state of a lane for query heads 2 c and 2 c + 1, c = lane % 4. max: largest score (base-2
- * log). o[u]: output at dimensions 16 u + lane / 4 and + 8. zero: output of the zero points.
+ * Softmax state of a lane for query heads 2 c and 2 c + 1, c = lane % 4. max: largest score times
+ * log2(e). o[u]: output at dimensions 16 u + lane / 4 and 16 u + lane / 4 + 8. zero: sum of
+ * probability * zero point.
  */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
@@ -203,7 +204,8 @@ __device__ __forceinline__ float sink_term(const packed_params &p, int head, flo
 }
 
 /*
- * Writes a head's output or, unless `slot` is NULL, the partial result (maxima, sums, factor * O).
+ * Writes a head's output. If `slot` is not NULL, writes there the largest scores, the sums of
+ * probabilities, and outputs that are not yet divided by the sums.
  */
 template <class PAGE>
 __device__ __forceinline__ void put_result(const packed_params &p, const cursor &at,
@@ -264,7 +266,7 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         s[e] = power_of_two(s[e] - (st.max[e] - TOP));
-        /* Four lanes share the sum, so only one of them adds. */
+        /* Lanes with equal lane % 4 are summed later, so only lanes 0 .. 3 add. */
         st.sum[e] += lane < 4 ? s[e] : 0;
     }
 #pragma unroll
@@ -305,16 +307,16 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
 /*
  * Processes one page of a KV head. Members of the code reader PAGE:
  * - UNITS: blocks of 16 dimensions. UNEVEN: heads differ in width. WARPS: most warps per CTA.
- * - factor(r): excess factor of register r of V. outputs: missing factor of the sums.
- * - copy: cp.async of the bytes after a page's codes.
- * - PAGE(p, shared, scratch): starts loads; ready() waits for these, called by all threads; the
- * newest cp.async group may be pending.
+ * - factor(r): factor by which values in register r are too large. outputs(): factor that the
+ * outputs still need.
+ * - copy: starts cp.async copies of the bytes after a page's codes.
+ * - PAGE(p, shared, scratch): the constructor starts loads.
+ * - ready: waits for these loads; all threads must call it. The newest cp.async group may stay
+ * pending.
  * - begin: called at the first page of a head.
- * - scores, values: process quantised tokens, reloading each used register of words, the last ones
- * from `next`.
+ * - scores, values: process quantised tokens and refill `words`, at the end from page `next`.
  * - BF: bfloat16 probabilities. ZEROS: zero points. NEWEST: only the newest token is not quantised.
- * - skipped, others: number of first tokens outside scores and values; function that adds these
- * tokens.
+ * - skipped: number of first tokens that scores and values leave out. others: adds these tokens.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,

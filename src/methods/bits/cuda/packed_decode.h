@@ -35,8 +35,8 @@ typedef struct {
 bool kvd_packed_decodes(const kvd_packed_args *a);
 size_t kvd_packed_decode_bytes(int n_ctas);
 /*
- * Fills d->pages_before, once per iteration for all layers with the same window, with the batch of
- * kvd_packed_decode.
+ * Fills d->pages_before for the requests that kvd_packed_decode will process. One call per
+ * iteration serves all layers with the same window.
  */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);

@@ -1,6 +1,6 @@
 /*
- * Attention of decode steps on equal steps: K = s code + zero per channel, V per token (kivi) or
- * channel (comet).
+ * Attention of decode steps on codes with equal steps: x = step * code + zero. Keys have a step per
+ * channel, values per token (kivi) or per channel (comet).
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
@@ -9,7 +9,7 @@ namespace
 
 enum { WIDEST = 8 };
 
-/* Log2 of the factor by which unshifted codes in registers 1 and 3 are too large. */
+/* Log2 of the factor by which codes in registers 1 and 3 of an mma operand are too large. */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -39,7 +39,8 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
 /* FINE: a scale per 16 numbers. CHANNELS: values have scales per channel. ANY: any head widths. */
 template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
     /*
-     * UNITS: blocks of 16 dimensions. SHARE: adjacent tiles with common scales at every group size.
+     * UNITS: blocks of 16 dimensions. SHARE: number of adjacent tiles of 16 tokens that always have
+     * the same scales.
      */
     static constexpr int UNITS = N, WARPS = 8, SHARE = FINE ? 1 : 2;
     static constexpr bool BF = false, ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
@@ -140,7 +141,10 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
             }
     }
 
-    /* Adds the values of SHARE tiles of 16 tokens in 16 dimensions. all: sums of probabilities. */
+    /*
+     * Adds the values of SHARE tiles of 16 tokens in 16 dimensions. all: sums of the tiles'
+     * probabilities.
+     */
     static __device__ __forceinline__ void add_tiles(const uint16_t *scale, bool symmetric,
                                                      int first, const uint32_t (&a)[4][4],
                                                      const uint32_t (&prob)[8],

@@ -21,7 +21,10 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
     return (uint32_t)(n + 127) * 0x00800080u;
 }
 
-/* Converts codes to an A operand of mma, exact in bfloat16 (BF), scaled in float16. */
+/*
+ * Converts codes to an A operand of mma, exactly in bfloat16 (BF), or too small by a constant
+ * factor in float16.
+ */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {

@@ -2,8 +2,8 @@
  * Attention of decode steps on indices of levels (kvquant):
  *   K = R(t) (middle + half width * level[code]) per channel
  *   V = middle + half width * level[code] per token
- * RoPE R(t) = R(first position of the page) R(t % 64); queries are rotated by 16 positions per
- * block of tokens. Each lane has its own column of levels.
+ * RoPE R(t) = R(first position of the page) R(t % 64). Instead of keys, queries are rotated by 16
+ * positions after each block of 16 tokens. Each lane reads its own column of the level table.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
@@ -32,7 +32,7 @@ template <int B, int N> struct levels_page {
     float level;
     float level_0[2];
     uint32_t column;
-    float unit[2]; /* powers of two that divide query heads 2 c and 2 c + 1 */
+    float unit[2]; /* powers of two that divided query heads 2 c and 2 c + 1, c = lane % 4 */
 
     static __device__ constexpr float factor(int)
     {
@@ -151,8 +151,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Returns value_place_of_token(t) in the upper half, the byte offset of the token's scale in
-     * the lower.
+     * Returns the token's part of a place in the tile (upper half), and the byte offset of the
+     * token's scale (lower half).
      */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {

@@ -12,13 +12,17 @@ enum { FLOATS_WARPS = 12 };
 struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
-    /* Shared-memory bytes: copy of a page, offset of the newest token, scratch of a warp, CTA. */
+    /*
+     * Bytes of shared memory: copy of a page, offset of the newest token in the copy, scratch of a
+     * warp, memory shared by the CTA.
+     */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
     /* Log2 of: groups of 8 tokens per key scale; blocks of 16 dimensions per value scale. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
     /*
-     * True: heads differ in width, and page_weight weighs their pages. weights: sum over KV heads.
+     * True: heads differ in width, so their pages differ in weight. weights: sum of the page
+     * weights of all KV heads.
      */
     bool uneven;
     int32_t weights;
@@ -50,7 +54,10 @@ enum {
     WARPS_MOST = 12,
     HEADS = 8,
     SHORT = 8, /* warps with at most SHORT pages first load their bf16 tokens into L2 */
-    /* The largest score has probability 2^TOP, or up to 2^(TOP + LAZY), within float16. */
+    /*
+     * The token with the largest score has probability 2^TOP, or up to 2^(TOP + LAZY), which
+     * float16 can hold.
+     */
     TOP = 6,
     LAZY = 2,
     /* fixed time of a page, in blocks of 16 dimensions */
@@ -374,7 +381,10 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
     return query_in(p, p.d.q, b, g, lane);
 }
 
-/* Exchanges numbers between lanes: from head lane / 4 to heads 2 c, 2 c + 1, c = lane % 4. */
+/*
+ * Gives each lane the numbers of heads 2 c and 2 c + 1, c = lane % 4. Each lane passes the number
+ * of head lane / 4.
+ */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
     y[0] = __shfl_sync(~0u, x, lane % 4 * 8);
@@ -384,7 +394,7 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 /* Query heads of one KV head as B operand of mma in float16, divided by `unit`. */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    /* powers of two that divided heads 2 c and 2 c + 1 */
+    /* powers of two that divided heads 2 c and 2 c + 1, c = lane % 4 */
     float unit[2];
 };
 

@@ -52,7 +52,7 @@ template <int K, int V, int N> struct rows_page {
     static constexpr bool BF = false, ZEROS = true, NEWEST = true, UNEVEN = false;
     typedef no_words words;
     queries<N> q;
-    float sum[2]; /* sums of the queries of heads 2 c and 2 c + 1 */
+    float sum[2]; /* sums of the elements of query heads 2 c and 2 c + 1, c = lane % 4 */
 
     static __device__ constexpr float factor(int)
     {

@@ -59,7 +59,7 @@ static size_t beyond(size_t end, size_t from)
     return end > from ? end - from : 0;
 }
 
-/* Returns the bits of a token without its d codes. */
+/* Returns the bits of a token's scales and padding, or of its norm. */
 static double block_bits(const kvd_packed_form *f, int d)
 {
     if (f->norms)
@@ -161,9 +161,7 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
     return bits;
 }
 
-/*
- * Sets the numbers of records per page: at most r m + 1/2 of m tokens belong to a class of share r.
- */
+/* Sets the numbers of records per page. Of m tokens, a class with share r has at most r m + 1/2. */
 static void set_class_room(kvd_packed_classes *c)
 {
     const double of_block = (double)kvd_packed_salient(c, c->block) / c->block,

@@ -2,13 +2,14 @@
  * Codes blocks of gear (../gear.h): quantised numbers, outliers, low-rank part of the quantisation
  * error.
  *
- * A line is one key channel of all tokens of a block, or one token's value. Outliers are found by
- * histograms of upper, then lower bytes (ties in order of place), become NaN in the bf16 rows and
- * finally 0 in the ring buffer.
+ * A line is the sequence in which outliers are searched: one key channel over all tokens of a
+ * block, or the values of one token. Histograms of the upper, then of the lower bytes find the
+ * outliers; equal numbers are ordered by place. Outliers become NaN in the bf16 rows and finally 0
+ * in the ring buffer.
  *
- * Power method on the error E: right factor B, Gram matrix G of E B, M from G so that Q = E B M is
- * orthonormal; the next right factor is E^T Q = (E^T E B) M. A pass accumulates G and E^T E B; the
- * last pass writes the left factor.
+ * The power method approximates the error E. With right factor B and Gram matrix G of E B, a matrix
+ * M computed from G makes Q = E B M orthonormal. The next right factor is E^T Q = (E^T E B) M. Each
+ * pass accumulates G and E^T E B; the last pass writes the left factor.
  */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
@@ -46,7 +47,10 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
     return l.side ? number_at(l.o, 1, l.line, place) : number_at(l.o, 0, place, l.line);
 }
 
-/* Calls f(place, there, number) in every lane for numbers from .. to - 1, 32 at a time. */
+/*
+ * Calls f(index, true if the index is in from .. to - 1, number) in every lane, 32 numbers at a
+ * time.
+ */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
 {
@@ -95,8 +99,8 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
 }
 
 /*
- * Limits of outliers. Ties at `low`: the first `lows` are outliers; at `high`: those from `highs`
- * on.
+ * Outliers are the numbers below `low` or above `high`, the first `lows` numbers equal to `low`, and
+ * all but the first `highs` numbers equal to `high`.
  */
 struct limits {
     int low, lows, high, highs;

@@ -10,7 +10,7 @@
 namespace
 {
 
-enum { ROW = 256 /* bytes of a table entry for all lanes: keys, then values */ };
+enum { ROW = 256 /* bytes of a table entry: a word per lane for keys, one for values */ };
 
 template <int B> __device__ __host__ constexpr int table_bytes()
 {
@@ -84,9 +84,9 @@ enum {
 };
 
 /*
- * Returns a key outlier's place from its list index (dimension + 128 token). Bits 0 .. 11: index in
- * the tile [2 halves][4 blocks of tokens][2 blocks of dimensions][32 lanes][8]; bit 12 + j: in pass
- * j.
+ * Returns a key outlier's place from its list index (dimension + 128 token). Bits 0 .. 11 are the
+ * index in the tile [2 halves][4 blocks of tokens][2 blocks of dimensions][32 lanes][8]. Bit 12 + j
+ * is set if pass j writes the outlier.
  */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
@@ -96,8 +96,9 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 }
 
 /*
- * Returns dimension i's summand of a value's place. Bits 0 .. 11: index in the tile [4 blocks of
- * dimensions][4 blocks of tokens][32 lanes][8]; bit 12 + j: in pass j.
+ * Returns the part of a value outlier's place that depends on its dimension i. Bits 0 .. 11 are the
+ * index in the tile [4 blocks of dimensions][4 blocks of tokens][32 lanes][8]. Bit 12 + j is set if
+ * pass j writes the outlier.
  */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
@@ -109,7 +110,10 @@ __device__ __forceinline__ uint32_t value_place_of_token(uint32_t t)
     return (t & 1) | (t >> 1 & 4) | (t << 2 & 0x18) | (t << 4 & 0x300);
 }
 
-/* Returns an outlier's place in the tile (upper half) and its difference from code 0's number. */
+/*
+ * Returns an outlier's place in the tile (upper half), and x minus the number that code 0 decodes
+ * to (lower half).
+ */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float decoded)
 {
     return half_bits(x - decoded) | place << 16;
@@ -141,7 +145,7 @@ struct few_outliers {
     }
 };
 
-/* Returns the lane's outliers of a list of n. */
+/* Returns entries lane, lane + 32, ... of a list of n outliers, at most QUICK of them. */
 template <class NUMBER>
 __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, NUMBER number)
 {
@@ -155,7 +159,10 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/* Writes the remaining outliers of a pass, or 0 if `away`, to the tile. */
+/*
+ * Writes the outliers that few_outliers has no room for, or 0 if `away`, to the tile in pass
+ * `pass`.
+ */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)
@@ -178,7 +185,7 @@ __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], u
     }
 }
 
-/* Returns the address of K, followed by V, of a first token stored in float16. */
+/* Returns the address of K, followed by V, of token t < n_sink, which is stored in float16. */
 __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, const cursor &at, int t)
 {
     const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS;
@@ -203,7 +210,7 @@ __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cur
         }
 }
 
-/* Returns the lane's part of the score of a first token stored in float16. */
+/* Returns the lane's part of the score of token t < n_sink, which is stored in float16. */
 template <int D>
 __device__ __forceinline__ float sink_score(const packed_params &p, const cursor &at, int t,
                                             int lane)

@@ -387,9 +387,9 @@ __device__ __forceinline__ void add_columns(uint32_t left, uint32_t right, float
 }
 
 /*
- * Restores channels 8 u .. 8 u + 7 of 32 keys of group s from token t0 on, without outliers. One
- * warp: lane 4 r + c decodes tokens 2 c, 2 c + 1 of each octet in channel r, and writes token 8 k +
- * r.
+ * Restores channels 8 u .. 8 u + 7 of 32 keys of group s from token t0 on, without outliers. In a
+ * warp, lane 4 r + c decodes channel r of tokens 2 c and 2 c + 1 of every 8 tokens, and writes
+ * tokens r, r + 8, r + 16, r + 24.
  */
 template <int PAIRS>
 __device__ __forceinline__ void

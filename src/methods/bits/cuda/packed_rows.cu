@@ -3,7 +3,7 @@
  *   hetero    step and zero point per vector of a head
  *   rotatekv  keys of several heads are rotated together before RoPE and sorted, values per head; s
  *             = clip (max - min) / (2^b - 1), x = s (code - zero)
- * Sums and roundings are in the CPU's order: equal codes.
+ * Sums and roundings follow the order of the CPU, so the codes are equal.
  */
 #include "methods/bits/cuda/packed_code.cuh"
 
@@ -37,7 +37,7 @@ template <class F> __device__ __forceinline__ void for_channels(const token_of &
             f(g, i, base + i);
 }
 
-/* Numbers of a token that are coded together, in the page and in shared memory. */
+/* A token's numbers that are coded together: `word` is in the page, `x` in shared memory. */
 struct vector_of {
     uint32_t *word;
     float *x;
@@ -209,7 +209,7 @@ struct scale_of {
     float step, zero, add;
 };
 
-/* Converts a stored scale. Adding -0 never changes a number. */
+/* Converts a stored scale. `add` is -0 if there is nothing to add, because x + -0 = x. */
 __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_t word)
 {
     const float step = half_of(word, 0);
@@ -269,8 +269,8 @@ __device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n,
 }
 
 /*
- * Multiplies n numbers of each token by the Walsh-Hadamard matrix. y[k][e]: number 32 k + 8 (lane /
- * 8) + e.
+ * Multiplies n numbers of token lane % 8 by the Walsh-Hadamard matrix. y[k][e] is number 32 k + 8
+ * (lane / 8) + e of the token.
  */
 __device__ __forceinline__ void rotate_head(float (&y)[PIECES][8], int n, int lane)
 {
@@ -463,7 +463,9 @@ struct channels_of {
     float low[2], high[2];
 };
 
-/* Reads the lane's channels of SPAN adjacent KV heads, and rotates each across the heads. */
+/*
+ * Reads the lane's channels of SPAN adjacent KV heads, and rotates each channel across the heads.
+ */
 template <int SPAN>
 __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&y)[SPAN])
 {

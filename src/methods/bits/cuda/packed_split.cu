@@ -3,7 +3,7 @@
  * bits), a CTA per group of tokens.
  *   vidkv, chosen keys  channels with the largest ranges, 2 bits
  *          other keys   signs of the discrete Fourier transform over channels, and mean magnitudes
- *          values       s, 0 or -s with s = mean |x| of a channel, or 2 bits
+ *          values       2 bits or, if ternary, one of s, 0 and -s with s = mean |x| of a channel
  *   turboquant          both parts as in turboquant.c; channels with the largest sums of squares
  *                       have one bit more
  */
@@ -155,8 +155,8 @@ __device__ float mean_magnitude(const float *x, int n)
 }
 
 /*
- * Returns coefficient q of the discrete Fourier transform of m channels, in the order of vidkv.c. x
- * [channels][n].
+ * Returns coefficient q of the discrete Fourier transform of m channels. Order: real part 0, then
+ * real and imaginary parts 1, 2, ... x [channels][n].
  */
 __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, const double *wave,
                              int q, int t)

@@ -93,7 +93,10 @@ struct vidkv_memory {
     int pitch;
 };
 
-/* Fills the inverse transform of m coefficients, without the factor 1 / m, and the digits. */
+/*
+ * Fills `inverse` with the inverse transform of m coefficients, without the factor 1 / m, and fills
+ * `digits`.
+ */
 __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory &s)
 {
     const double *const exact = wave_of(a, m);
@@ -109,7 +112,7 @@ __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory
             (uint16_t)(i % 3 | i / 3 % 3 << 2 | i / 9 % 3 << 4 | i / 27 % 3 << 6 | i / 81 % 3 << 8);
 }
 
-/* Writes 8 decoded numbers of 2 bits of a channel, from token 8 j on. */
+/* Decodes 8 numbers of a channel with 2 bits, from token 8 j on, and writes them to the tile. */
 __device__ __forceinline__ void put_two(const group_of &o, const vidkv_memory &s, int side,
                                         int part, int channel, int j, int i, int d)
 {

@@ -1,8 +1,8 @@
 /*
  * Quantises rotated vectors (turboquant): norm |x| and codes of the levels nearest to u = P x /
  * |x|, P random orthogonal. Attention uses (P q) . (P k) = q . k; P^T rotates outputs back.
- * Sketch (qjl=1), with code y of u and signs of S (u - y): x = |x| P^T (y + sqrt(pi / 2) / d |u -
- * y| S^T sign).
+ * With a sketch (qjl=1), the signs of S (u - y) are also stored, where y is the decoded u: x = |x|
+ * P^T (y + sqrt(pi / 2) / d |u - y| S^T sign).
  * Sums are ordered differently than on the CPU: numbers between two levels may differ.
  */
 #include "methods/bits/cuda/packed_words.cuh"
@@ -156,7 +156,7 @@ __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
             (uint16_t)half_bits(rest);
 }
 
-/* Writes number i of the vectors, in bf16, to the queries of KV head g. */
+/* Writes number i of each rotated query, in bf16, to the queries of KV head g. */
 __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *queries, int b,
                                             int g, const float (&x)[ROWS], int i)
 {
@@ -169,8 +169,9 @@ __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *
 }
 
 /*
- * Multiplies the rotated queries in y by S, into `sketched`. Returns the sign bit of the key's
- * number i; *rest: norm of its residual. Begins and ends with a barrier.
+ * Multiplies the rotated queries and the key's residual in y by S, and writes the queries to
+ * `sketched`. Returns the sign bit of number i of S times the residual; *rest: norm of the
+ * residual. Begins and ends with a barrier.
  */
 __device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,
                                                 uint16_t *sketched, int b, int g,

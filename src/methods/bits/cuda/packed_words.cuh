@@ -139,7 +139,7 @@ static __device__ __forceinline__ uint32_t *as_words(char *at)
     return reinterpret_cast<uint32_t *>(at);
 }
 
-/* Returns the word of bytes q of n <= 4 words. */
+/* Returns a word made of one byte, chosen by `select`, of each of n <= 4 words. */
 static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n, uint32_t select)
 {
     const uint32_t second = n > 1 ? word[1] : 0, third = n > 2 ? word[2] : 0,
@@ -148,7 +148,10 @@ static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n,
                        0x5410);
 }
 
-/* Transposes two 4 x 4 bit matrices, in the low and the high halves of the bytes of x. */
+/*
+ * Transposes two 4 x 4 bit matrices: their rows are the lower and the upper 4 bits of the bytes of
+ * x.
+ */
 static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
 {
     uint32_t t = (x ^ x >> 7) & 0x00aa00aau;

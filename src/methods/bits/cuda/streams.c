@@ -1,7 +1,7 @@
 /*
  * Methods waterfill and kvtc in the CUDA engine. Pages hold blocks of an entropy code (streams.h).
- * Decode steps restore bf16 pages layer by layer: `decode`, then the inverse transform, whose last
- * row is the mean, times a constant component 1.
+ * Decode steps restore bf16 pages layer by layer, by decoding and the inverse transform. The
+ * transform's last row is the mean, which a constant component 1 adds.
  */
 #include "methods/bits/cuda/streams.h"
 
@@ -524,7 +524,10 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-/* Returns true if blocks have a page's size and tokens are coded at once. */
+/*
+ * Returns true if blocks have a page's size (waterfill), or if lanes code every token without a
+ * window (kvtc).
+ */
 static bool fits(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_kvtc

@@ -26,7 +26,10 @@ struct growing {
     int words, exceptions;
 };
 
-/* Adds one symbol of frequency f in each lane with `here`. low: cumulative frequency. */
+/*
+ * Adds one symbol in each lane where `here` is true. f: frequency of the symbol. low: cumulative
+ * frequency.
+ */
 __device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const block_of &to,
                                      int room, int lane, growing &g)
 {

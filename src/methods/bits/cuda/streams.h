@@ -21,7 +21,7 @@ extern "C" {
  */
 typedef struct {
     int32_t n_streams, words, exceptions;
-    int32_t scales; /* number of groups of components with a scale, per token */
+    int32_t scales; /* number of scales per token, one per group of components; 0: none */
 } kvd_stream_room;
 
 /*
@@ -56,14 +56,14 @@ typedef struct {
     float offset;
     /* [tables.kept] subtracted from each component before rounding */
     const float *bias;
-    /* Groups that share a scale, and the group of each component, if room.scales. */
+    /* If room.scales > 0: groups of components that share a scale, and each component's group. */
     const kvd_stream_group *group;
     const uint16_t *group_of;
     const uint32_t *lookup; /* lookup tables written by kvd_stream_lookups */
     kvd_stream_lookup_size lookup_size;
     char *blocks; /* [pages][bytes of kvd_stream_parts] */
     int32_t rank; /* components of a latent, at least tables.kept + 1 */
-    /* offset of the side in a page of latents, in elements */
+    /* offset of K or V in a page of latents, in elements */
     int32_t latent_at;
 } kvd_stream_side;
 
@@ -87,23 +87,24 @@ typedef struct {
  */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
 /*
- * Decodes all tokens but each request's newest into bf16 latents [pages][latent_page]. Component
- * tables.kept is 1, later ones are 0.
+ * Decodes all tokens but each request's newest into bf16 latents [pages][latent_page]. The
+ * component with index tables.kept is set to 1, later ones to 0.
  */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
+enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* room for words per room for an exception */ };
 /*
- * Codes the components of new tokens: y[0] of K, y[1] of V, [rows][ld], at most `most` per request;
- * y is overwritten if components have scales. units [slots]: increased by the growth in 16-bit
- * units. *beyond: raised to the words needed by a stream that does not fit.
+ * Codes the components of at most `most` new tokens per request: y[0] [rows][ld] for K, y[1] for V.
+ * y is overwritten if components have scales. units [slots]: increased by the 16-bit units written.
+ * *beyond: raised to the words needed by a stream that does not fit.
  */
-enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 };
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
                              float *const y[2], size_t ld, size_t most, uint32_t *units,
                              uint32_t *beyond, cudaStream_t stream);
 /*
- * Copies rows of new tokens below n_sink from bf16 pages to sink [slots][n_sink][map.page_elements
- * / KVD_PAGE_TOKENS]; `back`: from `sink` to pages, except each request's newest token.
+ * Copies K and V of new tokens at positions below n_sink from bf16 pages to sink
+ * [slots][n_sink][map.page_elements / KVD_PAGE_TOKENS]. If `back`, copies from `sink` to the pages,
+ * except each request's newest token.
  */
 cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map, uint16_t *pages,
                              uint16_t *sink, bool back, cudaStream_t stream);
@@ -131,7 +132,8 @@ cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_l
                                  cudaStream_t stream);
 /*
  * Codes the pages that new tokens fill: prompts from l->rows, decode steps from the ring buffer. An
- * incomplete page goes to the ring buffer. units, beyond: as in kvd_streams_code.
+ * incomplete page goes to the ring buffer. units [slots]: increased by the 16-bit units written.
+ * *beyond: raised to the words needed by a stream that does not fit.
  */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
@@ -181,7 +183,10 @@ kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_r
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the plan's quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
-/* Returns the words per stream: `room`, or if 0 enough for `bits` bits per page. */
+/*
+ * Returns the number of words per stream: `room` or, if `room` is 0, enough for `bits` bits per
+ * page.
+ */
 int32_t kvd_stream_words(double bits, size_t room);
 #endif
 #endif

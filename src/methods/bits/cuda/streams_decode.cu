@@ -95,7 +95,7 @@ __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
     w.at = max(w.at - __popc(mask), 0);
 }
 
-/* Decodes one integer from state x. Returns the byte offset of the integer's row in the table. */
+/* Decodes one integer from state x. Returns the byte offset of the integer in the lookup table. */
 template <int LANES>
 __device__ __forceinline__ uint32_t take(kvd_stream_at image, const kvd_stream_lookup &g,
                                          uint32_t lane, uint32_t &x)
@@ -314,7 +314,10 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/* Writes a page's elements without codes: the constant 1, zeros, exceptions. */
+/*
+ * Writes a page's components that have no codes (the constant 1 and zeros after it), and the
+ * exceptions.
+ */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;
@@ -332,7 +335,10 @@ struct decode_args {
     size_t latent_page;
 };
 
-/* Decoded number of every integer, K or V; precedes the lookup tables in shared memory. */
+/*
+ * Table of the bf16 number of each integer, for K and V. The table precedes the lookup tables in
+ * shared memory.
+ */
 enum { VALUES = 2 * KVD_STREAM_HALF, VALUE_BYTES = VALUES * sizeof(uint16_t) };
 
 template <bool SCALES, bool WHOLE>
@@ -379,7 +385,10 @@ struct restore_args {
     kvd_cachegen_layer layer;
 };
 
-/* Bytes of shared memory before the tables: a row of steps, an anchor row per warp. */
+/*
+ * Bytes of shared memory before the tables: quantisation steps of all channels, and an anchor token
+ * per warp.
+ */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
 /* Decodes the code of channel 32 k + lane from the lane's state x. */

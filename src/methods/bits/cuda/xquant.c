@@ -16,7 +16,7 @@ static const char what[] = "coded inputs";
 
 typedef struct {
     kvd_gpu_method method;
-    /* Tables of latents; store.pool holds the decoded vectors of one layer at a time. */
+    /* Page tables of the decoded vectors; store.pool holds those of one layer at a time. */
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_xquant_form form;

@@ -2,12 +2,12 @@
  * Kernels of method xquant: quantise vectors Y of a layer's input, and restore pages of bf16
  * vectors (layout: methods/dims/cuda/latents.h).
  *
- * `channels`: two vectors of `rank` numbers per token. K: a scale per `group` tokens and channel;
- * the newest, incomplete group is bf16 in the slot's ring buffer. V, or the only vector without
- * `channels`: a scale per `group` numbers of a token.
+ * If `channels`, a token has two vectors of `rank` numbers, one for K and one for V; otherwise it
+ * has one vector, which is coded like V. K has a scale per channel and `group` tokens; the newest,
+ * incomplete group is bf16 in the slot's ring buffer. V has a scale per `group` numbers of a token.
  *
- * Page of 64 tokens, in 32-bit words (quotients rounded up; scale: float16 step, above it the
- * float16 zero point):
+ * A page holds 64 tokens, in 32-bit words; quotients are rounded up. A scale is a word: the float16
+ * step in the lower half, the float16 zero point in the upper half.
  *   K vectors      codes [rank][2][bits]: bit t % 32 of word [i][t / 32][j] is bit j of the code of
  *                  number i of token t. Scales [64 / min(group, 64)][rank]
  *   other vectors  codes [rank / 32][bits][64]: bit i % 32 of word [i / 32][j][t] is bit j of the
@@ -75,8 +75,9 @@ typedef struct {
 } kvd_xquant_args;
 
 /*
- * Quantises all tokens of prompts; in decode steps the newest token and, if complete, its group's K
- * vectors. Copies unquantised K vectors of prompts to the ring buffer.
+ * Quantises all tokens of prompts, and copies their unquantised K vectors to the ring buffer. In
+ * decode steps, quantises the newest token's V, and the newest group's K vectors once the group is
+ * complete.
  */
 cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
 /* Writes the vectors of all tokens to a->pages, the newest token's from the ring buffer. */
