@@ -254,7 +254,7 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
-    /* Tokens of two levels are coded separately if their sizes differ. */
+    /* Tokens of two levels are coded separately if they store different numbers of dimensions. */
     if (h->low[side] < h->width[side] ||
         (!pruned && !all && sharing == 1 && has_two_levels(h, from, to))) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||

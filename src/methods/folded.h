@@ -57,8 +57,9 @@ typedef struct {
 } kvd_folded_list;
 
 /*
- * Lists the tensors that change when `dims` is folded into the checkpoint; both are borrowed. Q and
- * K require kvd_folds_qk. The caller must call kvd_folded_list_release, also after a failure.
+ * Lists the tensors that change when `dims` is folded into the checkpoint; both are borrowed.
+ * `dims` may project Q and K only if kvd_folds_qk returns true. The caller must call
+ * kvd_folded_list_release, also after a failure.
  */
 int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Part of a list of methods: the alternative values of one key, or text without alternatives. */
+/* Part of a list of methods: either plain text, or the alternative values of one key. */
 typedef struct {
     const char *at;
     size_t len;

@@ -41,7 +41,7 @@ void kvd_method_print_all(void);
                        .help = "Measured error of cutting each head (kvdim-eval --scan-errors), "  \
                                "for ranks=error"                                                   \
     }
-/* Options that name the files of methods, for structs with these fields. */
+/* Options that name the files of methods. T: struct with a field for each option. */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
     {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, spectrum, n_spectra),      \
      .help = "Rotations or projections of every head (kvdim-spectrum, kvdim-sensitivity). Of "     \

@@ -77,7 +77,10 @@ typedef struct {
     /* [d] mask of the n_keep unpruned key channels, for the first `pruned` cached tokens */
     uint8_t *keep;
     size_t n_keep, pruned;
-    /* [d][n_basis] orthonormal basis from the prompt, for K and V, then scratch; or NULL */
+    /*
+     * [d][n_basis] orthonormal bases of K and V computed from the prompt, followed by scratch
+     * memory; NULL: none
+     */
     float *basis[KVD_N_SIDES];
     size_t n_basis[KVD_N_SIDES];
     /* basis columns that a token at KVD_LEVEL_LOW stores; at most n_basis */
@@ -159,7 +162,7 @@ int kvd_head_cut(kvd_head *h, kvd_err *err);
  * Replaces the prompt's keys by rebuilt approximations. Called once, before the first later token.
  */
 int kvd_head_rebuild(kvd_head *h, kvd_err *err);
-/* Computes h->balance from the sizes of the prompt's K and Q in each key channel. */
+/* Computes h->balance from the largest magnitudes of the prompt's K and Q in each key channel. */
 void kvd_head_balance(kvd_head *h);
 
 #endif

@@ -35,11 +35,11 @@ typedef struct {
 
 /* Attention kernels of a CUDA engine. */
 typedef enum {
-    /* kernels with each head's own number of dimensions, and work divided by cost */
+    /* kernels that support a different width of each head; CTAs get equal estimated cost */
     KVD_ATTENTION_OURS,
     /* same kernels, but work divided as the ZACK and FDC papers describe */
     KVD_ATTENTION_PAPERS,
-    /* heads padded to the widest of the layer (without ZACK/KE and FDC/KE) */
+    /* heads padded to the widest of the layer, as unmodified kernels require */
     KVD_ATTENTION_STOCK
 } kvd_attention_choice;
 enum { KVD_N_ATTENTIONS = 3 };

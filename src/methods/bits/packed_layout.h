@@ -12,9 +12,9 @@
  *   values  rows are dims, columns tokens: lane 4 (i % 8) + t % 8 / 2,
  *           number 8 (t / 16) + 2 r + t % 2 with r = i % 16 / 8 + 2 (t % 16 / 8)
  *
- * Equal steps (kivi): codes are split into planes of 8, 4, 2 or 1 bits (3 bits: a plane of the lower
- * 2 bits, a plane of 1 bit). A plane of w bits takes w words. Numbers 2 p and 2 p + 1 are 16 bits
- * apart.
+ * Equal steps (kivi): codes are split into planes of 8, 4, 2 or 1 bits (3 bits: a plane of the
+ * lower 2 bits, a plane of 1 bit). A plane of w bits takes w words. Numbers 2 p and 2 p + 1 are 16
+ * bits apart.
  *
  * Levels (kvquant, turboquant; k_group 0): number n begins at bit n * bits of the lane's words.
  * Outliers and exact tokens have code 0.

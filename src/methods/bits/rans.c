@@ -344,7 +344,10 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/* Returns how many numbers of a component need a search in the lookup table. */
+/*
+ * Returns how many numbers of a component a lookup finds only after the first two rows of their
+ * bucket.
+ */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;

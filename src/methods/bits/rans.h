@@ -12,7 +12,10 @@
 #include "methods/bits/streams.h"
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
-/* Number of ranges, with a first symbol each, that shorten the decoder's linear search. */
+/*
+ * Number of ranges of numbers; each range stores its first symbol, where the decoder's search
+ * begins.
+ */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
 /*
@@ -21,7 +24,7 @@ enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
  */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    /* symbol of the lowest number of each range */
+    /* symbol of the lowest number in each range of numbers */
     uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 
@@ -55,14 +58,15 @@ int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const 
 
 /*
  * Appends n symbols to a stream; out [kvd_rans_room(n)] receives the added *bytes. *state: 0 for a
- * new stream; the last state is stored too. Decoding starts at the stream's end.
+ * new stream, then the result of the previous push. The decoder needs the last state, and starts at
+ * the stream's end.
  */
 int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                   size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err);
 
 /*
- * Decodes the n symbols of the last kvd_rans_push from its bytes. *state: that before the push,
- * never 0. Fails if `in` is invalid.
+ * Decodes the n symbols of the last kvd_rans_push from its bytes. *state, never 0, becomes the
+ * state before that push. Fails if `in` is invalid.
  */
 int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                  size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err);
@@ -87,10 +91,11 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
 int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 
 /*
- * kvd_streams_begin: sets state [kvd_stream_count(kept)][KVD_LANES] for a new block; returns the
- * header's bits.
- * kvd_streams_token: codes q [t->kept] of the next token, adds its bits to *bits. Fails if decoding
- * does not return q. scratch: kvd_streams_scratch(t->kept) bytes, aligned for uint32_t.
+ * kvd_streams_begin sets state [kvd_stream_count(kept)][KVD_LANES] for a new block, and returns the
+ * bits of the block's header.
+ * kvd_streams_token codes q [t->kept] of the next token, and adds the bits of its code to *bits.
+ * Fails if decoding the code does not return q. scratch: kvd_streams_scratch(t->kept) bytes,
+ * aligned for uint32_t.
  */
 double kvd_streams_begin(int32_t kept, uint32_t *state);
 size_t kvd_streams_scratch(int32_t kept);

@@ -43,8 +43,8 @@ enum {
 #define KVD_STREAM_LEAST (1u << 16)
 
 /*
- * Integers least .. least + n - 1 have frequencies. least + i owns the numbers start[at + i] ..
- * start[at + i + 1] - 1.
+ * Integers least .. least + n - 1 have frequencies. Integer least + i has the cumulative
+ * frequencies start[at + i] .. start[at + i + 1] - 1.
  */
 typedef struct {
     uint32_t at;
@@ -65,7 +65,7 @@ typedef struct {
     int32_t q;
 } kvd_stream_exception;
 
-/* Added to |y| / step before rounding towards 0; below 1/2: a dead zone. */
+/* Added to |y| / step before rounding towards 0. Below 1/2, so more numbers become 0. */
 #define KVD_STREAM_ROUND 0.4
 
 /* Returns the multiple of `step` to which y is rounded, with a dead zone around 0. */
@@ -131,15 +131,20 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 }
 
 /*
- * Lookup table of a group of lanes, from a state to its integer: buckets of 2^shift numbers; row i:
- * integer least + i. lanes: 1 if all share a table, else KVD_LANES.
+ * Lookup table of a group of lanes, which finds the integer of a state. A bucket of 2^shift
+ * cumulative frequencies gives the row where the search begins; row i is integer least + i. lanes:
+ * 1 if all lanes share a table, otherwise KVD_LANES.
  */
 typedef struct {
     /*
-     * byte offset of uint16_t [buckets][lanes]: 4 * lanes * (first row of the bucket); 0: no tables
+     * byte offset of the buckets, uint16_t [buckets][lanes], each 4 * lanes * (its first row); 0:
+     * no table
      */
     uint32_t bucket;
-    /* byte offset of uint32_t [rows][lanes]: start + 2^16 * end of the row's numbers */
+    /*
+     * byte offset of the rows, uint32_t [rows][lanes]: start + 2^16 * end of an integer's
+     * frequencies
+     */
     uint32_t row;
     /* bits 0 .. 7: log2 of the bucket size; above: index of the last row */
     uint32_t shift;
@@ -148,7 +153,9 @@ typedef struct {
 
 enum { KVD_STREAM_HALF = 256 /* tables hold integers -KVD_STREAM_HALF .. KVD_STREAM_HALF - 1 */ };
 
-/* Address in an image: a shared-memory address in kernels, a pointer on the CPU. */
+/*
+ * Address in the memory of lookup tables: a shared-memory address in kernels, a pointer on the CPU.
+ */
 #ifdef __CUDACC__
 typedef uint32_t kvd_stream_at;
 static __device__ __forceinline__ uint32_t kvd_stream_word(kvd_stream_at at)
@@ -181,7 +188,8 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #endif
 
 /*
- * Returns the byte offset of the first row after `offset` whose word exceeds `key`, at most `last`.
+ * Returns the byte offset of the first row after `offset` whose word exceeds `key`, but not more
+ * than `last`.
  */
 #ifdef __CUDACC__
 __noinline__
@@ -235,8 +243,9 @@ typedef struct {
 } kvd_stream_lookup_size;
 
 /*
- * Writes an index [n + 1] and n = kvd_stream_count(kept) images of at most `room` bytes, omitting
- * tables that do not fit. If `to` is NULL, only returns the size.
+ * Writes an index [n + 1] of offsets, then the lookup tables of n = kvd_stream_count(kept) streams,
+ * at most `room` bytes per stream. Tables that do not fit are omitted. If `to` is NULL, only
+ * returns the size.
  */
 kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
 
@@ -246,10 +255,10 @@ typedef struct {
 } kvd_stream_group;
 
 /*
- * Coder of K or V of one layer: y = (x - mean) * to, coded as integers q; x = mean + y * from. The
- * open method owns the arrays.
- * waterfill  n_groups 0; q: multiples of `step`; y_j = (q_j + sign(q_j) offset) step
- * kvtc       q: codes of groups; y_j = scale q_j + zero
+ * Coder of K or V of one layer. Integers q code y = (x - mean) * to, and x is restored as mean + y
+ * * from. The open method owns the arrays.
+ * waterfill  q are multiples of `step`: y_j = (q_j + sign(q_j) offset) step. n_groups is 0.
+ * kvtc       q are codes of groups: y_j = scale q_j + zero.
  */
 typedef struct {
     size_t wide;       /* n_kv_heads * d_head */
@@ -281,8 +290,9 @@ enum {
 };
 
 /*
- * Steps and frequencies of cachegen. The first of `group` tokens has 256 codes, differences from it
- * KVD_CACHEGEN_CODES. Blocks are coded newest token first.
+ * Steps and frequencies of cachegen. The first of every `group` tokens is coded with 256 symbols,
+ * the others as differences from that token with KVD_CACHEGEN_CODES symbols. Blocks are coded
+ * newest token first.
  */
 typedef struct {
     size_t wide, group;
@@ -295,7 +305,7 @@ typedef struct {
     bool drawn;
 } kvd_cachegen_coder;
 
-enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* group whose table decodes anchor tokens */ };
+enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* lookup table of anchor tokens */ };
 /* Writes the lookup tables of cachegen's frequency tables, as kvd_stream_lookups does. */
 kvd_stream_lookup_size kvd_cachegen_lookups(const uint16_t *table, size_t n, size_t wide,
                                             size_t room, uint32_t *to);

@@ -75,7 +75,8 @@ static size_t code_column(void (*code)(const float *, size_t, size_t, float *), 
 
 /*
  * Writes the discrete Fourier transform: the sum; real and imaginary part of each frequency below m
- * / 2; for even m the real part of m / 2. wave [2][m]: cosines and sines of 2 pi i / m.
+ * / 2; if m is even, the real part of frequency m / 2. wave [2][m]: cosines and sines of 2 pi i /
+ * m.
  */
 static void transform(const float *x, size_t m, const double *wave, float *y)
 {

@@ -218,7 +218,10 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/* Standard deviations of random multiples of the first and last component. */
+/*
+ * Standard deviations, in steps, of the first and last component if random frequencies replace
+ * calibration.
+ */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 

@@ -38,7 +38,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 /*
- * Chooses the most salient tokens: KVD_LEVEL_HIGH in salient [n], KVD_LEVEL_DROPPED for fewer bits.
+ * Sets salient [n] to KVD_LEVEL_HIGH for the most salient tokens, and to KVD_LEVEL_DROPPED for
+ * tokens coded with fewer bits.
  */
 static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, uint8_t *salient,
                         kvd_err *err)

@@ -5,13 +5,10 @@
  * K' = K A_k and V' = V A_v are rounded to the cache's type. Scores are (q A_q) . K', the output is
  * (P V') B_v. Prompt tokens attend to unchanged K and V.
  *
- * kernels run a layer if pass and cache are bf16, d_head is a multiple of 16 up to 256, there is no
- * score cap, and no sliding window is shorter than the sequence. Counters exclude padding to
- * multiples of 16.
- *
- * products run other layers in float32 on cuBLAS.
- *
- * rows run on the CPU, for plans that go token by token.
+ * A layer is computed in one of three ways. CUDA kernels compute the layer if pass and cache are
+ * bf16, d_head is a multiple of 16 up to 256, there is no score cap, and no sliding window is
+ * shorter than the sequence. Counters exclude padding to multiples of 16. Plans that go token by
+ * token run on the CPU. All other layers are computed in float32 with cuBLAS.
  */
 #ifndef KVD_METHODS_CUDA_CACHE_H
 #define KVD_METHODS_CUDA_CACHE_H
@@ -39,8 +36,9 @@ void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
 /* Adds the counters of all batches since the last call to `*sum`. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);
 /*
- * Returns the name of the attention code, such as "sm_90a kernel". If layers differ, counts names:
- * "sm_90a kernel (3 layers), cuBLAS products, f32 (1)".
+ * Returns the name of the attention code, such as "sm_90a kernel". If layers use different code,
+ * gives the number of layers per name, such as "sm_90a kernel (3 layers), cuBLAS products, f32
+ * (1)".
  */
 const char *kvd_gpu_cache_engine(const kvd_gpu_cache *c);
 

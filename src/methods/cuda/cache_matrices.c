@@ -62,8 +62,8 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
 }
 
 /*
- * Fills `to`, which must be zero. Projections are [wide][wide] per group of `heads` heads, wide =
- * heads * d. Other matrices are [wide][d] per head.
+ * Fills `to`, which must be zero, with wide = heads * d. Projections are [wide][wide] per group of
+ * `heads` heads; matrices that undo projections are [wide][d] per head.
  */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {

@@ -52,7 +52,10 @@ typedef struct {
     uint32_t *rope_row;
     uint32_t *host_row;
     size_t n_rows;
-    /* Set for non-finite numbers, but not read, as the output shows them too. */
+    /*
+     * Kernels set this flag at non-finite numbers; nothing reads it, as the output is non-finite
+     * too.
+     */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
 
@@ -91,7 +94,7 @@ typedef struct {
 
 /*
  * Computes y [m] = x [k] * matrix [k][m] for n_tokens vectors of each of `batch` heads. ldx and ldy
- * are floats per token, the strides floats per head.
+ * are numbers of floats between tokens; strides are numbers of floats between heads.
  */
 typedef struct {
     const float *x, *matrix;

@@ -9,15 +9,16 @@
 #include "model/pass/cuda/layer.h"
 
 /*
- * Sets n_qkv and n_o of the bf16 weights to the numbers of columns that remain. `layer` must be
- * made from `dims`. Unless kvd_gpu_fold_packs, V heads stay d_head apart.
+ * Folds projections into the bf16 weights, and sets n_qkv and n_o to the numbers of columns that
+ * remain. `layer` must be made from `dims`. If kvd_gpu_fold_packs returns false, V heads stay
+ * d_head columns apart.
  */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
 
 /*
- * Returns true if kvd_append applies RoPE, so that V heads may be adjacent. Biases or norms of Q
- * and K, and partial RoPE in halves, prevent that.
+ * Returns true if kvd_append can apply RoPE and read adjacent V heads. kvd_append does not support
+ * biases or norms of Q and K, nor RoPE of only some dimensions in the layout of halves.
  */
 bool kvd_gpu_fold_packs(const kvd_config *c);
 

@@ -42,7 +42,7 @@ typedef struct {
  * n_kv_heads + g is KV head g of step b.
  */
 typedef struct {
-    /* Shape of each KV head with its query heads. */
+    /* Attention map of one KV head and its query heads. */
     kvd_attn_map map;
     /* Largest number of requests in an iteration, times n_kv_heads. */
     size_t rows;
@@ -83,8 +83,8 @@ struct kvd_gpu_method {
     /* Bit p is set if this method itself times phase p (enum kvd_phase). */
     unsigned apart;
     /*
-     * Page tables of single KV heads, or NULL. `appended` must copy new K and V there from the
-     * slot's bf16 page.
+     * Page tables of single KV heads, or NULL. `appended` must copy new K and V from the slot's
+     * bf16 page to the pages in these tables.
      */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
@@ -146,16 +146,16 @@ struct kvd_gpu_method {
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
     /*
-     * Called after `ended` failed. Returns the outliers for which a page needs room, or 0. NULL:
-     * always 0.
+     * Called after `ended` failed. Returns the number of outliers that a page must have room for,
+     * or 0 if there was room. NULL: always 0.
      */
     size_t (*lacking)(const kvd_gpu_method *m);
 
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Replace functions of the paged cache, or are NULL. attend_steps writes out [steps][o_pitch],
-     * attend_prompts the rows after these.
+     * Functions that replace those of the paged cache, or NULL. attend_steps writes rows 0 .. steps
+     * - 1 of `out`, attend_prompts the rows after.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -180,7 +180,7 @@ typedef struct kvd_gpu_kind {
     bool shares_prompts;
     /*
      * Returns why tensor-parallel GPUs may not divide the KV heads (a clause for a message), or
-     * NULL. NULL function: always `joined`.
+     * NULL. If joins_heads is NULL, `joined` is the answer for all plans.
      */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;

@@ -77,7 +77,9 @@ static int needs_second_append(const kvd_cache_layer *l)
     return l->a_k != l->a_q;
 }
 
-/* Allocates arrays for prompts. `plan` is the number of bytes of the schedule. */
+/*
+ * Allocates arrays for prompts. `plan` is the number of bytes of the schedule of attention tiles.
+ */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
@@ -136,7 +138,7 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Allocates buffers. Zeroes c->o, as padding reads from it. */
+/* Allocates the offsets of prompts. Zeroes c->o, because padding rows read c->o. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -404,7 +406,10 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                : 0;
 }
 
-/* With KVD_ATTENTION_STOCK all heads have one width, so that cost is proportional to length. */
+/*
+ * With KVD_ATTENTION_STOCK all heads have one width, so the cost of a tile is proportional to its
+ * length.
+ */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS
@@ -431,8 +436,8 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /*
- * Returns the attention tiles of `map`, or NULL on failure. Makes them once per iteration and work
- * list. Later calls only reset the queue.
+ * Returns the attention tiles of `map`, or NULL on failure. The first call for a work list in an
+ * iteration makes the tiles. Later calls only reset the queue of tiles.
  */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)

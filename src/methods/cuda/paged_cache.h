@@ -1,6 +1,6 @@
 /*
  * Paged bf16 KV cache of a CUDA engine, as an attention hook. Head widths are multiples of 16. Q
- * and K are rotated when appended; V's projection is folded into W_V (fold.h).
+ * and K are projected when appended; V's projection is folded into W_V (fold.h).
  */
 #ifndef KVD_METHODS_CUDA_PAGED_CACHE_H
 #define KVD_METHODS_CUDA_PAGED_CACHE_H
@@ -38,7 +38,7 @@ typedef struct kvd_paged_cache {
     kvd_pages *pages;
     kvd_pages *near; /* pages of layers with a sliding window */
     size_t window;   /* sliding window in tokens, or 0 if none is shorter than max_len */
-    /* [n_layers] Index of each layer among those with (or without) a window. */
+    /* [n_layers] Index of each layer among the layers with a window, or among those without. */
     int *kind_index;
     int n_full;
     kvd_clock *clock;
@@ -107,7 +107,7 @@ typedef struct kvd_paged_cache {
     size_t page_bytes;
     /* Part of page_bytes for layers with pages of their own although one_layer is set. */
     size_t kept_page_bytes;
-    /* Bytes per page number of `near`. */
+    /* Bytes of one page of `near`, summed over the layers with a window. */
     size_t near_page_bytes;
 } kvd_paged_cache;
 
@@ -131,8 +131,9 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * kvd_paged_cache_plan queues the launch that makes work lists, which divide n decode steps between
- * CTAs. Its input are the bytes of kvd_paged_cache_describe, which the caller copies to the device.
+ * Work lists divide n decode steps between CTAs. kvd_paged_cache_describe writes
+ * kvd_paged_cache_works_bytes bytes to `works`, which the caller copies to the device.
+ * kvd_paged_cache_plan queues the launch that makes the work lists from the copy.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -141,8 +142,8 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
 
 /*
  * kvd_paged_cache_put stores new K and V and ends the timed phases up to KVD_PHASE_APPEND.
- * kvd_paged_cache_attend writes rows of o_pitch elements, first of steps, then of prompts. The
- * caller must end phase *open.
+ * kvd_paged_cache_attend writes o_pitch elements per token to `out`, for decode steps, then for
+ * prompts. *open: timed phase that the caller must end.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,

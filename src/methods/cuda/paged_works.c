@@ -50,7 +50,10 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-/* Counts bytes per page. *shared is the largest page among layers that use pages in turn. */
+/*
+ * Adds the layer's bytes per page. *shared: bytes of the largest page among the layers that use the
+ * same memory one after the other.
+ */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;

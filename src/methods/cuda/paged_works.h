@@ -5,7 +5,7 @@
 #include "kernels/cuda/decode.h"
 #include "methods/cuda/paged_cache.h"
 
-/* Numbers the distinct head layouts and sums bytes per page number over layers. */
+/* Numbers the distinct head layouts, and sums the bytes of a page over the layers. */
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
 /* Allocates workspaces at multiples of 256 bytes. */
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
@@ -23,7 +23,7 @@ kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
 const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c);
 /* Returns the pages of layers with a window if `map` has one, otherwise those of layers without. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
-/* Returns the number of tokens of each request in layers of this layout. */
+/* Returns the number of tokens of each request in the layers that `map` describes. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);
 
 #endif

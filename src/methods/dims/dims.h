@@ -56,8 +56,8 @@ typedef struct {
     /* Returns true if the method needs squared gradients (--fisher). NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
     /*
-     * Returns true if random projections (setup.drawn) take their widths from pairs `sigma` in
-     * setup.spectrum. NULL: never.
+     * Returns true if random projections (setup.drawn) take their widths from the singular values
+     * of pairs `sigma` in setup.spectrum. NULL: never.
      */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
@@ -101,10 +101,10 @@ typedef struct {
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
     /*
-     * width returns the columns of A. NULL: those of kvd_plan.widths. project (thread-safe)
-     * computes A [d][width] from prompt rows of K or V. NULL: `shared` is set. Rows are stored as x
-     * A and read as (x A) A^T, with fewer columns at KVD_LEVEL_LOW. Both are NULL if the method
-     * prunes.
+     * Both functions are NULL if the method prunes. `width` returns the number of columns of A; if
+     * NULL, kvd_plan.widths has the number. `project` (thread-safe) computes A [d][width] from
+     * prompt rows of K or V; if NULL, `shared` is set. Rows are stored as x A, with fewer columns
+     * at KVD_LEVEL_LOW, and read as (x A) A^T.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
@@ -114,8 +114,8 @@ typedef struct {
     bool shared;
 } kvd_channels_method;
 /*
- * think and strawman are methods of their own. online=1 and explicit=1 add the last two to another
- * method, such as zack.
+ * `think` and `strawman` are methods. `online` and `explicit` are added to another method, such as
+ * zack, by its parameters online=1 and explicit=1.
  */
 extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
     kvd_channels_explicit;
@@ -132,7 +132,9 @@ typedef struct {
     kvd_pair pair[2];
     /* True if every head keeps the same number of dimensions. */
     bool one_p;
-    /* True if Q-K and V have two matrices each instead of R. */
+    /*
+     * True if Q-K and V have two matrices each, to project and to restore, instead of one rotation.
+     */
     bool biorthogonal;
 } kvd_dims_method;
 
@@ -140,8 +142,8 @@ extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_
     kvd_dims_fisher, kvd_dims_matryoshka;
 
 /*
- * Keeps *w leading columns of each KV head's rotation. Fails if rotations are missing, not finite,
- * per query head or before RoPE, or if layers differ.
+ * Keeps as many leading columns of each KV head's rotation as `w` says. Fails if rotations are
+ * missing, not finite, per query head or before RoPE, or if the spectrum lacks layers.
  */
 int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);

@@ -252,8 +252,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates *a [wide][r], columns of `basis` from `from` on (cyclic), and *b [r][d], transposed
- * rows of head h.
+ * *a [wide][r] receives r columns of `basis` from column `from` on (cyclic), and *b [r][d] the
+ * transpose of head h's rows of *a. The caller must free both.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)

@@ -65,9 +65,10 @@ const kvd_dims_method kvd_dims_balanced = {
 };
 
 /*
- * Method fisher: changes the model's predictions least, to second order. Uses singular value
- * decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. C are second moments of queries q and
- * attention outputs o, G those of the loss gradients, with targets drawn from predictions.
+ * Method fisher: minimises, to second order, the change of the model's predictions. Uses singular
+ * value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. C are second moments of queries
+ * q and attention outputs o. G are second moments of the loss gradients, with targets drawn from
+ * predictions.
  */
 const kvd_dims_method kvd_dims_fisher = {
     .info =

@@ -161,7 +161,7 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
     return bits;
 }
 
-/* Sets the numbers of records per page. Of m tokens, a class with share r has at most r m + 1/2. */
+/* Sets the numbers of records per page. A class with share r has at most r m + 1/2 of m tokens. */
 static void set_class_room(kvd_packed_classes *c)
 {
     const double of_block = (double)kvd_packed_salient(c, c->block) / c->block,

@@ -99,8 +99,8 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
 }
 
 /*
- * Outliers are the numbers below `low` or above `high`, the first `lows` numbers equal to `low`, and
- * all but the first `highs` numbers equal to `high`.
+ * Outliers are the numbers below `low` or above `high`, the first `lows` numbers equal to `low`,
+ * and all but the first `highs` numbers equal to `high`.
  */
 struct limits {
     int low, lows, high, highs;

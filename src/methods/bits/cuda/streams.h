@@ -92,7 +92,7 @@ cudaError_t kvd_streams_lookup_room(size_t *bytes);
  */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
-enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* room for words per room for an exception */ };
+enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* one exception has room per 16 words of a stream */ };
 /*
  * Codes the components of at most `most` new tokens per request: y[0] [rows][ld] for K, y[1] for V.
  * y is overwritten if components have scales. units [slots]: increased by the 16-bit units written.

@@ -27,8 +27,9 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
 }
 
 /*
- * Fills host tables: `head` per KV head, `run` (page offset of every 8 latent elements) and
- * `source` (offset of these in a new token's latents, if s->wide).
+ * Fills host tables of layer l: `head` for each KV head, and `run` with the page offset of every 8
+ * latent elements. If s->wide, fills `source` with the offset of these elements in a new token's
+ * latents.
  */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
@@ -193,8 +194,8 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 }
 
 /*
- * Fills the codes in page order and returns the bits of a token. Adds to c->sink_bits and
- * c->token_bits.
+ * Fills the table of coded elements in page order. Returns the bits of a token, and adds the
+ * layer's bits to c->sink_bits and c->token_bits.
  */
 static int32_t fill_codes(kvd_latent_codes *c, int l, const kvd_allot_tables *t,
                           const kvd_dims *dims, kvd_latent_code *to)

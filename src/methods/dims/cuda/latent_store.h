@@ -36,7 +36,10 @@ typedef struct {
     kvd_latent_head *head;
     /* Device [n_layers][n_runs] Page offset of each run of 8 latent elements. */
     int32_t *run;
-    /* Nonzero: new latents are [2][n_groups][wide]. Set before kvd_latent_store_init. */
+    /*
+     * Nonzero: new latents are padded to [2][n_groups][wide]. 0: no gaps. Set before
+     * kvd_latent_store_init.
+     */
     int wide;
     /*
      * True if K and V share latents, stored as K's, of equal ranks. Set before
@@ -84,7 +87,7 @@ void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);
 
 typedef struct {
-    int32_t n, words;          /* numbers of a token; 32-bit words of its code */
+    int32_t n, words;          /* coded numbers per token; 32-bit words of a token's code */
     size_t code, store, exact; /* offsets of the layer in three arrays of kvd_latent_codes */
 } kvd_latent_codes_layer;
 
@@ -96,7 +99,10 @@ typedef struct {
     kvd_latent_store *store; /* borrowed; one_layer is true */
     kvd_latent_codes_layer *layer;
     const kvd_latent_code *code; /* device */
-    /* Device [n_layers][2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS]. */
+    /*
+     * Device [n_layers][2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] levels, by layer, K or
+     * V, and bits.
+     */
     const float *level;
     uint32_t *words;
     uint16_t *exact;

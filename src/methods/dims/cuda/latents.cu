@@ -30,7 +30,7 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the request position of row t; negative: not to be written. */
+/* Returns the RoPE position of row t of the request. If negative, the row must not be written. */
 __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int t)
 {
     return a.position ? __ldg(a.position +
@@ -41,7 +41,8 @@ __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int
 }
 
 /*
- * Applies RoPE to mma accumulators: rows are tokens `token` + lane / 4 and + 8; d_head is 16 * W16.
+ * Applies RoPE to mma accumulators. A lane's rows are the tokens `token` + lane / 4 and `token` +
+ * lane / 4 + 8. d_head is 16 * W16.
  */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
@@ -162,7 +163,7 @@ __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank
     }
 }
 
-/* Waits for begin_part's copies, except its LATER latest calls. */
+/* Waits for the copies that begin_part started, except those of its last LATER calls. */
 template <int LATER> __device__ __forceinline__ void wait_for_part()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -519,7 +520,10 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
     return parts ? restore<W16, true> : restore<W16, false>;
 }
 
-/* Returns the groups of 8 tokens of the longest request, or fewer that fill the device. */
+/*
+ * Returns the number of groups of 8 tokens of the longest request, at most as many as fill the
+ * device.
+ */
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;

@@ -6,8 +6,9 @@
  *
  *     (r / 8) * 512 + (t / 8) * 64 + t % 8 * 8 + r % 8,
  *
- * as in kernels/rivals/palu_layout.h. Ranks are multiples of 16. Pages of latents and of the cache
- * have equal numbers. Launchers return cudaError_t and never synchronise, allocate or print.
+ * as in kernels/rivals/palu_layout.h. Ranks are multiples of 16. A page of latents has the same
+ * page number as the page of the cache with these tokens. Launchers return cudaError_t and never
+ * synchronise, allocate or print.
  */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENTS_H
 #define KVD_METHODS_DIMS_CUDA_LATENTS_H
@@ -87,8 +88,9 @@ typedef struct {
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
 /*
- * Largest rank that kvd_latent_restore supports. It writes pages x = latent B, with RoPE for keys.
- * Rows after the last token become 0 up to a multiple of 8, later ones are undefined.
+ * Largest rank that kvd_latent_restore supports. kvd_latent_restore writes pages x = latent B, with
+ * RoPE for keys. Rows after the last token become 0 up to a multiple of 8; rows after these are
+ * undefined.
  */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
@@ -170,9 +172,11 @@ typedef struct {
     int32_t k, v;
 } kvd_latent_rows;
 /*
- * Replaces eigenvectors beyond the number of rows, or with eigenvalues below 1e-6 of the largest,
- * by the unit vector farthest from the earlier span, orthonormalised (strawman.c).
- * vectors: as kvd_latent_leading; values [n][d]: eigenvalues; n even, K first.
+ * Replaces eigenvectors beyond the number of rows, or with eigenvalues below 1e-6 of the largest.
+ * The replacement is the unit vector that is farthest from the span of the previous columns, made
+ * orthonormal to them (strawman.c).
+ * vectors [n][d][d]: column-major, eigenvalues rising. values [n][d]: eigenvalues. n must be even,
+ * K first.
  */
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
@@ -219,7 +223,10 @@ typedef struct {
 typedef struct {
     kvd_latent_slices s;
     const int32_t *slot; /* [s.n] */
-    /* n_codes: multiple of 8, in consecutive places. words: 32-bit words of a token's code. */
+    /*
+     * n_codes: number of coded elements, in runs of 8 adjacent elements. words: 32-bit words of a
+     * token's code.
+     */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
     /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] levels, by side and bits */

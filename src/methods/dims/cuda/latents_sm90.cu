@@ -1,7 +1,7 @@
 /*
  * kvd_latent_restore with wgmma, for shared latents. A CTA computes [128 tokens][256 dims] = L
- * [128][rank] B [rank][256]; the CTAs of a cluster each load half of a part of B for both. One
- * warpgroup copies; two compute a page of 64 tokens each.
+ * [128][rank] B [rank][256]. Both CTAs of a cluster need the same parts of B, so each loads one
+ * half of every part for both. One warpgroup copies; two compute a page of 64 tokens each.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/dims/cuda/latents.h"
@@ -109,7 +109,10 @@ struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
-/* Called by one thread. */
+/*
+ * Starts the copies of latents and B to the ring buffer, for all tasks. Must be called by one
+ * thread.
+ */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -142,7 +145,10 @@ __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, bar
     }
 }
 
-/* Applies RoPE to keys of two heads; rows are tokens `token` + lane / 4 and + 8. */
+/*
+ * Applies RoPE to keys of two heads. A lane's rows are the tokens `token` + lane / 4 and `token` +
+ * lane / 4 + 8.
+ */
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
                                            float (&x)[COLUMNS / 2], int token, int length, int lane)
 {
@@ -181,7 +187,10 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
     }
 }
 
-/* If all tokens are restored, rows after the last become 0. */
+/*
+ * Writes restored rows of two heads to a page. If a.newest is 0, rows after the last token become
+ * 0.
+ */
 __device__ __forceinline__ void write_page(const kvd_latent_restore_args &a, const task &t,
                                            size_t page, const float (&x)[COLUMNS / 2], int token,
                                            int warp, int lane)
@@ -230,7 +239,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
     for (place p = {0, 0}; next_task(a, s, &t);) {
         const int rank = a.joint_rank[t.side],
                   token = t.token + group * KVD_PAGE_TOKENS + 16 * warp;
-        /* Barrier of the stage that the wgmma group before the latest reads. */
+        /* barrier of the stage that the second-latest wgmma group reads */
         uint32_t used = 0;
         for (int k = 0; k < rank; k += RANKS, advance(p)) {
             const uint32_t from = smem + (uint32_t)(p.stage * STAGE_BYTES),
@@ -243,8 +252,8 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
             /*
-             * The last stage may have several wgmma groups, so waits for all readers of the
-             * previous stage.
+             * The last stage may start several wgmma groups, so it waits for all groups instead of
+             * all but one.
              */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();

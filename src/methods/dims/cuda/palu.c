@@ -1,7 +1,7 @@
 /*
  * Method palu, alone or with allot, in the CUDA engine. The QKV product gives latents, and prompts
- * attend to restored keys; with exact_method, separate products give latents and prompts attend to
- * own K and V.
+ * attend to restored keys. With exact_method, prompts attend to unprojected K and V, and separate
+ * products give the latents.
  *
  * The fused kernel (kernels/rivals/palu_decode.h) restores keys and attends, otherwise pages are
  * restored first. B_v is folded into W_O unless value latents are wider than a head.
@@ -282,8 +282,8 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 }
 
 /*
- * Rounds ranks up to multiples of 16. If prompts attend uncompressed, pages must hold whole K and
- * V.
+ * Rounds ranks up to multiples of 16, and sets the widths of K and V in pages. V has all d
+ * dimensions if prompts attend uncompressed.
  */
 static int resolve(kvd_palu *p, kvd_err *err)
 {

@@ -2,11 +2,10 @@
  * Method strawman, online=1 and explicit=1 in the CUDA engine. Timed phases: compress (Gram
  * matrices, eigenvectors), rotate (projection), restore (K and V of a step).
  *
- * strawman: K^T K and V^T V per KV head, equal widths.
- *
- * online=1: Q^T Q + K^T K and V^T V + W_O W_O^T, widths of kvd_plan.widths.
- *
- * explicit=1: matrices of kvd_plan.widths.
+ * Projections are leading eigenvectors per KV head:
+ * strawman: of K^T K and of V^T V, with equal widths.
+ * online=1: of Q^T Q + K^T K and of V^T V + W_O W_O^T, with the widths of kvd_plan.widths.
+ * explicit=1: none; the matrices of kvd_plan.widths are used.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -235,7 +234,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Writes kvd_plan.widths' projections to `to` and padded [n_layers][n][d_head][wide] (may be NULL).
+ * Writes the projections in kvd_plan.widths to `to` and, unless NULL, to padded
+ * [n_layers][n][d_head][wide].
  */
 static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
 {

@@ -1,6 +1,6 @@
 /*
- * Stores important prompt tokens with more columns than others, in caches with projected and
- * rebuilt rows.
+ * Method strawman with two widths of tokens: important prompt tokens are stored with more columns
+ * than others.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -97,8 +97,8 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err)
 }
 
 /*
- * Sets the numbers of less important tokens. In timing runs without `overlap` they follow from
- * prompt lengths.
+ * Sets the numbers of less important tokens of slots whose prompts were never processed (timing
+ * runs) from the prompt lengths.
  */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err)
 {

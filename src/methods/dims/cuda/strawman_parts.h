@@ -34,7 +34,10 @@ typedef struct {
     bool shared;
     /* Device [n_layers][n]: projections of a layer. */
     kvd_latent_basis *basis;
-    /* [n_layers] Offset of a layer's matrices in a slot's, and number of elements of a slot. */
+    /*
+     * [n_layers] Offset of a layer's matrices among those of a slot, and number of elements of all
+     * matrices of a slot.
+     */
     size_t *layer_at, each;
     /* Elements without padding: of a slot's matrices, and of a token in all layers. */
     size_t matrix_kept, token_kept;
@@ -64,7 +67,7 @@ typedef struct {
 /* Returns the kept dimensions of K (side 0) or V (side 1). */
 int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer, int side, int g);
 
-/* Allocates what does not depend on slots, and s->method.lse. */
+/* Allocates the arrays whose size does not depend on the number of slots, and s->method.lse. */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
 /* Prepares an iteration. Must be called before each. */

@@ -42,8 +42,8 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 }
 
 /*
- * Eight tokens of vector v of request b. Lane l has token l % 8, and of its vector runs l / 8, l /
- * 8 + 4, ... of 8 numbers.
+ * Eight tokens of vector v of request b. Lane l handles token l % 8, and numbers 8 r .. 8 r + 7 of
+ * its vector for r = l / 8, l / 8 + 4, l / 8 + 8, ...
  */
 struct octet {
     /* page number; pool index of the lane's first number */

@@ -50,8 +50,9 @@ cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
  */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
 /*
- * Merges prompts by spherical interpolation from `first` (t = 0) to `rows` (t = 1), except angles
- * in the upper fraction `gamma`. Device apart [slots] counts unmerged vectors.
+ * Merges prompts by spherical interpolation from `first` (t = 0) to `rows` (t = 1), except vectors
+ * with angles in the upper fraction `gamma` of the range. Device apart [slots] counts unmerged
+ * vectors.
  */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
@@ -97,8 +98,8 @@ typedef struct {
 int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
 /*
- * Sets the lengths of prompts. In timing runs, tokens that were never processed count as prompt.
- * Returns true if a slot's prompt changed.
+ * Sets the lengths of prompts. In timing runs, cached tokens that no request processed count as
+ * prompt tokens. Returns true if a slot's prompt changed.
  */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
 /* Updates the slots' tokens and s->held (by m->bits) after an iteration. */

@@ -36,7 +36,7 @@ typedef struct {
     size_t wide, ranks, most_rank;
     uint16_t **own;        /* [n_layers] device pages of tokens after the prompt */
     kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
-    int32_t *run;          /* for each group, kvd_latent_put_args.run */
+    int32_t *run;          /* for each group, page offset of every 8 latent elements */
     uint16_t *basis;       /* device [slots][basis_slot] */
     size_t basis_slot;
     /* Prompt rows of a group [max_tokens][wide], and their latents [max_tokens][ranks]. */
