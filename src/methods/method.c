@@ -14,7 +14,10 @@
 #include "methods/plugin/plugin.h"
 
 typedef struct {
-    /* Must be first. info.tradeoff has keys NAME.KEY, or p and p_u. */
+    /*
+     * Must be first. Keys of info.tradeoff are written NAME.KEY (name and key of a member), or p
+     * and p_u.
+     */
     kvd_method_info info;
     const char *members;
     /* Default parameters "KEY=VALUE,..."; NULL: the members' own defaults. */

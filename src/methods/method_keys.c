@@ -53,7 +53,7 @@ enum {
     KEYS_P_U_SIDES = KEY_P_U_QK | KEY_P_U_V
 };
 
-/* Parameters of methods with rotations from a spectrum file. The ZDC paper calls p_i p. */
+/* Parameters of methods with rotations from a spectrum file. `p_i` is another name of `p`. */
 static const struct {
     const char *key;
     unsigned bit;
@@ -258,7 +258,9 @@ static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
     return 0;
 }
 
-/* Fails unless online=1 and explicit=1 fit the method's rotations and other parameters. */
+/*
+ * Fails if online=1 or explicit=1 is combined with rotations or parameters that do not support it.
+ */
 static int check_rebuilt(const kvd_method *m, kvd_err *err)
 {
     const char *const key = m->plan.channels ? m->plan.channels->info.name : NULL;

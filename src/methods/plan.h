@@ -16,7 +16,8 @@
 
 /*
  * Compression of a cache; uncompressed if all fields but `type` are zero. kvd_plan_close frees
- * `made`, `kept`, `moments` and the `self` pointers; others, except on_gpu, are borrowed.
+ * `made`, `kept`, `moments` and the `self` pointers. The caller that sets on_gpu frees it; other
+ * pointers are borrowed.
  */
 typedef struct kvd_plan {
     const kvd_layers_method *layers;

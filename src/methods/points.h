@@ -64,10 +64,11 @@ int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err 
 void kvd_points_free(kvd_point *points, size_t n);
 
 /*
- * Each makes one kvd_point, which the caller must release with kvd_point_release.
- * kvd_point_at: smallest removed fraction of at least `p` (method uniform: nearest).
- * kvd_point_of_keys: the method's p, or p.qk and p.v, or r.
- * kvd_point_of_rates: i-th setting in the file of kept dimensions.
+ * Each function makes one kvd_point, which the caller must release with kvd_point_release.
+ * kvd_point_at: the setting that removes the smallest fraction of at least `p` (method uniform: the
+ * fraction nearest to `p`).
+ * kvd_point_of_keys: the setting of the method's p, or p.qk and p.v, or r.
+ * kvd_point_of_rates: the i-th setting in the file of kept dimensions.
  */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);

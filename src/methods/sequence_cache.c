@@ -14,7 +14,7 @@ typedef struct {
 } kept_rows;
 
 struct kvd_sequence_cache_slot {
-    /* Tokens so far (n) and of the whole sequence; whole 0: free slot. */
+    /* n: tokens processed so far. whole: tokens of the whole sequence; 0 if the slot is free. */
     size_t n, whole;
     kvd_head *head;
     kept_rows *rows;
@@ -136,7 +136,10 @@ static kvd_sequence_cache_slot *slot_of(const kvd_sequence_cache *r, size_t sequ
     return &r->slots[r->slot ? r->slot[sequence] : sequence];
 }
 
-/* Starts a sequence, or fails unless the tokens continue the sequence and fit. */
+/*
+ * Starts a sequence if the new tokens begin at position 0. Fails if they do not continue the slot's
+ * sequence or do not fit.
+ */
 static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, kvd_err *err)
 {
     kvd_sequence_cache_slot *const s = slot_of(r, sequence);

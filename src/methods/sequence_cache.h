@@ -15,7 +15,8 @@ typedef struct {
     const kvd_plan *plan; /* borrowed, open */
     const kvd_config *config;
     /*
-     * Prompts for plans with kvd_plan_first_pass, sequence s: prompt s. Must outlive the sequences.
+     * Prompts for plans with kvd_plan_first_pass. Prompt s belongs to sequence s. Must outlive the
+     * sequences.
      */
     const kvd_prompts *prompts;
     /* [n_sequences] cache slot of each sequence. NULL: slot s for sequence s. */

@@ -27,9 +27,9 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 
 typedef struct {
     /*
-     * [n0] per prompt token: sum of probabilities received; probability from the own query; mean
-     * log softmax denominator; sum from regularised scores; number of the last `window` queries
-     * below the mean.
+     * [n0] For each prompt token: sum of probabilities received; probability from its own query;
+     * mean log softmax denominator; sum from regularised scores; number of the last `window`
+     * queries that gave less than the mean.
      */
     double *mass, *own, *log_denominator, *score_mass, *below;
     /* [group][n0] attention probabilities from the last `window` queries */
@@ -146,7 +146,10 @@ static statistics statistics_of(const kvd_head *h)
                         .window = m && m->window ? m->window(&h->p->tokens_values) : 0};
 }
 
-/* Appends the prompt to the cache, in a windowed layer only the end. `s` may be NULL. */
+/*
+ * Appends the prompt to the cache. In a layer with a sliding window, appends only the tokens inside
+ * the window. `s` may be NULL.
+ */
 static void append_prompt(kvd_head *h, const statistics *s)
 {
     const size_t seen = h->n0 ? kvd_head_seen_from(h, h->n0 - 1) : 0, window = h->in->window,

@@ -98,7 +98,10 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         }
     kvd_sort(breaks, m);
 
-    /* Removes dimensions with breakpoints of at most r; integer counts agree with kvd_widths_p. */
+    /*
+     * Removes dimensions with breakpoints of at most r. Counts are integers, so that p equals
+     * kvd_widths_p exactly.
+     */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
         gone++;
@@ -186,7 +189,7 @@ typedef struct {
     /* index in [2][n_layers][n_kv_heads], Q and K first, then V */
     size_t head;
     int32_t dims;
-    /* number of the edge in its head, from 1 at the most kept dimensions */
+    /* number of the edge among those of its head; edge 1 begins at the largest width */
     int order;
 } edge;
 

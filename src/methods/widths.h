@@ -69,9 +69,9 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
                       const char *spectrum_path, kvd_err *err);
 
 /*
- * Removes at least wanted_p of the dimensions with the smallest sum of table errors, interpolated
- * on each head's lower convex hull. No head falls below the table's smallest width. side: 0 Q and
- * K, 1 V.
+ * Removes at least the fraction wanted_p of dimensions such that the sum of the heads' table errors
+ * is smallest. Errors are interpolated on each head's lower convex hull. No head falls below the
+ * table's smallest width. side: 0 Q and K, 1 V.
  */
 int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err);
 int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,

@@ -33,7 +33,10 @@ struct kvd_layers_method {
      * NULL.
      */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
-    /* Returns the number of layers in the group that begins at `layer`, 1 if it is not merged. */
+    /*
+     * Returns the number of layers in the group that begins at `layer`. 1: this layer is not
+     * merged.
+     */
     int (*group)(const kvd_parameter_values *v, const kvd_config *c, int layer);
     int (*merge)(const kvd_parameter_values *v, const kvd_layers_block *b, kvd_layers_count *count,
                  kvd_err *err);

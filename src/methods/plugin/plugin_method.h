@@ -38,7 +38,7 @@ typedef struct {
     const char *path;
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /* set after a bad result; the next function that can, reports an error */
+    /* set after a bad result; the next function that can return an error then fails */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 

@@ -211,7 +211,7 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* Allocates the arrays of *l for n_heads heads, `each` bytes of l->in per head. */
+/* Allocates the arrays of *l for n_heads heads. each: bytes of one element of l->in. */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;

@@ -36,7 +36,7 @@ typedef struct {
     size_t size, d;
     /* [n_layers][n_kv_heads][d][d] Cholesky factors L of the queries' second moments */
     float *factor;
-    /* [n_layers][n_kv_heads][size][d] Centroids times L, in the space of the k-means. */
+    /* [n_layers][n_kv_heads][size][d] Centroids times the factors L, for distances in k-means. */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;

@@ -87,8 +87,8 @@ typedef enum {
     KVD_MERGE_LIKE,
     /*
      * Merges into the token with the largest key cosine outside the last `window`, if the cosine
-     * reaches `cosine`. Weights are scores. Only the `most` * keep_old largest scores are merged
-     * (ems.c).
+     * reaches `cosine`. Weights are scores. Only the `most` * keep_old tokens with the largest
+     * scores are merged (ems.c).
      */
     KVD_MERGE_IMPORTANT,
     /*
@@ -98,8 +98,8 @@ typedef enum {
     KVD_MERGE_NEAREST,
     /*
      * Merges runs of tokens whose neighbouring keys have cosines above `cosine` into the token with
-     * the largest score. Weights fall with key distance. The `keep_old` largest scores and
-     * `keep_new` newest are in no run (kvmerger.c).
+     * the largest score. Weights fall with key distance. The keep_old tokens with the largest
+     * scores and the keep_new newest tokens are not merged (kvmerger.c).
      */
     KVD_MERGE_RUNS
 } kvd_merge_kind;
@@ -119,8 +119,8 @@ typedef struct {
     /* a kvd_evict_ranking */
     int32_t ranking;
     /*
-     * 1 if the KV heads of a layer keep equal tokens, by summed scores, and steps rank by their own
-     * probabilities only. Requires temperature 0.
+     * 1 if the KV heads of a layer keep equal tokens, by summed scores, and a step ranks tokens
+     * only by the probabilities of that step. Requires temperature 0.
      */
     int32_t whole_layer;
     /* Number of first tokens that always stay (KVD_EVICT_ATTENTION, KVD_EVICT_EXPECTED). */
@@ -235,7 +235,10 @@ typedef struct {
 } kvd_evict_layers;
 
 typedef struct {
-    /* Sets members of *rule. Before, `smooth` is 1, `seed` is the plan's, and all others are 0. */
+    /*
+     * Sets members of *rule. The caller sets `smooth` to 1, `seed` to the plan's seed, and all
+     * others to 0.
+     */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*

@@ -1,13 +1,14 @@
 /*
  * Methods importance and received (ZDC section 5).
  *
- * importance: important tokens of a layer have the largest sums of softmax denominators over query
- * heads, in logarithms (reading D-10). Others have widths dims_low. `mean` divides by the number of
- * keys that a token sees (D-11). Sets of similar layers are found per prompt, in the paper offline.
- * Later tokens are important (D-12). Readings are in docs/readings.md.
+ * importance: a token's importance is the log of the sum of its softmax denominators over query
+ * heads (reading D-10); `mean` divides by the number of keys that the token sees (D-11). The most
+ * important tokens of each layer have the widths of `dims`, others those of `dims_low`. Sets of
+ * similar layers are found for each prompt; the paper finds them offline. Tokens after the prompt
+ * are important (D-12). Readings are in docs/readings.md.
  *
- * received (ablation ZDC/LT): by received attention, summed over rows and query heads, without
- * shared sets.
+ * received (ablation ZDC/LT): importance is the attention received, summed over rows and query
+ * heads. Layers do not share sets.
  */
 #include <math.h>
 #include <stdlib.h>

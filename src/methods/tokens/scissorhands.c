@@ -55,9 +55,9 @@ static int count_bits(uint64_t x)
 }
 
 /*
- * Returns `history` times how many of the last `history` queries gave less than the mean, over
- * `group` query heads. A prompt partly in the history counts by its share. The result is a whole
- * number.
+ * Returns `history` times the number of the last `history` queries, over `group` query heads, that
+ * gave less than the mean. If the history reaches into the prompt, the prompt's number counts in
+ * proportion. The result is a whole number.
  */
 static double unimportant(const entry *e, size_t history, int group)
 {

@@ -24,7 +24,7 @@ typedef struct {
     /* Number of rows at the end of the prompt that `recent` covers. */
     size_t window;
     const double *recent; /* [group][n] probabilities from the last rows */
-    /* [n] Number of queries that gave a token less than the mean, for the tokens of `recent`. */
+    /* [n] Number of the queries of `recent` that gave a token less than the mean. */
     const double *below;
     /* [n] Log softmax denominator of a row, mean over query heads. */
     const double *log_denominator;
@@ -144,9 +144,9 @@ struct kvd_tokens_method {
      */
     size_t (*state_bytes)(const void *self, size_t n);
     /*
-     * repeats: each prompt is followed by a copy of itself. observe (thread-safe) computes the
-     * numbers by which `rank` chooses. NULL: softmax denominators. observed: number of doubles per
-     * layer.
+     * repeats: each prompt is followed by a copy of itself. observed returns the number of doubles
+     * per layer that `observe` writes. observe (thread-safe) computes the numbers by which `rank`
+     * chooses; if NULL, these are softmax denominators.
      */
     bool repeats;
     size_t (*observed)(const void *self, size_t n);
@@ -243,8 +243,8 @@ typedef struct {
     const kvd_config *config;
 } kvd_tokens_shaped;
 /*
- * Serve as `open` of methods whose private data is kvd_tokens_shaped. `close` must be free(). The
- * second function also checks the budget.
+ * Serve as `open` of methods whose private data is kvd_tokens_shaped. `close` must be free().
+ * kvd_tokens_open_shaped_budget also checks the budget.
  */
 int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
@@ -312,8 +312,9 @@ double kvd_tokens_length(const float *x, size_t d);
 size_t kvd_tokens_least(const double *score, size_t n);
 
 /*
- * CUDA code, or NULL if linked without. evict: methods that drop equal numbers in every KV head.
- * uneven: different numbers. selection: methods whose steps read a part. zdc: importance.
+ * CUDA code, or NULL if linked without. kvd_gpu_evict: methods that drop as many tokens in every KV
+ * head. kvd_gpu_uneven: methods that drop different numbers of tokens. kvd_gpu_selection: methods
+ * whose steps read a part of the tokens. kvd_gpu_zdc: importance.
  */
 extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
     kvd_gpu_selection KVD_IF_LINKED, kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_zdc_received KVD_IF_LINKED,

@@ -110,7 +110,10 @@ static void list_places(const evict *e, size_t slot)
         s->place[i] = (int32_t)(at + i);
 }
 
-/* For rule.fixed: drops the oldest entry after the first `at`, where the newest takes its place. */
+/*
+ * For rule.fixed: drops the oldest entry after the first `at` entries, and stores the newest in its
+ * place.
+ */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
     evict_slot *const slot = &e->slot[s->slot];

@@ -107,8 +107,8 @@ typedef struct {
     /* Device scratch [n_q8] for rule.anchor: distance from the anchor. */
     float *distance;
     /*
-     * `summed` is 1 if `mass` and `distance` already have the sums over tensor-parallel GPUs, which
-     * together have n_heads query heads.
+     * `summed` is 1 if `mass` and `distance` are already sums over the tensor-parallel GPUs.
+     * n_heads is the number of query heads of all these GPUs.
      */
     int32_t summed, n_heads;
     /* Device output [n_kv_heads][n_q8] token scores. Not used with KVD_EVICT_FIRST. */
@@ -129,8 +129,8 @@ typedef struct {
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
  * Parts of kvd_evict_prompts. kvd_evict_score_any runs the scoring function for the rule and
- * device, then kvd_evict_choose chooses and moves tokens. _keys and _expected write `score`, the
- * other functions `mass`.
+ * device, then kvd_evict_choose chooses and moves tokens. kvd_evict_score_keys and
+ * kvd_evict_score_expected write `score`, the other scoring functions `mass`.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -146,8 +146,8 @@ cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t
 /*
  * kvd_evict_mark sets mass [q_start + t] to 1 if one of the last `rows` (fraction of the prompt)
  * gives token t a mean probability of at least `threshold`, otherwise to 0. kvd_evict_marked drops
- * tokens with mass 0, but never the newest. It fills `kept`, length [batch] and keep_old of
- * args->budget [slot].
+ * tokens with mass 0, but never the newest. It fills `kept`, and sets length [batch] and each
+ * slot's budget.keep_old to the number of kept tokens.
  */
 cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
                            cudaStream_t stream);

@@ -1,6 +1,6 @@
 /*
  * Chooses prompt tokens and moves their rows to the front of the pages: token kept[i] moves to
- * index i <= kept[i]. Each RUN of tokens is read before one is written.
+ * index i <= kept[i]. In steps of RUN tokens, all are read before any is written.
  */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -173,7 +173,10 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* For each distance d, a thread counts the dropped tokens of its part, then numbers them. */
+    /*
+     * For each distance d, a thread counts the dropped tokens in its part of the prompt, then gives
+     * them consecutive numbers.
+     */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)

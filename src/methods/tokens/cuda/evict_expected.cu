@@ -31,8 +31,8 @@ enum {
 };
 
 /*
- * Returns the number of floats of a CTA's sums over queries x: (x - y)(x - y)^T [d][d], x - y [d],
- * y [d]. Subtracting y, the first query, avoids cancellation.
+ * Returns the number of floats that a CTA sums over queries x: (x - y)(x - y)^T [d][d], x - y [d],
+ * and y [d]. y is the first query; subtracting y avoids cancellation.
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {

@@ -344,7 +344,7 @@ struct run {
     int from, to, pivot, j, m;
 };
 
-/* Returns the index in the list of token t of the run. */
+/* Returns the index of token t of the run in the list of kept and merged tokens. */
 __device__ __forceinline__ int place_in(const run &r, int t)
 {
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));

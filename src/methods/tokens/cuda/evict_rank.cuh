@@ -195,9 +195,9 @@ template <int HALVES, int BLOCKS> struct step_queries {
 };
 
 /*
- * Multiplies the queries by 16 keys of width d. low and high are dimensions 8 (lane % 4) of keys
- * lane / 4 and lane / 4 + 8. acc[half][c] is query head 8 half + 2 (lane % 4) + c % 2, key lane / 4
- * + 8 (c / 2). Dimensions are permuted for 16-byte reads.
+ * Multiplies the queries by 16 keys of width d. low and high point to the 8 dimensions from 8 (lane
+ * % 4) on of keys lane / 4 and lane / 4 + 8. acc[half][c] is the product of query head 8 half + 2
+ * (lane % 4) + c % 2 and key lane / 4 + 8 (c / 2). Dimensions are permuted for 16-byte reads.
  */
 template <int HALVES, int BLOCKS>
 static __device__ __forceinline__ void step_products(const uint16_t *low, const uint16_t *high,
@@ -232,8 +232,9 @@ static __device__ __forceinline__ void step_products(const uint16_t *low, const 
 }
 
 /*
- * Multiplies 32 rows (fragments a) by 16 rows in shared memory (at `from`) into acc[8 of 16
- * rows][16 of 32 rows]. Four chains of accumulators hide latency.
+ * Multiplies 32 rows (fragments a) by 16 rows in shared memory (at `from`). acc[j][i] has the
+ * products of block j of 8 shared rows and block i of 16 rows. Four chains of accumulators hide
+ * latency.
  */
 template <int STEPS>
 static __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from,

@@ -82,8 +82,8 @@ struct params {
 };
 
 /*
- * Result of a pass: log-sum-exp per row, or per key the sum of probabilities, the number below the
- * mean, or the largest.
+ * Result of a pass: LOGS, the log-sum-exp of each row. For each key: SUMS, the sum of
+ * probabilities; COUNTS, how many are below the mean; LARGEST, the largest.
  */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
@@ -94,8 +94,8 @@ __device__ __forceinline__ float below_mean(float p, int t)
 }
 
 /*
- * Adds the tile's tokens `other` and `other` + 1 to the lane's sums. MASKED skips keys after the
- * query.
+ * Adds what tokens `other` and `other` + 1 of the tile contribute to the lane's sums. MASKED skips
+ * keys after the query.
  */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],

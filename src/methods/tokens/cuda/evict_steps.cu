@@ -245,8 +245,9 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 }
 
 /*
- * Adds the step's probabilities to scores (rules without a temperature). COUNTS appends 1 if most
- * query heads gave less than the mean. Returns this thread's eviction candidate.
+ * Adds the step's probabilities to the scores (rules without a temperature). With COUNTS, instead
+ * appends a bit to each token's history, 1 if most query heads gave it less than the mean. Returns
+ * this thread's eviction candidate.
  */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
@@ -434,9 +435,9 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
 }
 
 /*
- * Returns a sort key for KVD_EVICT_PIVOTAL, larger if fewer of the last rule.window rows gave less
- * than the mean. Prompt counts are scaled and rounded as in scissorhands.c. The `recent` newest
- * tokens have the largest keys.
+ * Returns a sort key for KVD_EVICT_PIVOTAL, which decreases with the number of the last rule.window
+ * rows that gave the token less than the mean. Prompt counts are scaled and rounded as in
+ * scissorhands.c. The `recent` newest tokens have the largest keys.
  */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
@@ -491,8 +492,8 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
     }
     __syncthreads();
     /*
-     * In timing runs positions may be equal, so that more tokens stay than `stay`. The minimum
-     * limits the moves.
+     * Timing runs may have equal positions, so more tokens than `stay` may stay. The minimum keeps
+     * indices inside the lists.
      */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;

@@ -27,8 +27,8 @@ enum {
 
 /*
  * Byte offsets in a page of keys (at 0), key scales and zero points, values, value scales and zero
- * points, scores, positions. A code q means float16 scale q + zero. A score is the float32 sum of
- * probabilities from later tokens, mean over query heads.
+ * points, scores, positions. A code q is decoded as scale * q + zero, with float16 scale and zero.
+ * A score is the float32 sum of probabilities from later tokens, mean over query heads.
  */
 typedef struct {
     int32_t k_bits, v_bits; /* bits of a code of K (8, 4) and of V (8, 4, 2) */
@@ -53,9 +53,10 @@ int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_le
  * Place of a code in a tile of 16 tokens, in the order of mma.sync m16n8k16 fragments (rows: tokens
  * for keys, dimensions for values). Each lane has w words, in chunks of 4, 2 or 1.
  *
- * Keys: lanes with lane % 4 = c have features 16 s + 4 c .. 16 s + 4 c + 3. Values: tokens 2 c, 2 c
- * + 1, 2 c + 8, 2 c + 9. These are LeanKV's layouts [F / (K_vec K_group), N, K_group, K_vec] and [F
- * / V_group, N / V_vec, V_group, V_vec] (section 6), with K_group 4, V_group 8, V_vec 4.
+ * Lanes with lane % 4 = c hold dimensions 16 s + 4 c .. 16 s + 4 c + 3 of keys, and tokens 2 c, 2 c
+ * + 1, 2 c + 8, 2 c + 9 of values. These are LeanKV's layouts [F / (K_vec K_group), N, K_group,
+ * K_vec] and [F / V_group, N / V_vec, V_group, V_vec] (section 6), with K_group 4, V_group 8, V_vec
+ * 4.
  */
 typedef struct {
     int32_t word, shift;

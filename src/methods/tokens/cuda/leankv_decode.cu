@@ -57,7 +57,10 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
     return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632);
 }
 
-/* Returns two of four value codes of a dimension from 16 * m + 8 * u on, as bf16. */
+/*
+ * Returns, as bf16, the codes of two tokens (b = 0: 2 c, 2 c + 1; b = 1: 2 c + 8, 2 c + 9; c = lane
+ * % 4) in value dimension 16 m + 8 u + lane / 4.
+ */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
 {
@@ -304,8 +307,8 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 }
 
 /*
- * Processes n tiles of one precision, from the warp's tile `at` on. `score` is that of the
- * precision's first token.
+ * Processes n tiles of one precision, from the warp's tile `at` on. `score` points to the score of
+ * the first token with this precision.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,

@@ -106,7 +106,7 @@ struct border {
 };
 
 /*
- * Finds borders out[k] such that significances below sum to less than target[k], by bisecting the
+ * Finds the borders out[k] below which significances sum to less than target[k], by bisecting the
  * bits of floats. All threads get the result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])

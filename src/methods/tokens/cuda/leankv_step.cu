@@ -312,7 +312,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
     const size_t at = (size_t)(row * s.pool.n_kv_heads + g);
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         if (h.n[l] >= h.pages[l] * s.pool.layout.level[l].tokens)
-            return; /* there is no free page, as kvd_leankv_state tells the host */
+            return; /* no page is free, which kvd_leankv_state tells the host */
     if (threadIdx.x < HEADS)
         lse2[threadIdx.x] = s.lse2[at * HEADS + threadIdx.x];
     if (threadIdx.x == 0)

@@ -118,7 +118,10 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                           err);
 }
 
-/* In timing runs that begin with a decode step, requests have tokens that were never computed. */
+/*
+ * Sets the budgets of requests whose number of cached tokens is new, including requests of timing
+ * runs that begin with a decode step.
+ */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     lower *const k = of(m);
@@ -147,8 +150,8 @@ static size_t low_of(const lower *k, size_t slot)
 }
 
 /*
- * Returns the bits of a token's codes and, below 16 bits, of scale and zero point (32 bits per
- * vector).
+ * Returns the bits of a token's codes, plus 32 bits for scale and zero point of each vector with
+ * codes below 16 bits.
  */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {

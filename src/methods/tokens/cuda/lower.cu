@@ -1,6 +1,6 @@
 /*
- * Kernels of lower.h, which round like kvd_quantise_group. Lane l has token l % 8, and of its
- * vector runs l / 8, l / 8 + 4, ... of 8 numbers.
+ * Kernels of lower.h, which round like kvd_quantise_group. Lane l handles token l % 8, and numbers
+ * 8 r .. 8 r + 7 of its vector for r = l / 8, l / 8 + 4, l / 8 + 8, ...
  */
 #include "methods/tokens/cuda/lower.h"
 

@@ -19,9 +19,9 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 }
 
 /*
- * Finds the digit at which counts `bin`, summed from the largest digit, reach *k. Reduces *k by the
- * number of keys with larger digits. *all tells whether all keys with this digit are wanted. The
- * first warp must call it.
+ * Finds the digit of the *k-th largest key. bin[d] is the number of keys with digit d. Reduces *k
+ * by the number of keys with larger digits. *all tells whether all keys with this digit are wanted.
+ * The first warp must call it.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -96,8 +96,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
- * Returns the number of earlier threads with `stays`, and in *all their number in the CTA. All
- * THREADS threads must call it.
+ * Returns for how many threads before this thread `stays` is true; *all: for how many threads of
+ * the CTA. All THREADS threads must call it.
  */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {

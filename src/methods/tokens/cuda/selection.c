@@ -94,8 +94,8 @@ static void drop(kvd_gpu_method *m, size_t slot)
 }
 
 /*
- * Returns the bits of side information for n tokens, as stored on the device (`stored`) or as the
- * method needs.
+ * Returns the bits of side information for n tokens, as stored on the device if `stored`, otherwise
+ * without padding, as on the CPU.
  */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
@@ -491,7 +491,10 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /* In timing runs without a prompt all codes would be equal, and all choices too. */
+    /*
+     * Never-written slots have equal codes, which would make all choices equal, so timing runs need
+     * a prompt.
+     */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

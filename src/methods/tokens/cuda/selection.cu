@@ -381,8 +381,8 @@ __global__ void __launch_bounds__(COPY)
 }
 
 /*
- * Returns the address of the probability from row 0 for token t. That from the next row is 64
- * elements further.
+ * Returns the address of the probability that row 0 gave to token t. The probability from row r is
+ * 64 r elements further.
  */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
@@ -491,7 +491,10 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
         to[r * KVD_PAGE_TOKENS] = 0;
 }
 
-/* Each warp has 16 of the tokens that the step read. */
+/*
+ * Writes the step's probabilities to `recent`. Each warp handles 16 of the tokens that the step
+ * read.
+ */
 template <int HALVES>
 __global__ void __launch_bounds__(RECALL)
     recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,

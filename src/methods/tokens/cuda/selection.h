@@ -95,8 +95,8 @@ typedef struct {
     /* [batch * n_kv_heads][max_pages * 64 / page] Chosen selection pages, in rising order. */
     int32_t *chosen;
     /*
-     * [batch * n_kv_heads][max_pages * 64 / page] Pages (or pieces of them) that attention reads,
-     * numbered by KV head. Not used with KVD_READ_LANDMARKS.
+     * [batch * n_kv_heads][max_pages * 64 / page] Numbers of the pages, or parts of pages, of one
+     * KV head that attention reads. Not used with KVD_READ_LANDMARKS.
      */
     int32_t *table;
     /*
@@ -153,8 +153,8 @@ cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_cod
                                  const kvd_selected *to, cudaStream_t stream);
 /*
  * Device state of a layer with KVD_READ_LANDMARKS. For each pool page, kvd_selection.bounds has
- * bf16 mean keys [n_kv_heads][64 / page][d_qk] and flags [n_kv_heads][64 / page]: 0, or 1 plus the
- * number among pages with exact keys. `pool` holds one layer at a time.
+ * bf16 mean keys [n_kv_heads][64 / page][d_qk] and flags [n_kv_heads][64 / page]. A flag is 0, or
+ * for a page with exact keys 1 + (index among these pages). `pool` holds one layer at a time.
  */
 typedef struct {
     int32_t *prompt; /* [n_slots] tokens of the prompt */
@@ -169,9 +169,9 @@ typedef struct {
     uint16_t *gathered;
     int32_t *position;
     /*
-     * values [pool page][n_kv_heads][64 * d_v]. keys [page][n_kv_heads][64 * d_qk]: exact keys
-     * after the pages with a mean key, with page numbers table [batch][max_pages]. outliers
-     * [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk]: exact keys.
+     * values [pool page][n_kv_heads][64 * d_v]. keys [page][n_kv_heads][64 * d_qk]: exact keys of
+     * the tokens after the last page with a mean key, in the pages that table [batch][max_pages]
+     * lists. outliers [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk]: exact keys.
      */
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
@@ -295,7 +295,7 @@ KVD_ON_BOTH static inline size_t kvd_selection_tokens(const kvd_read_rule *r, si
     return p.chosen * r->page + n - (p.all - p.newest) * r->page;
 }
 
-/* Returns the largest number of n cached tokens that a step may read. */
+/* Returns how many of n cached tokens a step may read at most. */
 KVD_ON_BOTH static inline size_t kvd_selection_most(const kvd_read_rule *r, size_t group, size_t n)
 {
     const size_t budget = r->budget < 1 ? (size_t)(r->budget * (double)n) : (size_t)r->budget,

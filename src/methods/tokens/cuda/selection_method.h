@@ -63,12 +63,17 @@ typedef struct {
         /* [n_slots][layers][wide][rank] Right singular vectors of prompt keys. */
         uint16_t *basis;
         uint16_t *latents; /* [layers][pool_pages][64 * rank] */
-        /* [layers][...] Arrays of kvd_selection_shadow. `tail` assigns pages of `keys`. */
+        /*
+         * Arrays of kvd_selection_shadow for all layers, [layers] first. `tail` manages the pages
+         * of `keys`.
+         */
         uint16_t *values, *keys, *outliers;
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
         float *gram;    /* [wide][wide] */
-        /* Tables that the kernels of latents.h read. */
+        /*
+         * Device tables for the kernels of latents.h: projections, heads, and page offsets of runs.
+         */
         kvd_latent_basis *leading;
         kvd_latent_head *head;
         int32_t *run;
@@ -103,7 +108,7 @@ void kvd_selection_late_describe(kvd_selection_method *e);
 /* Allocates the arrays of e->late. e->n_slots and e->layers must be set. */
 int kvd_selection_late_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_late_free(kvd_selection_method *e);
-/* Stores request i's cached tokens in its slot. */
+/* Records in request i's slot how many tokens each layer caches. */
 void kvd_selection_late_ended(kvd_selection_method *e, const kvd_slice *s, size_t i);
 
 /* Returns true if keys of prompts are stored in low rank. */

@@ -1,7 +1,7 @@
 /*
  * Chooses prompt tokens where layers or KV heads keep different numbers of them, and copies rows to
- * pages of one KV head. Under shared budgets, equal scores rank by later KV head, then later token
- * (adakv.c).
+ * pages of one KV head. Among equal scores under a shared budget, tokens of later KV heads stay,
+ * then later tokens (adakv.c).
  *
  * Also computes scores for budgets over all layers (prefixkv, cake, kvzip) and for windows
  * (windowkv). spread_kernel computes mean and variance by Welford's method, one key per thread.

@@ -79,8 +79,8 @@ cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t st
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
  * Fills `least` from n_layers layers, beginning with that of `args`. rank is
- * [n_layers][n_kv_heads][n_q8], budget.keep_old the mean number of tokens per KV head. Equal scores
- * rank by later layer, KV head, token (kvzip.c).
+ * [n_layers][n_kv_heads][n_q8], budget.keep_old the mean number of tokens per KV head. Among equal
+ * scores, tokens of later layers stay, then of later KV heads, then later tokens (kvzip.c).
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);

@@ -68,8 +68,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 s->request, s->n, s->before, m->plan->tokens->info.name);
         const size_t known = z->slot[s->slot].tokens;
         /*
-         * In timing runs, an iteration may skip tokens (known .. before), which are not part of the
-         * prompt.
+         * In timing runs, a request may skip tokens (`known` up to s->before). Skipped tokens are
+         * not part of the prompt.
          */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;

@@ -1,6 +1,7 @@
 /*
- * Important prompt tokens (KVD_ZDC_HIGH) keep widths `dims`. Others (KVD_ZDC_LOW) keep the first
- * columns, widths `dims_low` (ZDC section 5). Launchers follow model/pass/cuda/blocks.h.
+ * Important prompt tokens (KVD_ZDC_HIGH) keep all columns of the projections `dims`. Others
+ * (KVD_ZDC_LOW) keep only the first columns, as many as `dims_low` has (ZDC section 5). Launchers
+ * follow model/pass/cuda/blocks.h.
  *
  * The page list of a slot is its own page, then its page table row. In each layer, less important
  * tokens fill the first pages (at least one), then important and later tokens follow.
@@ -74,8 +75,8 @@ typedef struct {
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
     /*
-     * Device output [n_q8]: bits of every token. Must not change from layer to layer of an
-     * iteration.
+     * Device output [n_q8]: bits of every token. All layers of an iteration must use the same
+     * array.
      */
     uint8_t *level;
     /* Device output [n_q8]: index among important tokens or among other tokens. */

@@ -184,7 +184,7 @@ int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *a
     if (sum) {
         const int own = c->share->index;
         const size_t each = (size_t)a.n_q8, n = (size_t)c->share->count * each;
-        /* Parts of other GPUs become 0, so that the sum over GPUs has every part. */
+        /* Zeroes the parts of other GPUs, because the parts of all GPUs are then summed. */
         if (kvd_cuda_check(cudaMemsetAsync(sum, 0, n * sizeof *sum, stream), what, err) ||
             kvd_cuda_check(kvd_zdc_value(&a, sum + (size_t)own * each, stream), what, err) ||
             kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||

@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the index of dimensions 8 * block to 8 * block + 7 of token i of a group whose first page
- * has list index `first`.
+ * Returns the index of dimensions 8 block .. 8 block + 7 of token i, if the tokens' pages begin at
+ * index `first` of the page list.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
