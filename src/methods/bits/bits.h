@@ -92,8 +92,8 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
 /*
- * Matrices of xquant for K or V of one layer with inputs X. The cache stores Y = X down^T. Y up^T +
- * bias restores V, and K after its RMS norm.
+ * Matrices of xquant for K or V of one layer with inputs X. The cache stores Y = X down^T. V is
+ * restored as Y up^T + bias, K as the RMS norm of this sum.
  */
 typedef struct {
     const float *down; /* [rank][d_model]; NULL: Y is X, and rank is d_model */

@@ -131,9 +131,9 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 }
 
 /*
- * Lookup table of a group of lanes, which finds the integer of a state. A bucket of 2^shift
- * cumulative frequencies gives the row where the search begins; row i is integer least + i. lanes:
- * 1 if all lanes share a table, otherwise KVD_LANES.
+ * Lookup table of a group of lanes, from a state to its integer. A bucket of 2^shift cumulative
+ * frequencies gives the row where the search begins. Row i is integer least + i. lanes: 1 if all
+ * lanes share a table, otherwise KVD_LANES.
  */
 typedef struct {
     /*

@@ -36,9 +36,8 @@ void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
 /* Adds the counters of all batches since the last call to `*sum`. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);
 /*
- * Returns the name of the attention code, such as "sm_90a kernel". If layers use different code,
- * gives the number of layers per name, such as "sm_90a kernel (3 layers), cuBLAS products, f32
- * (1)".
+ * Returns the name of the attention code, such as "sm_90a kernel". If layers differ, returns each
+ * name with its number of layers, such as "sm_90a kernel (3 layers), cuBLAS products, f32 (1)".
  */
 const char *kvd_gpu_cache_engine(const kvd_gpu_cache *c);
 

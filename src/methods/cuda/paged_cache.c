@@ -436,8 +436,8 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /*
- * Returns the attention tiles of `map`, or NULL on failure. The first call for a work list in an
- * iteration makes the tiles. Later calls only reset the queue of tiles.
+ * Returns the attention tiles of `map`, or NULL on failure. In an iteration, the first call for a
+ * work list makes the tiles; later calls reset their queue.
  */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)

@@ -131,9 +131,8 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Work lists divide n decode steps between CTAs. kvd_paged_cache_describe writes
- * kvd_paged_cache_works_bytes bytes to `works`, which the caller copies to the device.
- * kvd_paged_cache_plan queues the launch that makes the work lists from the copy.
+ * Work lists divide n decode steps between CTAs. kvd_paged_cache_plan makes them on the device,
+ * from a device copy of the kvd_paged_cache_works_bytes bytes that kvd_paged_cache_describe writes.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);

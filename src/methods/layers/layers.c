@@ -146,8 +146,8 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
 }
 
 /*
- * Replaces the group's rows X by X V V^T, with V the r leading eigenvectors of X^T X. If X X^T is
- * smaller than X^T X, computes the result as U U^T X, with U the r leading eigenvectors of X X^T.
+ * Replaces the group's rows X by X V V^T, with V the r leading eigenvectors of X^T X. If X has
+ * fewer rows than columns, computes the result as U U^T X, with U those of X X^T.
  */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {

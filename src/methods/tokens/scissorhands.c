@@ -55,9 +55,8 @@ static int count_bits(uint64_t x)
 }
 
 /*
- * Returns `history` times the number of the last `history` queries, over `group` query heads, that
- * gave less than the mean. If the history reaches into the prompt, the prompt's number counts in
- * proportion. The result is a whole number.
+ * Returns `history` times the number of the last `history` queries that gave less than the mean,
+ * over `group` query heads. Prompt queries count in proportion. The result is a whole number.
  */
 static double unimportant(const entry *e, size_t history, int group)
 {

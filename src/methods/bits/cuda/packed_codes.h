@@ -168,8 +168,8 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
  * Kernels for turboquant, for the head sizes of kvd_packed_decode.
  * kvd_packed_turn_prompts quantises prompts from a->rows.
  * kvd_packed_turn_steps must precede attention. It quantises and rotates the newest tokens in the
- * ring buffer, and rotates q [n][q_pitch] bf16. With form.sketch it writes S q to sketched
- * [n][q_pitch] bf16; otherwise `sketched` is NULL.
+ * ring buffer, and rotates q [n][q_pitch] bf16. sketched [n][q_pitch] bf16 receives S q; NULL
+ * without form.sketch.
  * kvd_packed_turn_outputs rotates o [n][o_pitch] bf16 back.
  */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);

@@ -382,8 +382,8 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
 }
 
 /*
- * Gives each lane the numbers of heads 2 c and 2 c + 1, c = lane % 4. Each lane passes the number
- * of head lane / 4.
+ * Writes to y the numbers x of query heads 2 c and 2 c + 1, c = lane % 4. Lane l passes the x of
+ * head l / 4.
  */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {

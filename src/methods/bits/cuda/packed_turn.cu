@@ -169,8 +169,8 @@ __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *
 }
 
 /*
- * Multiplies the rotated queries and the key's residual in y by S, and writes the queries to
- * `sketched`. Returns the sign bit of number i of S times the residual; *rest: norm of the
+ * Multiplies the rotated queries and the key's residual in y by S. Writes the queries to
+ * `sketched`, and the residual's norm to *rest. Returns the sign bit of number i of S times the
  * residual. Begins and ends with a barrier.
  */
 __device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,

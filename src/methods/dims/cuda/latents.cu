@@ -41,8 +41,8 @@ __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int
 }
 
 /*
- * Applies RoPE to mma accumulators. A lane's rows are the tokens `token` + lane / 4 and `token` +
- * lane / 4 + 8. d_head is 16 * W16.
+ * Applies RoPE to mma accumulators of tokens `token` + lane / 4 and `token` + lane / 4 + 8. d_head
+ * is 16 * W16.
  */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],

@@ -172,11 +172,10 @@ typedef struct {
     int32_t k, v;
 } kvd_latent_rows;
 /*
- * Replaces eigenvectors beyond the number of rows, or with eigenvalues below 1e-6 of the largest.
- * The replacement is the unit vector that is farthest from the span of the previous columns, made
- * orthonormal to them (strawman.c).
- * vectors [n][d][d]: column-major, eigenvalues rising. values [n][d]: eigenvalues. n must be even,
- * K first.
+ * Replaces eigenvectors beyond the number of rows, or with eigenvalues below 1e-6 of the largest,
+ * by vectors orthonormal to the previous ones (strawman.c).
+ * vectors [n][d][d]: column-major, eigenvalues rising. values [n][d]: eigenvalues. n is even, K
+ * first.
  */
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
