@@ -1,21 +1,25 @@
 /*
- * Block sizes of gear and its page layout on a GPU: 64 tokens of one KV head. Shared by method,
- * kernels and tests.
- * Codes are bit planes: bit j of 32 codes is one word.
+ * Block sizes of gear and its page layout on a GPU. Shared by method, kernels and tests. A prompt
+ * is one block; tokens after the prompt form later blocks of `buffer` tokens.
+ *
+ * A page holds 64 tokens of one KV head. Codes are bit planes: bit j of 32 codes is one word.
+ * Low-rank factors are float16.
  *   keys           [d_qk][2][bits] words of 32 tokens of a channel
  *   values         [64][(d_v + 31) / 32][bits] words of 32 channels of a token
- *   scale          word: float16 step, above it the float16 zero point
- *   outlier        word: float16 value, above it the 16-bit place (token or channel)
- *   factors        float16
- * Parts of a page: codes of keys, codes of values, scales of values [64][groups], outliers of
- * values [64][v_apart] (place: channel), left factors of keys and of values [64][left], and an
- * area: the prompt's part, then a record per later block that begins in the page.
- *   prompt's part  scales of keys [k_groups][d_qk], then outliers of keys [k_room][d_qk] (place:
- *                  token of the prompt); outlier e of a channel is in page e / k_room
- *   record         scales of keys [k_groups_later][d_qk], outliers of keys [k_later][d_qk] (place:
- *                  token of the block), right factors of keys [d_qk][right_later] and of values
- *                  [d_v][right_later]
- * The prompt's right factors are stored per slot.
+ *   scale          word: float16 step in the lower half, float16 zero point in the upper half
+ *   outlier        word: float16 value in the lower half, 16-bit place in the upper half
+ *
+ * Parts of a page, in this order:
+ *   1. codes of keys, codes of values
+ *   2. scales of values [64][v_groups], outliers of values [64][v_apart] (place: channel)
+ *   3. left factors of keys and of values [64][columns_left]
+ *   4. if the page has prompt tokens: scales of the prompt's keys [k_groups][d_qk], then outliers
+ *      of these keys [k_room][d_qk] (place: token of the prompt), outlier e of a channel in page
+ *      e / k_room
+ *   5. a record for each later block that begins in the page: scales of keys
+ *      [k_groups_later][d_qk], outliers of keys [k_later][d_qk] (place: token of the block), right
+ *      factors of keys [d_qk][columns_later] and of values [d_v][columns_later]
+ * Parts 4 and 5 are the area. The prompt's right factors are stored per slot.
  */
 #ifndef KVD_METHODS_BITS_GEAR_H
 #define KVD_METHODS_BITS_GEAR_H

@@ -204,9 +204,8 @@ KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
  *     ternary values  five digits per byte, lowest first, channel by channel; digits 0, 1, 2 are
  *                     0, s and -s with the channel's float16 s
  *   turboquant        indices of levels, and float16 norms of the tokens. With a sketch, the
- * highest
- *                     bit of a key is the sign of the sketched residual; float16 norms of residuals
- *                     follow.
+ *                     highest bit of a key is the sign of the sketched residual, and float16 norms
+ *                     of residuals follow.
  */
 typedef struct {
     int32_t group;

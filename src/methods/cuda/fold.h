@@ -17,8 +17,8 @@ int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer 
                  kvd_err *err);
 
 /*
- * Returns true if kvd_append applies RoPE, so that V heads may be adjacent. kvd_append does not if Q
- * and K have biases or norms, or if RoPE is partial and not interleaved.
+ * Returns true if kvd_append applies RoPE, so that V heads may be adjacent. kvd_append does not if
+ * Q and K have biases or norms, or if RoPE is partial and not interleaved.
  */
 bool kvd_gpu_fold_packs(const kvd_config *c);
 

@@ -307,12 +307,11 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
 /*
  * Processes one page of a KV head. Members of the code reader PAGE:
  * - UNITS: blocks of 16 dimensions. UNEVEN: heads differ in width. WARPS: most warps per CTA.
- * - factor(r): factor by which values in register r are too large. outputs(): factor that the
- * outputs still need.
+ * - factor(r): factor by which values in register r are too large.
+ * - outputs(): factor that the outputs still need.
  * - copy: starts cp.async copies of the bytes after a page's codes.
  * - PAGE(p, shared, scratch): the constructor starts loads.
- * - ready: waits for these loads; all threads must call it. The newest cp.async group may stay
- * pending.
+ * - ready: waits for these loads, except the newest cp.async group. All threads must call ready.
  * - begin: called at the first page of a head.
  * - scores, values: process quantised tokens and refill `words`, at the end from page `next`.
  * - BF: bfloat16 probabilities. ZEROS: zero points. NEWEST: only the newest token is not quantised.
