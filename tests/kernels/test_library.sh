@@ -27,7 +27,7 @@ cp "$so" "$D/lib" && ln -s "$(basename "$so")" "$D/lib/libkvdim-attention.so"
 build() { # OUTPUT LIBRARIES...: compiles the example as a stranger's program
   out=$1
   shift
-  cc -std=c11 -Wall -Wextra -Werror "-I$D/include" examples/c/decode_loop.c "$@" -lm -o "$D/$out" 2>"$D/err"
+  ${CC:-cc} -std=c11 -Wall -Wextra -Werror "-I$D/include" examples/c/decode_loop.c "$@" -lm -o "$D/$out" 2>"$D/err"
 }
 build shared "-L$D/lib" -lkvdim-attention "-Wl,-rpath,$D/lib" && "$D/shared" 100 20 >"$D/a" 2>"$D/err" &&
   grep -q '^a token takes 288 bytes instead of 512$' "$D/a" && ok "examples/c with the shared library" ||
