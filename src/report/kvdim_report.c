@@ -224,7 +224,7 @@ static int begin_output(const char *dir, kvd_output *out, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Without result files the page has only the published tables. */
+/* Adds all sections. Without result files the page has only the published tables. */
 static int add_sections(const config *cfg, const char *paper, const kvd_results *r,
                         const kvd_results *other, const kvd_results *counting,
                         const kvd_ledger *ledger, kvd_report *report, size_t *n_outside,

@@ -278,7 +278,7 @@ static void last_line(int fd, const char *scripts, char *line, size_t size)
     snprintf(line, size, "%.*s", (int)size - 1, text + start);
 }
 
-/* gnuplot's drawing goes to the file descriptor `drawing`, its messages to `said`. */
+/* Starts gnuplot with its drawing on the file descriptor `drawing` and its messages on `said`. */
 static int start(char *const *argv, const char *dir, int drawing, int said, pid_t *pid,
                  kvd_err *err)
 {
@@ -301,7 +301,7 @@ static int start(char *const *argv, const char *dir, int drawing, int said, pid_
     return code ? kvd_fail_errno(err, "cannot start gnuplot") : 0;
 }
 
-/* `argv` must not contain text of a result file, which gnuplot would execute. */
+/* Runs gnuplot. `argv` must not contain text of a result file, which gnuplot would execute. */
 static int gnuplot(char *const *argv, const char *dir, const char *scripts, image *to, kvd_err *err)
 {
     int pipe_fd[2] = {-1, -1}, said = -1, status = -1, code = 0;
@@ -372,7 +372,7 @@ static int draw(const kvd_figure *f, const char *terminal, const char *dir, cons
     return status;
 }
 
-/* A browser would show <title> elements as tooltips. */
+/* Removes <title> elements, which a browser would show as tooltips. */
 static void remove_titles(image *svg)
 {
     static const char end[] = "</title>";

@@ -346,7 +346,7 @@ static int is_h5(const struct dirent *e)
     return n > 3 && strcmp(e->d_name + n - 3, ".h5") == 0 && e->d_name[0] != '.';
 }
 
-/* The order of bytes does not depend on the locale. */
+/* Compares names by their bytes, so that the order does not depend on the locale. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -434,7 +434,10 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
     return 0;
 }
 
-/* Level 1 adds the number of tokens to the label, 2 also pairing and method, 3 also the path. */
+/*
+ * Writes a name: the label, from level 1 with tokens, from 2 with pairing and method, from 3 with
+ * path.
+ */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
     const kvd_spectrum *s = &r->spectrum;

@@ -89,7 +89,7 @@ int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 /* Returns true for random weights: times are valid, singular values and accuracies are not. */
 bool kvd_result_random_weights(const kvd_result *r);
 
-/* Fills *some with the results that count: of trained models, or times. Caller frees some->item. */
+/* Fills *some with results of trained models, and times of all. The caller frees some->item. */
 int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err);
 
 /* Sets `name` of every result. Call it after all results were added. */

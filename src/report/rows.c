@@ -69,7 +69,7 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    /* Rows with equal or no p are ordered by falling size of the cache. */
+    /* Rows with an equal removed fraction p, or none, are ordered by falling size of the cache. */
     if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
@@ -108,7 +108,9 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/* Writes " (prompt 256)" or " (4080 predictions)" if rows on the text differ in that, else "". */
+/*
+ * Writes " (prompt 256)" or " (4080 predictions)" if these differ among rows on one text, else "".
+ */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     *text = '\0';

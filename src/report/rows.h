@@ -7,7 +7,7 @@
 typedef struct {
     const kvd_result *file;
     size_t row;
-    /* method, with a note if dimensions are removed only from Q and K or only from V */
+    /* name of the method, with a note if dimensions are removed only from Q and K or only from V */
     char name[KVD_LABEL];
     /* method name for tables, with model, number type or prompt if these differ */
     char method[KVD_LABEL];
@@ -18,7 +18,9 @@ typedef struct {
 } kvd_accuracy_entry;
 
 typedef struct {
-    /* Rows ordered by evaluated text, then `series`, then p. The uncompressed model comes first. */
+    /*
+     * rows by evaluated text, `series`, and removed fraction p; the uncompressed model comes first
+     */
     kvd_accuracy_entry *item;
     size_t n;
     const char **label; /* distinct evaluated texts, [n_labels] */

@@ -483,7 +483,7 @@ done:
 /* largest number of rows that the page shows without a click */
 enum { OPEN_ROWS = 6 };
 
-/* Short texts are not wrapped. Long ones, such as command lines, get a wide column. */
+/* Returns the start tag of a cell. Short texts are not wrapped, long ones get a wide column. */
 static const char *cell_start(size_t length)
 {
     return length <= 28 ? "<td class=\"k\">" : length <= 400 ? "<td>" : "<td class=\"l\">";

@@ -69,7 +69,7 @@ static int kind_at(const kvd_calibration_point *x)
     return kind_of(&x->spectrum->spectrum.calibration);
 }
 
-/* Returns 0 for token vectors ("-rows"), 1 for centroids, 2 for weighted ones ("-weighted"). */
+/* Returns the kind that ends a measure's name: "-rows" 0, centroids 1, "-weighted" centroids 2. */
 static int kind_wanted(const char *name)
 {
     return strstr(name, "-rows") ? 0 : strstr(name, "-weighted") ? 2 : 1;
@@ -182,7 +182,7 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
     return worst;
 }
 
-/* Sets *lo and *hi to the changes, in percent, between text halves NAME-a and NAME-b, or NaN. */
+/* Sets *lo, *hi to the range of changes of singular values, in %, between two halves of a text. */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
 {
@@ -221,7 +221,9 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/* Finds the ends of a series of calibrations that differ only in pruning or in centroids. */
+/*
+ * Finds the points least and most pruned (or with fewest, most centroids) that else equal point i.
+ */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
 {

@@ -31,7 +31,8 @@ static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s",
 typedef struct {
     question_kind kind;
     char method[48];
-    char rest[96];     /* names of phases joined by '+', or method B of "jct-change-A-over-B" */
+    /* after the method in the name: phases joined by '+', or method B of "jct-change-A-over-B" */
+    char rest[96];
     char other[48];    /* method B in names that end in "-PHASES-over-B" */
     const char *sizes; /* input and output lengths such as "6300x243+204x139", or "all" */
 } question;
@@ -202,7 +203,7 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
-/* Appends the growth of the percentage of some phases from the first job size to the last. */
+/* Appends how much the percentage of phases q->rest grows from the first job size to the last. */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -230,7 +231,7 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Returns the log perplexity of method B at the job completion time of `e`, or NaN. */
+/* Returns the log perplexity of method B (q->rest) at the job completion time of `e`, or NaN. */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const question *q, const kvd_result *x, size_t scored)
 {
@@ -282,7 +283,7 @@ static int of_text(const kvd_report_rows *all, const question *q, const kvd_resu
     return 0;
 }
 
-/* Perplexities are read from accuracy files of the model that the jobs ran. */
+/* Appends changes of perplexity, read from accuracy files of the model that the jobs ran. */
 static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const question *q,
                         kvd_measured *out, kvd_err *err)
 {

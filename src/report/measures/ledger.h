@@ -40,8 +40,8 @@
  * - within L: if low - L <= v <= high + L
  * - between A:B: if A <= v <= B
  * - loads-at-most L, loads-at-least L: if a curve passes at 99 % of its loads (request rate /
- *   highest rate of the baseline); undecided if loads are missing
- * - above-null, below-null: if v is above (below) its range if the claim were false
+ *   highest rate of the baseline); undecided if some loads were not simulated
+ * - above-null, below-null: if v is above (below) the range expected if the claim is false
  *
  * A value whose 95 % interval passes only in part is undecided. A claim passes if every value
  * passes, and fails if any value fails.
@@ -58,7 +58,7 @@ typedef enum {
     KVD_N_VERDICTS
 } kvd_verdict;
 extern const char *const kvd_verdict_name[KVD_N_VERDICTS];
-/* Returns 0 good, 1 partly good, 2 bad, 3 not measured. */
+/* Returns 0 for a good verdict, 1 for a partly good one, 2 for a bad one, 3 if not measured. */
 int kvd_verdict_colour(kvd_verdict v);
 
 typedef struct {
@@ -90,7 +90,10 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
  */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
-/* Returns the number of curves, or 0 without a test over loads. *least, *most: shares that pass. */
+/*
+ * Returns the number of curves if `rule` tests loads, else 0. *least, *most: smallest and largest
+ * fraction of loads that passes.
+ */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
 
@@ -138,7 +141,10 @@ void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 /* Writes a range such as "0.07 to 0.351 %", or "none printed" if both ends are NaN. */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
-/* Published tables (ZACK 4 and 5, FDC 2): epsilon is mean |R|, delta mean |R - R_ref|. */
+/*
+ * Published tables (papers ZACK, Tables 4 and 5, and FDC, Table 2) of rotations R: epsilon is mean
+ * |R|, delta mean |R - R_ref|.
+ */
 
 enum { KVD_MOST_DATASETS = 6 };
 
@@ -165,7 +171,10 @@ typedef struct {
 int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
-/* Pairs of datasets, and pairs that violate |epsilon_a - epsilon_b| <= delta_a + delta_b. */
+/*
+ * Number of pairs of datasets, and of those that violate |epsilon_a - epsilon_b| <= delta_a +
+ * delta_b.
+ */
 typedef struct {
     size_t pairs, violated;
 } kvd_published_triangle;
@@ -174,7 +183,10 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
 /* Returns true if one x explains each printed delta as |epsilon - x| within rounding. */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/* `fits` models have one epsilon; `expected`, `probability`: mean and chance in random order. */
+/*
+ * `fits`: number of models with one epsilon. `expected`, `probability`: mean number, and chance of
+ * at least `fits`, in random order.
+ */
 typedef struct {
     size_t fits;
     double expected, probability;

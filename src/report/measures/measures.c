@@ -66,7 +66,7 @@ typedef struct {
 
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
-/* If a model has as many query heads as KV heads, returns true in either case. */
+/* Returns true if rotations are per query head (or per KV head), or if there are equally many. */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
     return s->model.n_heads == s->model.n_kv_heads || (s->pairing == KVD_PER_QUERY) == per_query;
@@ -82,7 +82,10 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
     kvd_values_null(out, 100 * fmax(0, 1 - c) / 2, 50);
 }
 
-/* Sets the null range from the model with random weights. Returns false without such files. */
+/*
+ * Sets the null range from files of the model with random weights. Returns false without such
+ * files.
+ */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -222,7 +225,9 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* Rotations may be of random token ids, but data may not. */
+                /*
+                 * Energy needs data of a real text. Only the rotation may be of random token ids.
+                 */
                 else if (want_random && rb)
                     continue;
                 else

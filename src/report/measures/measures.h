@@ -8,13 +8,13 @@
 
 /* Returns the mean of singular value `dim`; normalised: / sqrt(n_rows) (Z-10, docs/readings.md). */
 double kvd_mean_sigma(const kvd_spectrum *s, kvd_pair pair, int dim, bool normalised);
-/* Returns the sum of the trailing half of the singular values / the sum of all, mean over heads. */
+/* Returns the sum of the smaller half of the singular values / the sum of all, mean over heads. */
 double kvd_trailing_share(const kvd_spectrum *s, kvd_pair pair);
-/* Returns the dimensions that hold `share` of the squared singular values, mean over heads. */
+/* Returns how many dimensions hold the fraction `share` of sum(sigma^2), mean over heads. */
 double kvd_dims_for_energy(const kvd_spectrum *s, kvd_pair pair, double share);
 /*
- * Returns the fraction of singular values below 1 (ZDC Fig. 13). If `normalised`, divides them by
- * sqrt(n_rows) first (D-22 in docs/readings.md).
+ * Returns the fraction of singular values below 1 (Fig. 13 of the ZDC paper). If `normalised`,
+ * divides them by sqrt(n_rows) first (D-22 in docs/readings.md).
  */
 double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised);
 /* Computes mean and sample standard deviation, over heads, of the largest singular value. */
@@ -37,7 +37,7 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
 
 /* Returns true if two files of a comparison have one text, by label or content. */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
-/* Returns true if text i is the first one with the most tokens among texts with its label. */
+/* Returns true if text i is the first of the longest texts with its label. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
 /* Returns false if the row belongs to a single random seed. */
@@ -53,7 +53,7 @@ typedef struct {
     double value;
     char what[2 * KVD_LABEL + 64]; /* text that says what was measured, with the name of the file */
     char device[64];               /* device on which a time was measured, such as "NVIDIA H200" */
-    char metric[48];         /* score that had to keep the share --target; "" without --target */
+    char metric[48];         /* score of which --target keeps a fraction; "" without --target */
     bool grows;              /* true if the queue of requests grows at this request rate */
     double lo, hi;           /* ends of the 95 % interval; NaN if not known */
     double null_lo, null_hi; /* range that is expected if the claim is false; NaN if not known */
@@ -216,7 +216,7 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Parameters that kvdim-fit --regression proposed for a loss, and a measurement (ZDC section 8). */
+/* Proposed parameters of kvdim-fit --regression, and a measurement (section 8 of the ZDC paper). */
 
 typedef struct {
     const kvd_result *file;     /* kvdim/rates file with the proposed parameters */
@@ -252,7 +252,7 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
 
 /* Returns true if sequences were pruned or vectors replaced by K-means centroids. */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
-/* Returns true if the file serves only the comparison of calibrations (ZDC Fig. 15 and 26). */
+/* Returns true if the file only serves comparing calibrations (Fig. 15 and 26 of the ZDC paper). */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
 /* Returns the file that was calibrated like `s` but without pruning, or NULL. */
@@ -265,7 +265,7 @@ const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *acc
 typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
-    double p; /* removed fraction of dimensions that was asked for */
+    double p; /* removed fraction of dimensions that the user asked for */
     /* seconds for recording the input, multiplied by the fraction of tokens kept */
     double collect_s;
     /* seconds for reading and summing vectors, K-means and decomposition */
@@ -277,9 +277,13 @@ typedef struct {
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
-/* Returns true if method and p are equal; kept dimensions of single heads may differ. */
+/*
+ * Returns true if method and removed fraction p are equal, even if kept dimensions of heads differ.
+ */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
-/* Returns true if method, p, kind of vectors and, if `centroids`, their number are equal. */
+/*
+ * Returns true if method, removed fraction, kind of vectors (and number, if `centroids`) are equal.
+ */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
@@ -325,7 +329,10 @@ typedef struct {
 /* Returns "inside" (each value in the other's interval), "outside", "equal" or "differs". */
 const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation *b);
 
-/* Adds the comparison of two sets of results. *n_outside: values that differ. Fails without any. */
+/*
+ * Adds the comparison of two sets of results. *n_outside: number of values that differ. Fails if no
+ * values can be compared.
+ */
 int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
                         size_t *n_outside, kvd_err *err);
 

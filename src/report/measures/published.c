@@ -135,7 +135,9 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
     return fabs(fabs(x - e->value) - d->value) <= (e->half + d->half) * (1 + 1e-9);
 }
 
-/* As x, the ends of the rounding intervals of epsilon + delta and epsilon - delta suffice. */
+/*
+ * Tests if one x explains all deltas. Some end of a rounding interval of epsilon +- delta suffices.
+ */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
     static const double sign[] = {-1, 1};
@@ -283,7 +285,7 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
     return out->shared >= FEWEST && 4 * out->equal >= 3 * out->shared;
 }
 
-/* A column of equal numbers is no evidence of copying. */
+/* Returns true for a column of equal numbers, which is no evidence of copying. */
 static bool constant(const sheet *s, size_t column)
 {
     for (size_t i = 2; i < s->n_rows; i++)

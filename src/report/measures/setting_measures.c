@@ -32,7 +32,9 @@ static size_t hetero(const kvd_rows *rows, const char *label, const char *k, con
     return SIZE_MAX;
 }
 
-/* Returns the KL divergence of hetero with bits[0], bits[1] / with bits[2], bits[3], or NaN. */
+/*
+ * Returns the KL divergence of hetero with bits[0], [1] for K, V / that with bits[2], [3], or NaN.
+ */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -57,7 +59,10 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
     return mirrored(x, label, high_bits);
 }
 
-/* Returns leankv's smallest cache, in % of 16 bits, with `least` of the top-1 accuracy, or NaN. */
+/*
+ * Returns leankv's smallest cache, in % of 16 bits, that keeps `least` of the top-1 accuracy
+ * (interval: up to least_hi).
+ */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
     double best = NAN;
@@ -81,7 +86,7 @@ static double five_percent_cache(const kvd_result *x, const char *label)
 /* largest accepted difference of removed fractions: one of 128 dimensions */
 static const double equal_p = 0.008;
 
-/* Returns the perplexity of zack with dimensions removed from V only / from Q and K only. */
+/* Returns the perplexity of zack if only V loses dimensions / that if only Q and K do, or NaN. */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -177,7 +182,7 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/* Appends the KL of h2o / that of sparsity at equal cache size: 1 if the claim is false. */
+/* Appends the KL divergence of h2o / that of sparsity at equal cache size. Null range: 1. */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -289,7 +294,7 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/* An end of the interval that was not found is 0 or 1. */
+/* Returns the removed fraction. An end of its interval that was not found is 0 or 1. */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -328,7 +333,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
     return 0;
 }
 
-/* Compares two values at four significant digits. */
+/* Returns true if `settings` has this value of `key`, to four significant digits. */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
     char wanted[64];
@@ -393,7 +398,9 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
     }
 }
 
-/* Lists rows with parameters that kvdim-fit proposed in `all`, or NULL. Returns their number. */
+/*
+ * Returns the number of rows with parameters from kvdim-fit, and lists them in `all` unless NULL.
+ */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
     size_t n = 0;

@@ -114,7 +114,10 @@ static int by_series(const void *a, const void *b)
     return c;
 }
 
-/* Returns false if there is only one reference text, or if one lacks this number of tokens. */
+/*
+ * Stores the mean over reference texts. Returns false if there is only one, or one lacks this
+ * number of tokens.
+ */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
     size_t same = 0, series = 0;

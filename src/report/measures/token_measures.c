@@ -183,7 +183,7 @@ static double value_of(const kvd_tokens *t, int which)
     return i < 0 ? measures[which].compute(t) : shares[i].compute(t, shares[i].set, shares[i].by);
 }
 
-/* Stores the range over files of the model with random weights. Returns false if there are none. */
+/* Stores the range of a measure over files of random weights. Returns false without such files. */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
 {
@@ -200,14 +200,17 @@ static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which
     return *least <= *most;
 }
 
-/* p-quantile of Student's t (Abramowitz & Stegun 26.7.5), to 0.1 % from 7 degrees of freedom. */
+/*
+ * Returns the p-quantile of Student's t (Abramowitz & Stegun 26.7.5), to 0.1 % for 7 degrees or
+ * more.
+ */
 static double student_quantile(double p, double degrees)
 {
     const double z = normal_quantile(p), z3 = z * z * z, z5 = z3 * z * z;
     return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees);
 }
 
-/* The mean of the standard errors is an upper bound of the standard error of the mean. */
+/* Sets the 95 % interval from the layers' mean standard error, an upper bound. */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {

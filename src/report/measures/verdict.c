@@ -114,7 +114,10 @@ typedef struct {
     double passed, failed;
 } held_loads;
 
-/* Loads that were not simulated, or at which a queue grows, count as neither passed nor failed. */
+/*
+ * Returns the fractions that pass and fail. Loads that were not simulated, or with a growing queue,
+ * count as neither.
+ */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};
@@ -170,7 +173,10 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
     return all;
 }
 
-/* Returns the number of curves; *least and *most: fractions of loads between lo and hi. */
+/*
+ * Returns the number of curves. *least, *most: smallest and largest fraction of loads at which a
+ * curve is in lo .. hi.
+ */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {
     size_t n = 0;

@@ -10,15 +10,26 @@
 
 /* Adds the first screen of the page and sets its title. Must be called first. */
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err);
-/* Adds singular values (ZACK Fig. 5, 10, Tables 6, 7; FDC Fig. 3, Tables 3, 4; ZDC Fig. 13). */
+/*
+ * Adds singular values (papers ZACK, Fig. 5 and 10, Tables 6 and 7; FDC, Fig. 3, Tables 3 and 4;
+ * ZDC, Fig. 13).
+ */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Notes the cells of t that plots/spectra.gp cannot draw. a and b are the kinds of rotation. */
 void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
-/* Adds the similarity of rotations (ZACK Tables 4, 5, Fig. 18; FDC Table 2, Fig. 14). */
+/*
+ * Adds similarities of rotations (ZACK paper, Tables 4, 5, Fig. 18; FDC paper, Table 2, Fig. 14).
+ */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds the kept dimensions of each head, the curve p(r), and losses from cutting one head. */
+/*
+ * Adds kept dimensions per head, removed fraction by removal rate, and losses from cutting one
+ * head.
+ */
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds quality against p (ZDC Fig. 14) and bytes. `paired`: a method to compare, or NULL. */
+/*
+ * Adds quality against removed fraction (Fig. 14 of the ZDC paper) and bytes. `paired`: a method to
+ * compare, or NULL.
+ */
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
 /* Adds the parameters on the Pareto front of quality and stored bytes. */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
@@ -65,20 +76,20 @@ int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accu
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds the quality of generated text, needles (facts hidden in a text) and classification. */
 int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
-/* Compares quantised weights with quantised caches (ZDC Fig. 3). */
+/* Compares quantised weights with quantised caches (Fig. 3 of the ZDC paper). */
 int kvd_study_weights(const kvd_results *r, kvd_section *s, kvd_err *err);
 /* Adds the parameters that kvdim-fit --regression proposed and that were measured. */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
-/* Compares calibration on pruned or clustered vectors with all vectors (ZDC Fig. 15 and 26). */
+/* Compares calibration on pruned or clustered and on all vectors (ZDC paper, Fig. 15 and 26). */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds job completion times and replayed traces (FDC Fig. 1 and 2, ZACK Fig. 6). */
+/* Adds job completion times and replayed traces (FDC paper, Fig. 1, 2; ZACK paper, Fig. 6). */
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds the first iterations in a file of kvdim-jct --timeline. If `path` is NULL, does nothing. */
 int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
-/* Adds simulated serving (ZACK Fig. 13-17, FDC Fig. 9-13, ZDC Fig. 19, 21). */
+/* Adds simulated serving (papers ZACK, Fig. 13 to 17; FDC, Fig. 9 to 13; ZDC, Fig. 19 and 21). */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds token statistics (ZDC Fig. 6-8, LeanKV Fig. 1-3). */
+/* Adds token statistics (papers ZDC, Fig. 6 to 8; LeanKV, Fig. 1 to 3). */
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Checks the papers' tables of epsilon and delta (folder `paper`) for consistency. */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);

@@ -83,7 +83,7 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
 
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
-/* Returns true if a method was measured with two values of p on text `label` (NULL: any text). */
+/* Returns true if a method has two removed fractions p on text `label` (NULL: on any text). */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
     for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
@@ -95,7 +95,7 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/* Parameter values that kvdim-eval --target tried do not count. */
+/* Returns true if the row's curve has two values that no search (kvdim-eval --target) added. */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
     size_t swept = 0;
@@ -278,7 +278,7 @@ int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accu
     return 0;
 }
 
-/* Adds ZDC Fig. 14: the error of the attention output against p. */
+/* Adds Fig. 14 of the ZDC paper: error of the attention output against the removed fraction p. */
 static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     static const kvd_panel panels[] = {

@@ -80,7 +80,9 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
     return 0;
 }
 
-/* `timed` is true for the first method with this calibration, whose seconds are drawn once. */
+/*
+ * Adds a point. `timed` is true for a calibration's first method, so that its seconds appear once.
+ */
 static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
                       const kvd_calibration_point *x, bool timed)
 {
@@ -116,7 +118,7 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
     return found;
 }
 
-/* Results with calibration on all token vectors are horizontal lines. */
+/* Adds horizontal lines for results with calibration on all token vectors. */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
     char series[KVD_LABEL];
@@ -256,7 +258,10 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Compares calibration on all tokens with the best on unweighted centroids, as ZDC does. */
+/*
+ * Compares the perplexity of calibration on all tokens with the lowest on unweighted centroids, as
+ * the ZDC paper does.
+ */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {
     for (size_t i = 0; i < n; i++) {
@@ -315,7 +320,7 @@ static bool has_p(const kvd_accuracy_entry *e)
     return !isnan(kvd_entry_real(e, "p_wanted"));
 }
 
-/* p_wanted is the removed fraction that the user asked for. */
+/* Returns true if method, parameters and the removed fraction asked for (p_wanted) are equal. */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return strcmp(a->method, b->method) == 0 &&

@@ -46,7 +46,7 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
     kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
 }
 
-/* Tables of early kvdim-eval files get names that end in "-of-eval". */
+/* Adds a table. Tables of early kvdim-eval files get names that end in "-of-eval". */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                              kvd_section *s, kvd_err *err)
 {
@@ -56,7 +56,7 @@ static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, 
     return kvd_section_table(s, own, title, err);
 }
 
-/* Rows without a value in column x[0] are left out. */
+/* Adds a table of the columns x, without rows that lack a value in column x[0]. */
 static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                           const char *note, const shown *x, size_t n, const shown *sd,
                           kvd_section *s, kvd_err *err)

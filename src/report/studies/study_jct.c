@@ -160,7 +160,9 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
         snprintf(title, size, "%s", e[0]->place);
 }
 
-/* Adds a bar chart of a job's parts, in % of the uncompressed or, if `shares`, its own time. */
+/*
+ * Adds a bar chart of parts of jobs, in % of the uncompressed time or, if `shares`, the job's own.
+ */
 static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                        bool several, kvd_section *s, kvd_err *err)
 {
@@ -262,7 +264,7 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
     }
 }
 
-/* Leaves out panels with fewer than two lengths on the x axis. Returns the number of panels. */
+/* Adds panels with at least two lengths on the x axis, and returns their number. */
 static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
                          kvd_table *t)
 {

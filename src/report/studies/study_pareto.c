@@ -46,7 +46,7 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
     return bytes_a <= bytes_b && x <= y && (bytes_a < bytes_b || x < y);
 }
 
-/* Bit k is set if row i is on the Pareto front of bytes and loss k. */
+/* Returns a number whose bit k is set if row i is on the Pareto front of bytes and loss k. */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
     unsigned fronts = 0;

@@ -6,7 +6,7 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* `side` 0 is Q and K, 1 is V. */
+/* Computes smallest, mean and largest number of kept dimensions of Q and K (`side` 0) or V (1). */
 static void kept_range(const kvd_widths *w, int side, int32_t *lo, double *mean, int32_t *hi)
 {
     size_t n = (size_t)w->n_layers * (size_t)w->n_kv_heads;
@@ -62,7 +62,7 @@ static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Adds the removed fraction p over the removal rate r, with at most MOST_STEPS steps. */
+/* Adds the removed fraction p against the removal rate r, with at most MOST_STEPS steps. */
 static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *without_r,
                        kvd_err *err)
 {
@@ -115,7 +115,7 @@ static size_t nearest(const kvd_rates *x, double p)
     return best;
 }
 
-/* Adds maps of kept dimensions by layer and head at p near 0.25, 0.5 and 0.75. */
+/* Adds maps of kept dimensions by layer and head, at removed fractions near 0.25, 0.5 and 0.75. */
 static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};

@@ -6,7 +6,7 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* A "neutral" loss (LeanKV paper) cannot be told apart from no loss. */
+/* Returns true for a "neutral" loss (LeanKV paper), which cannot be told apart from no loss. */
 static bool neutral(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "top1_share") >= 0.99 && kvd_entry_real(e, "top1_share_hi") >= 1;
@@ -34,7 +34,7 @@ static bool searched(const kvd_accuracy_entry *e)
     return strcmp(kvd_entry_text(e, "purpose"), "target-search") == 0;
 }
 
-/* Parameter values that kvdim-eval --target tried do not count. */
+/* Returns the number of parameter values, without those that kvdim-eval --target tried. */
 static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
 {
     size_t n = 0;

@@ -73,7 +73,7 @@ static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* A matrix with one row per label requires distinct labels. */
+/* Returns true if all labels differ, as a matrix with one row per label requires. */
 static bool distinct(const kvd_similarity *x)
 {
     for (size_t i = 0; i < x->n_files; i++)

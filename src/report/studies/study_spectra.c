@@ -9,7 +9,7 @@
 /* Largest number of curves in a figure. More would merge and need many megabytes. */
 enum { MOST_CURVES = 512 };
 
-/* Returns false for calibrations on pruned or clustered vectors. */
+/* Returns true if the file has this pair and was not calibrated on pruned or clustered vectors. */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
     return x->kind == KVD_RESULT_SPECTRUM && x->spectrum.pair[pair].present &&
@@ -204,7 +204,7 @@ static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_
     return 0;
 }
 
-/* Adds ZDC Fig. 13 for the calibration with the most tokens. */
+/* Adds Fig. 13 of the ZDC paper for the calibration with the most tokens. */
 static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     const kvd_result *best = NULL;

@@ -71,7 +71,7 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/* A search is better founded than single rows, and more rows are better than fewer. */
+/* Returns true if `a` is better founded than `b`: searches first, then more rows. */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
@@ -154,7 +154,7 @@ static bool is_reference(const kvd_accuracy_entries *all, const candidates *some
            &some->item[i] == plain(all, some, "uniform");
 }
 
-/* Moves zack and uniform, with which readers compare, among the first MOST_METHODS. */
+/* Moves methods zack and uniform, with which readers compare, among the first MOST_METHODS. */
 static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 {
     size_t end = MOST_METHODS;
@@ -228,7 +228,7 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
     }
 }
 
-/* Writes cards for the best method, zack and uniform, none twice. */
+/* Writes cards for the best method and for methods zack and uniform, without repeating one. */
 static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_text *t)
 {
     static const char *const references[] = {"zack", "uniform"};

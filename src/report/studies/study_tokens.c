@@ -258,7 +258,7 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         first, middle, last, x->model.n_kv_heads - 1, first, last);
 }
 
-/* A trained model is preferred to random weights, then more tokens to fewer. */
+/* Prefers a trained model to random weights, then more tokens to fewer. */
 static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 {
     const bool x_random = kvd_model_info_untrained(&x->model),
