@@ -387,7 +387,7 @@ static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Rows that a search for a target accuracy added have NaN in place of needle results. */
+/* Reads results of needles (hidden facts), which are NaN in rows of a search. */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -439,7 +439,7 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
     return 0;
 }
 
-/* Reads attributes that old files lack. The defaults are "p", KVD_TARGET_TOP1 and false. */
+/* Reads attributes that old files lack. Defaults: key "p", metric KVD_TARGET_TOP1, own false. */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
 {
@@ -518,7 +518,7 @@ static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err 
     return 0;
 }
 
-/* A perplexity may be infinite, because exp overflows. */
+/* Fails on bad numbers. A perplexity may be infinite, because exp overflows. */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {
     static const char *const shares[] = {

@@ -16,7 +16,7 @@ bool kvd_tasks_label_is_mean(const char *label);
 enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
-/* Further arrays: RELATIVE, ZDC: attention errors per row, layer, head; others: row, sequence. */
+/* Further arrays. RELATIVE, ZDC: attention errors [row][layer][head]; the rest: [row][sequence]. */
 enum {
     KVD_ACCURACY_RELATIVE,
     KVD_ACCURACY_ZDC,
@@ -30,7 +30,7 @@ enum {
 /* Returns an empty table, which the caller frees. `seeds` adds columns for random seeds. */
 kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool seeds,
                             kvd_err *err);
-/* predictions [n_sequences] is the number of predicted tokens of each sequence. */
+/* Writes the table. predictions [n_sequences]: number of predicted tokens of each sequence. */
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err);
 /* Reads the table, which the caller frees, and predictions [n_sequences]; shapes as in `like`. */
 kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predictions,

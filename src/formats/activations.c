@@ -99,7 +99,7 @@ void kvd_activations_release(kvd_activations *a)
         kvd_checksums_release(&a->checksums[i]);
 }
 
-/* Threads read contiguous datasets with pread, because HDF5 serves one thread at a time. */
+/* Finds the file offsets of datasets. pread lets several threads read at a time, HDF5 does not. */
 void kvd_activations_locate(kvd_activations *a)
 {
     void *handle = NULL;
@@ -125,7 +125,7 @@ off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int he
     return (off_t)(a->at[x] + row * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype));
 }
 
-/* On failure returns -1 and sets errno, to 0 if the file is too short. */
+/* Reads n bytes. On failure returns -1 and sets errno, to 0 if the file is too short. */
 static int pread_all(int fd, char *to, size_t n, off_t at)
 {
     while (n) {

@@ -82,7 +82,7 @@ int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *
     return 0;
 }
 
-/* An unfinished file has no valid checksums, because the writer stores them last. */
+/* Marks all checksums as unknown, because an unfinished file has no valid ones. */
 static int clear_checksums(kvd_activations *a, kvd_err *err)
 {
     for (int set = 0; set < KVD_N_SETS; set++) {

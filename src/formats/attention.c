@@ -169,7 +169,7 @@ static size_t length(const kvd_attention_stats *s, axis a)
     return 1;
 }
 
-/* Returns -1 if the product of the axis lengths, which come from a file, overflows. */
+/* Multiplies the axis lengths, which come from a file, into *n. Returns -1 on overflow. */
 static int count_of(const kvd_attention_stats *s, kvd_a f, size_t *n)
 {
     *n = 1;
@@ -462,7 +462,7 @@ static int check_levels(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* The counts of every histogram must add up to `want`. */
+/* Fails unless the counts of every histogram add up to `want`. */
 static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a field_of,
                         uint64_t want, kvd_err *err)
 {

@@ -33,7 +33,7 @@ size_t kvd_score_bin(double score);
 size_t kvd_probability_bin(double log10_p);
 size_t kvd_norm_bin(double log10_norm);
 
-/* fractions of the attention: 0.9, 0.95, 0.99 */
+/* fractions of the attention for which the fewest tokens are counted: 0.9, 0.95, 0.99 */
 extern const double kvd_critical_level[KVD_N_CRITICAL_LEVELS];
 /* quantiles, in [0, 1], that are written next to each histogram */
 extern const double kvd_attention_quantile[KVD_N_QUANTILES];
@@ -85,7 +85,7 @@ typedef enum {
     KVD_A_LAYER_MIN,
     KVD_A_LAYER_MAX,
     KVD_A_LAYER_SHARE,
-    /* uint64 [request] number of tokens of each request whose single tokens have statistics */
+    /* uint64 [request] number of tokens of each request that has statistics per token */
     KVD_A_KEPT_LENGTH,
     /* double [request][layer][position] attention received, summed over heads and queries */
     KVD_A_KEPT_MASS,
@@ -109,7 +109,7 @@ typedef struct {
     char corpus_hash[40];
     size_t n_tokens, n_requests, seq_len;
     int first_layer, n_layers;
-    size_t n_kept; /* number of first requests whose single tokens have statistics */
+    size_t n_kept; /* number of requests with statistics per token, the first ones of the text */
     /* values of all statistics, one statistic after another */
     kvd_word *word;
     size_t n_words;
@@ -132,7 +132,7 @@ kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, si
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err);
-/* Fails on counts that contradict each other and on sums that are not finite. */
+/* Reads a file. Fails on counts that contradict each other and on sums that are not finite. */
 int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *err);
 /* Adds another text's statistics to *sum. Fails if model, layers or seq_len differ. */
 int kvd_attention_stats_add(kvd_attention_stats *sum, const char *sum_path,

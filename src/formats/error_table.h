@@ -8,7 +8,7 @@
 
 extern const kvd_schema kvd_schema_error_table;
 
-/* Loss by number of kept dimensions of Q and K, or V, of one KV head. Others keep d_head. */
+/* Loss by number of kept dimensions of Q and K, or V, of one KV head; other heads keep d_head. */
 typedef struct {
     kvd_model_info model;
     char method[32];
@@ -23,7 +23,7 @@ typedef struct {
 } kvd_error_table;
 
 int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err);
-/* Fails unless dimensions rise to d_head and losses are finite and not negative. */
+/* Reads a file. Fails unless dimensions rise to d_head and losses are finite and not negative. */
 int kvd_error_table_load(kvd_error_table *t, const char *path, kvd_err *err);
 void kvd_error_table_release(kvd_error_table *t);
 

@@ -210,7 +210,7 @@ done:
     return status;
 }
 
-/* Returns the largest rounding error in seconds. CUDA events count in steps of 0.5 us. */
+/* Returns the largest rounding error in seconds. CUDA events round each measured step to 0.5 us. */
 static double rounding(const kvd_rows *r, size_t row)
 {
     const double jct = kvd_row_real(r, row, "jct_s");
@@ -308,7 +308,7 @@ static double gain(const kvd_rows *r, size_t row)
                             : kvd_row_real(r, none, "jct_s") - kvd_row_real(r, row, "jct_s");
 }
 
-/* Returns the job like `row` with the smallest `length` above `from`, or SIZE_MAX. */
+/* Returns the job that equals `row` but for the next `length` above `from`, or SIZE_MAX. */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
     size_t next = SIZE_MAX;

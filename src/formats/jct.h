@@ -41,10 +41,13 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
 int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, const char *sweep,
                    kvd_err *err);
 
-/* Fails on a missing column or a bad number. The caller frees *rows, also on failure. */
+/* Reads the table. Fails on a missing column or a bad number. The caller always frees *rows. */
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
-/* Reads execution times for kvdim-serve; NAME@ATTENTION if not `ours`. The caller frees them. */
+/*
+ * Reads execution times for kvdim-serve. Methods timed with another attention than `ours` get the
+ * name NAME@ATTENTION. The caller frees the table.
+ */
 kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 
 /* Returns the row of method `none` for the same job, or SIZE_MAX if there is none. */
@@ -63,7 +66,7 @@ typedef struct {
 /* Returns true if the spread of repetitions may have changed kvd_jct_break_even. */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 
-/* Returns the number of timed input (or output) lengths of jobs that else equal `row`. */
+/* Returns the number of timed input (or output) lengths of jobs that otherwise equal `row`. */
 size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
 
 /* Returns true if no earlier job differs from `row` only in the input (or output) length. */

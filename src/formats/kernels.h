@@ -41,7 +41,7 @@ typedef struct {
     kvd_machine_rates machine[2]; /* rates of the CPU, then of the GPU */
 } kvd_kernels;
 
-/* Fails on a missing column or a bad number. The caller frees k->rows, also on failure. */
+/* Reads the file. Fails on a missing column or a bad number. The caller frees k->rows. */
 int kvd_kernels_read(kvd_kernels *k, kvd_h5 *f, kvd_err *err);
 
 #endif

@@ -25,9 +25,9 @@ bool kvd_model_info_untrained(const kvd_model_info *m);
 extern const char kvd_random_weights_note[];
 
 int kvd_model_info_write(kvd_h5 *f, const kvd_model_info *m, kvd_err *err);
-/* Reads the group /model. Sizes must be below 1e6, and n_heads divisible by n_kv_heads. */
+/* Reads the group /model. Fails on sizes of 1e6 or more, or n_heads not divisible by n_kv_heads. */
 int kvd_model_info_read(kvd_h5 *f, kvd_model_info *m, kvd_err *err);
-/* Fails if two models differ, except in name. The message has both files and the first field. */
+/* Fails if models differ, except in name. The message names both files and the first difference. */
 int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_model_info *b,
                         const char *file_b, kvd_err *err);
 

@@ -45,7 +45,7 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
     return m->gram[g] + ((size_t)layer * heads + (size_t)head) * d * d;
 }
 
-/* Returns -1 if the product of the sizes, which come from a file, overflows. */
+/* Multiplies the sizes, which come from a file, into *n. Returns -1 on overflow. */
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {
     size_t bytes;
@@ -186,7 +186,7 @@ static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
     return 0;
 }
 
-/* A Gram matrix is symmetric with diagonal >= 0, and satisfies Cauchy-Schwarz. */
+/* Fails unless Gram matrices are symmetric, with diagonals >= 0, and satisfy Cauchy-Schwarz. */
 static int check_sums(kvd_h5 *f, const kvd_moments *m, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->model.d_head;

@@ -28,7 +28,7 @@ typedef struct {
     size_t n_tokens, n_sequences, seq_len;
     int first_layer, n_layers;
     bool has_pre;
-    /* [n_layers][heads][d_head][d_head] X^T X of Q, K, V, W_O W_O^T, W_V^T W_V. NULL: absent. */
+    /* [n_layers][heads][d_head][d_head] X^T X for X = Q, K, V, W_O^T, W_V; NULL if absent */
     double *gram[KVD_N_G];
 } kvd_moments;
 
@@ -42,7 +42,7 @@ double kvd_moments_bytes(const kvd_moments *m);
 /* Allocates zeroed matrices for the model, layers and has_pre (Q and K before RoPE) in *m. */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
-/* Fails on elements that are not finite and on a negative diagonal. */
+/* Reads a file. Fails on elements that are not finite and on a negative diagonal. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
 /* Adds another text to *sum. Weights must agree to 1e-9. Fails if models or layers differ. */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,

@@ -17,7 +17,10 @@ typedef struct {
 /* Allocates numbers of kept dimensions, all 0. On success the caller releases *w. */
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
 void kvd_widths_release(kvd_widths *w);
-/* Returns p = 1 - sum(d_qk + d_v) / (2 d_head n) of n KV heads, rounded up to 16 if `padded`. */
+/*
+ * Returns the removed fraction 1 - sum(d_qk + d_v) / (2 d_head n) of n heads, as is or padded to
+ * 16.
+ */
 double kvd_widths_p(const kvd_widths *w, int padded);
 /* Returns the removed fraction of Q and K (side 0) or of V (side 1). */
 double kvd_widths_side_p(const kvd_widths *w, int side);
@@ -30,7 +33,7 @@ typedef struct {
     /*
      * Rule that chose the kept dimensions.
      *
-     * - eq6: sum of removed singular values <= r * sum of all (ZACK, Eq. 6)
+     * - eq6: sum of removed singular values <= r * sum of all (ZACK paper, Eq. 6)
      * - eq6-energy: squared singular values
      * - eq6-by-pair: one r for Q and K, another for V
      * - error: measured losses (kvdim/error-table)
@@ -41,18 +44,21 @@ typedef struct {
     /* hash of the rotations; "" if the file lacks it */
     char bases_hash[KVD_BASES_HASH];
     size_t n_points;
-    /* [n_points] fraction of the singular values' sum that may be removed; NaN without r */
+    /* [n_points] removable fraction r of sum(sigma); NaN if the rule has no single r */
     double *removal_rate;
     double *overall_p, *overall_p16;
     kvd_widths *widths; /* [n_points] kept dimensions at each strength of compression */
-    /* number of steps of p(r), the removed fraction of dimensions by removal rate */
+    /* number of steps of the function p(r), the removed fraction of dimensions at rate r */
     size_t n_table;
-    /* [n_table] rising: p(r) is table_p[i] if table_r[i] <= r < table_r[i + 1]. NULL without r. */
+    /*
+     * [n_table] rising. p(r) is table_p[i] if table_r[i] <= r < table_r[i + 1]. NULL if the rule
+     * has no single r.
+     */
     double *table_r, *table_p;
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
-/* Fails on kept dimensions outside 1 .. d_head and contradictory fractions. Caller releases *r. */
+/* Reads a file. Fails on kept dimensions outside 1 .. d_head and on wrong removed fractions. */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);
 void kvd_rates_release(kvd_rates *r);
 

@@ -35,17 +35,19 @@ int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 
 /* Adds a dataset with a value set per row. Call before the first row. *spec must outlive *r. */
 int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
-/* Returns the samples of one row in array `index`. Valid until the next kvd_rows_begin. */
+/* Returns the samples of one row in array `index`, valid until the next kvd_rows_begin. */
 double *kvd_rows_samples(const kvd_rows *r, int index, size_t row);
 /* Returns path and shape of sample array `index`. dims[0], the axis of rows, is undefined. */
 const kvd_h5_spec *kvd_rows_samples_spec(const kvd_rows *r, int index);
-/* Fails if the shape does not agree with `spec` and the number of rows. */
+/* Reads a sample array. Fails if the shape does not agree with `spec` and the number of rows. */
 int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
 
 /* Appends a copy of a row of `from`, with samples. Fails if `from` lacks a column of *r. */
 int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
 
-/* Reads all columns of /rows. Fails on unequal lengths, bad UTF-8 and links. Caller frees it. */
+/*
+ * Reads all columns of /rows. Fails on unequal lengths, bad UTF-8, links. Caller frees the table.
+ */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
 /* Checks a loaded table: `needed` columns (ended by NULL), types of `columns`, bad numbers. */
 int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *columns, int n_columns,

@@ -75,7 +75,7 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
     return 0;
 }
 
-/* Fails unless the dataset has as many rows as the table. Several axes: *n is 0. */
+/* Sets *n to the number of rows, which must equal the table's, or to 0 if it has several axes. */
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
 {

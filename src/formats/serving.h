@@ -38,14 +38,14 @@ void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency
 /* sizes of the arrays with quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised latency */
 enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 
-/* Returns an empty table, which the caller frees. */
+/* Returns an empty table of serving results, which the caller frees. */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
 /* Writes and completes the file. `none`: methods for which no rate met the bound, one per line. */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);
 
-/* Fails on a missing column or a bad number. The caller frees *rows, also on failure. */
+/* Reads the table. Fails on a missing column or a bad number. The caller always frees *rows. */
 int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
 #endif

@@ -19,17 +19,20 @@ typedef struct {
     double *head_delta_aligned;
     /* [n_others][n_layers][n_h][d] values of single heads */
     double *head_overlap, *head_energy_kept;
-    /* [n_files][n_files] mean |R_a - R_b| / mean |R_b|, and with aligned signs of columns */
+    /* [n_files][n_files] mean |R_a - R_b| / mean |R_b|, as is and after aligning column signs */
     double *delta_over_epsilon, *aligned_over_epsilon;
-    /* [n_files][n_files] values for the first d / 2 columns of both rotations */
+    /* [n_files][n_files] overlap and energy_kept for the first d / 2 columns of R_a and R_b */
     double *overlap_half, *energy_kept_half;
-    /* [n_files][n_files] difference of mean |R_a| and mean |R_b|, divided by mean |R_b| */
+    /*
+     * [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b|; head_means: absolute values per
+     * head, then their mean
+     */
     double *means_over_epsilon, *head_means_over_epsilon;
     double *random[6]; /* [n_files] the six arrays above with a random rotation in place of R_a */
     double *all;       /* one block of memory for all arrays */
 } kvd_comparison;
 
-/* `h_axis` names the head axis: "head" or "kv_head". */
+/* Writes a comparison. `h_axis` names the head axis: "head" or "kv_head". */
 int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis, kvd_err *err);
 
 /* Writes the model and the list of compared files. `path` has the names of the command line. */
@@ -46,7 +49,10 @@ typedef struct {
     double *overlap; /* [n_files][n_files] mean squared cosine of the first d_head / 2 columns */
     /* [n_files][n_files] fraction of file b's energy in the first d_head / 2 columns of R_a */
     double *energy;
-    /* [n_files][n_files] (mean |R_a| - mean |R_b|) / mean |R_b|, absolute; NULL in old files */
+    /*
+     * [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b|; head_means: absolute values per
+     * head, then their mean; NULL in old files
+     */
     double *means, *head_means;
     double *random[4]; /* [n_files] the four arrays above with a random rotation in place of R_a */
 } kvd_similarity_pair;
@@ -59,7 +65,7 @@ typedef struct {
     kvd_similarity_pair *pair;
 } kvd_similarity;
 
-/* Fails on bad shapes and numbers. Call kvd_similarity_release, also on failure. */
+/* Reads a file. Fails on bad shapes and numbers. Call kvd_similarity_release, also on failure. */
 int kvd_similarity_read(kvd_similarity *s, kvd_h5 *f, const kvd_model_info *model, kvd_err *err);
 void kvd_similarity_release(kvd_similarity *s);
 

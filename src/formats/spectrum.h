@@ -117,9 +117,9 @@ int kvd_energy_rank(const double *sigma, size_t d, double share);
 
 typedef struct {
     size_t heads, n_rows;
-    /* largest singular value: mean over heads, coefficient of variation (ZACK Tables 6, 7) */
+    /* largest singular value: mean over heads, coefficient of variation (ZACK paper) */
     double mean_max_sigma, cv_max_sigma;
-    /* means over heads: effective rank, and dimensions that hold 90 % and 99 % of sum sigma^2 */
+    /* means over heads: effective rank, number of dimensions with 90 % and 99 % of sum(sigma^2) */
     double effective_rank, rank90, rank99;
 } kvd_pair_summary;
 int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summary *out,
@@ -130,7 +130,7 @@ void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
 /* Writes singular values, matrices, and derived values (docs/formats.md). */
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
-/* Fails on bad or rising singular values, and on rotations not orthogonal to 1e-8. */
+/* Reads a file. Fails on bad or rising singular values and on rotations not orthogonal to 1e-8. */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
 /* Reads a file with or without matrices. If there are none, R and right are NULL. */
 int kvd_spectrum_load_values(kvd_spectrum *s, const char *path, kvd_err *err);

@@ -133,7 +133,7 @@ static size_t length(const kvd_tokens *t, axis a)
     return 1;
 }
 
-/* The product cannot overflow, because lengths are below 1e6 and at most three axes are long. */
+/* Returns the number of values. No overflow: lengths are below 1e6, at most three axes are long. */
 static size_t count_of(const kvd_tokens *t, kvd_t f)
 {
     size_t n = 1;

@@ -1,4 +1,6 @@
-/* kvdim/tokens files: importance of tokens in attention (ZDC Fig. 6-8, LeanKV Fig. 1-3). */
+/*
+ * kvdim/tokens files: importance of tokens in attention (papers ZDC, Fig. 6-8, LeanKV, Fig. 1-3).
+ */
 #ifndef KVD_FORMATS_TOKENS_H
 #define KVD_FORMATS_TOKENS_H
 
@@ -8,9 +10,11 @@ extern const kvd_schema kvd_schema_tokens;
 
 /* measures by which the tokens of a layer are ranked */
 typedef enum {
-    KVD_RANK_SCORE,        /* mean attention score of the token as a query (ZDC Observation 4) */
+    KVD_RANK_SCORE,        /* mean attention score as a query (ZDC paper, Observation 4) */
     KVD_RANK_SCORE_AS_KEY, /* mean attention score of the token as a key */
-    /* logarithm of the token's softmax denominator as a query, summed over heads (ZDC section 5) */
+    /*
+     * log of the token's softmax denominator as a query, summed over heads (ZDC paper, section 5)
+     */
     KVD_RANK_DENOMINATOR,
     /* KVD_RANK_DENOMINATOR minus the logarithm of the number of keys */
     KVD_RANK_DENOMINATOR_PER_KEY,
@@ -48,19 +52,19 @@ typedef enum {
     KVD_T_VALUE_MAX,
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
-    /* [level][layer] fewest tokens that receive 90, 95 or 99 % of a layer's attention */
+    /* [level][layer] fewest tokens with 90, 95, 99 % of a layer's attention, mean over requests */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /* fewest tokens that receive 90, 95 or 99 % of a KV head's attention */
+    /* fewest tokens with 90, 95 or 99 % of a KV head's attention, mean over requests */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /* fewest tokens that receive 90, 95 or 99 % of a query head's attention */
+    /* fewest tokens with 90, 95 or 99 % of a query head's attention, mean over requests */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -74,7 +78,8 @@ typedef struct {
     char label[64], corpus_hash[40];
     size_t n_tokens, n_requests, n_kept, seq_len;
     int first_layer, n_layers;
-    double share; /* fraction of a request's tokens that are called important, or unimportant */
+    /* fraction of a request's tokens that count as important; as many count as unimportant */
+    double share;
     /* A layer joins a group if it shares more than this fraction with the first layer. */
     double group_overlap;
     double *data[KVD_N_T];
@@ -83,10 +88,12 @@ typedef struct {
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
-/* Fails on numbers not finite, fractions outside [0, 1], token counts outside 1 .. seq_len. */
+/*
+ * Reads a file. Fails on bad numbers, fractions outside [0, 1], token counts outside 1 .. seq_len.
+ */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
-/* Fraction of tokens that two layers have in common whose indices differ by `distance`. */
+/* Fraction of tokens that are common to two layers whose indices differ by `distance`. */
 typedef struct {
     double mean, least, most;
 } kvd_token_overlap;

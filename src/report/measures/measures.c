@@ -66,7 +66,7 @@ typedef struct {
 
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Returns true if rotations are per query head (or per KV head), or if there are equally many. */
+/* Tests if rotations are per query (or KV) head. If the head counts are equal, both are true. */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
     return s->model.n_heads == s->model.n_kv_heads || (s->pairing == KVD_PER_QUERY) == per_query;
