@@ -21,7 +21,7 @@ int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, siz
     return 0;
 }
 
-/* Prints 1048576 and not 1.04858e+06. */
+/* Prints all digits that are needed: 1048576 and not 1.04858e+06. */
 static void print_bound(double v, char text[40])
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -178,7 +178,7 @@ int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, si
     if (count > MAX_LIST)
         return kvd_fail(err, "%s: more than %d values", option, MAX_LIST);
     size_t *x = malloc(count * sizeof *x);
-    /* Exact, because these whole numbers are at most 2^53. */
+    /* whole numbers up to 2^53, which are exact in double */
     double *value = malloc(count * sizeof *value);
     int rc = x && value ? 0 : kvd_no_memory(err, option, count * sizeof *x);
     char field[KVD_ARG_FIELD];

@@ -84,7 +84,7 @@ static void refuse_without_buffer(const char *program)
     }
 }
 
-/* Runs from .preinit_array, before the C library and sanitisers are ready. */
+/* If memory is limited, restarts with one OpenBLAS thread. Runs before the C library is ready. */
 __attribute__((no_sanitize("address", "undefined"))) static void
 start_without_pool(int argc, char **argv, char **envp)
 {

@@ -4,12 +4,12 @@
 
 #include "common/err.h"
 
-/* If OpenBLAS does not know the processor, restarts with better kernels. Call first in main. */
+/* Restarts the program with better kernels if OpenBLAS does not know the processor. Call first. */
 void kvd_blas_choose_core(char **argv);
 
 const char *kvd_blas_core(void);
 
-/* Most threads that may call OpenBLAS at once: 64 in Debian. OpenBLAS 0.3.26 crashes with more. */
+/* Returns the largest number of threads that may call OpenBLAS at once, 64 in Debian. */
 int kvd_blas_most_threads(void);
 
 /* Makes OpenBLAS and OpenMP use up to `threads` threads. Returns their number or -1. Call once. */

@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-/* This clock is never set back. */
+/* Returns the seconds of a clock that is never set back. */
 static inline double kvd_clock_s(void)
 {
     struct timespec t;

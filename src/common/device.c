@@ -34,7 +34,7 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err)
 #endif
 }
 
-/* Reads a line such as "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.95.05 ..." */
+/* Reads the end of "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.95.05 ...". */
 void kvd_cuda_driver(char *text, size_t size)
 {
     char line[512] = "";

@@ -10,7 +10,7 @@
 /* text for messages: why this build cannot use CUDA */
 #define KVD_LEFT_OUT "was left out of this build (CUDA=0, or make found no nvcc)"
 
-/* The kernels are compiled for compute capabilities 8.x and 9.0. */
+/* Returns true for compute capabilities 8.x and 9.0, for which the kernels are compiled. */
 static inline bool kvd_cuda_has_code(int major, int minor)
 {
     return major == 8 || (major == 9 && minor == 0);

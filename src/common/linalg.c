@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* LAPACK reads a row-major X as X^T, so its left singular vectors are the right ones of X. */
+/*
+ * LAPACK reads a row-major X as X^T, so its left singular vectors are those that X has on the
+ * right.
+ */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
 {
@@ -347,7 +350,7 @@ size_t kvd_gram_scratch(size_t d)
     return GRAM_ROWS * d;
 }
 
-/* The message names the first element of X that is not finite. */
+/* Fails with a message that names the first element of X that is not finite. */
 static int blame_row(const float *X, size_t n, size_t d, size_t ld, kvd_err *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -398,7 +401,7 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /* S = W W^T with W = Z diag(lambda^{1/4}). Such a product is symmetric to the last bit. */
+    /* S = W W^T, W = Z diag(lambda^{1/4}); P likewise with lambda^{-1/4}: both exactly symmetric */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;

@@ -35,7 +35,7 @@ size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
                  kvd_err *err);
 
-/* M [d][d] = U diag(s) V^T. The entry of largest magnitude in a column of U is positive. */
+/* Decomposes M [d][d] = U diag(s) V^T, with a positive largest entry in each column of U. */
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
 /* Computes S = G^{1/2} of G [d][d] and the pseudo-inverse P (or NULL) of S, of rank *rank. */

@@ -66,7 +66,7 @@ static double group_field(const char *folder, const char *file, const char *key)
     return x;
 }
 
-/* If there is no limit, version 1 has a number near 2^63, and version 2 the word "max". */
+/* Returns the bytes left in a control group. No limit is about 2^63 (version 1) or "max" (2). */
 static double group_left(const char *folder, int v)
 {
     const double limit = group_field(folder, version[v].limit, ""),

@@ -2,7 +2,7 @@
  * Parses command lines described by tables of kvd_option rows, from which --help and the man page
  * are made.
  *
- * The last number or word counts. A text or list given twice is an error.
+ * If an option is given twice, its last number or word counts; a second text or list is an error.
  *
  *     static const kvd_option options[] = {
  *         {.help = "Input"},

@@ -15,7 +15,7 @@ typedef struct {
 
 void kvd_progress_start(kvd_progress *p, const char *what, const char *unit, double total,
                         bool quiet);
-/* `done` is the amount of work so far, not an increment. */
+/* Reports progress. `done` is the amount of work so far, not an increment. */
 void kvd_progress_step(kvd_progress *p, double done);
 void kvd_progress_end(kvd_progress *p);
 

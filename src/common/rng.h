@@ -9,7 +9,7 @@ typedef struct {
     __extension__ unsigned __int128 state, inc;
 } kvd_rng;
 
-/* Streams of one seed are independent. */
+/* Sets seed and stream. Streams of one seed are independent. */
 void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream);
 uint64_t kvd_rng_u64(kvd_rng *r);
 /* Returns a uniform number in [0, n), without bias. n must be at least 1. */

@@ -54,7 +54,7 @@ static bool needs_quotes(const char *s)
     return !*s || s[strspn(s, plain)];
 }
 
-/* In single quotes, a single quote is written '\''. */
+/* Quotes arguments for a shell. In single quotes, a single quote is written '\''. */
 char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err)
 {
     size_t size = 1;

@@ -42,7 +42,7 @@ void kvd_sort(double *x, size_t n)
     qsort(x, n, sizeof *x, ascending);
 }
 
-/* Interpolates at position (n - 1) q, as R's type 7 and NumPy do. */
+/* Returns quantile q by interpolation at position (n - 1) q, as R's type 7 and NumPy do. */
 static double sorted_quantile(const double *x, size_t n, double q)
 {
     const double at = (double)(n - 1) * q;
@@ -87,7 +87,7 @@ double kvd_mad(const double *x, size_t n)
     return v;
 }
 
-/* Returns the mean over strata of sum(num) / sum(den), after resampling if r is not NULL. */
+/* Returns the mean over strata of sum(num) / sum(den) over clusters, resampled by r unless NULL. */
 static double mean_ratio(const double *num, const double *den, const size_t *first, size_t n_strata,
                          kvd_rng *r)
 {

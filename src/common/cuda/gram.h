@@ -25,7 +25,8 @@ typedef struct {
     size_t n_rows;
     int n_parts;
     kvd_gram_part part[KVD_GRAM_PARTS];
-    double *scratch; /* Device memory of kvd_gram_scratch_bytes(n, d) bytes for n heads. */
+    /* device memory of kvd_gram_scratch_bytes(n, d) bytes for n heads of all parts together */
+    double *scratch;
 } kvd_gram_args;
 
 size_t kvd_gram_scratch_bytes(int n_heads, int d);

@@ -17,7 +17,7 @@ typedef struct {
 
 /* Returns a new array on the current device with undefined contents. */
 void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
-/* Returns a new copy of `host`, which must not change before the stream has made the copy. */
+/* Returns a copy of `host`, queued on `stream`. `host` must not change before the copy is made. */
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err);
 /* Write zeros or a copy of host data to device memory, and wait until the device has finished. */
@@ -25,7 +25,7 @@ int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
 /* Returns new pinned host memory, which cudaFreeHost frees. */
 void *kvd_pinned_new(size_t bytes, const char *what, kvd_err *err);
-/* Queue a copy. The caller must not touch host memory before the stream has made the copy. */
+/* Queue a copy on the stream. Until the copy is made, the caller must not touch host memory. */
 int kvd_queue_put(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                   kvd_err *err);
 int kvd_queue_get(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,

@@ -226,7 +226,7 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
     return rc;
 }
 
-/* Blanks at the ends need quotes, because readers remove them. */
+/* Returns true if a field needs quotes. Blanks at its ends do, because readers remove them. */
 static bool needs_quotes(const char *s)
 {
     const size_t n = strlen(s);

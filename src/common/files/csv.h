@@ -14,7 +14,7 @@ typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const siz
 /* Calls `row` for every row of a CSV file. A row longer than 64 MiB is an error. */
 int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 
-/* First field of the last row of a file with several tables; the second is the number of rows. */
+/* First field of the last row of a file with several tables. The next one is the number of rows. */
 #define KVD_CSV_END "end"
 
 /* Reads a file's table `name` without its first column. Fails if it or the last row is missing. */

@@ -78,7 +78,7 @@ static hid_t open_file(const char *path, unsigned flags, kvd_err *err)
     return id;
 }
 
-/* Never closes twice, because HDF5 would repeat a failed flush. */
+/* Closes the HDF5 file, but never twice, because HDF5 would repeat a failed flush. */
 static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 {
     const hid_t id = f->id;
@@ -100,7 +100,7 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial)
     *f = (kvd_h5){.id = H5I_INVALID_HID};
 }
 
-/* HDF5 limits the size of an attribute. A mark shows where text was cut. */
+/* Cuts a text that is too long for an HDF5 attribute, and marks the place. */
 static char *shorten(const char *text, kvd_err *err)
 {
     enum { MOST = 50000 };

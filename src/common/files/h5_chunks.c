@@ -9,7 +9,7 @@
 #include "common/files/h5_internal.h"
 #include "common/threads.h"
 
-/* A chunk: one index on each axis before `cut`, `piece` on axis `cut`, all on later axes. */
+/* A chunk has one index of each axis before `cut`, `piece` of axis `cut`, and all of later axes. */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
@@ -53,7 +53,7 @@ static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
     return element;
 }
 
-/* HDF5's shuffle filter stores byte 0 of all elements, then byte 1, and so on. */
+/* Stores byte 0 of all elements, then byte 1, and so on, like HDF5's shuffle filter. */
 static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, uint8_t *to)
 {
     for (size_t j = 0; j < size; j++) {
@@ -63,7 +63,7 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
     }
 }
 
-/* HDF5's Fletcher-32 adds 16-bit words, high byte first. An odd last byte is a high byte. */
+/* Returns HDF5's Fletcher-32 of 16-bit words, high byte first. An odd last byte is a high byte. */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
     /* number of words that can be added before a 32-bit sum could overflow */
@@ -99,7 +99,7 @@ typedef struct {
     uint32_t mask;
 } work;
 
-/* If deflate would enlarge a chunk, it is stored without deflate. */
+/* Compresses a chunk, or stores it without deflate if deflate would enlarge it. */
 static void pack(const layout *l, const uint8_t *from, size_t valid, size_t room, work *w)
 {
     const size_t n = l->piece * l->inner, raw = n * l->size;
@@ -154,7 +154,7 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
 
 /* An axis is an HDF5 dimension scale (H5DS), with the axis's name or one such as "token_512". */
 
-/* Longest axis whose scale holds indices, which must fit into an object header (64 KiB). */
+/* length of the longest axis whose scale holds indices, which must fit into 64 KiB */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
 /* Opens a dimension scale of length n. Returns H5I_INVALID_HID if there is none. */

@@ -18,7 +18,7 @@
 enum { PROBE_SECONDS = 20 };
 /* largest number of bytes of a dataset that the child process reads */
 static const size_t probe_bytes = (size_t)16 << 20;
-/* bytes that the child process may allocate */
+/* bytes that the child process may allocate beyond what it has at its start */
 static const size_t probe_memory = (size_t)2 << 30;
 
 typedef struct {
@@ -26,7 +26,7 @@ typedef struct {
     kvd_err *err;
 } probe_context;
 
-/* Returns -1 for types that kvdim never writes. *known: values of the type are read. */
+/* Stores the size of an element. Fails on types that kvdim never writes. *known: can be read. */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
     const H5T_class_t class = H5Tget_class(type);
@@ -95,7 +95,7 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
     return bad;
 }
 
-/* If the dataset is large, reads only its first and last values. */
+/* Reads the values of a dataset, of a large one only the first and the last. */
 static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hssize_t n)
 {
     hsize_t dims[H5S_MAX_RANK], slab[H5S_MAX_RANK], start[H5S_MAX_RANK] = {0};
@@ -363,7 +363,10 @@ static const verdict *find_verdict(const struct stat *file)
     return NULL;
 }
 
-/* A file changed in the last second is not kept: another change may leave its time stamp. */
+/*
+ * Keeps a verdict if the file is older than a second; a newer file may change within its time
+ * stamp.
+ */
 static void keep_verdict(const char *path, const verdict *v)
 {
     struct stat now;

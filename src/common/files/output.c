@@ -191,7 +191,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         kvd_output_forget(out);
         return kvd_no_memory(err, "a path", n);
     }
-    /* NAME.partial is the longest of the names that the output uses. */
+    /* The names of the output are tested by the longest one, NAME.partial. */
     if (kvd_output_check_derived(out->partial, err) || kvd_output_lock(out, err)) {
         kvd_output_forget(out);
         return -1;

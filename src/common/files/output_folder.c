@@ -11,7 +11,7 @@
 
 #include "common/files/output_internal.h"
 
-/* Names of folders in `contents` end in '/'. */
+/* Returns true if `contents` lists the name. Names of folders in `contents` end in '/'. */
 static bool listed(const char *const *contents, const char *name, bool folder)
 {
     const size_t n = strlen(name);

@@ -182,7 +182,7 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/* Appends the KL divergence of h2o / that of sparsity at equal cache size. Null range: 1. */
+/* Appends the KL of h2o / of sparsity at equal cache size. 1 is expected if the claim is false. */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
