@@ -11,10 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * LAPACK reads a row-major X as X^T, so its left singular vectors are those that X has on the
- * right.
- */
+/* LAPACK reads a row-major X as X^T, so its left singular vectors are the right ones of X. */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
 {

@@ -16,7 +16,7 @@ typedef struct {
     size_t k_at[KVD_HEADS_MAX], v_at[KVD_HEADS_MAX];
 } kvd_attn_plain;
 
-/* Fails if a size is out of range, n_kv_heads does not divide n_heads, or q_len > kv_len. */
+/* Computes layout PLAIN. Fails on sizes out of range, n_heads % n_kv_heads, or q_len > kv_len. */
 int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                         kvd_attn_plain *plain, kvd_err *err);
 
@@ -30,7 +30,7 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
  */
 int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, const float *q,
                       const float *k, const float *v, double *out, double *lse, kvd_err *err);
-/* Adds exp(sinks[h]) to the softmax denominators of query head h. NULL: no sinks. */
+/* Computes attention with exp(sinks[h]) in the denominators of query head h; sinks may be NULL. */
 int kvd_attention_ref_sinks(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                             const float *sinks, const float *q, const float *k, const float *v,
                             double *out, double *lse, kvd_err *err);

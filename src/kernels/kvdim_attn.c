@@ -341,7 +341,7 @@ static int run_cases(sweep *s, kvd_err *err)
                         return -1;
                     s->done++;
                     if (write(s, err)) {
-                        /* The case was counted before writing it failed. */
+                        /* The case was counted, but could not be written. */
                         s->done--;
                         return -1;
                     }

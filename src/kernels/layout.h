@@ -57,7 +57,7 @@ typedef struct {
     int d_head; /* dimensions before compression; scores are scaled by 1/sqrt(d_head) */
     int d_qk[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions of Q and K */
     int d_v[KVD_HEADS_MAX];  /* [n_kv_heads] kept dimensions of V */
-    int window; /* Number of newest keys, up to its own, to which a query attends. 0: all. */
+    int window; /* number of newest keys, up to its own, to which a query attends; 0 for all keys */
 } kvd_attn_heads;
 
 /* lengths of the requests of a batch, in host memory */
@@ -81,7 +81,7 @@ typedef struct {
     int32_t kv_offset[KVD_HEADS_MAX]; /* [n_kv_heads] first element of K in a page; V follows K */
 } kvd_attn_map;
 
-/* Returns -1 for numbers outside the limits, or widths that are no multiple of KVD_WIDTH_STEP. */
+/* Fills *map. Returns -1 outside the limits, and for widths not a multiple of KVD_WIDTH_STEP. */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
 int kvd_attn_widest(const kvd_attn_map *map);
@@ -92,7 +92,9 @@ static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the rows of Q, each request rounded up to 8. q_start [batch]: first rows, or NULL. */
+/*
+ * Returns the rows of Q in total, requests rounded up to 8. q_start: [batch] first rows, or NULL.
+ */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
 /* Convert PLAIN float32 to BLOCKED 16-bit. kvd_pack_kv writes only tokens and required zeros. */

@@ -7,7 +7,7 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu_task.h"
 
-/* A KV head's keys are split into PIECES per thread. MAX_BLOCKS limits rounding errors. */
+/* number of pieces of keys per thread, and smallest and largest number of key blocks of a piece */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
 kvd_cpu_isa kvd_cpu_isa_best(void)
@@ -105,7 +105,9 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
     return wished > fewest ? wished : fewest;
 }
 
-/* Stores the pieces of all tasks and returns their cost. `wanted`: cost per piece, 0: no split. */
+/*
+ * Stores the pieces of all tasks, each of cost `wanted` (0: whole tasks). Returns the total cost.
+ */
 static double walk(plan *x, double wanted)
 {
     double cost = 0;

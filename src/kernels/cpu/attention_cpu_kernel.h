@@ -7,7 +7,7 @@
  * must define:
  *
  * - VL, NV: floats per vector, vectors of rows per panel.
- * - MR, MR_ONE: keys (or columns of V) per register tile of MR x nv sums; MR_ONE for nv 1.
+ * - MR: keys (or columns of V) per register tile of MR x nv sums. MR_ONE: MR if nv is 1.
  * - PANELS: panels per task.
  * - KERNEL: name of the kvd_cpu_kernel.
  * - vf: the vector type, with v_load, v_store, v_set1 and v_fma.
@@ -52,7 +52,7 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
         __builtin_prefetch((const void *)*line);
 }
 
-/* If `masked`, the score of key m becomes -inf in rows whose limit is below keys[m]. */
+/* Computes a tile of scores. If `masked`, key m's are -inf in rows with a limit below keys[m]. */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
                         const float *v, size_t v_step)
@@ -312,7 +312,7 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/* Only a final output is divided by the sum of softmax weights. */
+/* Stores a panel's output. Only a final output is divided by the sum of softmax weights. */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;

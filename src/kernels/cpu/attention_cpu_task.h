@@ -25,11 +25,11 @@ typedef struct {
 
 typedef struct {
     size_t max_rows;
-    size_t row_unit;  /* The time grows with the rows rounded up to a multiple of row_unit. */
+    size_t row_unit;  /* number of rows computed at a time; a task's time grows in these steps */
     size_t key_block; /* Keys per block, counted from kvd_cpu_task.key. */
     /* Returns the floats of scratch memory per thread. The caller aligns the memory to 64 bytes. */
     size_t (*scratch)(size_t d_qk, size_t d_v);
-    /* `scale` is log2(e) / sqrt(d_head). */
+    /* Computes the task. `scale` is log2(e) / sqrt(d_head). */
     void (*run)(const kvd_cpu_task *task, float scale, float *scratch);
 } kvd_cpu_kernel;
 

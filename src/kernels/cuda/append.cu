@@ -27,7 +27,7 @@ extern "C" {
 namespace
 {
 
-/* Request b has the slots from token_start[b] / 16 + 2 b on. A slot is 16 rows. */
+/* A slot is 16 rows. Request b has the slots from token_start[b] / 16 + 2 b on. */
 struct place {
     int b, start, next;
 };
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
             }
             find(a, slot, at);
             const int head = choose_unit(p, u, g, kind, n_q, HEADS, r_smem);
-            /* The CTA of column 0 also does the work that needs no rotation matrix. */
+            /* The CTA of column 0 also stores what no rotation matrix multiplies. */
             if (first == 0 || (u.applies_rope && first < u.d)) {
                 prefill_rows(p, u, head, g, kind < n_q, kind == n_q + 1, slot, at, r);
                 prefetch<HEADS, SLABS, ROPE>(p, u, lane, stages + (uint32_t)(stage * STAGE_BYTES));

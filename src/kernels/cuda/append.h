@@ -27,7 +27,8 @@ typedef struct {
     const uint32_t *position;
     /*
      * Decode only. 1: the launch may read token_start, kv_len, position and page_table before
-     * preceding kernels end; a kernel without programmatic launch must run after their writer.
+     * preceding kernels end. A kernel without programmatic launch must run between the kernel that
+     * writes these arrays and this launch.
      */
     int32_t lists_ready;
     const void *x; /* Device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V before RoPE. */

@@ -466,7 +466,7 @@ __device__ __forceinline__ uint4 read_words(const void *from)
     return v;
 }
 
-/* The xor avoids bank conflicts of ldmatrix. */
+/* Returns the byte offset of 16 bytes of the rotation matrix. The xor avoids bank conflicts. */
 __device__ __forceinline__ uint32_t few_r_offset(int row, int piece)
 {
     return (uint32_t)((row * 2 * FEW_COLUMNS + piece * 16) ^ ((row & 8) * 8 + (row & 16)));
@@ -570,7 +570,7 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
     }
 }
 
-/* If `there` is false, reads and writes no memory. */
+/* Rotates, truncates and stores rows of one head. If `there` is false, accesses no memory. */
 template <bool BF, int ROPE>
 __device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,
                                             const float4 (&cos)[4], const float4 (&sin)[4],

@@ -18,16 +18,18 @@ typedef struct {
     int launches;
 } kvd_ceiling;
 
-/* Measures bytes read plus written per second. `bytes`: buffer, a multiple of 16; 0: 4 GiB. */
+/*
+ * Measures bytes read plus written per second. `bytes`: buffer, a multiple of 16, or 0 for 4 GiB.
+ */
 int kvd_ceiling_copy(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
-/* Measures bytes read per second. `bytes`: a multiple of 16 above the L2 size; 0: 8 GiB. */
+/* Measures bytes read per second. `bytes` is a multiple of 16 above the L2 size, or 0 for 8 GiB. */
 int kvd_ceiling_read(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
 /* Measures exponentials (ex2.approx.ftz.f32) per second on all SMs. */
 int kvd_ceiling_ex2(kvd_ceiling *out, kvd_err *err);
 
-/* Measures FLOP per second of a bf16 GEMM n x n x n with float32 sums (cuBLAS). 0: n = 8192. */
+/* Measures FLOP per second of a bf16 n x n x n GEMM with float32 sums (cuBLAS). n 0 means 8192. */
 int kvd_ceiling_gemm(int n, kvd_ceiling *out, kvd_err *err);
 
 #ifdef __cplusplus

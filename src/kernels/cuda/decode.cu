@@ -24,7 +24,7 @@
 
 enum {
     PAGES_IN_FLIGHT = 64, /* largest number of pages in the ring, a power of 2 */
-    /* number of copies of up to BATCH pages that must fit into the ring */
+    /* number of copies, of up to BATCH pages each, for which the ring must have room */
     BATCHES = 5,
     BATCH = 8,
     SHORT = 4, /* largest number of pages of a KV head that one warp computes alone */
@@ -42,7 +42,7 @@ typedef struct {
     uint32_t *offset; /* [PAGES_IN_FLIGHT] byte offset of each page in the ring */
 } pipes;
 
-/* First segment of the warp that copies pages. */
+/* Work list of the warp that copies pages, with its first segment. */
 typedef struct {
     int n_segments, next;
     kvd_decode_segment segment;
@@ -143,7 +143,7 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
     } while (!all);
 }
 
-/* Pages copied together. The ring has room for `fit` from byte `head` on, the rest from byte 0. */
+/* Pages copied together: `fit` of them to byte `head` of the ring, then the rest to byte 0. */
 typedef struct {
     int first, count, fit, head;
     uint32_t before;
@@ -338,7 +338,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                                                         v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
                                                         skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
-                /* Orders the zeros stored to V before the next bulk copy. */
+                /* The next bulk copy must not overtake the stores of zeros to V. */
                 if (tokens < 8 * GROUPS)
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif

@@ -29,8 +29,9 @@ typedef struct {
      */
     int32_t piece_tokens;
     /*
-     * Device [batch], or NULL. KV heads n_kv_heads / 2 and above have second_len[b] >= 1 tokens, in
-     * the first pages of request b; kv_len[b] counts up to the last token of the lower heads.
+     * Device [batch], or NULL. KV heads n_kv_heads / 2 and above have second_len[b] >= 1 tokens in
+     * the first pages of request b, lower heads in the pages after them. kv_len[b] counts tokens of
+     * all these pages.
      */
     const int32_t *second_len;
     /* Device [1]: number of requests to compute; NULL: all. Other rows are not written. */
@@ -40,8 +41,8 @@ typedef struct {
     /* Device [n_heads]: sinks, whose exponentials join the softmax denominators. NULL: none. */
     const float *sinks;
     /*
-     * Length of `sinks` if the batch has one request per KV head: the sinks of request b begin at b
-     * * map.n_heads % n_sinks. If 0, all requests have the same n_heads sinks.
+     * Length of `sinks` if the batch has one request per KV head: the sinks of request b begin at
+     * (b * map.n_heads) % n_sinks. If 0, all requests have the same n_heads sinks.
      */
     int32_t n_sinks;
     void *o; /* output, device [batch][o_pitch] */
@@ -52,7 +53,7 @@ typedef struct {
     /* Output, device [n_ctas][KVD_DECODE_STAMPS]: ns of events AT_... (decode_merge.cuh). */
     unsigned long long *stamps;
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
-    /* 0: uses the plan in `workspace`. Else CTAs per KV head, from kvd_decode_ctas_per_task(). */
+    /* CTAs per KV head, from kvd_decode_ctas_per_task(), or 0 to use the plan in `workspace` */
     int32_t ctas_per_task;
     /* Device, kvd_decode_workspace_bytes() bytes; unchanged from kvd_decode_plan to kvd_decode. */
     void *workspace;
@@ -72,8 +73,8 @@ size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv
  * Assigns the keys of every (request, KV head) to CTAs, in one launch.
  *
  * - NONE: CTA c computes tasks (request, KV head) c, c + n_ctas, ...
- * - PAPERS: tasks by decreasing kv_len * (d_qk + d_v) go to the least loaded SM (ZACK section 5,
- *   FDC 4.3).
+ * - PAPERS: tasks by decreasing kv_len * (d_qk + d_v) go to the least loaded SM (papers ZACK,
+ *   section 5, and FDC, 4.3).
  * - OURS: the bytes of all keys are cut at half pages into equal parts.
  *
  * A plan serves all layers with equal dimensions and tokens.

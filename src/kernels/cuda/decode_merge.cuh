@@ -58,7 +58,7 @@ typedef struct {
     uint32_t *is_last; /* 1 in the CTA that finishes last among the CTAs of a KV head */
 } merge_area;
 
-/* The start time is 2 words after area.is_last. */
+/* Returns the start time, which is 2 words after area.is_last. */
 static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
 {
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
@@ -105,7 +105,7 @@ static __device__ __forceinline__ const float *sinks_of(const float *sinks, int 
     return sinks && n_sinks ? sinks + request * n_heads % n_sinks : sinks;
 }
 
-/* `sinks` [n_heads] of the request; `scale_log2` is `scale` times log2(e). */
+/* Returns factor, maximum and denominator of a row with its head's sink, unless `sinks` is NULL. */
 static __device__ __forceinline__ row_end end_row(const float *sinks, int head, float max,
                                                   float sum, float scale, float scale_log2)
 {

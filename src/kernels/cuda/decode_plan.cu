@@ -57,7 +57,7 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/* Returns the number of pages of the upper half of the KV heads, the first pages of request b. */
+/* Returns how many first pages of request b hold tokens of the upper half of the KV heads. */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -68,7 +68,7 @@ static __device__ int tokens_before(const params &p, int b)
     return p.window ? max(0, p.kv_len[b] - p.window) : 0;
 }
 
-/* With a window, the first token that is read is at a multiple of CUT_TOKENS. */
+/* Returns how many tokens a head reads. With a window, the first is at a multiple of CUT_TOKENS. */
 static __device__ int tokens_of(const params &p, int b, int head)
 {
     return head < p.n_first ? p.kv_len[b] - pages_before(p, b) * KVD_PAGE_TOKENS -
@@ -97,7 +97,7 @@ static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segm
     at[1] = make_int4(s.first_cta, s.span, s.live, s.skip);
 }
 
-/* Segment 0 goes to work.cta[c], a later segment to work.list from next_of_cta on. */
+/* Stores segment k of CTA c: 0 in work.cta[c], later ones in work.list from next_of_cta on. */
 static __device__ void put(const params &p, int c, int k, int next_of_cta,
                            const kvd_decode_segment &s)
 {
@@ -186,7 +186,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
         __syncthreads();
         const bool candidate = tid < n && given + tid < tasks;
         const u64 then = candidate ? sorted[tid] + (key[given + tid] >> 24) : ~0ull;
-        u64 least = then; /* minimum of `then` over lanes up to this one */
+        u64 least = then; /* smallest value of variable `then` in lanes 0 .. this one */
         for (int d = 1; d < 32; d *= 2) {
             const u64 other = __shfl_up_sync(~0u, least, d);
             if (tid % 32 >= d && other < least)
@@ -234,7 +234,9 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/* KV heads first .. end - 1 must have equal numbers of tokens. */
+/*
+ * Returns the cost of KV heads first .. end - 1 of request b, which must have as many tokens each.
+ */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *
@@ -410,7 +412,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
             put_count(p, c, some ? start[c + 1].x - start[c].x + (start[c + 1].y > 0) : 0,
                       start[c].x + c);
             p.work.arrived[c] = 0;
-            /* Marks an idle CTA's result as empty: it may be between CTAs of a KV head. */
+            /* Marks an idle CTA's result as empty, because other CTAs of a KV head may merge it. */
             if (!some)
                 for (int i = 0; i < p.group; i++)
                     reinterpret_cast<float2 *>(
@@ -420,7 +422,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     }
     __syncthreads();
 
-    /* Element e of the work list is for CTA c and KV head number e - c of all requests. */
+    /* Element e of the work list is for CTA c and KV head e - c, counted over all requests. */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
         int c = 0, above = n;
         while (above - c > 1) {
@@ -435,7 +437,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        /* `half` pieces of CUT_TOKENS tokens are older than the window and are not read. */
+        /* The first `half` pieces of CUT_TOKENS tokens are before the window and are not read. */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
         const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;

@@ -35,7 +35,7 @@ enum {
     FEW_PAGES = 2,    /* Up to this number of pages, SMs may stay idle. */
     SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into the shared memory of an SM */
     MANY_PAGES = 128, /* limit if the CTA has all shared memory of an SM */
-    /* A request of more pages may have CLUSTER_MAX CTAs per KV head, another CLUSTER_MAX / 2. */
+    /* Requests of more pages may have CLUSTER_MAX CTAs per KV head, smaller ones half as many. */
     SMALL_REQUEST = 16
 };
 
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int
                  : "memory");
 }
 
-/* A share is SHARE pairs of dimensions of one query head. */
+/* Returns the number of shares per CTA. A share is SHARE pairs of dimensions of one query head. */
 static __device__ __forceinline__ int shares_of(int group, int log2_ctas)
 {
     return (group * (ROW_PAIRS / SHARE) + (1 << log2_ctas) - 1) >> log2_ctas;

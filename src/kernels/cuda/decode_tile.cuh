@@ -25,7 +25,7 @@ static __device__ __forceinline__ int4 load_now4(const void *at)
     return x;
 }
 
-/* The compiler does not move a volatile load. */
+/* Loads a number in program order: the compiler does not move a volatile load. */
 static __device__ __forceinline__ int32_t load_now(const int32_t *at)
 {
     int32_t x;
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
         ;
 }
 
-/* Groups of 8 tokens to copy: first in the page, first in the copy, number (may be below 1). */
+/* Groups of 8 tokens to copy: first in the page, first in the copy, number (0 or less: none). */
 typedef struct {
     int from, to, groups;
 } piece_groups;
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
               v_each * groups, full, policy);
 }
 
-/* Lanes 0 .. now - 1 copy one page each, from group of 8 tokens number `group` on. */
+/* Lanes 0 .. now - 1 copy one page each, without its first `group` groups of 8 tokens. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)
@@ -439,8 +439,8 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
 enum { LAZY = 8 };
 
 /*
- * Softmax state of a warp. A lane has the raw maximum and its part of the sum of query heads lane/4
- * and lane/4 + 8, and dims 16 i + lane/4 (+ 8) of query heads 2 (lane % 4) (+ 1) of O^T.
+ * Softmax state of a warp. A lane has maxima and partial sums of query heads lane/4 and lane/4 + 8,
+ * and O^T of dims 16 i + lane/4 and 8 more, for query heads 2 (lane % 4) and 1 more.
  */
 template <int HALVES, int WIDTH16> struct state {
     float max[HALVES], sum[HALVES], o[HALVES][WIDTH16][4];

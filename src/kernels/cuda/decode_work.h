@@ -15,7 +15,7 @@ typedef struct {
     /* number of tokens from the start of the first page to the end of the segment */
     int32_t n_tokens;
     int32_t first_cta, span, live;
-    /* Tokens of the first page before the segment: a multiple of 32, or older than a window. */
+    /* tokens of the first page before the segment: a multiple of 32, or any with a window */
     int32_t skip;
 } kvd_decode_segment;
 
@@ -25,7 +25,9 @@ typedef struct {
     kvd_decode_segment first_segment;
 } kvd_decode_cta;
 
-/* Workspace. CTA c has partial result 2 c + 1 for a KV head that begins in it, else 2 c. */
+/*
+ * Workspace. CTA c stores partial results at 2 c + 1 if the KV head begins in CTA c, else at 2 c.
+ */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
     /* [n_ctas] finished CTAs of a KV head, at the index of its first CTA; 0 between launches */

@@ -41,7 +41,7 @@ typedef struct {
     char missing[256];
 } kvd_device_state;
 
-/* Returns -1 only if `device` is not a CUDA device. */
+/* Reads the state of a GPU. Returns -1 only if `device` is not a CUDA device. */
 int kvd_device_state_read(int device, kvd_device_state *state, kvd_err *err);
 
 /* Cycle counter and time of every SM. Two stamps, at least 200 us apart, give the mean SM clock. */

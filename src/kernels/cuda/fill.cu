@@ -70,7 +70,7 @@ __global__ static void fill_q_rows_kernel(const kvd_fill_args a, uint16_t *q)
                                            static_cast<uint32_t>(a.kv_len[b] - 1), first, d);
 }
 
-/* blockIdx.y counts the KV heads of K, then those of V. */
+/* Fills K and V. blockIdx.y counts the KV heads of K, then those of V. */
 __global__ static void fill_kv_kernel(const kvd_fill_args a, uint16_t *pool)
 {
     const int n_kv = a.map.n_kv_heads, b = static_cast<int>(blockIdx.z);
@@ -162,7 +162,7 @@ extern "C" cudaError_t kvd_fill_strided(const kvd_fill_strided_args *a, void *to
     return cudaGetLastError();
 }
 
-/* blockIdx.y 2 g is for the K latents of head group g, 2 g + 1 for its V latents. */
+/* Fills latents. blockIdx.y is 2 g for the K latents of head group g, 2 g + 1 for its V latents. */
 __global__ static void fill_latents_kernel(const kvd_fill_args a, const kvd_palu_shape shape,
                                            uint16_t *pool)
 {

@@ -51,7 +51,7 @@ typedef struct {
     kvd_prefill_work work;
 } kvd_prefill_args;
 
-/* Kernel for sm_90a, else cudaErrorNotSupported. Wide heads in fp16 use kvd_prefill_mma. */
+/* Computes attention on sm_90a, else returns cudaErrorNotSupported, as for wide heads in fp16. */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
 /* Computes layers with a sliding window. Called by kvd_prefill_sm90 after checking `args`. */
@@ -60,7 +60,7 @@ cudaError_t kvd_prefill_window_sm90(const kvd_prefill_args *args, cudaStream_t s
 /* Computes bf16 layers with a head wider than KVD_WIDTH_NARROW. Called by kvd_prefill_sm90. */
 cudaError_t kvd_prefill_wide_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/* Kernel for sm_80 and later. */
+/* Computes attention on sm_80 and later. */
 cudaError_t kvd_prefill_mma(const kvd_prefill_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

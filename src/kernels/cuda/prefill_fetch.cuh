@@ -65,7 +65,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
 /* A macro instead of a pointer: the address of a symbol takes no register. */
 #define SH (*(shared *)memory)
 
-/* S, P and O of a thread must fit in its registers. */
+/* Returns the number of keys per block, so few that S, P and O of a thread fit in its registers. */
 __host__ __device__ constexpr int block_keys(int d_v)
 {
     return WIDE ? 80 : d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
@@ -83,7 +83,7 @@ template <int N> __device__ __forceinline__ void step(ring &r)
     }
 }
 
-/* All lanes of a warp must call tile_done() after their last read of the tile. */
+/* Waits for a tile. All lanes must call tile_done() after their last read of the tile. */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
     mbar_wait_asleep(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);

@@ -5,7 +5,7 @@
  *
  * - A worker is 4 warps with own shared memory, barrier and tiles; a CTA has two workers.
  * - A tile is computed in passes of 128 rows, 32 per warp, with pages of 64 keys in two stages.
- * - Four variants by d_v, for two values each: more do not fit the instruction cache.
+ * - Four variants, each for two values of d_v; more would not fit the instruction cache.
  * - Rows are rescaled only if their maximum grows by more than 2^8.
  * - WIDE (a head wider than KVD_WIDTH_NARROW): passes of 64 rows, d_v known only at run time.
  */
@@ -273,7 +273,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                             if (behind <= 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
-            /* Softmax subtracts a number that is at most 8 (in log2) below the row's maximum. */
+            /* Softmax may subtract up to 8 (in log2) less than the row's maximum. */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
             bool grown = false;
@@ -503,7 +503,7 @@ bool valid(const kvd_prefill_args *a)
            ((uintptr_t)a->q | (uintptr_t)a->pool | (uintptr_t)a->o) % 16 == 0;
 }
 
-/* On devices with little shared memory, a CTA has fewer warps or fewer buffers of K and V. */
+/* Launches with fewer warps or buffers of K and V on devices with little shared memory. */
 cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t stream)
 {
     int device = 0, room = 0, qk = 0, both = 0;

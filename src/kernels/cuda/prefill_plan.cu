@@ -4,14 +4,14 @@
  *
  * NONE. Tile i in the order (request, head, row) goes to CTA i mod n_ctas.
  *
- * PAPERS (ZACK section 5, FDC 4.3; readings Z-6, Z-20, Z-21 of docs/readings.md).
+ * PAPERS (papers ZACK, section 5, and FDC, 4.3; Z-6, Z-20, Z-21 in docs/readings.md).
  *
- * - d_sum = d_qk + d_v + 1 of a head. A task of head i has B_r = rows d_sum_max / d_sum_i rows,
- *   rounded to a multiple of `rows`, and goes to CTA i mod n_ctas.
+ * - d_sum = d_qk + d_v + 1 of a head. A task of head i has B_r = rows * d_sum_max / d_sum_i
+ *   rows, rounded to a multiple of `rows`, and goes to CTA i mod n_ctas.
  * - If the last n_ctas tasks at most do not occupy every CTA, they are cut into tiles of wl /
- *   (d_sum s_kv) rows, rounded to a multiple of 64, each to the CTA with the least load.
- * - wl: mean load per CTA, sum of rows d_sum s_kv over tasks / n_ctas. s_kv: mean number of keys
- *   per row.
+ *   (d_sum * s_kv) rows, rounded to a multiple of 64, each to the CTA with the least load.
+ * - wl: mean load per CTA, sum of rows * d_sum * s_kv over tasks / n_ctas. s_kv: mean
+ *   number of keys per row.
  *
  * OURS. Tiles by decreasing cost, in sections of KV heads whose K and V fit in 32 MB of L2; CTAs
  * take them dynamically.
@@ -107,7 +107,7 @@ template <class F> __device__ void each_tile(const plan_args &p, const lengths &
     }
 }
 
-/* One store of 16 bytes is faster than four scattered stores of 4 bytes. */
+/* Stores a tile by one store of 16 bytes, which is faster than four scattered ones of 4 bytes. */
 __device__ void put(kvd_prefill_tile *to, const kvd_prefill_tile &x)
 {
     static_assert(sizeof(kvd_prefill_tile) == sizeof(int4), "a tile is one 16-byte store");

@@ -182,7 +182,7 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
-/* Replaces scores s of row r by exp2(s c - m[r]); sums[r] receives the thread's sum. */
+/* Replaces score s of row r by exp2(c s - m[r]). sums[r] receives the sum over this thread. */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
                                              float (&sums)[2])

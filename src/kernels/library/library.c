@@ -29,7 +29,7 @@ const char *kvdim_last_error(void)
     return last.msg;
 }
 
-/* A wrong struct_size means that the caller was compiled with another version of the header. */
+/* Fails on a wrong struct_size: the caller was compiled with another version of the header. */
 static bool known_size(const char *name, size_t given, size_t expected)
 {
     if (given == expected)

@@ -30,7 +30,7 @@ static kvdim_status plan(kvdim_plan *p, void *stream, kvd_err *err)
     return KVDIM_OK;
 }
 
-/* The caller frees the result. If n is 0, returns NULL without an error. */
+/* Returns n new floats, which the caller frees. If n is 0, returns NULL without an error. */
 static float *floats(size_t n, kvd_err *err)
 {
     float *const p = n ? malloc(n * sizeof *p) : NULL;
@@ -177,7 +177,7 @@ static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, 
     return KVDIM_OK;
 }
 
-/* a->lse is [n_heads][rows] in prefill and [rows][n_heads] in decode. */
+/* Writes O and lse. a->lse is [n_heads][rows] in prefill and [rows][n_heads] in decode. */
 static void write_rows(const kvdim_plan *p, const float *o, const double *lse,
                        const kvdim_attend_args *a)
 {

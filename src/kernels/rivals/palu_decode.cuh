@@ -55,7 +55,7 @@ enum {
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
     /* byte offset of the RoPE cosines and sines that are not in registers */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
-    /* Number of groups of cosines and sines that a thread keeps in registers, of 8. */
+    /* number of groups of cosines and sines, out of 8, that a thread keeps in registers */
     TURNS_KEPT = 4,
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };

@@ -27,13 +27,13 @@ typedef struct {
     void *workspace;
 } kvd_palu_decode_args;
 
-/* Returns the clusters of two CTAs that the device runs at once, or -1 if it is not Hopper. */
+/* Returns the number of clusters of two CTAs that run at once, or -1 on other GPUs than Hopper. */
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
 /* Fills args->workspace from kv_len on the device, for all layers with the same kv_len. */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
-/* Returns cudaErrorNotSupported if the device is not a Hopper GPU. */
+/* Computes decode attention. Returns cudaErrorNotSupported if the device is not a Hopper GPU. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

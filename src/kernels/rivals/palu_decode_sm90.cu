@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     cluster_sync(); /* the other CTA may still be writing to this CTA's memory */
 }
 
-/* One CTA per (request, query head), one thread per latent dimension. */
+/* Merges partial results. A CTA has one (request, query head), a thread one latent dimension. */
 template <int dtype> __global__ void merge_kernel(const __grid_constant__ params p)
 {
 #if __CUDA_ARCH__ >= 900

@@ -57,7 +57,7 @@ typedef struct {
 /* Returns 0 if kvd_palu_decode supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
-/* Number of 16-bit elements of one page, and of the matrices U of one layer. */
+/* Return the number of 16-bit elements of one page, and of the matrices U of one layer. */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 

@@ -145,7 +145,7 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /* KVD_WIDTH_USE_PADDED is compared with the reference of KVD_WIDTH_USE_OWN. */
+    /* checks per width use; KVD_WIDTH_USE_PADDED shares the reference of KVD_WIDTH_USE_OWN */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;

@@ -13,7 +13,7 @@ typedef struct {
     kvd_attn_heads heads;
 } kvd_width_list;
 
-/* Set the kept dimensions. A list for fewer KV heads is repeated, a longer one is an error. */
+/* Functions that set kept dimensions. Short lists are repeated per KV head, longer ones refused. */
 
 /*
  * Parses "64", "64:48" (d_qk:d_v), a list with an item per KV head, or a CSV file; "FILE.csv:NAME"
@@ -21,7 +21,7 @@ typedef struct {
  */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
-/* Returns the path that `text` names, which the caller frees, or NULL if there is none. */
+/* Returns the path in an option value such as "FILE.csv:NAME", which the caller frees, or NULL. */
 char *kvd_width_list_path(const char *text);
 
 /* Takes entry `point` of a rates file, rounded up to 16, from `layer` on. d_head must be equal. */

@@ -47,7 +47,7 @@ void kvd_row_check_release(kvd_row_check *c);
 typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t, int d_v,
                                float *row);
 
-/* Compares the chosen rows with their references. c->n 0: NaN. Fails on a zero reference row. */
+/* Compares rows with references. If c->n is 0, errors are NaN. Fails on a zero reference row. */
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
@@ -126,7 +126,7 @@ typedef struct {
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
-    /* Functions for KVD_WIDTH_USE_LATENT: dimensions in cache and output, inputs, counts. */
+    /* For KVD_WIDTH_USE_LATENT, else NULL: dimensions stored, dimensions of O, inputs, work */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
     kvd_row_maker make_rows;
@@ -166,13 +166,13 @@ extern const kvd_impl kvd_impl_palu;
 
 int kvd_impl_count(void);
 const kvd_impl *kvd_impl_at(int i);
-/* If this build has no implementation `name`, returns NULL and fills *err. */
+/* Returns the implementation `name`. If this build lacks it, returns NULL and fills *err. */
 const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 
 /* Returns 0 if the implementation supports the case, else -1 with the reason in *why. */
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
-/* Returns the dimensions that count, unpadded: d_head for KVD_WIDTH_USE_DENSE, else the case's. */
+/* Returns the dimensions without padding: d_head for KVD_WIDTH_USE_DENSE, else the case's own. */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 /* Sets bytes, flop and exps of *f to the implementation's work in this case. */
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);

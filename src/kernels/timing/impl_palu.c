@@ -1,4 +1,4 @@
-/* Implementation `palu`: Palu's decode attention, rank_k + rank_v = mean of 4 (d_qk + d_v). */
+/* Implementation `palu`: Palu's decode attention, with ranks that give an equal cache size. */
 #ifdef KVD_CUDA
 
 #include <math.h>

@@ -34,7 +34,7 @@ int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t s
                         const int32_t *given, kvd_err *err)
 {
     assert(batch >= 1 && seq_len >= 1 && (lengths == KVD_LENGTHS_FILE) == (given != NULL));
-    /* Kernels compute positions and rows, times 4, in 32 bits. */
+    /* Kernels compute 4 * position and 4 * row in 32 bits. */
     if (seq_len > INT32_MAX / 8 || (size_t)batch > INT32_MAX / 8 / seq_len)
         return kvd_fail(err, "%d requests of %zu tokens are more than kernels can count", batch,
                         seq_len);

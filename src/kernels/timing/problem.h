@@ -47,7 +47,7 @@ int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t s
 void kvd_problem_release(kvd_problem *p);
 
 kvd_attn_batch kvd_problem_batch(const kvd_problem *p);
-/* Returns the queries of all requests if `queries`, else the keys. */
+/* Returns the number of queries of all requests if `queries`, else the number of keys. */
 size_t kvd_problem_tokens(const kvd_problem *p, bool queries);
 
 /* Returns the removed fraction of K and V: 1 - sum(d_qk + d_v) / (2 d_head n_kv_heads). */

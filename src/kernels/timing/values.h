@@ -29,7 +29,7 @@ KVD_ANYWHERE static inline uint64_t kvd_value_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Returns a hash of a matrix; `head` is the query head for Q, the KV head for K and V. */
+/* Returns the key of a generated matrix. `head`: query head for Q, KV head for K and V. */
 KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uint32_t request,
                                                   uint32_t head)
 {
