@@ -44,10 +44,7 @@ int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, cons
 /* Reads the table. Fails on a missing column or a bad number. The caller always frees *rows. */
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
-/*
- * Reads execution times for kvdim-serve. Methods timed with another attention than `ours` get the
- * name NAME@ATTENTION. The caller frees the table.
- */
+/* Reads execution times for kvdim-serve. Method NAME@ATTENTION: not timed with attention `ours`. */
 kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 
 /* Returns the row of method `none` for the same job, or SIZE_MAX if there is none. */

@@ -17,10 +17,7 @@ typedef struct {
 /* Allocates numbers of kept dimensions, all 0. On success the caller releases *w. */
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
 void kvd_widths_release(kvd_widths *w);
-/*
- * Returns the removed fraction 1 - sum(d_qk + d_v) / (2 d_head n) of n heads, as is or padded to
- * 16.
- */
+/* Returns the removed fraction 1 - sum(d_qk + d_v) / (2 d_head n) of n heads, or padded to 16. */
 double kvd_widths_p(const kvd_widths *w, int padded);
 /* Returns the removed fraction of Q and K (side 0) or of V (side 1). */
 double kvd_widths_side_p(const kvd_widths *w, int side);
@@ -50,10 +47,7 @@ typedef struct {
     kvd_widths *widths; /* [n_points] kept dimensions at each strength of compression */
     /* number of steps of the function p(r), the removed fraction of dimensions at rate r */
     size_t n_table;
-    /*
-     * [n_table] rising. p(r) is table_p[i] if table_r[i] <= r < table_r[i + 1]. NULL if the rule
-     * has no single r.
-     */
+    /* [n_table] p(r) is table_p[i] if table_r[i] <= r < table_r[i + 1]; NULL without a single r */
     double *table_r, *table_p;
 } kvd_rates;
 

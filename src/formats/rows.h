@@ -45,9 +45,7 @@ int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_e
 /* Appends a copy of a row of `from`, with samples. Fails if `from` lacks a column of *r. */
 int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
 
-/*
- * Reads all columns of /rows. Fails on unequal lengths, bad UTF-8, links. Caller frees the table.
- */
+/* Reads all columns of /rows. Fails on unequal lengths, bad UTF-8, links. Caller frees the rows. */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
 /* Checks a loaded table: `needed` columns (ended by NULL), types of `columns`, bad numbers. */
 int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *columns, int n_columns,

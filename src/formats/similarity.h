@@ -23,10 +23,7 @@ typedef struct {
     double *delta_over_epsilon, *aligned_over_epsilon;
     /* [n_files][n_files] overlap and energy_kept for the first d / 2 columns of R_a and R_b */
     double *overlap_half, *energy_kept_half;
-    /*
-     * [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b|; head_means: absolute values per
-     * head, then their mean
-     */
+    /* [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b|; head_...: means over heads last */
     double *means_over_epsilon, *head_means_over_epsilon;
     double *random[6]; /* [n_files] the six arrays above with a random rotation in place of R_a */
     double *all;       /* one block of memory for all arrays */
@@ -49,10 +46,7 @@ typedef struct {
     double *overlap; /* [n_files][n_files] mean squared cosine of the first d_head / 2 columns */
     /* [n_files][n_files] fraction of file b's energy in the first d_head / 2 columns of R_a */
     double *energy;
-    /*
-     * [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b|; head_means: absolute values per
-     * head, then their mean; NULL in old files
-     */
+    /* [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b|; NULL in old files */
     double *means, *head_means;
     double *random[4]; /* [n_files] the four arrays above with a random rotation in place of R_a */
 } kvd_similarity_pair;

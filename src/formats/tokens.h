@@ -1,6 +1,4 @@
-/*
- * kvdim/tokens files: importance of tokens in attention (papers ZDC, Fig. 6-8, LeanKV, Fig. 1-3).
- */
+/* kvdim/tokens files: importance of tokens in attention (see the papers ZDC and LeanKV). */
 #ifndef KVD_FORMATS_TOKENS_H
 #define KVD_FORMATS_TOKENS_H
 
@@ -12,9 +10,7 @@ extern const kvd_schema kvd_schema_tokens;
 typedef enum {
     KVD_RANK_SCORE,        /* mean attention score as a query (ZDC paper, Observation 4) */
     KVD_RANK_SCORE_AS_KEY, /* mean attention score of the token as a key */
-    /*
-     * log of the token's softmax denominator as a query, summed over heads (ZDC paper, section 5)
-     */
+    /* log of the token's softmax denominator as a query, summed over heads (ZDC paper) */
     KVD_RANK_DENOMINATOR,
     /* KVD_RANK_DENOMINATOR minus the logarithm of the number of keys */
     KVD_RANK_DENOMINATOR_PER_KEY,
@@ -78,7 +74,7 @@ typedef struct {
     char label[64], corpus_hash[40];
     size_t n_tokens, n_requests, n_kept, seq_len;
     int first_layer, n_layers;
-    /* fraction of a request's tokens that count as important; as many count as unimportant */
+    /* fraction of tokens that count as important, and as unimportant */
     double share;
     /* A layer joins a group if it shares more than this fraction with the first layer. */
     double group_overlap;
@@ -88,9 +84,7 @@ typedef struct {
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
-/*
- * Reads a file. Fails on bad numbers, fractions outside [0, 1], token counts outside 1 .. seq_len.
- */
+/* Reads a file. Fails on bad numbers, fractions outside [0, 1], counts outside 1 .. seq_len. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
 /* Fraction of tokens that are common to two layers whose indices differ by `distance`. */

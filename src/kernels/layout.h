@@ -92,9 +92,7 @@ static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/*
- * Returns the rows of Q in total, requests rounded up to 8. q_start: [batch] first rows, or NULL.
- */
+/* Returns the number of rows of Q, requests rounded up to 8. q_start: first rows, or NULL. */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
 /* Convert PLAIN float32 to BLOCKED 16-bit. kvd_pack_kv writes only tokens and required zeros. */

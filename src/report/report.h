@@ -147,9 +147,7 @@ typedef struct {
 kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title, kvd_err *err);
 kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title, kvd_err *err);
 
-/*
- * Adds a figure. gnuplot executes `script` and `settings`, so they hold no text of a result file.
- */
+/* Adds a figure. gnuplot would execute text of result files in `script` or `settings`. */
 int kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                        const char *caption, kvd_err *err, const char *settings, ...)
     KVD_PRINTF(8, 9);

@@ -434,10 +434,7 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
     return 0;
 }
 
-/*
- * Writes a name: the label, from level 1 with tokens, from 2 with pairing and method, from 3 with
- * path.
- */
+/* Writes a name: label, from level 1 with tokens, 2: pairing and method too, 3: path too. */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
     const kvd_spectrum *s = &r->spectrum;

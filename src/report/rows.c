@@ -108,9 +108,7 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/*
- * Writes " (prompt 256)" or " (4080 predictions)" if these differ among rows on one text, else "".
- */
+/* Writes " (prompt 256)" or " (4080 predictions)" if rows on one text differ in these, else "". */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     *text = '\0';

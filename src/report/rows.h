@@ -19,7 +19,7 @@ typedef struct {
 
 typedef struct {
     /*
-     * rows by evaluated text, `series`, and removed fraction p; the uncompressed model comes first
+     * by evaluated text, then `series`, then removed fraction; the uncompressed model comes first
      */
     kvd_accuracy_entry *item;
     size_t n;

@@ -25,7 +25,7 @@ typedef struct {
     size_t n_rows;
     int n_parts;
     kvd_gram_part part[KVD_GRAM_PARTS];
-    /* device memory of kvd_gram_scratch_bytes(n, d) bytes for n heads of all parts together */
+    /* kvd_gram_scratch_bytes(n, d) bytes on the device, n heads in all */
     double *scratch;
 } kvd_gram_args;
 

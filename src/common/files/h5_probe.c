@@ -363,10 +363,7 @@ static const verdict *find_verdict(const struct stat *file)
     return NULL;
 }
 
-/*
- * Keeps a verdict if the file is older than a second; a newer file may change within its time
- * stamp.
- */
+/* Keeps a verdict unless the file is newer than a second, when it may change unnoticed. */
 static void keep_verdict(const char *path, const verdict *v)
 {
     struct stat now;

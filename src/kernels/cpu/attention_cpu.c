@@ -105,9 +105,7 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
     return wished > fewest ? wished : fewest;
 }
 
-/*
- * Stores the pieces of all tasks, each of cost `wanted` (0: whole tasks). Returns the total cost.
- */
+/* Stores pieces of cost `wanted` (0: whole tasks) of all tasks. Returns the total cost. */
 static double walk(plan *x, double wanted)
 {
     double cost = 0;

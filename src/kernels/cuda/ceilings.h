@@ -18,9 +18,7 @@ typedef struct {
     int launches;
 } kvd_ceiling;
 
-/*
- * Measures bytes read plus written per second. `bytes`: buffer, a multiple of 16, or 0 for 4 GiB.
- */
+/* Measures bytes read plus written per second. `bytes`: multiple of 16, or 0 for 4 GiB. */
 int kvd_ceiling_copy(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
 /* Measures bytes read per second. `bytes` is a multiple of 16 above the L2 size, or 0 for 8 GiB. */

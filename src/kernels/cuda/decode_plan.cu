@@ -234,9 +234,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/*
- * Returns the cost of KV heads first .. end - 1 of request b, which must have as many tokens each.
- */
+/* Returns the cost of KV heads first .. end - 1 of request b, which have equally many tokens. */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *

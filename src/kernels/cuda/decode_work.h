@@ -25,9 +25,7 @@ typedef struct {
     kvd_decode_segment first_segment;
 } kvd_decode_cta;
 
-/*
- * Workspace. CTA c stores partial results at 2 c + 1 if the KV head begins in CTA c, else at 2 c.
- */
+/* Workspace. CTA c's partial result is 2 c + 1 for a KV head that begins in CTA c, else 2 c. */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
     /* [n_ctas] finished CTAs of a KV head, at the index of its first CTA; 0 between launches */

@@ -202,10 +202,7 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define F14 F13, F(14)
 #define F15 F14, F(15)
 
-/*
- * Defines wgmma_ss, which computes x [64][N] = A [64][16] B [16][N], plus x if `more` is 1. The
- * summed index is contiguous in A and B.
- */
+/* Computes x [64][N] = A [64][16] B [16][N], plus x if `more`. Summed index contiguous in A, B. */
 #define WGMMA_SS(N, R, FS, A, B, P)                                                                \
     template <bool BF16>                                                                           \
     __device__ __forceinline__ void wgmma_ss(float(&x)[N / 2], uint64_t a, uint64_t b, int more)   \
@@ -230,10 +227,7 @@ WGMMA_SS(128, R7, F7, "%64", "%65", "%66")
 WGMMA_SS(256, R15, F15, "%128", "%129", "%130")
 #undef WGMMA_SS
 
-/*
- * Defines wgmma_rs, which adds A [64][16] B [16][N] to x [64][N]. A is in registers; in B the
- * summed index is contiguous.
- */
+/* Computes x [64][N] += A [64][16] B [16][N]. A: registers; B: summed index contiguous. */
 #define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
     template <bool BF16>                                                                           \
     __device__ __forceinline__ void wgmma_rs(float(&x)[N / 2], uint32_t a0, uint32_t a1,           \

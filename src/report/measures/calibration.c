@@ -221,9 +221,7 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/*
- * Finds the points least and most pruned (or with fewest, most centroids) that else equal point i.
- */
+/* Finds the least and most pruned point (or fewest, most centroids) that else equal point i. */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
 {

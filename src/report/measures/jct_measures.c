@@ -31,7 +31,7 @@ static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s",
 typedef struct {
     question_kind kind;
     char method[48];
-    /* after the method in the name: phases joined by '+', or method B of "jct-change-A-over-B" */
+    /* phases joined by '+', or method B of "jct-change-A-over-B" */
     char rest[96];
     char other[48];    /* method B in names that end in "-PHASES-over-B" */
     const char *sizes; /* input and output lengths such as "6300x243+204x139", or "all" */

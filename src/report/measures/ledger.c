@@ -265,10 +265,7 @@ static void plain_name(const char *measure, char *buf, size_t size)
         snprintf(buf, size, "%s", measure);
 }
 
-/*
- * Parses "LO:HI words" or "words", a cell of column "null" of ledger.csv, and returns the words.
- * Without LO:HI, *lo and *hi are NaN.
- */
+/* Parses "LO:HI words" or "words" (column "null" of ledger.csv). Without LO:HI, both are NaN. */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
     int n = 0;

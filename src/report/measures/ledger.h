@@ -90,10 +90,7 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
  */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
-/*
- * Returns the number of curves if `rule` tests loads, else 0. *least, *most: smallest and largest
- * fraction of loads that passes.
- */
+/* Returns the number of curves, 0 without a test of loads. *least, *most: fractions that pass. */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
 
@@ -141,10 +138,7 @@ void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 /* Writes a range such as "0.07 to 0.351 %", or "none printed" if both ends are NaN. */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
-/*
- * Published tables (papers ZACK, Tables 4 and 5, and FDC, Table 2) of rotations R: epsilon is mean
- * |R|, delta mean |R - R_ref|.
- */
+/* Published tables of rotations R (ZACK, FDC): epsilon is mean |R|, delta mean |R - R_ref|. */
 
 enum { KVD_MOST_DATASETS = 6 };
 
@@ -171,10 +165,7 @@ typedef struct {
 int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
-/*
- * Number of pairs of datasets, and of those that violate |epsilon_a - epsilon_b| <= delta_a +
- * delta_b.
- */
+/* pairs of datasets, and pairs that violate |epsilon_a - epsilon_b| <= delta_a + delta_b */
 typedef struct {
     size_t pairs, violated;
 } kvd_published_triangle;
@@ -183,10 +174,7 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
 /* Returns true if one x explains each printed delta as |epsilon - x| within rounding. */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/*
- * `fits`: number of models with one epsilon. `expected`, `probability`: mean number, and chance of
- * at least `fits`, in random order.
- */
+/* models that one epsilon fits; `expected`, `probability`: mean, chance in random order */
 typedef struct {
     size_t fits;
     double expected, probability;

@@ -82,10 +82,7 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
     kvd_values_null(out, 100 * fmax(0, 1 - c) / 2, 50);
 }
 
-/*
- * Sets the null range from files of the model with random weights. Returns false without such
- * files.
- */
+/* Sets the null range from files of random weights. Returns false if there is no such file. */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -225,9 +222,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /*
-                 * Energy needs data of a real text. Only the rotation may be of random token ids.
-                 */
+                /* The rotation may be of random token ids, but the data must be of a real text. */
                 else if (want_random && rb)
                     continue;
                 else

@@ -277,13 +277,9 @@ typedef struct {
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
-/*
- * Returns true if method and removed fraction p are equal, even if kept dimensions of heads differ.
- */
+/* Returns true if method and removed fraction p are equal. Kept dimensions of heads may differ. */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
-/*
- * Returns true if method, removed fraction, kind of vectors (and number, if `centroids`) are equal.
- */
+/* Returns true if method, removed fraction, vectors and, if `centroids`, their number are equal. */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
@@ -329,10 +325,7 @@ typedef struct {
 /* Returns "inside" (each value in the other's interval), "outside", "equal" or "differs". */
 const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation *b);
 
-/*
- * Adds the comparison of two sets of results. *n_outside: number of values that differ. Fails if no
- * values can be compared.
- */
+/* Adds the comparison of two sets of results. *n_outside: number of values that differ. */
 int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
                         size_t *n_outside, kvd_err *err);
 

@@ -136,7 +136,7 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
 }
 
 /*
- * Tests if one x explains all deltas. Some end of a rounding interval of epsilon +- delta suffices.
+ * Tests if one x explains all deltas; ends of the rounding intervals of epsilon +- delta suffice.
  */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {

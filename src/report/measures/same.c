@@ -78,9 +78,7 @@ static bool equal(double a, double b)
     return isinf(a) || isinf(b) ? a <= b && b <= a : fabs(a - b) < 1e-9;
 }
 
-/*
- * Compares texts. "engine": only device and number type must be equal. "admission": "" is "whole".
- */
+/* Compares texts. "engine": only device and number type count. "admission": "" means "whole". */
 static bool same_text(const char *column, const char *a, const char *b)
 {
     if (!strcmp(column, "admission"))

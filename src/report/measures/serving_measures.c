@@ -84,10 +84,7 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/*
- * Returns true if the queue grows: too few requests are served, or the last one ends late (over 5 %
- * of the arrival time).
- */
+/* Returns true if the queue grows: few requests are served, or the last one ends late. */
 static bool grows(const kvd_report_row *e)
 {
     const double served = kvd_report_real(e, "served_per_s"), drain = kvd_report_real(e, "drain_s"),
@@ -248,9 +245,7 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/*
- * Appends a curve per row of method A with the conditions of `top`, method B's row of highest rate.
- */
+/* Appends a curve per row of method A with the conditions of `top`, method B's highest rate. */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

@@ -32,9 +32,7 @@ static size_t hetero(const kvd_rows *rows, const char *label, const char *k, con
     return SIZE_MAX;
 }
 
-/*
- * Returns the KL divergence of hetero with bits[0], [1] for K, V / that with bits[2], [3], or NaN.
- */
+/* Returns the KL of hetero with bits[0], [1] for K, V / the KL with bits[2], [3], or NaN. */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -59,10 +57,7 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
     return mirrored(x, label, high_bits);
 }
 
-/*
- * Returns leankv's smallest cache, in % of 16 bits, that keeps `least` of the top-1 accuracy
- * (interval: up to least_hi).
- */
+/* Returns leankv's smallest cache, in % of 16 bits, that keeps `least` of the top-1 accuracy. */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
     double best = NAN;
@@ -398,9 +393,7 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
     }
 }
 
-/*
- * Returns the number of rows with parameters from kvdim-fit, and lists them in `all` unless NULL.
- */
+/* Returns the number of rows with parameters from kvdim-fit. Lists them in `all` unless NULL. */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
     size_t n = 0;

@@ -114,10 +114,7 @@ static int by_series(const void *a, const void *b)
     return c;
 }
 
-/*
- * Stores the mean over reference texts. Returns false if there is only one, or one lacks this
- * number of tokens.
- */
+/* Averages over all reference texts. Returns false if there is one, or not all have this length. */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
     size_t same = 0, series = 0;

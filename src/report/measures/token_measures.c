@@ -200,10 +200,7 @@ static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which
     return *least <= *most;
 }
 
-/*
- * Returns the p-quantile of Student's t (Abramowitz & Stegun 26.7.5), to 0.1 % for 7 degrees or
- * more.
- */
+/* Returns the p-quantile of Student's t (Abramowitz & Stegun 26.7.5), to 0.1 % for 7 and more. */
 static double student_quantile(double p, double degrees)
 {
     const double z = normal_quantile(p), z3 = z * z * z, z5 = z3 * z * z;

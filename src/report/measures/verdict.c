@@ -114,10 +114,7 @@ typedef struct {
     double passed, failed;
 } held_loads;
 
-/*
- * Returns the fractions that pass and fail. Loads that were not simulated, or with a growing queue,
- * count as neither.
- */
+/* Returns the fractions of loads that pass and fail. Loads with growing queues do neither. */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};
@@ -173,10 +170,7 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
     return all;
 }
 
-/*
- * Returns the number of curves. *least, *most: smallest and largest fraction of loads at which a
- * curve is in lo .. hi.
- */
+/* Returns the number of curves; *least, *most: fractions of loads at which they are in lo .. hi. */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {
     size_t n = 0;

@@ -10,26 +10,15 @@
 
 /* Adds the first screen of the page and sets its title. Must be called first. */
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err);
-/*
- * Adds singular values (papers ZACK, Fig. 5 and 10, Tables 6 and 7; FDC, Fig. 3, Tables 3 and 4;
- * ZDC, Fig. 13).
- */
+/* Adds singular values (ZACK paper, Fig. 5 and 10; FDC paper, Fig. 3; ZDC paper, Fig. 13). */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Notes the cells of t that plots/spectra.gp cannot draw. a and b are the kinds of rotation. */
 void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
-/*
- * Adds similarities of rotations (ZACK paper, Tables 4, 5, Fig. 18; FDC paper, Table 2, Fig. 14).
- */
+/* Adds similarities of rotations (ZACK paper, Tables 4 and 5, Fig. 18; FDC paper, Table 2). */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
-/*
- * Adds kept dimensions per head, removed fraction by removal rate, and losses from cutting one
- * head.
- */
+/* Adds kept dimensions of heads, removed fraction by removal rate, losses of cutting one head. */
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
-/*
- * Adds quality against removed fraction (Fig. 14 of the ZDC paper) and bytes. `paired`: a method to
- * compare, or NULL.
- */
+/* Adds quality against removed fraction and bytes. `paired`: a method to compare, or NULL. */
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
 /* Adds the parameters on the Pareto front of quality and stored bytes. */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);

@@ -80,9 +80,7 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
     return 0;
 }
 
-/*
- * Adds a point. `timed` is true for a calibration's first method, so that its seconds appear once.
- */
+/* Adds a point. `timed`: first method of a calibration, so that its seconds are plotted once. */
 static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
                       const kvd_calibration_point *x, bool timed)
 {
@@ -258,10 +256,7 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Compares the perplexity of calibration on all tokens with the lowest on unweighted centroids, as
- * the ZDC paper does.
- */
+/* Compares perplexities of calibration on all tokens and on the best unweighted centroids. */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {
     for (size_t i = 0; i < n; i++) {

@@ -160,9 +160,7 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
         snprintf(title, size, "%s", e[0]->place);
 }
 
-/*
- * Adds a bar chart of parts of jobs, in % of the uncompressed time or, if `shares`, the job's own.
- */
+/* Adds a bar chart of a job's parts, in % of the uncompressed time or, if `shares`, its own. */
 static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                        bool several, kvd_section *s, kvd_err *err)
 {
