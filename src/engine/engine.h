@@ -26,11 +26,11 @@ typedef struct {
     bool phases;
     /* True if prompts attend to uncompressed K and V. Not in the CPU engine. */
     bool exact_prompts;
-    /* Room for exact values of method kvquant per page and head; 0: default. */
+    /* room for exact values of method kvquant per page and head, or 0 for the default */
     size_t outliers;
     /* Bits of the layer matrices: 4, or 0 for weights in `type`. */
     int weight_bits;
-    /* Borrowed bf16 weights on one GPU; NULL: the engine loads its own. */
+    /* borrowed bf16 weights on one GPU; if NULL, the engine loads its own */
     const struct kvd_gpu_weights *weights;
 } kvd_engine_spec;
 
@@ -43,7 +43,7 @@ typedef struct {
     double weight_bytes, peak_bytes;
     /* Number of 64-token pages in every layer without a window. */
     size_t pages;
-    /* Pages of layers with a window, and the most pages of one request. */
+    /* pages of layers with a window, and largest number of pages of one request */
     size_t window_pages, window_share;
     /* Text such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs". */
     char what[256];
@@ -56,7 +56,7 @@ typedef struct {
 typedef struct {
     /* Mean cached tokens per KV head, over layers without a sliding window. */
     double entries;
-    /* Bits of K and V in the cache, without the bits in `side`. NaN: not quantised. */
+    /* bits of K and V in the cache, without the bits in `side`; NaN if not quantised */
     double bits;
     /* Bits of page summaries by which decode steps choose the tokens to read. */
     double side;
@@ -82,13 +82,13 @@ struct kvd_engine {
      */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
-    /* Returns the bytes that the cache holds; NULL: bytes_per_token for every token. */
+    /* Returns the bytes that the cache holds. If NULL, each token has bytes_per_token. */
     double (*held)(const kvd_engine *e);
-    /* Writes the bytes that GPUs sent: [0] Q, K and V, [1] attention output; NULL: none. */
+    /* Writes the bytes that GPUs sent: [0] Q, K and V, [1] attention output. May be NULL. */
     void (*sent)(const kvd_engine *e, double bytes[2]);
-    /* Counts the contents of a request's cache; NULL: cannot count. */
+    /* Counts the contents of a request's cache. NULL if the engine cannot count. */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, kvd_engine_count *to);
-    /* Frees the slot of a request that ends early; NULL: not supported. */
+    /* Frees the slot of a request that ends early. NULL if not supported. */
     void (*drop)(kvd_engine *e, size_t slot);
     /* Returns the kvd_engine_spec.outliers that would have avoided a failure, or 0. */
     size_t (*lacking)(const kvd_engine *e);

@@ -36,7 +36,7 @@ typedef struct {
     /* `last` projected to d_embed, the head's input, [max_batch][d_embed], or NULL. */
     float *narrow;
     float *logits; /* [max_batch][vocab_size] */
-    /* Row of `logits` of each request, [max_batch]; SIZE_MAX: no token emitted. */
+    /* row of `logits` of each request, [max_batch]; SIZE_MAX if no token is emitted */
     size_t *emitted;
     size_t n_slices;
 } engine;

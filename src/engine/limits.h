@@ -16,13 +16,13 @@ typedef enum {
 typedef struct {
     /* Largest number of requests running at once. */
     size_t max_batch;
-    /* Most prompt tokens per iteration, if chunk = 0. */
+    /* largest number of prompt tokens per iteration, if chunk = 0 */
     size_t max_tokens;
-    /* Most tokens per iteration; longer prompts are split. 0: no splitting. */
+    /* largest number of tokens per iteration, for which prompts are split; 0 to split none */
     size_t chunk;
     /* Number of 64-token pages in every layer. */
     size_t pages;
-    /* Pages of layers with a sliding window, and most pages per request. */
+    /* pages of layers with a sliding window, and largest number of them per request */
     size_t window_pages, window_share;
     kvd_admission admission;
 } kvd_batching_limits;

@@ -50,7 +50,7 @@ kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 /* Returns the row of method `none` for the same job, or SIZE_MAX if there is none. */
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
-/* Returns the input (or output) length from which `row` beats method `none`, or NaN. */
+/* Returns the input (or output) length from which `row` is faster than method `none`, or NaN. */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
 typedef struct {

@@ -99,7 +99,7 @@ static uint64_t pages_for(uint64_t tokens)
     return (tokens + page - 1) / page;
 }
 
-/* Returns the pages that a request takes in layers with a window, if it has n pages in others. */
+/* Returns the number of pages in layers with a window, if a request has n in other layers. */
 static uint64_t window_pages(const kvd_batching_limits *l, uint64_t n)
 {
     return n < l->window_share ? n : l->window_share;
@@ -139,7 +139,7 @@ bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *req
            window_pages(limits, n) <= limits->window_pages;
 }
 
-/* Returns the tokens that the cache stores; the last output token is never stored. */
+/* Returns the number of cached tokens of a request. The last output token is never stored. */
 static uint64_t tokens_of(const kvd_request *r)
 {
     return (uint64_t)r->input + r->output - 1;
@@ -218,7 +218,7 @@ static void preempt(kvd_batcher *b)
     b->queue[--b->head] = r.request;
 }
 
-/* Preempts requests until running[i] has a free page; false if running[i] was preempted. */
+/* Preempts requests until running[i] has a free page. Returns false if running[i] was preempted. */
 static bool reserve(kvd_batcher *b, size_t i)
 {
     if (b->running[i].done < b->running[i].pages * page)
@@ -251,7 +251,7 @@ static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
                                                    : pages_of(&b->requests->request[request]);
 }
 
-/* Returns the prompt tokens of the first waiting request, or 0 if it does not fit. */
+/* Returns the prompt length of the first waiting request, or 0 if the prompt does not fit. */
 static size_t admissible(const kvd_batcher *b)
 {
     if (b->head == b->tail || !b->n_free || b->n_preempted)
@@ -272,7 +272,7 @@ static void admit(kvd_batcher *b)
     b->running[b->n_running++] = r;
 }
 
-/* Adds whole waiting prompts and returns their tokens. Only the first may exceed max_tokens. */
+/* Adds whole prompts and returns their number of tokens. Only the first may exceed max_tokens. */
 static size_t add_prompts(kvd_batcher *b)
 {
     size_t n = 0;

@@ -37,7 +37,7 @@ bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *req
 
 /* Adds a request, in order of arrival. Fails if the request can never fit into the cache. */
 int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err);
-/* Returns the next iteration; it has no slices if no request waits or runs. */
+/* Returns the next iteration, without slices if no request waits or runs. */
 kvd_iteration kvd_batcher_next(kvd_batcher *b);
 
 /* A request that lost its cache pages and waits again. */

@@ -27,7 +27,7 @@ typedef struct {
     float *scores;
 } kvd_cpu_slots;
 
-/* Returns the elements stored for a request of n tokens. */
+/* Returns the number of elements stored for a request of n tokens. */
 size_t kvd_cpu_slot_elements(const kvd_cpu_weights *w, size_t n);
 
 int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype type, size_t n,

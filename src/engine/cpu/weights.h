@@ -38,7 +38,7 @@ typedef struct {
     double own_bytes; /* bytes of copied and folded weights */
 } kvd_cpu_weights;
 
-/* `c` and `dims` are borrowed. Call kvd_cpu_weights_release even after a failure. */
+/* Finds the weights. `c` and `dims` are borrowed. Always call kvd_cpu_weights_release. */
 int kvd_cpu_weights_find(kvd_cpu_weights *w, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);
 int kvd_cpu_weights_load(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err);

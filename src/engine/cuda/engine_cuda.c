@@ -312,7 +312,7 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t 
     return 0;
 }
 
-/* Returns the most tokens of an iteration if each prompt is read `copies` times. */
+/* Returns the largest number of tokens of an iteration if each prompt is read `copies` times. */
 static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
     const size_t prompts =
@@ -320,7 +320,7 @@ static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
     return larger(copies * prompts, filled_up(s->limits.max_batch));
 }
 
-/* Returns the most positions of a request whose prompt is read `copies` times. */
+/* Returns the largest number of positions of a request whose prompt is read `copies` times. */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {
     const size_t most = larger((size_t)c->max_positions, max_len);

@@ -37,7 +37,7 @@ typedef struct {
     kvd_step_batch batch;
     kvd_pages pages;
     kvd_pages near; /* pages of sliding-window layers; empty if none */
-    /* Most pages of `near` per request, and further pages that prompts need. */
+    /* largest number of pages of `near` per request, and further pages that prompts need */
     size_t near_share, near_spare;
     /* Bytes of the pages that requests hold, if layers have a sliding window. */
     double held;
@@ -63,7 +63,7 @@ typedef struct {
     /* CUDA graphs by number of decode steps, [max_slices + 1]. */
     kvd_step_graph *graph;
     kvd_device_memory graph_memory;
-    /* Row of `logits` of each request, [max_slices]; -1: no token emitted. */
+    /* row of `logits` of each request, [max_slices]; -1 if no token is emitted */
     int32_t *emit;
     size_t n_slices, n_emit;
     int failed;
@@ -74,7 +74,7 @@ typedef struct {
  * later call fails. On failure returns NULL and fills *err.
  */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
-/* `sum` is NULL on one GPU. *pages receives the number of cache pages. */
+/* Loads the weights. `sum` is NULL on one GPU. *pages receives the number of cache pages. */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the KV cache, and captures and runs each CUDA graph. Collective. */

@@ -1,6 +1,6 @@
 /*
  * Sequence-parallel engine: GPUs divide the tokens of a prompt (DeepSpeed-Ulysses, Jacobs et al.
- * 2023; with compressed heads, ZDC).
+ * 2023; with compressed heads, ZDC paper).
  *
  * In a layer, each GPU computes Q, K and V of its tokens, and, after an exchange, attention of its
  * heads. Times and logits are those of the GPU with the last token.

@@ -11,7 +11,7 @@ extern "C" {
 typedef enum {
     /* CTA c computes tiles c, c + n_ctas, ... in the order request, head, row. */
     KVD_SCHEDULE_NONE,
-    KVD_SCHEDULE_PAPERS, /* schedule of the papers ZACK (section 5) and FDC (section 4.3) */
+    KVD_SCHEDULE_PAPERS, /* schedule of the ZACK (section 5) and FDC (section 4.3) papers */
     /* CTAs take tiles when free, by falling cost in sections of KV heads that fit in L2. */
     KVD_SCHEDULE_OURS
 } kvd_schedule;

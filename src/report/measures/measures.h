@@ -32,7 +32,7 @@ typedef struct {
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
-/* Compares rotations by calibration tokens (ZACK Fig. 18, FDC Fig. 14). Caller frees *points. */
+/* Compares rotations by number of calibration tokens (ZACK paper). The caller frees *points. */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
 /* Returns true if two files of a comparison have one text, by label or content. */
@@ -237,7 +237,9 @@ typedef struct {
 /* Compares measured proposals with the best parameters in hindsight. The caller frees *all. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/* Computes by how many percent the proposed cache exceeds the best in hindsight. */
+/*
+ * Computes by how many percent the cache of proposed parameters exceeds the smallest found later.
+ */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
 /* fewest result rows that suffice to read the bytes saved at 99 % of the accuracy */
@@ -273,7 +275,7 @@ typedef struct {
     double perplexity;
 } kvd_calibration_point;
 
-/* Fills *points by text, method and p; *n 0 without reduced calibrations. Caller frees *points. */
+/* Fills *points, ordered by text, method and removed fraction. The caller frees *points. */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 

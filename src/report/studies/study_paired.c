@@ -148,7 +148,7 @@ static int begin(tables *t, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Returns the setting with the most bytes up to `bytes`, or else with the fewest bytes. */
+/* Returns the largest setting of at most `bytes` bytes or, if none, the smallest one. */
 static const kvd_paired_setting *within(const kvd_paired_curve *c, double bytes)
 {
     for (size_t i = 0; i < c->n; i++)

@@ -69,7 +69,7 @@ static size_t next_batch(size_t batch, size_t most)
     return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
 }
 
-/* Returns the most cached tokens after which samples + 1 decode steps fit. */
+/* Returns the largest number of cached tokens after which samples + 1 decode steps fit. */
 static size_t longest_before(size_t max_len, size_t samples)
 {
     return max_len > samples + 2 ? max_len - samples - 2 : 1;

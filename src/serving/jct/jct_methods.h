@@ -13,7 +13,7 @@ typedef struct {
     char name[80];   /* method without parameters, "zack" or "zack@w4" */
     int weight_bits; /* bits of the weights: 4, or 0 for 16 */
     const kvd_point *point;
-    /* Least and most kept dimensions of a head, and their coefficient of variation. */
+    /* smallest and largest number of kept dimensions of a head; coefficient of variation */
     double width_min, width_max, width_cv;
 } kvd_jct_method;
 

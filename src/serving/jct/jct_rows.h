@@ -11,7 +11,7 @@ typedef struct {
     const char *method, *name;
     /* Fraction of all dimensions that the method removes. */
     double overall_p;
-    /* Least and most kept dimensions of a head, and their coefficient of variation. */
+    /* smallest and largest number of kept dimensions of a head; coefficient of variation */
     double width_min, width_max, width_cv;
     const kvd_engine_facts *facts;
     double dense_bytes_per_token;

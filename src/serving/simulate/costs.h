@@ -26,7 +26,7 @@ void kvd_costs_free(kvd_costs *c);
 
 /* Returns predicted seconds; sets *extrapolated if a size is outside the measured range. */
 double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolated);
-/* Returns the most bytes per token, over all GPUs, that the cache stored in a measured job. */
+/* Returns the largest number of bytes per token that the cache stored, over all GPUs. */
 double kvd_costs_bytes_per_token(const kvd_costs *c);
 double kvd_costs_weight_bytes(const kvd_costs *c); /* over all GPUs */
 /* Returns the size of the measured KV cache in bytes, or NaN if unknown. */

@@ -60,7 +60,7 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
 
 /*
  * Sets *pages to the number of cache pages of 64 tokens that fit into memory - reserve, next to the
- * weights (bytes per GPU). NaN `memory`: measured cache size.
+ * weights (bytes per GPU). If `memory` is NaN, the measured cache counts.
  */
 int kvd_serve_pages(const kvd_costs *c, double memory, double reserve, size_t *pages, kvd_err *err);
 

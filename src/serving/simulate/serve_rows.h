@@ -8,7 +8,7 @@
 typedef struct {
     const char *method, *trace;
     const kvd_serve_setting *setting;
-    /* Bytes of a GPU, and bytes that stay unused; NaN: as measured. */
+    /* bytes of a GPU, and bytes that stay unused; NaN if as measured */
     double memory, reserve;
     size_t skipped;
 } kvd_serve_about;
