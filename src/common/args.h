@@ -15,7 +15,7 @@ enum { KVD_ARG_FIELD = 64 };
 /* Copies n bytes of `text` to field[]. A longer text is cut and ends in "...". */
 void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
 
-/* Parses "a,b,c" or "first:last:step" into *out, which the caller frees. No value twice. */
+/* Parses "a,b,c" or "first:last:step" into *out (caller frees). A repeated value is an error. */
 int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, double **out,
                     size_t *n, kvd_err *err);
 

@@ -92,7 +92,7 @@ typedef struct {
     int (*check)(void *config, kvd_err *err);
 } kvd_program;
 
-/* Parses argv into *config, zeroed before. Wrong usage exits with 2. Starts OpenBLAS first. */
+/* Parses argv into *config, which must be zero. Wrong usage exits with 2. Starts OpenBLAS first. */
 void kvd_options_parse(const kvd_program *p, int argc, char **argv, void *config);
 
 /* Like kvd_options_parse, but on wrong usage returns -1 and fills *err. */

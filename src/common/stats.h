@@ -23,11 +23,13 @@ typedef struct {
 /* smallest number of clusters for which a bootstrap interval is computed */
 enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 
-/* sum(num) / sum(den) of n clusters, 95 % bootstrap interval (Efron & Tibshirani 1993, ch. 13). */
+/*
+ * Computes sum(num) / sum(den) of n clusters with a 95 % bootstrap interval (Efron & Tibshirani).
+ */
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/* Like kvd_bootstrap_ratio; stratum i has clusters first[i] .. first[i + 1] - 1 (section 8.3). */
+/* Like kvd_bootstrap_ratio, mean over strata. Stratum i: clusters first[i] .. first[i + 1] - 1. */
 int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
                          int resamples, uint64_t seed, kvd_interval *out, kvd_err *err);
 

@@ -33,7 +33,7 @@ void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x);
 /* Writes all columns and sample arrays. A table without rows is an error. */
 int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 
-/* Adds a dataset with a value set per row. Call before the first row. *spec must outlive *r. */
+/* Adds a dataset with several values per row. Call before the first row. *spec must outlive *r. */
 int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
 /* Returns the samples of one row in array `index`, valid until the next kvd_rows_begin. */
 double *kvd_rows_samples(const kvd_rows *r, int index, size_t row);

@@ -167,7 +167,7 @@ void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3
 
 /*
  * Returns the height of a figure with a legend of the texts of `series`, as key_rows of
- * plots/common.gp. `height`: for three lines. `drawn`: column with "yes", or SIZE_MAX.
+ * plots/common.gp. `height`: with a legend of three lines. `drawn`: column with "yes", or SIZE_MAX.
  */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);

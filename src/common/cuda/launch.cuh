@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-/* Launches kernel(args...). An `early` one (sm_90) must execute griddepcontrol.wait itself. */
+/* Launches kernel(args...). If `early` (sm_90), the kernel must execute griddepcontrol.wait. */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
                                     dim3 block, size_t shared_bytes, cudaStream_t stream,

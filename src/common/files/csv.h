@@ -7,7 +7,7 @@
 
 #include "common/err.h"
 
-/* Callback for row `line`, from 1. Field i has len[i] bytes, zero bytes too. -1 stops reading. */
+/* Callback for row `line`, from 1. Field i has len[i] bytes, zero bytes too. Returns -1 to stop. */
 typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const size_t *len,
                            size_t n_fields, kvd_err *err);
 
@@ -17,7 +17,7 @@ int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 /* First field of the last row of a file with several tables. The next one is the number of rows. */
 #define KVD_CSV_END "end"
 
-/* Reads a file's table `name` without its first column. Fails if it or the last row is missing. */
+/* Reads table `name` of a file without the first column. Fails without the table or last row. */
 int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx,
                        kvd_err *err);
 

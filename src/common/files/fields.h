@@ -18,7 +18,7 @@ int kvd_field_int(kvd_h5 *f, const char *where, const char *name, int64_t lo, in
 /* Writes n texts as fixed-length UTF-8, padded with zero bytes. */
 int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
                           const char *const *text, size_t n, kvd_err *err);
-/* Copies n fixed-length UTF-8 texts to text [n] (NULL before), which the caller frees. */
+/* Copies n fixed-length UTF-8 texts to text [n], NULL at first. The caller frees the texts. */
 int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size_t n, char **text,
                          kvd_err *err);
 

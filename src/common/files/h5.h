@@ -58,7 +58,7 @@ int kvd_h5_open(kvd_h5 *f, const char *path, const kvd_schema *schema, kvd_err *
 /* Reads only the schema name ("moments") of any kvdim file. */
 int kvd_h5_peek_schema(const char *path, char *name, size_t size, kvd_err *err);
 
-/* Reads schema, git revision and seconds of a file ("", "" and 0 if invalid), allocated. */
+/* Reads schema and git revision (allocated) and seconds of a file; "", "" and 0 if invalid. */
 int kvd_h5_identify(const char *path, char **schema, char **made_by, double *seconds, kvd_err *err);
 
 /* Closes *f. Removes an unfinished PATH.partial unless keep_partial. Safe on a zeroed *f. */

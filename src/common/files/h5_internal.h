@@ -25,7 +25,7 @@ int kvd_h5_room(const char *path, kvd_err *err);
 /* Computes the shape of chunks of at most `limit` bytes. A chunk is cut along the first axes. */
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab);
 
-/* Returns creation properties: small in the object header, reserved contiguous, else chunks. */
+/* Returns properties: small datasets are compact, reserved ones contiguous, others chunked. */
 hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve);
 
 /* Writes `data` in chunks through the filters shuffle, deflate (level 1) and Fletcher-32. */

@@ -17,7 +17,7 @@ int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const
 /* Fails if `input` is `path` or in it, because replacing the folder would remove the input. */
 int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err);
 
-/* Renames NAME.partial, or exchanges it and NAME. Releases the lock. Files must be on disk. */
+/* Renames NAME.partial to NAME or exchanges the two. Releases the lock. Files must be on disk. */
 int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err);
 
 /* Removes NAME.partial and releases the lock. Safe on a zeroed struct and after a commit. */

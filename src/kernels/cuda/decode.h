@@ -62,7 +62,7 @@ typedef struct {
 /* Returns the number of CTAs that the device runs at once, or -1 if the query fails. */
 int kvd_decode_ctas(const kvd_attn_map *map);
 /*
- * Returns the CTAs per KV head and request if a launch without a plan is faster, else 0.
+ * Returns the number of CTAs per KV head and request if no plan is faster than a plan, else 0.
  * `shortest`: smallest kv_len, or 0. Valid for up to max_pages pages.
  */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);

@@ -70,7 +70,7 @@ int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kv
 /* Times all candidates on the caller's data with cold caches, and chooses the fastest. Waits. */
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
-/* *us: candidate i's time by kvd_cudnn_tune, NaN if not measured, negative if refused. */
+/* Candidates: cuDNN engines. *us: time by kvd_cudnn_tune, NaN if unknown, negative if refused. */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);
 int kvd_cudnn_choose(kvd_cudnn_plan *plan, int i, kvd_err *err);

@@ -115,7 +115,7 @@ typedef struct {
     const kvd_rate_ceilings *cpu, *gpu;
 } kvd_attn_case;
 
-/* Times one case and adds a row per implementation to *out, and wrong rows to *n_wrong. */
+/* Times a case, adds a row per implementation to *out, and the number of wrong rows to *n_wrong. */
 int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
                       void (*skipped)(void *ctx, const char *line), void *ctx, size_t *n_wrong,
                       kvd_err *err);

@@ -237,9 +237,7 @@ typedef struct {
 /* Compares measured proposals with the best parameters in hindsight. The caller frees *all. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/*
- * Computes by how many percent the cache of proposed parameters exceeds the smallest found later.
- */
+/* Computes by how many percent the proposed parameters' cache exceeds the smallest measured one. */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
 /* fewest result rows that suffice to read the bytes saved at 99 % of the accuracy */

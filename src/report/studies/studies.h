@@ -53,7 +53,7 @@ typedef struct {
 
 /*
  * Computes bytes of two methods at a KL of `kl` nats and their ratio, with 95 % intervals over
- * resamples. predictions [n]: per sequence. NaN outside the settings.
+ * resamples. predictions [n]: number per sequence. NaN if no settings enclose `kl`.
  */
 int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,
