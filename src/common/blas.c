@@ -64,7 +64,7 @@ static bool fits(size_t bytes)
     return p != MAP_FAILED && !munmap(p, bytes);
 }
 
-/* OpenBLAS 0.3.29 maps a buffer when it is loaded, and retries for ever if memory is missing. */
+/* Returns true for OpenBLAS after 0.3.26, which maps a buffer when it is loaded. */
 static bool maps_buffer_when_loaded(void)
 {
     char *at = strpbrk(OPENBLAS_VERSION, "0123456789");

@@ -25,7 +25,7 @@ void kvd_cuda_driver(char *text, size_t size);
 /* Sets `auto` to `cuda` or `cpu`, `name` to the GPU's name or "". Fails on `cuda` without GPU. */
 int kvd_device_resolve(kvd_common_options *opt, char *name, size_t size, kvd_err *err);
 
-/* For programs that cannot use a GPU: --device `auto` becomes `cpu`, and `cuda` is an error. */
+/* Sets --device `auto` to `cpu` and refuses `cuda`, for programs that cannot use a GPU. */
 int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err);
 
 /* Returns the number of usable CUDA devices, 0 in a build without CUDA. */

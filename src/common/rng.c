@@ -9,7 +9,7 @@ static u128 wide(uint64_t high, uint64_t low)
     return (u128)high << 64 | low;
 }
 
-/* generator splitmix64 (Steele, Lea, Flood 2014) with state *x */
+/* Returns the next number of splitmix64 (Steele, Lea, Flood 2014) with state *x. */
 static uint64_t splitmix(uint64_t *x)
 {
     uint64_t z = *x += 0x9e3779b97f4a7c15u;
@@ -61,7 +61,7 @@ double kvd_rng_uniform(kvd_rng *r)
     return (double)(kvd_rng_u64(r) >> 11) * 0x1p-53;
 }
 
-/* Polar method (Marsaglia & Bray 1964). The second number is dropped. */
+/* Returns a normal number by the polar method (Marsaglia & Bray 1964), and drops a second one. */
 double kvd_rng_normal(kvd_rng *r)
 {
     for (;;) {

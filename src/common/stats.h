@@ -23,9 +23,7 @@ typedef struct {
 /* smallest number of clusters for which a bootstrap interval is computed */
 enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 
-/*
- * Computes sum(num) / sum(den) of n clusters with a 95 % bootstrap interval (Efron & Tibshirani).
- */
+/* Computes sum(num) / sum(den) of n clusters with a 95 % bootstrap interval (Efron, Tibshirani). */
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);
 

@@ -47,7 +47,7 @@ int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
 
-/* (*start)[i] is the first token of sequence i, (*start)[*n] is n_tokens. Caller frees *start. */
+/* Sets (*start)[i] to sequence i's first token, (*start)[*n] to n_tokens. Caller frees *start. */
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
                               kvd_err *err);
 

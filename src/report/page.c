@@ -102,7 +102,7 @@ static char *slurp(const char *path, kvd_err *err)
     return t.s ? t.s : strdup("");
 }
 
-/* gnuplot writes the same ids into every SVG file, so `name` is inserted before each id. */
+/* Inserts `name` before each id of an SVG, because gnuplot writes equal ids into every file. */
 static void put_svg(kvd_text *out, const char *svg, const char *name)
 {
     const char *p = strstr(svg, "<svg");

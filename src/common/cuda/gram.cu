@@ -52,8 +52,8 @@ __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 }
 
 /*
- * D (16 x 8) += A (16 x 4) B (4 x 8) on tensor cores. Lane 4 g + c has elements (g + 8 r, c) of A,
- * (c, g) of B and (g + 8 r, 2 c + s) of D.
+ * Computes D (16 x 8) += A (16 x 4) B (4 x 8) on tensor cores. Lane 4 g + c has elements (g + 8 r,
+ * c) of A, (c, g) of B and (g + 8 r, 2 c + s) of D.
  */
 __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], double b)
 {

@@ -384,7 +384,7 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
     return low;
 }
 
-/* A window of W tokens needs ceil((W - 1) / 64) + 1 pages; n new tokens need ceil(n / 64) more. */
+/* Sets near_share to ceil((W - 1) / 64) + 1 pages for a window W, near_spare for new tokens. */
 static void share_near(kvd_cuda_engine *e)
 {
     const size_t window = e->cache.window, slots = e->spec.limits.max_batch,

@@ -62,8 +62,8 @@ typedef struct {
 /* Returns the number of CTAs that the device runs at once, or -1 if the query fails. */
 int kvd_decode_ctas(const kvd_attn_map *map);
 /*
- * Returns the number of CTAs per KV head and request if no plan is faster than a plan, else 0.
- * `shortest`: smallest kv_len, or 0. Valid for up to max_pages pages.
+ * Returns the number of CTAs per KV head and request with which a launch without a plan is faster,
+ * or 0. `shortest`: smallest kv_len, or 0. Valid for up to max_pages pages.
  */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* Returns the bytes of args->workspace. `max_kv_len` is at least the largest kv_len. */

@@ -522,7 +522,7 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     return cudaSuccess;
 }
 
-/* If `layers` is not NULL, plans the n_layers layers of this device array instead of p. */
+/* Plans p or, unless `layers` is NULL, the n_layers layers of this device array. */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
 {

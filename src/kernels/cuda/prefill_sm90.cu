@@ -75,7 +75,7 @@ __device__ __forceinline__ void turn_end(const worker &w)
     bar_arrive(BAR_TURN + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
 }
 
-/* O += P V if PV, then S = Q K^T over DQ dims. A branch before the wait serialises the wgmmas. */
+/* Computes O += P V if PV, then S = Q K^T. A branch before the wait serialises the wgmmas. */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
                                      uint32_t q, uint32_t k, uint32_t v, int d_v, const worker &w)

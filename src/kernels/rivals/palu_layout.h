@@ -68,7 +68,7 @@ void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t
 void kvd_palu_pack_up(const kvd_palu_shape *shape, int dtype, const float *up, uint16_t *up_packed);
 
 /*
- * Reference of Palu's decode attention: float64 sums, layout PLAIN. n_kv: sum of kv_len.
+ * Computes Palu's decode attention with float64 sums, layout PLAIN. n_kv: sum of kv_len.
  *
  * - `q` [batch][n_heads * 128]: input, after RoPE.
  * - `k_latent` [n_groups][n_kv][rank_k], `v_latent` [n_groups][n_kv][rank_v]: inputs.

@@ -169,7 +169,7 @@ static int open_group(state *s, launch_group *g, const int32_t *q_len, const int
                : 0;
 }
 
-/* Small launches run at the same time on these streams. */
+/* Opens the streams on which small launches run at the same time. */
 static int open_streams(state *s, kvd_err *err)
 {
     cudaError_t e = cudaEventCreateWithFlags(&s->begun, cudaEventDisableTiming);

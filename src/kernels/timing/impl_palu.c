@@ -104,7 +104,7 @@ static void up_rows(const kvd_problem *p, int head, int rank, float *up)
     }
 }
 
-/* RoPE angle of dims i and i + 64 at position t, as in Hugging Face Llama, theta 10000. */
+/* Returns the RoPE angle of dims i, i + 64 at position t, as in Hugging Face Llama, theta 10000. */
 static double angle(size_t t, int i)
 {
     return (double)t * pow(10000, -2.0 * i / D);

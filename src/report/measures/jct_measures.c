@@ -75,7 +75,7 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* `sizes` is "all" or a list such as "6300x243+204x139". */
+/* Returns true if `sizes` is "all" or lists input x output, as "6300x243+204x139" does. */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;

@@ -73,8 +73,9 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
 }
 
 /*
- * Singular values of n random vectors of d dimensions are within 1 - c .. 1 + c of their mean, c =
- * sqrt(d / n) (Marchenko and Pastur 1967), so the smaller half has (1 - c) / 2 .. 1 / 2.
+ * Sets the null range of the smaller half to (1 - c) / 2 .. 1 / 2: singular values of n random
+ * vectors of d dimensions are within 1 - c .. 1 + c of their mean, c = sqrt(d / n) (Marchenko and
+ * Pastur 1967).
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {

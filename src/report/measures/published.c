@@ -52,7 +52,7 @@ static int read_sheet(const char *paper, const char *name, sheet *s, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* "6.43e-2" is 0.0643 with a rounding error of at most 0.00005. */
+/* Parses a number: "6.43e-2" is 0.0643 with a rounding error of at most 0.00005. */
 static int printed(const char *text, kvd_printed *out, kvd_err *err)
 {
     if (kvd_arg_double("published number", text, -1e300, 1e300, &out->value, err))

@@ -151,7 +151,7 @@ static void account(serving *v, const kvd_iteration *it, const kvd_phase_times *
             v->held -= (size_t)it->slice[i].before + it->slice[i].n;
 }
 
-/* Named ranges for the profiler Nsight Systems; without NVTX the functions do nothing. */
+/* Begins a named range for the profiler Nsight Systems. Without NVTX, does nothing. */
 static void range_push(const char *name)
 {
 #ifdef KVD_NVTX
