@@ -42,7 +42,7 @@ typedef struct {
     const char *name; /* long name of the option, or name of a positional argument */
     char letter;      /* one-letter name; 0 means none */
     kvd_option_type type;
-    const char *arg; /* name of the value in --help; NULL: derived from the type */
+    const char *arg; /* name of the value in --help; if NULL, the type gives the name */
     size_t at, size; /* offset and size of the field that receives the value (KVD_INTO) */
     size_t count;    /* for a list, offset of the size_t that receives the number of elements */
     size_t given;    /* offset of a bool that is set if the option was given; 0 means none */

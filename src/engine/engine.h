@@ -17,7 +17,7 @@ typedef struct {
     kvd_dtype type;
     /* First GPU and number of GPUs; ignored by the CPU engine. */
     int first_gpu, n_gpus;
-    /* True: GPUs divide the tokens of a prompt. False: GPUs divide heads and weights. */
+    /* true if GPUs divide the tokens of a prompt, false if they divide heads and weights */
     bool sequence;
     bool graphs; /* true to replay decode steps from captured CUDA graphs */
     /* Attention kernels to use; ignored by the CPU engine. */

@@ -39,13 +39,13 @@ int kvd_fisher_open(kvd_fisher *f, const char *path, kvd_err *err);
 /* Closes the file and removes an unfinished one. Safe on a zeroed *f. */
 void kvd_fisher_close(kvd_fisher *f);
 
-/* Reads squared gradients [n][d_head] of one KV head; side 0: K before RoPE, 1: V. */
+/* Reads squared gradients [n][d_head] of a KV head by K before RoPE (side 0) or by V (side 1). */
 int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t first, size_t n,
                     float *rows, kvd_err *err);
 
 /* Creates a file with zeroed sums and space for n_rows tokens. The caller has filled *f. */
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err);
-/* Writes squared gradients [n_kv_heads][n][d_head] of a layer; side 0: K before RoPE, 1: V. */
+/* Writes squared gradients [n_kv_heads][n][d_head] by K before RoPE (side 0) or by V (side 1). */
 int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t n,
                         const float *rows, kvd_err *err);
 /* Writes the sums, completes the file and closes it. */

@@ -42,9 +42,9 @@ int kvd_attention_ref_row(const kvd_attn_heads *heads, const kvd_attn_batch *bat
 
 /* RoPE angles: pair i at position s has cosine cos[s * dim/2 + i] and sine sin[s * dim/2 + i]. */
 typedef struct {
-    const float *cos, *sin; /* [positions][dim / 2]; NULL: no RoPE */
+    const float *cos, *sin; /* [positions][dim / 2], or NULL without RoPE */
     int dim;                /* number of leading dims that RoPE rotates; even, at most d_head */
-    int interleaved;        /* pairs that RoPE rotates. 0: (i, i + dim/2); 1: (2i, 2i+1) */
+    int interleaved;        /* rotated pairs are (i, i + dim/2) if 0, (2i, 2i+1) if 1 */
 } kvd_rope_table;
 
 /*

@@ -19,7 +19,7 @@ enum { ARRIVAL, INPUT, OUTPUT, FIELDS };
 typedef struct {
     /* Column name of each field; name[ARRIVAL] is NULL if only lengths are recorded. */
     const char *name[FIELDS];
-    bool dates; /* true: arrivals are dates with times of day */
+    bool dates; /* true if arrivals are dates with times of day */
     /* True if times count from the trace's start, false if from the first request. */
     bool from_zero;
 } layout;
@@ -44,7 +44,7 @@ typedef struct {
     const layout *of; /* NULL until the header has been read */
     size_t column[FIELDS], n_columns;
     moment start; /* time that counts as arrival 0 */
-    bool lengths; /* true: only lengths are read */
+    bool lengths; /* true if only lengths are read */
 } reader;
 
 static int append(reader *r, moment at, size_t input, size_t output, kvd_err *err)

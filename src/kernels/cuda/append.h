@@ -23,7 +23,7 @@ typedef struct {
     int32_t n_q8;              /* rows of Q in layout BLOCKED; 0 in decode */
     const int32_t *page_table; /* device [batch][max_pages] */
     int32_t max_pages;
-    /* Decode only, device [batch]: RoPE position of the new token. NULL: kv_len - 1. */
+    /* Decode only, device [batch]: RoPE position of the new token; if NULL, kv_len - 1 */
     const uint32_t *position;
     /*
      * Decode only. 1: the launch may read token_start, kv_len, position and page_table before
@@ -32,14 +32,15 @@ typedef struct {
      */
     int32_t lists_ready;
     const void *x; /* Device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V before RoPE. */
-    /* 1: x is [n_tokens][(n_heads + n_kv_heads) * d_head + sum of d_v], V cut to kept columns. */
+    /* if 1, x is [n_tokens][(n_heads + n_kv_heads) * d_head + sum of d_v], with V cut already */
     int32_t v_is_cut;
-    const float *rope_cos, *rope_sin; /* Device [max position][rope_dim / 2]; NULL: no RoPE. */
-    int32_t rope_dim;                 /* leading dims that RoPE rotates; even, at most d_head */
-    int32_t rope_interleaved; /* Pairs that RoPE rotates. 0: (i, i + rope_dim/2); 1: (2i, 2i+1). */
-    /* Device: row-major [d_head][d_qk] per KV head. NULL: the first d_qk dims are kept. */
+    /* device [max position][rope_dim / 2], or NULL without RoPE */
+    const float *rope_cos, *rope_sin;
+    int32_t rope_dim;         /* leading dims that RoPE rotates; even, at most d_head */
+    int32_t rope_interleaved; /* rotated pairs are (i, i + rope_dim/2) if 0, (2i, 2i+1) if 1 */
+    /* device, row-major [d_head][d_qk] per KV head; if NULL, the first d_qk dims are kept */
     const void *r_qk;
-    const void *r_v; /* Device: [d_head][d_v] per KV head. NULL: V is only truncated. */
+    const void *r_v; /* device, [d_head][d_v] per KV head; if NULL, V is only truncated */
     void *q, *pool;  /* outputs */
     /* Decode only; may be NULL. Kernel start and end, ns of %globaltimer. Caller zeroes *ended. */
     unsigned long long *began, *ended;

@@ -34,11 +34,11 @@ typedef struct {
      * all these pages.
      */
     const int32_t *second_len;
-    /* Device [1]: number of requests to compute; NULL: all. Other rows are not written. */
+    /* device [1]: number of requests to compute, or NULL for all; other rows are not written */
     const int32_t *live;
     const void *q;    /* device [batch][q_pitch] */
     const void *pool; /* pages of K and V on the device */
-    /* Device [n_heads]: sinks, whose exponentials join the softmax denominators. NULL: none. */
+    /* device [n_heads]: sinks, whose exponentials join the softmax denominators, or NULL */
     const float *sinks;
     /*
      * Length of `sinks` if the batch has one request per KV head: the sinks of request b begin at

@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     const kvd_prefill_tile *tile; /* device [n_tiles] */
     int32_t n_tiles;
-    /* Device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1. NULL: uses *next. */
+    /* device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1; if NULL, uses *next */
     const int32_t *first;
     int32_t *next;  /* Device [1]: index of the next tile, 0 at launch; used if `first` is NULL. */
     int32_t n_ctas; /* number of CTAs, one per SM */
@@ -41,7 +41,7 @@ typedef struct {
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* blocked Q on the device */
     const void *pool;          /* pages of K and V on the device */
-    /* Device [n_heads]: sinks, whose exponentials join the softmax denominators. NULL: none. */
+    /* device [n_heads]: sinks, whose exponentials join the softmax denominators, or NULL */
     const float *sinks;
     void *o; /* Output, device [n_q8][o_pitch]. */
     /* Output, device [n_heads][n_q8], natural logs of the softmax denominators. May be NULL. */

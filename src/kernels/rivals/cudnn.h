@@ -30,8 +30,9 @@ typedef struct {
     int batch, n_heads, n_kv_heads;
     int d_qk, d_v;     /* multiples of 8 within 8 .. 256 */
     int q_len, kv_len; /* lengths of every request, or the largest if ragged */
-    int causal;        /* 1: query t attends to positions up to kv_len - q_len + t. 0: no mask. */
-    /* 1: runs read the requests' lengths from the device. 0: all have q_len and kv_len. */
+    /* if 1, query t attends to positions up to kv_len - q_len + t; if 0, to all */
+    int causal;
+    /* if 1, runs read the requests' lengths from the device; if 0, all have q_len and kv_len */
     int ragged;
     float scale; /* factor of scores, 1/sqrt(d_head of the uncompressed head) */
     /* q and o are [batch][n_heads][q_len][d], k and v [batch][n_kv_heads][kv_len][d]. */

@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    /* [n_overall_p] fractions of removed dimensions; NULL: all fractions of the rates file */
+    /* [n_overall_p] removed fractions; if NULL, all fractions of the rates file */
     double *overall_p;
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];

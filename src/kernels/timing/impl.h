@@ -22,7 +22,7 @@ typedef struct {
 } kvd_checked_row;
 
 typedef struct {
-    size_t n; /* number of rows to check; 0: nothing is checked */
+    size_t n; /* number of rows to check, which may be 0 */
     kvd_checked_row *row;
     double *ref;
 } kvd_row_check;

@@ -83,7 +83,7 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
 
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
-/* Returns true if a method has two removed fractions p on text `label` (NULL: on any text). */
+/* Returns true if a method has two removed fractions p on text `label` or, if NULL, on any text. */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
     for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {

@@ -11,7 +11,7 @@ enum { DRAWS = KVD_PAIRED_DRAWS };
 /* KL in nats at which the bytes of two methods are compared */
 static const double equal_kl = 0.01;
 
-/* Returns the mean KL per prediction if sequence s is taken times[s] times (NULL: once). */
+/* Returns the mean KL per prediction if sequence s is taken times[s] times, or once if NULL. */
 static double mean_kl(const double *kl, const double *predictions, const size_t *times, size_t n)
 {
     double sum = 0, count = 0;

@@ -36,7 +36,7 @@ typedef struct {
     size_t chunk;
     kvd_admission admission;
     size_t gpus;
-    bool sequence; /* true: GPUs divide the tokens of a prompt */
+    bool sequence; /* true if GPUs divide the tokens of a prompt */
     size_t repeats;
     bool graphs_given;
     size_t steps; /* decode steps of a job to compute (--steps); 0 means all */
