@@ -7,8 +7,8 @@
 #include "common/err.h"
 
 /*
- * Stores in `found` the first folder that holds `file`: `given`, `in_tree`, `installed`, or the
- * install folder. `given` and `option` (for messages) may be NULL.
+ * Stores in `found` the first folder that contains `file`, of `given` (may be NULL), `in_tree`,
+ * `installed` and the install folder. Messages name `option` (may be NULL).
  */
 int kvd_data_folder(const char *given, const char *option, const char *in_tree,
                     const char *installed, const char *file, char found[2 * PATH_MAX],

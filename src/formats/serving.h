@@ -41,7 +41,7 @@ enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 /* Returns an empty table of serving results, which the caller frees. */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
-/* Writes and completes the file. `none`: methods for which no rate met the bound, one per line. */
+/* Writes and completes the file. `none`: methods that met the bound at no rate, one per line. */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);
 

@@ -12,7 +12,10 @@ typedef struct {
     size_t n_files, n_others, n_layers, n_h, d;
     /* [n_others] mean |R|, mean |R_0 - R|, and with aligned signs; R_0: rotation of file 0 */
     double *epsilon, *delta, *delta_aligned;
-    /* [n_others][d] first m columns: squared cosine; share of the data's energy in R_0, in R */
+    /*
+     * [n_others][d] For the first m columns: mean squared cosine; fraction of the data's squared
+     * norm in the columns of R_0, and in those of R.
+     */
     double *overlap, *energy_kept, *energy_own;
     /* [n_others][n_layers][n_h] values of single heads */
     double *head_epsilon, *head_delta;

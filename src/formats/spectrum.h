@@ -110,7 +110,10 @@ enum { KVD_BASES_HASH = 40 };
 int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
                             char hash[KVD_BASES_HASH], kvd_err *err);
 
-/* Returns exp of the entropy of sigma_i^2 / sum sigma^2 (Roy, Vetterli 2007: sigma); 0 if all 0. */
+/*
+ * Returns the effective rank (Roy, Vetterli 2007, but of sigma^2): exp of the entropy of sigma^2 /
+ * sum(sigma^2); 0 if all sigma are 0.
+ */
 double kvd_effective_rank(const double *sigma, size_t d);
 /* Returns the smallest number of dimensions that hold the fraction `share` of sum sigma^2. */
 int kvd_energy_rank(const double *sigma, size_t d, double share);

@@ -18,9 +18,7 @@ typedef struct {
 } kvd_accuracy_entry;
 
 typedef struct {
-    /*
-     * by evaluated text, then `series`, then removed fraction; the uncompressed model comes first
-     */
+    /* ordered by text, `series` and removed fraction; the uncompressed model comes first */
     kvd_accuracy_entry *item;
     size_t n;
     const char **label; /* distinct evaluated texts, [n_labels] */

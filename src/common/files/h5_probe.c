@@ -363,7 +363,7 @@ static const verdict *find_verdict(const struct stat *file)
     return NULL;
 }
 
-/* Keeps a verdict unless the file is newer than a second, when it may change unnoticed. */
+/* Keeps a verdict unless the file changed within a second and could change again unnoticed. */
 static void keep_verdict(const char *path, const verdict *v)
 {
     struct stat now;

@@ -140,7 +140,7 @@ static __device__ __forceinline__ void cluster_wait()
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* Writes 16 bytes to the shared memory of CTA `rank`. `to`, `bar`: addresses of the caller. */
+/* Writes 16 bytes to CTA `rank`'s shared memory; `to` and `bar` are addresses in the caller's. */
 static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int rank, float4 x)
 {
     asm volatile("{ .reg .b32 there, done; mapa.shared::cluster.u32 there, %0, %2; "

@@ -68,7 +68,7 @@ typedef struct {
     double bytes, flop, exps;
     /* Times in microseconds at the machine's peak rates; NaN if a rate was not measured. */
     double bytes_us, flop_us, exps_us;
-    double us; /* largest of these times */
+    double us; /* largest of bytes_us, flop_us and exps_us */
 } kvd_floors;
 
 /* Counts the work at the dimensions in `heads`, which may exceed those of the case. */

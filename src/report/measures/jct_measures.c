@@ -154,7 +154,7 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     if (seconds(e, q->rest, &of, err))
         return -1;
     if (q->kind != EXTRA && !(of > 0))
-        /* The job spent no time in these phases. */
+        /* The job spent no time in the phases asked for. */
         return 0;
     if (q->kind == EXTRA) {
         kvd_report_row none = *e;

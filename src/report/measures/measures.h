@@ -6,7 +6,7 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Returns the mean of singular value `dim`; normalised: / sqrt(n_rows) (Z-10, docs/readings.md). */
+/* Returns the mean singular value `dim`, / sqrt(n_rows) if normalised (Z-10, docs/readings.md). */
 double kvd_mean_sigma(const kvd_spectrum *s, kvd_pair pair, int dim, bool normalised);
 /* Returns the sum of the smaller half of the singular values / the sum of all, mean over heads. */
 double kvd_trailing_share(const kvd_spectrum *s, kvd_pair pair);

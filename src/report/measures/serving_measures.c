@@ -245,7 +245,7 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/* Appends a curve per row of method A with the conditions of `top`, method B's highest rate. */
+/* Appends a curve per row of method A with the conditions of `top`, B's row of highest rate. */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

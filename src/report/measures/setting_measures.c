@@ -103,7 +103,7 @@ static double v_over_qk(const kvd_result *x, const char *label)
     return ratio;
 }
 
-/* Returns by how many percent perplexity with 4-bit K and V exceeds that with 4-bit weights. */
+/* Returns by how many percent the perplexity of 4-bit K and V exceeds that of 4-bit weights. */
 static double kv_over_weights_of(const kvd_result *x, const char *label, bool prompt)
 {
     const kvd_rows *const rows = x->accuracy.rows;
