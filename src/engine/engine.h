@@ -39,7 +39,7 @@ typedef struct {
     double cache_bytes;
     /* Stored bytes per token, over layers and GPUs; with a window, mean over max_len tokens. */
     double bytes_per_token;
-    /* Bytes of weights (4-bit: codes only) and of all memory, over devices. */
+    /* bytes of weights (only codes if 4-bit) and of all memory, over devices */
     double weight_bytes, peak_bytes;
     /* Number of 64-token pages in every layer without a window. */
     size_t pages;
@@ -54,21 +54,21 @@ typedef struct {
 } kvd_engine_facts;
 
 typedef struct {
-    /* Mean cached tokens per KV head, over layers without a sliding window. */
+    /* Mean number of cached tokens per KV head, over layers without a sliding window. */
     double entries;
     /* bits of K and V in the cache, without the bits in `side`; NaN if not quantised */
     double bits;
-    /* Bits of page summaries by which decode steps choose the tokens to read. */
+    /* Number of bits of page summaries by which decode steps choose the tokens to read. */
     double side;
-    /* Mean cached tokens per KV head that the latest step did not read. */
+    /* Mean number of cached tokens per KV head that the latest step did not read. */
     double unread;
-    /* Tokens merged into others, summed over KV heads and layers. */
+    /* Number of tokens merged into other tokens, summed over KV heads and layers. */
     size_t merged;
-    /* Tokens stored at KVD_LEVEL_LOW, summed over KV heads and layers. */
+    /* Number of tokens stored at KVD_LEVEL_LOW, summed over KV heads and layers. */
     size_t lowered;
-    /* Tokens whose keys lost channels (think), summed over KV heads and layers. */
+    /* Number of tokens whose keys lost channels (method think), over KV heads and layers. */
     size_t pruned;
-    /* Bits of stored tokens outside the sliding window, counted before the step. */
+    /* Number of bits of stored tokens outside the sliding window, before the step. */
     double unseen;
 } kvd_engine_count;
 

@@ -164,7 +164,7 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
     }
 }
 
-/* Computes to [rows][m] = x [rows][d] times a [d][m]; if `a` is NULL, copies m columns. */
+/* Computes `to` [rows][m] = x [rows][d] a [d][m]; if `a` is NULL, copies m columns of x. */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)
 {
@@ -205,7 +205,7 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
     kvd_blas_restore(saved);
 }
 
-/* Steps after attention, for models that normalise the outputs of their blocks. */
+/* Runs the steps after attention of models that normalise the outputs of their blocks. */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,
                                      kvd_cpu_clock *clock)

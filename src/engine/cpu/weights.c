@@ -67,7 +67,7 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
 /* rows of W_O folded at a time */
 enum { FOLD_ROWS = 64 };
 
-/* Computes to [rows][width] = rows of W_O times the projections of V. */
+/* Computes `to` [rows][width]: rows of W_O times the projections of V. */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)
 {

@@ -207,7 +207,7 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     }
 }
 
-/* Shared memory: ring buffers, x, two buffers of sums, the norm's scales and partial sums. */
+/* Shared memory holds ring buffers, x, two buffers of sums, the norm's scales, partial sums. */
 template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
 {

@@ -52,7 +52,7 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
-    /* Pages per request in window-attention layers. */
+    /* Number of pages per request in layers with a window. */
     const size_t near = l->window_pages / batch;
     const size_t whole =
         (near < l->window_share ? smaller(near, l->pages / batch) : l->pages / batch) * PAGE;

@@ -25,7 +25,7 @@ typedef struct {
     const kvd_requests *requests;
     const kvd_costs *costs;
     kvd_route route;
-    int n, turn; /* number of replicas; next replica in round robin */
+    int n, turn; /* number of replicas, and next replica in round robin */
     replica *replica;
     /* Heap of the times at which running iterations end, [n]. */
     event *heap;
