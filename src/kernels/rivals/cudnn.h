@@ -3,8 +3,8 @@
  * d_v per call, bf16 or fp16.
  *
  * - libcudnn.so.9 is loaded on kvd_cudnn_open, which fails without it, CUDA or cuDNN's headers.
- * - Candidates: every (graph, engine, knobs) of cuDNN's heuristics. Graphs: the standard one; the
- *   one-operation graph without a mask; in decode, query heads as rows of n_kv_heads heads.
+ * - Candidates: every (graph, engine, knobs) of cuDNN's heuristics. Graphs are the standard one and
+ *   (without a mask) one of a single operation; in decode, also both with query heads as rows.
  * - A plan is used by one thread at a time, on the device that was current when it was opened.
  */
 #ifndef KVD_KERNELS_RIVALS_CUDNN_H
