@@ -51,7 +51,10 @@ typedef struct {
     kvd_prefill_work work;
 } kvd_prefill_args;
 
-/* Computes attention on sm_90a, or else fails. Wide heads in fp16 run kvd_prefill_mma. */
+/*
+ * Computes attention on sm_90a, elsewhere returns cudaErrorNotSupported. Wide heads in fp16 run
+ * kvd_prefill_mma.
+ */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
 /* Computes layers with a sliding window. Called by kvd_prefill_sm90 after checking `args`. */
