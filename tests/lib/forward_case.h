@@ -11,7 +11,7 @@
 #include "model/pass/forward.h"
 #include "unit.h"
 
-static const double bar = 2e-5;
+static double bar = 2e-5; /* largest relative Frobenius distance that is accepted */
 static double worst; /* largest relative Frobenius distance so far */
 
 /* Recorded activations of each kind, [n_layers][n][width]; logits [n][vocab]. */
