@@ -894,12 +894,17 @@ static void test_narrow(void)
         test(&cases[i], &unequal, (layer_kind){0});
         test(&cases[i], &equal, (layer_kind){0});
     }
-    static const test_case of_128[] = {{"kivi,bits=4,group=32,residual=32", 128,
-                                        LEN(1, 31, 64, 65, 200, 700, 1000), 3, 0, 4, false},
-                                       {"kivi,bits=2,group=64,residual=64", 128,
-                                        LEN(1, 63, 64, 127, 128, 700, 900), 3, 0, 8, false},
-                                       {"kivi,bits=3,group=16,residual=0", 128,
-                                        LEN(1, 15, 16, 17, 64, 500, 700), 17, 0, 1, false}};
+    static const test_case of_128[] = {
+        {"kivi,bits=4,group=32,residual=32", 128, LEN(1, 31, 64, 65, 200, 700, 1000), 3, 0, 4,
+         false},
+        {"kivi,bits=2,group=64,residual=64", 128, LEN(1, 63, 64, 127, 128, 700, 900), 3, 0, 8,
+         false},
+        {"kivi,bits=3,group=16,residual=0", 128, LEN(1, 15, 16, 17, 64, 500, 700), 17, 0, 1, false},
+        {"kivi,bits=8,group=32,residual=32", 128, LEN(1, 31, 64, 65, 200, 500, 700), 3, 0, 4,
+         false},
+        {"fp8", 128, LEN(1, 2, 63, 64, 65, 200, 700), 3, 0, 4, false},
+        {"mxfp4", 128, LEN(1, 2, 63, 64, 65, 200, 700), 3, 0, 8, false},
+        {"nvfp4", 128, LEN(1, 2, 63, 64, 65, 200, 700), 3, 0, 1, false}};
     for (size_t i = 0; i < sizeof of_128 / sizeof *of_128; i++)
         test(&of_128[i], &wide, (layer_kind){0});
 }

@@ -127,7 +127,10 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))
-        return a->form.k_group ? kvd_packed_even_kernel(a, true) : NULL;
+        return kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW ? NULL
+               : a->form.k_group                           ? kvd_packed_even_kernel(a, true)
+               : a->form.exponent                          ? kvd_packed_floats_kernel(a, true)
+                                                           : NULL;
     if (a->form.rows)
         return kvd_packed_rows_kernel(a);
     if (a->form.norms)
@@ -135,7 +138,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     if (a->level)
         return kvd_packed_levels_kernel(a);
     if (a->form.exponent)
-        return kvd_packed_floats_kernel(a);
+        return kvd_packed_floats_kernel(a, false);
     return kvd_packed_even_kernel(a, false);
 }
 
@@ -164,6 +167,7 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     p->v_shift = log2_of(a->form.v_group / 16);
     p->newest_at = max(p->parts.v_list - p->parts.k_side, 16);
     p->warps = 8;
+    p->uneven = is_uneven(&a->map);
     if (a->form.rows)
         kvd_packed_rows_lay_out(p);
     else if (a->form.norms)
@@ -172,13 +176,12 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
         kvd_packed_levels_lay_out(p);
     else if (a->form.exponent)
         kvd_packed_floats_lay_out(p);
-    p->uneven = is_uneven(&a->map);
     for (int g = 0; g < a->map.n_kv_heads; g++) {
         const kvd_packed_parts parts = kvd_packed_parts_of(&a->form, a->map.d_qk[g], a->map.d_v[g]);
         p->newest_at = max(p->newest_at, p->uneven ? parts.v_list - parts.k_side : 0);
         p->weights += page_weight(*p, g);
     }
-    p->stage_bytes = p->newest_at + (a->form.k_group ? 0 : 4 * a->map.d_qk[0]);
+    p->stage_bytes = p->newest_at + (a->form.k_group ? 0 : 4 * kvd_attn_widest(&a->map));
     p->warps = min((most - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), p->warps);
     return p->warps > 0;
 }

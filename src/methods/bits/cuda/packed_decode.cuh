@@ -294,11 +294,13 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
     float score = 0;
 #pragma unroll
     for (int i = 0; i < 2 * PAGE::UNITS; i++) {
+        if (i / 2 >= k_units<PAGE>(at))
+            break;
         const uint32_t x = there ? *reinterpret_cast<const uint32_t *>(q + 8 * i) : 0,
                        k = *reinterpret_cast<const uint32_t *>(row + 16 * i + lane % 4 * 4);
         score += bf16_of(x, 0) * bf16_of(k, 0) + bf16_of(x, 1) * bf16_of(k, 1);
     }
-    const uint16_t *const v = reinterpret_cast<const uint16_t *>(row) + 16 * PAGE::UNITS;
+    const uint16_t *const v = reinterpret_cast<const uint16_t *>(row) + 16 * k_units<PAGE>(at);
     const float over = 1 / page.outputs();
     add_token(st, sum_of_head(score) * p.scale_log2, lane,
               [&](int i) { return bf16_of(v[i], 0) * over; });
@@ -401,7 +403,7 @@ __global__ void __launch_bounds__(32 * PAGE::WARPS, 1)
         PAGE::copy(p, at, codes, address, lane);
         w.begin(0, codes, k_units<PAGE>(at));
         if (PAGE::NEWEST)
-            copy_newest<PAGE::UNITS>(p, at, address + (uint32_t)p.newest_at, lane);
+            copy_newest<PAGE>(p, at, address + (uint32_t)p.newest_at, lane);
         else if (to - at.place <= SHORT * at.weight)
             prefetch_rings(p, at, to, lane);
     }
@@ -425,7 +427,7 @@ __global__ void __launch_bounds__(32 * PAGE::WARPS, 1)
             const uint32_t copy = address + (uint32_t)((stage ^ 1) * p.stage_bytes);
             PAGE::copy(p, ahead, next, copy, lane);
             if (PAGE::NEWEST)
-                copy_newest<PAGE::UNITS>(p, ahead, copy + (uint32_t)p.newest_at, lane);
+                copy_newest<PAGE>(p, ahead, copy + (uint32_t)p.newest_at, lane);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         if (begins) {

@@ -113,7 +113,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
 #pragma unroll
             for (int m = 0; m < 4; m++)
                 tile_of<B>(w.w[u % words::AHEAD], m, a[m]);
-            w.taken(0, u, codes, v_codes, v_units<even_page>(at));
+            w.taken(0, u, codes, v_codes, units, v_units<even_page>(at));
             if (u >= units)
                 continue;
 #pragma unroll
@@ -231,7 +231,7 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page {
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 tile_of<B>(w.w[u % words::AHEAD], k, a[k]);
-            w.taken(1, u, codes + parts.v, next, next_units<even_page>(at));
+            w.taken(1, u, codes + parts.v, next, units, next_units<even_page>(at));
             if (u >= units)
                 continue;
 #pragma unroll
@@ -255,13 +255,14 @@ template <bool FINE> kvd_packed_decode_kernel of_widths(int bits)
     return bits == 2   ? packed_decode_kernel<even_page<2, WIDEST, FINE, false, true>>
            : bits == 3 ? packed_decode_kernel<even_page<3, WIDEST, FINE, false, true>>
            : bits == 4 ? packed_decode_kernel<even_page<4, WIDEST, FINE, false, true>>
+           : bits == 8 ? packed_decode_kernel<even_page<8, WIDEST, FINE, false, true>>
                        : NULL;
 }
 
 kvd_packed_decode_kernel uneven_kernel(const kvd_packed_args *a)
 {
     const kvd_packed_form *const f = &a->form;
-    if (f->v_channels || kvd_attn_widest(&a->map) > 16 * WIDEST)
+    if (f->v_channels)
         return NULL;
     return f->k_group == 16 || f->v_group == 16 ? of_widths<true>(f->bits)
                                                 : of_widths<false>(f->bits);

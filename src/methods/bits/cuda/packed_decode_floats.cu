@@ -47,12 +47,16 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
                           : times_bf16_pair(two << 4, bf16_powers(120));
 }
 
-template <class F, int N> struct floats_page {
-    /* UNITS: blocks of 16 dimensions. UNITS_OF: blocks that share a scale. */
-    static constexpr int UNITS = N, WARPS = FLOATS_WARPS, B = F::BITS,
+/* Number of warps per CTA. Heads of any widths need more registers. */
+template <bool ANY> constexpr int n_warps = ANY ? 8 : FLOATS_WARPS;
+
+/* If ANY, heads have any widths up to 16 N, otherwise 16 N. */
+template <class F, int N, bool ANY> struct floats_page {
+    /* UNITS_OF is the number of blocks of 16 dimensions that share a scale. */
+    static constexpr int UNITS = N, WARPS = n_warps<ANY>, B = F::BITS,
                          UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
-    static constexpr bool BF = F::BLOCK > 0, ZEROS = false, NEWEST = true, UNEVEN = false;
-    /* factor by which float16 operands are too small */
+    static constexpr bool BF = F::BLOCK > 0, ZEROS = false, NEWEST = true, UNEVEN = ANY;
+    /* Factor by which float16 operands are smaller than the numbers that they represent. */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -73,16 +77,18 @@ template <class F, int N> struct floats_page {
 
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
     {
-        load_queries(p, p.d.q, at.b, at.g, lane, q);
+        load_queries(p, p.d.q, at.b, at.g, lane, q, k_units<floats_page>(at));
         keys = tensor_scale(p.a, 0, at.g) * NUMBERS * p.scale_log2;
         read = tensor_scale(p.a, 1, at.g) * (BF ? 1 : NUMBERS);
     }
 
-    static __device__ __forceinline__ void copy(const packed_params &p, const cursor &,
+    static __device__ __forceinline__ void copy(const packed_params &p, const cursor &at,
                                                 const char *codes, uint32_t stage, int lane)
     {
+        const kvd_packed_parts &parts = parts_of<floats_page>(p, at);
         if (F::BLOCK)
-            copy_ahead(stage, codes + p.parts.k_side, p.newest_at, lane);
+            copy_ahead(stage, codes + parts.k_side, ANY ? parts.v_list - parts.k_side : p.newest_at,
+                       lane);
     }
 
     __device__ __forceinline__ float outputs() const
@@ -115,10 +121,12 @@ template <class F, int N> struct floats_page {
     {
     }
 
-    __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
+    __device__ __forceinline__ void scores(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
     {
+        const int units = k_units<floats_page>(at);
+        const char *const v_codes = codes + parts_of<floats_page>(p, at).v;
         float sum[4][4] = {}, block[4][4] = {};
 #pragma unroll
         for (int u = 0; u < N; u++) {
@@ -126,11 +134,13 @@ template <class F, int N> struct floats_page {
 #pragma unroll
             for (int m = 0; m < 4; m++)
                 tile_of<F, false>(w.w[u % words::AHEAD], m, a[m]);
-            w.taken(0, u, codes, codes + p.parts.v);
+            w.taken(0, u, codes, v_codes, units, v_units<floats_page>(at));
+            if (u >= units)
+                continue;
 #pragma unroll
             for (int m = 0; m < 4; m++)
                 multiply<false>(F::BLOCK ? block[m] : sum[m], a[m], q.half[u][0], q.half[u][1]);
-            if (F::BLOCK && u % UNITS_OF + 1 == UNITS_OF)
+            if (F::BLOCK && (u % UNITS_OF + 1 == UNITS_OF || u + 1 == units))
                 add_block(stage + 64 * (u / UNITS_OF), block, sum, lane);
         }
 #pragma unroll
@@ -138,16 +148,18 @@ template <class F, int N> struct floats_page {
             s[i / 4][i % 4] = sum[i / 4][i % 4] * (keys * q.unit[i % 2]);
     }
 
-    __device__ __forceinline__ void values(const packed_params &p, const cursor &,
+    __device__ __forceinline__ void values(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],
                                            state<N> &st, int lane)
     {
-        const char *const side = stage + p.parts.v_side - p.parts.k_side + lane % 4 * 16;
+        const kvd_packed_parts &parts = parts_of<floats_page>(p, at);
+        const char *const side = stage + parts.v_side - parts.k_side + lane % 4 * 16;
+        const int units = v_units<floats_page>(at);
         uint32_t scaled[8];
 #pragma unroll
         for (int u = 0; u < N; u++) {
-            if (F::BLOCK && u % UNITS_OF == 0) {
+            if (F::BLOCK && u % UNITS_OF == 0 && u < units) {
                 const uint4 x = *reinterpret_cast<const uint4 *>(side + 64 * (u / UNITS_OF));
                 const uint32_t bytes[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
@@ -158,7 +170,9 @@ template <class F, int N> struct floats_page {
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 tile_of<F, BF>(w.w[u % words::AHEAD], k, a[k]);
-            w.taken(1, u, codes + p.parts.v, next);
+            w.taken(1, u, codes + parts.v, next, units, next_units<floats_page>(at));
+            if (u >= units)
+                continue;
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 multiply<BF>(st.o[u], a[k], F::BLOCK ? scaled[2 * k] : prob[2 * k],
@@ -169,17 +183,17 @@ template <class F, int N> struct floats_page {
 
 } // namespace
 
-kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a)
+kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a, bool uneven)
 {
     const int d = a->map.d_qk[0];
     return with_floats(&a->form, [=](auto f) -> kvd_packed_decode_kernel {
-        return d == 64    ? packed_decode_kernel<floats_page<decltype(f), 4>>
-               : d == 128 ? packed_decode_kernel<floats_page<decltype(f), 8>>
-                          : NULL;
+        return uneven    ? packed_decode_kernel<floats_page<decltype(f), 8, true>>
+               : d == 64 ? packed_decode_kernel<floats_page<decltype(f), 4, false>>
+                         : packed_decode_kernel<floats_page<decltype(f), 8, false>>;
     });
 }
 
 void kvd_packed_floats_lay_out(kvd_packed_decode_params *p)
 {
-    p->warps = FLOATS_WARPS;
+    p->warps = p->uneven ? n_warps<true> : n_warps<false>;
 }

@@ -34,8 +34,10 @@ struct kvd_packed_decode_params {
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
 /*
- * Each *_kernel function returns the attention kernel for a kind of codes, or NULL; each *_lay_out
- * function sets its shared-memory sizes. uneven: heads not all 64 or all 128 wide.
+ * The functions that end with _kernel return the attention kernel for a kind of codes, or NULL if
+ * there is none. The functions that end with _lay_out set the sizes of that kernel's shared memory
+ * and its largest number of warps. `uneven` is true if the heads do not all have 64 or all have 128
+ * dimensions, which only equal steps and floating-point codes may.
  */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
@@ -44,7 +46,7 @@ kvd_packed_decode_kernel kvd_packed_turned_kernel(const kvd_packed_args *a);
 void kvd_packed_turned_lay_out(kvd_packed_decode_params *p);
 kvd_packed_decode_kernel kvd_packed_rows_kernel(const kvd_packed_args *a);
 void kvd_packed_rows_lay_out(kvd_packed_decode_params *p);
-kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a);
+kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a, bool uneven);
 void kvd_packed_floats_lay_out(kvd_packed_decode_params *p);
 
 namespace
@@ -258,18 +260,20 @@ __device__ __forceinline__ void copy_16(uint32_t to, const void *from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/* Starts the copy of the newest token, K then V in bf16, to shared memory. */
-template <int UNITS>
+/*
+ * Starts the copy of the newest token from the ring buffer to shared memory, K [width] and then V
+ * [width] in bf16, if the token is in this page.
+ */
+template <class PAGE>
 __device__ __forceinline__ void copy_newest(const packed_params &p, const cursor &at, uint32_t to,
                                             int lane)
 {
-    const int t = at.m - 1 - KVD_PAGE_TOKENS * at.page;
-    if (t >= KVD_PAGE_TOKENS || lane >= 4 * UNITS)
+    const int t = at.m - 1 - KVD_PAGE_TOKENS * at.page, k = 2 * k_units<PAGE>(at),
+              v = 2 * v_units<PAGE>(at), side = lane >= k, i = side ? lane - k : lane;
+    if (t >= KVD_PAGE_TOKENS || lane >= k + v)
         return;
-    const uint16_t *const from = ring_of(p, at) +
-                                 (lane / (2 * UNITS) * KVD_PAGE_TOKENS + t / 8 * 8) * 16 * UNITS +
-                                 lane % (2 * UNITS) * 64 + t % 8 * 8;
-    copy_16(to + 16 * (uint32_t)lane, from);
+    copy_16(to + 16 * (uint32_t)lane, ring_of(p, at) + side * KVD_PAGE_TOKENS * 8 * k +
+                                          t / 8 * 64 * (side ? v : k) + i * 64 + t % 8 * 8);
 }
 
 __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int bytes, int lane)
@@ -335,6 +339,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
     }
+    /* The operand has `units` blocks. */
     __device__ __forceinline__ void begin(int side, const char *from, int units = N)
     {
 #pragma unroll
@@ -342,14 +347,20 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* Reloads the registers of block i with the next words. */
+    /*
+     * Loads the next words into the registers of block i, which are no longer needed. `same` is the
+     * address of the current operand (K or V), of `same_units` blocks, `next` that of the operand
+     * after it.
+     */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
-                                          int units = N)
+                                          int same_units = N, int next_units = N)
     {
-        if (i + AHEAD < N)
-            load(i, unit(side, i + AHEAD), same);
-        else if (unit(1 - side, i + AHEAD - N) < units)
+        if (i + AHEAD < N) {
+            if (unit(side, i + AHEAD) < same_units)
+                load(i, unit(side, i + AHEAD), same);
+        } else if (unit(1 - side, i + AHEAD - N) < next_units) {
             load(i, unit(1 - side, i + AHEAD - N), next);
+        }
     }
 };
 
