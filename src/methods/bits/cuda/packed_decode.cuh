@@ -302,8 +302,10 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
     }
     const uint16_t *const v = reinterpret_cast<const uint16_t *>(row) + 16 * k_units<PAGE>(at);
     const float over = 1 / page.outputs();
+    /* In shared memory, only the head's own dimensions follow the key. */
+    const int end = 16 * v_units<PAGE>(at);
     add_token(st, sum_of_head(score) * p.scale_log2, lane,
-              [&](int i) { return bf16_of(v[i], 0) * over; });
+              [&](int i) { return !PAGE::UNEVEN || i < end ? bf16_of(v[i], 0) * over : 0; });
 }
 
 /*
@@ -339,7 +341,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
             probabilities<PAGE::BF>(s, prob);
             page.values(p, at, stage, w, codes, next, prob, st, lane);
         } else {
-            w.begin(0, next);
+            w.begin(0, next, next_units<PAGE>(at));
         }
         page.others(p, at, min(skipped, end), st, lane);
         if (at.page + 1 == at.pages)
