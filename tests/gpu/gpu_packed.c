@@ -902,7 +902,7 @@ static void test_narrow(void)
         {"kivi,bits=3,group=16,residual=0", 128, LEN(1, 15, 16, 17, 64, 500, 700), 17, 0, 1, false},
         {"kivi,bits=8,group=32,residual=32", 128, LEN(1, 31, 64, 65, 200, 500, 700), 3, 0, 4,
          false},
-        {"fp8", 128, LEN(1, 2, 63, 64, 65, 200, 700), 3, 0, 4, false},
+        {"fp8,scale=2", 128, LEN(1, 2, 63, 64, 65, 200, 700), 3, 0, 12, false},
         {"mxfp4", 128, LEN(1, 2, 63, 64, 65, 200, 700), 3, 0, 8, false},
         {"nvfp4", 128, LEN(1, 2, 63, 64, 65, 200, 700), 3, 0, 1, false}};
     for (size_t i = 0; i < sizeof of_128 / sizeof *of_128; i++)
@@ -1016,6 +1016,9 @@ int main(int argc, char **argv)
          false},
         {"kvquant,bits=4,outliers=0.003,sink=1", 128, LEN(1, 2, 63, 64, 65, 191, 193), 3, 0.02, 3,
          false},
+        {"kvquant,bits=4,outliers=0.01,sink=1", 64, LEN(1, 2, 63, 64, 65, 191, 193), 2, 0.02, 12,
+         false},
+        {"hetero", 128, LEN(1, 2, 63, 64, 65, 127, 200), 2, 0, 15, false},
         {"kvquant,bits=3,outliers=0.01,sink=1", 96, LEN(1, 2, 63, 64, 65, 191, 192), 2, 0.02, 3,
          false},
         {"fp8", 128, LEN(1, 16, 17, 63, 64, 65, 200), 5, 0, 4, false},

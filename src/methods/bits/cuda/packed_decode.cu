@@ -119,9 +119,36 @@ bool is_uneven(const kvd_attn_map *map)
     return !has_width(map, 64) && !has_width(map, 128);
 }
 
+/* Returns into how many equal shares of at most HEADS query heads a group divides; 0 above 4. */
+int shares_of(const kvd_attn_map *map)
+{
+    for (int n = 1; n <= 4; n++)
+        if (map->group % n == 0 && map->group / n <= HEADS)
+            return n;
+    return 0;
+}
+
+/* Makes every share of query heads a KV head that reads the same pages. */
+void divide_groups(packed_params *p)
+{
+    kvd_attn_map *const map = &p->a.map;
+    p->shares = shares_of(map);
+    map->group /= p->shares;
+    map->n_kv_heads *= p->shares;
+    for (int g = map->n_kv_heads - 1; g >= 0; g--) {
+        map->d_qk[g] = map->d_qk[g / p->shares];
+        map->d_v[g] = map->d_v[g / p->shares];
+        map->kv_offset[g] = map->kv_offset[g / p->shares];
+        p->a.head_at[g] = p->a.head_at[g / p->shares];
+    }
+}
+
 kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
-    if (a->map.group > HEADS || a->form.allotted || kvd_packed_in_blocks(&a->form))
+    if (!shares_of(&a->map) || a->form.allotted || kvd_packed_in_blocks(&a->form))
+        return NULL;
+    /* packed_turn.cu rotates the queries of a KV head together. */
+    if (a->form.norms && a->map.group > HEADS)
         return NULL;
     /* Kernels for codes without k_group require all tokens but the newest to be quantised. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
@@ -160,6 +187,7 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
         return false;
     *p = {};
     p->a = *a;
+    divide_groups(p);
     p->parts = kvd_packed_parts_of(&a->form, a->map.d_qk[0], a->map.d_v[0]);
     p->scale_log2 = a->map.scale * 1.4426950408889634f;
     p->slot_floats = HEADS * (2 + KVD_WIDTH_NARROW);
@@ -176,8 +204,9 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
         kvd_packed_levels_lay_out(p);
     else if (a->form.exponent)
         kvd_packed_floats_lay_out(p);
-    for (int g = 0; g < a->map.n_kv_heads; g++) {
-        const kvd_packed_parts parts = kvd_packed_parts_of(&a->form, a->map.d_qk[g], a->map.d_v[g]);
+    for (int g = 0; g < p->a.map.n_kv_heads; g++) {
+        const kvd_packed_parts parts =
+            kvd_packed_parts_of(&a->form, p->a.map.d_qk[g], p->a.map.d_v[g]);
         p->newest_at = max(p->newest_at, p->uneven ? parts.v_list - parts.k_side : 0);
         p->weights += page_weight(*p, g);
     }
@@ -280,8 +309,8 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     e = cudaGetLastError();
     if (e != cudaSuccess)
         return e;
-    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->map.group);
-    if (a->map.n_kv_heads * a->n * a->map.group <= 2 * d->n_ctas)
+    const dim3 grid((unsigned)p.a.map.n_kv_heads, (unsigned)a->n, (unsigned)p.a.map.group);
+    if (a->map.n_heads * a->n <= 2 * d->n_ctas)
         merge_kernel<32><<<grid, 1024, 0, stream>>>(p);
     else
         merge_kernel<8><<<grid, 256, 0, stream>>>(p);

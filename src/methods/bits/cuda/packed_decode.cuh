@@ -302,7 +302,6 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
     }
     const uint16_t *const v = reinterpret_cast<const uint16_t *>(row) + 16 * k_units<PAGE>(at);
     const float over = 1 / page.outputs();
-    /* In shared memory, only the head's own dimensions follow the key. */
     const int end = 16 * v_units<PAGE>(at);
     add_token(st, sum_of_head(score) * p.scale_log2, lane,
               [&](int i) { return !PAGE::UNEVEN || i < end ? bf16_of(v[i], 0) * over : 0; });

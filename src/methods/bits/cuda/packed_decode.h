@@ -1,14 +1,12 @@
 /*
- * Attention of decode steps that reads quantised pages directly. Supported are at most 8 query
- * heads per KV head, heads of 64 or of 128 dimensions, and these codes:
- *
- * kivi                 2, 3, 4 or 8 bits, also with heads of any widths up to 128
- * comet                2, 3, 4 or 8 bits
- * kvquant, turboquant  2, 3 or 4 bits
- * hetero               up to 8 bits
- * fp8, mxfp4, nvfp4    all, also with heads of any widths up to 128
- *
- * The newest tokens are read in bf16 from the ring buffer of the request's slot.
+ * Attention of decode steps on quantised pages, for heads of 64 or 128 dimensions, and
+ *   kivi                 2, 3, 4 or 8 bits, also with heads of any widths up to 128
+ *   comet                2, 3, 4 or 8 bits
+ *   kvquant, turboquant  2, 3 or 4 bits
+ *   hetero               up to 8 bits
+ *   fp8, mxfp4, nvfp4    all, also with heads of any widths up to 128
+ * A KV head has at most 8 query heads or, except with turboquant, a number that 2, 3 or 4 divides
+ * into at most 8. The newest tokens are read in bf16 from the slot's ring buffer.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_H
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_H

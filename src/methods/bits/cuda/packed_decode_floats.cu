@@ -47,16 +47,16 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
                           : times_bf16_pair(two << 4, bf16_powers(120));
 }
 
-/* Number of warps per CTA. Heads of any widths need more registers. */
+/* Warps per CTA. Heads of any widths need more registers. */
 template <bool ANY> constexpr int n_warps = ANY ? 8 : FLOATS_WARPS;
 
 /* If ANY, heads have any widths up to 16 N, otherwise 16 N. */
 template <class F, int N, bool ANY> struct floats_page {
-    /* UNITS_OF is the number of blocks of 16 dimensions that share a scale. */
+    /* UNITS: blocks of 16 dimensions. UNITS_OF: blocks that share a scale. */
     static constexpr int UNITS = N, WARPS = n_warps<ANY>, B = F::BITS,
                          UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
     static constexpr bool BF = F::BLOCK > 0, ZEROS = false, NEWEST = true, UNEVEN = ANY;
-    /* Factor by which float16 operands are smaller than the numbers that they represent. */
+    /* factor by which float16 operands are too small */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -78,8 +78,8 @@ template <class F, int N, bool ANY> struct floats_page {
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
     {
         load_queries(p, p.d.q, at.b, at.g, lane, q, k_units<floats_page>(at));
-        keys = tensor_scale(p.a, 0, at.g) * NUMBERS * p.scale_log2;
-        read = tensor_scale(p.a, 1, at.g) * (BF ? 1 : NUMBERS);
+        keys = tensor_scale(p.a, 0, at.g / p.shares) * NUMBERS * p.scale_log2;
+        read = tensor_scale(p.a, 1, at.g / p.shares) * (BF ? 1 : NUMBERS);
     }
 
     static __device__ __forceinline__ void copy(const packed_params &p, const cursor &at,

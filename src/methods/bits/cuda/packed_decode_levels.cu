@@ -83,7 +83,7 @@ template <int B, int N> struct levels_page {
     {
         const uint16_t *const from = query_of(p, at.b, at.g, lane);
         const float4 *const ranges = reinterpret_cast<const float4 *>(
-            p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width);
+            p.a.range + 2 * (size_t)(at.g / p.shares) * (size_t)p.a.range_width);
         float most = 0;
         uint32_t w[2 * N];
         float4 r[N / 4];

@@ -26,6 +26,8 @@ struct kvd_packed_decode_params {
      */
     bool uneven;
     int32_t weights;
+    /* Shares of a KV head's query heads. They are KV heads in `a`, but not in its device arrays. */
+    int32_t shares;
     kvd_packed_parts parts;
     kvd_packed_decode_args d;
     kvd_packed_args a;
@@ -34,10 +36,8 @@ struct kvd_packed_decode_params {
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
 /*
- * The functions that end with _kernel return the attention kernel for a kind of codes, or NULL if
- * there is none. The functions that end with _lay_out set the sizes of that kernel's shared memory
- * and its largest number of warps. `uneven` is true if the heads do not all have 64 or all have 128
- * dimensions, which only equal steps and floating-point codes may.
+ * Each *_kernel function returns the attention kernel for a kind of codes, or NULL; each *_lay_out
+ * function sets its shared-memory sizes. uneven: heads not all 64 or all 128 wide.
  */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
@@ -214,7 +214,7 @@ __device__ __forceinline__ void prefetch_head(const packed_params &p, const curs
         asm volatile("prefetch.global.L2 [%0];" ::"l"(q + 64 * lane));
     if (p.a.range && 16 * lane < width)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(
-            p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width + 32 * lane));
+            p.a.range + 2 * (size_t)(at.g / p.shares) * (size_t)p.a.range_width + 32 * lane));
 }
 
 /* Prefetches bytes into L2; `from` and `bytes` are multiples of 16. */
@@ -260,10 +260,7 @@ __device__ __forceinline__ void copy_16(uint32_t to, const void *from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/*
- * Starts the copy of the newest token from the ring buffer to shared memory, K [width] and then V
- * [width] in bf16, if the token is in this page.
- */
+/* Starts the copy of the newest token, K then V in bf16, to shared memory. */
 template <class PAGE>
 __device__ __forceinline__ void copy_newest(const packed_params &p, const cursor &at, uint32_t to,
                                             int lane)
@@ -339,7 +336,6 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
     }
-    /* The operand has `units` blocks. */
     __device__ __forceinline__ void begin(int side, const char *from, int units = N)
     {
 #pragma unroll
@@ -347,11 +343,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /*
-     * Loads the next words into the registers of block i, which are no longer needed. `same` is the
-     * address of the current operand (K or V), of `same_units` blocks, `next` that of the operand
-     * after it.
-     */
+    /* Reloads the registers of block i with the next words. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {
