@@ -325,76 +325,124 @@ __global__ void __launch_bounds__(D_MAX)
     }
 }
 
-/* Returns element i of token t of the page, decoded but not rotated back. */
-__device__ __forceinline__ uint32_t code_at(const char *codes, const kvd_packed_parts &parts,
-                                            int side, int bits, int t, int i)
+/* ---- restored pages ---- */
+
+enum { RESTORE = 256, PITCH = D_MAX + 8 /* a pitch without bank conflicts */ };
+
+/* A page's decoded numbers, and signs of the residuals of keys, in float16. */
+struct shared_page {
+    uint16_t x[KVD_PAGE_TOKENS][PITCH], sign[KVD_PAGE_TOKENS][PITCH];
+};
+
+/* Decodes K or V of a page of width d. Tokens without codes get finite numbers. */
+__device__ __forceinline__ void decode_page(shared_page &s, const kvd_packed_args &a,
+                                            const char *codes, int side, int d)
 {
-    return kvd_packed_get(reinterpret_cast<const uint32_t *>(codes + (side ? parts.v : 0)) +
-                              word_of(side, bits, t, i),
-                          true, bits, number_of(side, t, i));
+    const int bits = a.form.bits, sketched = a.form.sketch && !side;
+    const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
+    const uint32_t *const words = reinterpret_cast<const uint32_t *>(codes + (side ? parts.v : 0));
+    const float *const level = a.level + (side ? 2 << bits : 0);
+    const uint32_t mask = (1u << (bits - sketched)) - 1;
+    for (int i = (int)threadIdx.x; i < 2 * d; i += RESTORE) {
+        const int u = i / 32, row = i % 32 / 4, column = i % 4 * 2;
+        uint32_t pair[16];
+        load_pairs(words + i * bits, true, bits, pair);
+#pragma unroll
+        for (int p = 0; p < 16; p++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const uint32_t code = e ? pair[p] >> 16 : pair[p] & 0xffff;
+                const int inner = row + p % 2 * 8, outer = column + e + p % 4 / 2 * 8,
+                          t = p / 4 * 16 + (side ? outer : inner),
+                          at = 16 * u + (side ? inner : outer);
+                s.x[t][at] = (uint16_t)half_bits(level[code & mask]);
+                if (sketched)
+                    s.sign[t][at] = code >> (bits - 1) ? 0x3c00 : 0xbc00;
+            }
+    }
 }
 
 /*
- * Restores ROWS tokens of K or V from t0 on; the first `coded` are quantised. Begins and ends with
- * a barrier.
+ * Multiplies 64 vectors by the transpose of a matrix [d][d]. Calls put(t, i, a, b) with numbers i
+ * and i + 1 of product t.
  */
-__device__ void restore_rows(shared_rows &s, const kvd_packed_args &a, const char *codes,
-                             const uint16_t *ring, uint16_t *rows, int side, int t0, int coded,
-                             int left, int i)
+template <class PUT>
+__device__ __forceinline__ void multiply_page(const uint16_t (&x)[KVD_PAGE_TOKENS][PITCH],
+                                              const float *__restrict__ matrix, int d,
+                                              const PUT &put)
 {
-    const int d = (int)blockDim.x, bits = a.form.bits, sketched = a.form.sketch && !side;
-    const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
-    const uint16_t *const keys = reinterpret_cast<const uint16_t *>(codes + parts.k_norm),
-                          *const values = reinterpret_cast<const uint16_t *>(codes + parts.v_side);
-    const float *const level = a.level + (side ? 2 << bits : 0);
-    float x[ROWS], y[ROWS] = {};
-    if (sketched) {
+    const int lane = (int)threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    for (int first = (int)threadIdx.x / 32 * 8; first < d; first += RESTORE / 32 * 8) {
+        float sum[4][4] = {};
+#pragma unroll 4
+        for (int k = 0; k < d; k += 16) {
+            const float *const m = matrix + (k + column) * d + first + row;
+            const uint32_t b[2] = {f16_pair(__ldg(m), __ldg(m + d)),
+                                   f16_pair(__ldg(m + 8 * d), __ldg(m + 9 * d))};
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            x[r] = t0 + r < coded && !(code_at(codes, parts, 0, bits, t0 + r, i) >> (bits - 1)) ? -1
-                                                                                                : 1;
-        turn(s, a.sketch_back, x, y, i);
-    }
-    const float each = (float)(1.2533141373155003 / d);
+            for (int i = 0; i < 4; i++) {
+                uint32_t a[4];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        const bool there = t0 + r < coded;
-        const uint32_t code =
-            there ? code_at(codes, parts, side, bits, t0 + r, i) & ((1u << (bits - sketched)) - 1)
-                  : 0;
-        x[r] = level[code];
-        if (sketched && there)
-            x[r] += half_of(keys[KVD_PAGE_TOKENS + t0 + r], 0) * each * y[r];
-    }
-    turn(s, a.turn_outputs, x, y, i);
+                for (int r = 0; r < 4; r++)
+                    a[r] = *reinterpret_cast<const uint32_t *>(
+                        &x[16 * i + row + r % 2 * 8][k + column + r / 2 * 8]);
+                multiply<false>(sum[i], a, b[0], b[1]);
+            }
+        }
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        const int t = t0 + r, at = page_index(t, i, d);
-        if (t >= (left + 7) / 8 * 8)
-            break;
-        const float norm = half_of(side ? values[32 * (t / 16) + kvd_packed_scale(t)] : keys[t], 0);
-        rows[at] = t < coded  ? to_bits(y[r] * (norm * KVD_PACKED_NORM))
-                   : t < left ? ring[at]
-                              : (uint16_t)0;
+        for (int i = 0; i < 8; i++)
+            put(8 * i + row, first + column, sum[i / 2][i % 2 * 2], sum[i / 2][i % 2 * 2 + 1]);
     }
 }
 
-__global__ void __launch_bounds__(D_MAX) restore_kernel(const __grid_constant__ kvd_packed_args a)
+/* Restores K or V of page p of a request of m tokens. Begins and ends with a barrier. */
+__device__ void restore_side(shared_page &s, const kvd_packed_args &a, int b, int g, int p, int m,
+                             int side)
 {
-    __shared__ __align__(16) shared_rows s;
-    const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = (int)blockDim.x, m = a.kv_len[b];
-    for (int p = first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p < m;
-         p += (int)gridDim.z) {
-        const int page = page_number(a, b, p), t0 = KVD_PAGE_TOKENS * p,
-                  left = min(m - t0, (int)KVD_PAGE_TOKENS),
-                  coded = min(m - 1 - t0, (int)KVD_PAGE_TOKENS);
-        for (int side = 0; side < 2; side++)
-            for (int t = 0; t < left; t += ROWS)
-                restore_rows(s, a, in_codes(a, page, g),
-                             in_ring(a, b, p, g) + side * KVD_PAGE_TOKENS * d,
-                             in_rows(a, page, g) + side * KVD_PAGE_TOKENS * d, side, t, coded, left,
-                             (int)threadIdx.x);
+    const int d = a.map.d_qk[g], page = page_number(a, b, p), after = side * KVD_PAGE_TOKENS * d,
+              left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
+              coded = min(m - 1 - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS);
+    const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
+    const char *const codes = in_codes(a, page, g);
+    const uint16_t *const keys = reinterpret_cast<const uint16_t *>(codes + parts.k_norm),
+                          *const values = reinterpret_cast<const uint16_t *>(codes + parts.v_side),
+                          *const ring = in_ring(a, b, p, g) + after;
+    uint16_t *const rows = in_rows(a, page, g) + after;
+    __syncthreads();
+    decode_page(s, a, codes, side, d);
+    __syncthreads();
+    if (a.form.sketch && !side) {
+        const float each = (float)(1.2533141373155003 / d); /* sqrt(pi / 2) / d */
+        multiply_page(s.sign, a.sketch_back, d, [&](int t, int i, float x, float y) {
+            uint32_t *const to = reinterpret_cast<uint32_t *>(&s.x[t][i]);
+            const float rest = t < coded ? half_of(keys[KVD_PAGE_TOKENS + t], 0) * each : 0;
+            *to = f16_pair(fmaf(rest, x, half_of(*to, 0)), fmaf(rest, y, half_of(*to, 1)));
+        });
+        __syncthreads();
     }
+    multiply_page(s.x, a.turn_outputs, d, [&](int t, int i, float x, float y) {
+        const int at = page_index(t, i, d);
+        if (t >= (left + 7) / 8 * 8)
+            return;
+        const float norm =
+            half_of(side ? values[32 * (t / 16) + kvd_packed_scale(t)] : keys[t], 0) *
+            KVD_PACKED_NORM;
+        *reinterpret_cast<uint32_t *>(rows + at) =
+            t < coded  ? bf16_pair(x * norm, y * norm)
+            : t < left ? *reinterpret_cast<const uint32_t *>(ring + at)
+                       : 0;
+    });
+    __syncthreads();
+}
+
+__global__ void __launch_bounds__(RESTORE) restore_kernel(const __grid_constant__ kvd_packed_args a)
+{
+    __shared__ __align__(16) shared_page s;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b];
+    for (int p = first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p < m;
+         p += (int)gridDim.z)
+        for (int side = 0; side < 2; side++)
+            restore_side(s, a, b, g, p, m, side);
 }
 
 bool restorable(const kvd_packed_args *a)
@@ -403,8 +451,8 @@ bool restorable(const kvd_packed_args *a)
     for (int g = 0; g < a->map.n_kv_heads; g++)
         if (a->map.d_qk[g] != d || a->map.d_v[g] != d)
             return false;
-    return d % 32 == 0 && a->form.norms && a->level && a->form.bits >= 1 && a->form.bits <= 8 &&
-           a->n >= 1 && a->n <= 65535;
+    return d % 32 == 0 && d <= D_MAX && a->form.norms && a->level && a->form.bits >= 1 &&
+           a->form.bits <= 8 && a->n >= 1 && a->n <= 65535;
 }
 
 bool supported(const kvd_packed_args *a)
@@ -441,7 +489,7 @@ cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t str
     if (!restorable(a) || a->pages_side_by_side < 1)
         return cudaErrorInvalidValue;
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
-    restore_kernel<<<grid, (unsigned)a->map.d_qk[0], 0, stream>>>(*a);
+    restore_kernel<<<grid, RESTORE, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
