@@ -15,7 +15,10 @@
 namespace
 {
 
-enum { WARPS = 8 };
+enum {
+    WARPS = 8,
+    FEW = 24 /* CTAs up to which code_kernel codes single tokens */
+};
 
 /* ---- one token per decode step: its value and, with a level table, its key ---- */
 
@@ -124,24 +127,37 @@ __device__ void code_key(const page_of &o, int t, int lane)
     const int bits = a.form.bits, in_request = KVD_PAGE_TOKENS * o.p + t;
     uint32_t *const words = reinterpret_cast<uint32_t *>(o.codes);
     uint32_t apart = 0;
-#pragma unroll 1
-    for (int i = 4 * lane; i < min(4 * lane + 4, (int)a.map.d_qk[o.g]); i++) {
-        const float x = bf16_of(key_pair(o, i / 16, i % 16 / 8, t, i % 8 / 2), i % 2);
-        const float *const range = a.range + 2 * ((size_t)o.g * (size_t)a.range_width + (size_t)i);
-        const float middle = i < a.range_width ? range[0] : 0,
-                    half = i < a.range_width ? range[1] : 0;
-        const bool first = in_request < a.n_sink,
-                   outlier = !first && a.form.k_apart && fabsf(x - middle) > half;
+    const bool there = 4 * lane < a.map.d_qk[o.g], first = in_request < a.n_sink;
+    float x[4] = {}, middle[4] = {}, half[4] = {};
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const int i = 4 * lane + k;
+        if (there)
+            x[k] = bf16_of(key_pair(o, i / 16, i % 16 / 8, t, i % 8 / 2), k % 2);
+        if (there && i < a.range_width) {
+            const float *const range =
+                a.range + 2 * ((size_t)o.g * (size_t)a.range_width + (size_t)i);
+            middle[k] = range[0];
+            half[k] = range[1];
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        if (!there)
+            break;
+        const int i = 4 * lane + k;
+        const bool outlier = !first && a.form.k_apart && fabsf(x[k] - middle[k]) > half[k];
         if (first)
-            in_sink(o.a, o.b, o.g, in_request)[i] = (uint16_t)half_bits(x);
+            in_sink(o.a, o.b, o.g, in_request)[i] = (uint16_t)half_bits(x[k]);
         if (outlier) {
-            put_apart(o, t, i, x);
+            put_apart(o, t, i, x[k]);
             apart++;
         }
         put_bits(words + kvd_packed_words(bits, i / 16, kvd_packed_key_lane(t, i)), true, bits,
                  kvd_packed_key_number(t, i),
-                 !first && !outlier && half > 0 ? nearest(o.middle, 1 << bits, (x - middle) / half)
-                                                : 0);
+                 !first && !outlier && half[k] > 0
+                     ? nearest(o.middle, 1 << bits, (x[k] - middle[k]) / half[k])
+                     : 0);
     }
     apart = __reduce_add_sync(~0u, apart);
     if (lane == 0 && apart)
@@ -377,50 +393,113 @@ __device__ __forceinline__ int clamped(int t, int p)
     return min(max(t - KVD_PAGE_TOKENS * p, 0), (int)KVD_PAGE_TOKENS);
 }
 
-__global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant__ kvd_packed_args a)
+/* Tokens to code: keys k_from .. k_to - 1 and values v_from .. v_to - 1. */
+struct coded_tokens {
+    int before, k_from, k_to, v_from, v_to;
+
+    /* Returns true for at most one value and no key or, with a level table, one key. */
+    __device__ __forceinline__ bool single(bool levels) const
+    {
+        return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));
+    }
+};
+
+__device__ __forceinline__ coded_tokens tokens_of(const kvd_packed_args &a, int b)
 {
-    __shared__ float middle[2 << 8];
-    const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
-              lane = (int)threadIdx.x % 32;
-    const int m = a.kv_len[b], before = m - (a.q_len ? a.q_len[b] : 1);
-    const int k_from = keys_coded(a, before), k_to = keys_coded(a, m), v_to = values_coded(a, m);
+    const int m = a.kv_len[b], before = max(m - (a.q_len ? a.q_len[b] : 1), 0),
+              v_to = values_coded(a, m);
     /* Values outside the sliding window are skipped, because their pages may be freed. */
-    const int v_from = max(values_coded(a, before), a.q_len ? 0 : min(first_seen(a, m), v_to));
+    const int seen = a.q_len ? 0 : min(first_seen(a, m), v_to);
+    return {before, keys_coded(a, before), keys_coded(a, m), max(values_coded(a, before), seen),
+            v_to};
+}
+
+/* Fills the middles between adjacent levels. Ends with a barrier of the CTA. */
+__device__ __forceinline__ void make_middles(const kvd_packed_args &a, float *middle)
+{
     const int levels = 1 << a.form.bits;
-    for (int i = (int)threadIdx.x; a.level && i < 2 * levels; i += 32 * WARPS) {
+    for (int i = (int)threadIdx.x; a.level && i < 2 * levels; i += (int)blockDim.x) {
         const float *const level = a.level + i / levels * 2 * levels + i % levels;
         middle[i] = i % levels + 1 < levels ? (level[0] + level[1]) / 2 : INFINITY;
     }
     __syncthreads();
-    const bool single = v_to - v_from <= 1 && (k_to == k_from || (a.level && k_to - k_from == 1));
+}
+
+__device__ __forceinline__ page_of make_page(const kvd_packed_args &a, int b, int g, int p,
+                                             int before, float *middle)
+{
+    const int page = page_number(a, b, p);
+    return {a,
+            b,
+            g,
+            p,
+            page,
+            a.q_len ? in_rows(a, page, g) : in_ring(a, b, p, g),
+            in_codes(a, page, g),
+            kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
+            middle,
+            before};
+}
+
+/* Codes the value (warp 0) and the key (warp 1) of a request with a single token to code. */
+__device__ void code_token(const kvd_packed_args &a, int b, int g, const coded_tokens &now,
+                           float *middle)
+{
+    const int lane = (int)threadIdx.x % 32, key = (int)threadIdx.x / 32,
+              t = key ? now.k_from : now.v_from;
+    if (key > 1 || t == (key ? now.k_to : now.v_to))
+        return;
+    const page_of o = make_page(a, b, g, t / KVD_PAGE_TOKENS, now.before, middle);
+    if (!key) {
+        code_value(o, t % KVD_PAGE_TOKENS, lane);
+        return;
+    }
+    if (a.form.k_apart && t % KVD_PAGE_TOKENS == 0 && lane == 0)
+        *reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list) = 0;
+    __syncwarp();
+    code_key(o, t % KVD_PAGE_TOKENS, lane);
+}
+
+/* Codes the requests of decode steps that have a single token to code. */
+__global__ void __launch_bounds__(64) code_token_kernel(const __grid_constant__ kvd_packed_args a)
+{
+    __shared__ float middle[2 << 8];
+    const coded_tokens now = tokens_of(a, (int)blockIdx.y);
+    make_middles(a, middle);
+    if (now.single(a.level))
+        code_token(a, (int)blockIdx.y, (int)blockIdx.x, now, middle);
+}
+
+/* If `others`, code_token_kernel codes the requests that have a single token to code. */
+__global__ void __launch_bounds__(32 * WARPS)
+    code_kernel(const __grid_constant__ kvd_packed_args a, bool others)
+{
+    __shared__ float middle[2 << 8];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
+              lane = (int)threadIdx.x % 32, m = a.kv_len[b];
+    const coded_tokens now = tokens_of(a, b);
+    const int before = now.before, k_from = now.k_from, k_to = now.k_to, v_from = now.v_from,
+              v_to = now.v_to;
+    const bool single = !a.q_len && now.single(a.level);
+    if (single && others)
+        return;
+    make_middles(a, middle);
+    if (single) {
+        if (blockIdx.z == 0)
+            code_token(a, b, g, now, middle);
+        return;
+    }
     const int end = (max(k_to, v_to) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     const int units = a.map.d_qk[g] / 16, groups = kvd_packed_groups(&a.form, a.map.d_v[g]);
     for (int p = (k_to > k_from ? min(k_from, v_to > v_from ? v_from : k_from) : v_from) /
                      KVD_PAGE_TOKENS +
                  (int)blockIdx.z;
          p < end; p += (int)gridDim.z) {
-        const int page = page_number(a, b, p);
-        const page_of o = {a,
-                           b,
-                           g,
-                           p,
-                           page,
-                           a.q_len ? in_rows(a, page, g) : in_ring(a, b, p, g),
-                           in_codes(a, page, g),
-                           kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
-                           middle,
-                           before};
+        const page_of o = make_page(a, b, g, p, before, middle);
         if (a.form.k_apart) {
             if (threadIdx.x == 0 && k_from <= KVD_PAGE_TOKENS * p && k_to > KVD_PAGE_TOKENS * p)
                 *reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list) = 0;
             __syncthreads();
-        }
-        if (single) {
-            if (warp == 0 && v_to > v_from && v_from / KVD_PAGE_TOKENS == p)
-                code_value(o, v_from % KVD_PAGE_TOKENS, lane);
-            if (warp == 1 && k_to > k_from && k_from / KVD_PAGE_TOKENS == p)
-                code_key(o, k_from % KVD_PAGE_TOKENS, lane);
-            continue;
         }
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
@@ -518,6 +597,13 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         code_allotted_kernel<<<grid, 2 * KVD_WIDTH_NARROW, 0, stream>>>(*a);
         return cudaGetLastError();
     }
-    code_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);
+    /* Methods that code every key at once code single tokens in steps. */
+    const bool all_single = !a->q_len && a->level && a->k_block == 1 && !a->v_newest;
+    /* A multiprocessor has registers for one CTA of code_kernel only. */
+    const bool apart = all_single || (!a->q_len && grid.x * grid.y > FEW);
+    if (apart)
+        code_token_kernel<<<dim3(grid.x, grid.y), 64, 0, stream>>>(*a);
+    if (!all_single)
+        code_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a, apart);
     return cudaGetLastError();
 }
