@@ -1071,6 +1071,7 @@ int main(int argc, char **argv)
         {"gear,rank=0,rank2=0,outliers=0.2,bits=3,group=24,buffer=7", 80,
          LEN(1, 6, 7, 8, 64, 65, 200), 40, 0, 2, false},
         {"gear", 128, LEN(1, 19, 20, 60, 127, 333, 1000), 21, 0.01, 4, false},
+        {"gear", 64, LEN(1, 19, 20, 60, 127, 333, 500), 3, 0.01, 9, false},
         {"gear,bits=4,group=16,outliers=0.1", 64, LEN(1, 39, 40, 59, 60, 128, 200), 42, 0.01, 4,
          false},
         {"gear,rank=8,rank2=7,buffer=100,outliers=0.05", 64, LEN(1, 98, 99, 100, 199, 300, 450), 4,

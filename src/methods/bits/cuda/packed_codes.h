@@ -196,6 +196,8 @@ cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const fl
 /* Quantise and restore the pages of hetero and rotatekv. */
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream);
+/* Restores the pages of allot and gear. */
+cudaError_t kvd_packed_restore_pages(const kvd_packed_args *a, cudaStream_t stream);
 /* Writes K and V of all tokens (from the window's first page on) to the bf16 pages a->rows. */
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
 /* Makes pages of random bytes valid for timing, with `per_page` outliers each. */

@@ -274,7 +274,7 @@ __global__ void rope_table_kernel(const float *cosine, const float *sine, int ha
 bool kvd_packed_decodes(const kvd_packed_args *a)
 {
     packed_params p;
-    return kernel_of(a) && lay_out(a, &p);
+    return kvd_packed_attends(a) || (kernel_of(a) && lay_out(a, &p));
 }
 
 size_t kvd_packed_decode_bytes(int n_ctas)
@@ -285,6 +285,8 @@ size_t kvd_packed_decode_bytes(int n_ctas)
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream)
 {
+    if (kvd_packed_attends(a))
+        return cudaSuccess;
     if (!kernel_of(a) || a->n < 1)
         return cudaErrorInvalidValue;
     plan_kernel<<<1, 1024, 0, stream>>>(a->kv_len, d->live, a->n, a->map.window, d->pages_before);
@@ -295,6 +297,8 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
                               cudaStream_t stream)
 {
     packed_params p;
+    if (a->n > 0 && a->n <= 65535 && d->n_ctas > 0 && kvd_packed_attends(a))
+        return kvd_packed_attend(a, d, stream);
     const kvd_packed_decode_kernel run = kernel_of(a);
     if (!run || !lay_out(a, &p) || a->n < 1 || a->n > 65535 || d->n_ctas < 1 ||
         (a->form.sketch && !d->sketched))

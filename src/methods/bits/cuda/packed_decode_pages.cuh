@@ -48,6 +48,10 @@ kvd_packed_decode_kernel kvd_packed_rows_kernel(const kvd_packed_args *a);
 void kvd_packed_rows_lay_out(kvd_packed_decode_params *p);
 kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a, bool uneven);
 void kvd_packed_floats_lay_out(kvd_packed_decode_params *p);
+/* Attention on allot's and gear's codes, whose pages are restored in shared memory. */
+bool kvd_packed_attends(const kvd_packed_args *a);
+cudaError_t kvd_packed_attend(const kvd_packed_args *a, const kvd_packed_decode_args *d,
+                              cudaStream_t stream);
 
 namespace
 {

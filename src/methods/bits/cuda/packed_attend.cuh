@@ -1,0 +1,563 @@
+/*
+ * Restores pages of 64 tokens to shared memory, and either attends to them in a decode step or
+ * copies them to the bf16 rows. Included by packed_attend.cu only.
+ *
+ * A CTA has adjacent pages of one KV head of a request. Warp w has tokens 8 w .. 8 w + 7 of every
+ * page (an octet) and a softmax state of its own. Codes of the next page are copied to shared
+ * memory meanwhile.
+ */
+#ifndef KVD_METHODS_BITS_CUDA_PACKED_ATTEND_CUH
+#define KVD_METHODS_BITS_CUDA_PACKED_ATTEND_CUH
+
+#include "methods/bits/cuda/packed_decode.cuh"
+
+namespace
+{
+
+enum {
+    OCTETS = 8, /* octets of a page, and warps of a CTA */
+    THREADS = 32 * OCTETS,
+    D_MAX = KVD_WIDTH_NARROW,
+    /*
+     * bf16 numbers from a block of 8 tokens and 8 channels to the next one. The 8 numbers of
+     * padding avoid bank conflicts when the lanes of a warp have adjacent channels.
+     */
+    BLOCK = 72,
+    OCTET = D_MAX / 8 * BLOCK, /* numbers from an octet to the next one */
+    TILE = OCTETS * OCTET      /* numbers of K or of V of a page */
+};
+
+/*
+ * An octet: tokens t0 .. t0 + 7 of page p of KV head g of request b, which has m tokens. `codes` is
+ * the copy of the page's codes in shared memory. keys and values are the octet's blocks in shared
+ * memory, [d / 8][BLOCK].
+ */
+struct octet {
+    const kvd_packed_args &a;
+    int b, g, p, m, t0;
+    const char *codes;
+    uint16_t *keys, *values;
+};
+
+__device__ __forceinline__ int first_token(const octet &o)
+{
+    return KVD_PAGE_TOKENS * o.p + o.t0;
+}
+
+__device__ __forceinline__ int width_of(const octet &o, int side)
+{
+    return side ? o.a.map.d_v[o.g] : o.a.map.d_qk[o.g];
+}
+
+__device__ __forceinline__ uint16_t *tile_of(const octet &o, int side)
+{
+    return side ? o.values : o.keys;
+}
+
+/* Returns the index of channel i of token t of an octet. */
+__device__ __forceinline__ int tile_index(int t, int i)
+{
+    return i / 8 * BLOCK + 8 * t + i % 8;
+}
+
+/* Writes channel i of the tokens from .. to - 1 of an octet. x has two tokens per word. */
+__device__ __forceinline__ void put_pairs(uint16_t *tile, int i, const uint32_t (&x)[4], int from,
+                                          int to)
+{
+    uint16_t *const at = tile + tile_index(0, i);
+#pragma unroll
+    for (int t = 0; t < 8; t += 2) {
+        if (t >= from && t < to)
+            at[8 * t] = (uint16_t)x[t / 2];
+        if (t + 1 >= from && t + 1 < to)
+            at[8 * t + 8] = (uint16_t)(x[t / 2] >> 16);
+    }
+}
+
+template <bool HALF> __device__ __forceinline__ uint32_t pair_of(float low, float high)
+{
+    return HALF ? f16_pair(low, high) : bf16_pair(low, high);
+}
+
+template <bool HALF>
+__device__ __forceinline__ void put_channel(uint16_t *tile, int i, const float (&x)[8], int from,
+                                            int to)
+{
+    const uint32_t pairs[4] = {pair_of<HALF>(x[0], x[1]), pair_of<HALF>(x[2], x[3]),
+                               pair_of<HALF>(x[4], x[5]), pair_of<HALF>(x[6], x[7])};
+    put_pairs(tile, i, pairs, from, to);
+}
+
+/* Returns the float16 of two bf16 numbers. Numbers beyond its range become its largest numbers. */
+__device__ __forceinline__ uint32_t halves_of(uint32_t pair)
+{
+    constexpr float MOST = 65504;
+    return f16_pair(fminf(fmaxf(bf16_of(pair, 0), -MOST), MOST),
+                    fminf(fmaxf(bf16_of(pair, 1), -MOST), MOST));
+}
+
+/*
+ * Copies the octet's tokens from number `coded` of the request on from the ring buffer, as float16
+ * if HALF is true. Tokens after the last one become 0.
+ */
+template <bool HALF>
+__device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded, int lane)
+{
+    const int t = lane % 8, token = first_token(o) + t;
+    if (first_token(o) + 8 <= coded || token < coded)
+        return;
+    const uint16_t *const ring = in_ring(o.a, o.b, o.p, o.g);
+    for (int i = lane / 8 * 8; i < width_of(o, side); i += 32) {
+        uint4 x = token < o.m ? eight_at(ring + place_in_page(o.a, o.g, side, o.t0 + t, i))
+                              : make_uint4(0, 0, 0, 0);
+        if (HALF)
+            x = make_uint4(halves_of(x.x), halves_of(x.y), halves_of(x.z), halves_of(x.w));
+        *reinterpret_cast<uint4 *>(tile_of(o, side) + tile_index(t, i)) = x;
+    }
+}
+
+/* Copies K or V of an octet to the bf16 rows. */
+__device__ __forceinline__ void put_rows(const octet &o, int side, int lane)
+{
+    uint16_t *const rows = in_rows(o.a, page_number(o.a, o.b, o.p), o.g);
+    for (int i = lane / 8 * 8; i < width_of(o, side); i += 32)
+        *reinterpret_cast<uint4 *>(rows + place_in_page(o.a, o.g, side, o.t0 + lane % 8, i)) =
+            eight_at(tile_of(o, side) + tile_index(lane % 8, i));
+}
+
+/*
+ * Attention of a warp to its octets. `max` and `sum` belong to query head lane / 4; `max` is a
+ * base-2 logarithm, and `sum` is this lane's part. o[u] is the output at dimensions 16 u + lane / 4
+ * and 16 u + lane / 4 + 8 for the query heads 2 c and 2 c + 1, where c = lane % 4.
+ */
+struct attention {
+    float max, sum, o[D_MAX / 16][4];
+    /*
+     * Power of two by which the queries are divided. The first two numbers of `more` are the output
+     * at column lane / 4 of the left factors of a low-rank part.
+     */
+    float unit, more[4];
+};
+
+__device__ __forceinline__ void clear(attention &s)
+{
+    s.max = -INFINITY;
+    s.sum = 0;
+    s.unit = 1;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        s.more[i] = 0;
+#pragma unroll
+    for (int i = 0; i < D_MAX / 4; i++)
+        s.o[i / 4][i % 4] = 0;
+}
+
+/*
+ * Query heads first .. first + n - 1 of request b, which attend to KV head g. If a KV head has more
+ * than HEADS query heads, they are divided into equal shares, number `share` of `shares`.
+ */
+struct query_heads {
+    int b, g, first, n, share, shares;
+};
+
+__device__ __forceinline__ query_heads heads_of(const packed_params &p, int b, int g, int share,
+                                                int shares)
+{
+    const int n = p.a.map.group / shares;
+    return {b, g, g * p.a.map.group + share * n, n, share, shares};
+}
+
+/* Registers of the queries as A operands of mma with query heads in rows, in shared memory. */
+typedef uint32_t query_words[D_MAX / 8][32];
+
+/*
+ * Loads registers `first`, `first` + `step` and so on of the queries with one warp, as float16.
+ * Returns the power of two by which they were divided.
+ */
+__device__ __forceinline__ float load_queries(const packed_params &p, const query_heads &h,
+                                              query_words &q, int first, int step)
+{
+    const int lane = (int)threadIdx.x % 32, d = p.a.map.d_qk[h.g];
+    const bool there = lane / 4 < h.n;
+    const uint16_t *const from = static_cast<const uint16_t *>(p.d.q) +
+                                 (size_t)h.b * (size_t)p.a.map.q_pitch + p.a.map.q_offset[h.first] +
+                                 lane / 4 * d + lane % 4 * 2;
+    float most = 0;
+    for (int i = 0; there && 8 * i < d; i++) {
+        const uint32_t x = *reinterpret_cast<const uint32_t *>(from + 8 * i);
+        most = fmaxf(most, fmaxf(fabsf(bf16_of(x, 0)), fabsf(bf16_of(x, 1))));
+    }
+    const float unit = unit_of(most), over = 1 / unit;
+    for (int i = first; 8 * i < d; i += step) {
+        const uint32_t x = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
+        q[i][lane] = f16_pair(bf16_of(x, 0) * over, bf16_of(x, 1) * over);
+    }
+    return unit;
+}
+
+/* Adds the products of query head lane / 4 and the keys of tokens 2 c and 2 c + 1. */
+__device__ __forceinline__ void add_products(const octet &o, const query_words &q, float (&x)[4],
+                                             int lane)
+{
+    const uint32_t *const k = reinterpret_cast<const uint32_t *>(o.keys) + lane;
+#pragma unroll
+    for (int u = 0; u < D_MAX / 16; u++) {
+        if (16 * u >= width_of(o, 0))
+            break;
+        const uint32_t rows[4] = {q[2 * u][lane], 0, q[2 * u + 1][lane], 0};
+        multiply<false>(x, rows, k[BLOCK * u], k[BLOCK * u + BLOCK / 2]);
+    }
+}
+
+/* Loads four adjacent blocks of an octet, transposed: rows are channels and columns are tokens. */
+__device__ __forceinline__ void load_transposed(const uint16_t *blocks, uint32_t (&x)[4], int lane)
+{
+    const uint32_t at =
+        (uint32_t)__cvta_generic_to_shared(blocks + lane / 8 * BLOCK + lane % 8 * 8);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/*
+ * Adds the tokens from .. to - 1 of an octet to the attention; there is at least one. `page` is the
+ * object that restored them. Probabilities are sums of two float16 numbers, whose products with V
+ * are one product of mma.
+ */
+template <class PAGE>
+__device__ __forceinline__ void attend_octet(const packed_params &p, const octet &o,
+                                             const PAGE &page, const query_words &q, int from,
+                                             int to, attention &s, int lane)
+{
+    float x[4] = {}, shrink[2];
+    add_products(o, q, x, lane);
+    if constexpr (PAGE::LOW_RANK)
+        page.add_scores(o, x, lane);
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int t = lane % 4 * 2 + e;
+        x[e] = t >= from && t < to ? x[e] * (p.scale_log2 * s.unit) : -INFINITY;
+    }
+    float top = fmaxf(x[0], x[1]);
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    if (__any_sync(~0u, !(top - s.max <= LAZY))) {
+        const float most = fmaxf(s.max, top), factor = power_of_two(s.max - most);
+        s.max = most;
+        s.sum *= factor;
+        of_columns(factor, shrink, lane);
+        s.more[0] *= shrink[0];
+        s.more[1] *= shrink[1];
+#pragma unroll
+        for (int i = 0; i < D_MAX / 4; i++)
+            s.o[i / 4][i % 4] *= shrink[i % 2];
+    }
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        x[e] = power_of_two(x[e] - (s.max - TOP));
+    s.sum += x[0] + x[1];
+    const uint32_t high = f16_pair(x[0], x[1]);
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        x[e] -= half_of(high, e);
+    const uint32_t low = f16_pair(x[0], x[1]);
+    if constexpr (PAGE::LOW_RANK)
+        page.add_values(o, high, low, s, lane);
+#pragma unroll
+    for (int j = 0; j < D_MAX / 32; j++) {
+        if (32 * j >= width_of(o, 1))
+            break;
+        uint32_t v[4];
+        load_transposed(o.values + 4 * BLOCK * j, v, lane);
+        const uint32_t first[4] = {v[0], v[1], v[0], v[1]}, second[4] = {v[2], v[3], v[2], v[3]};
+        multiply<false>(s.o[2 * j], first, high, low);
+        multiply<false>(s.o[2 * j + 1], second, high, low);
+    }
+}
+
+/* Pages from .. to - 1 of KV head g of request b, which have a CTA, number `part` of `parts`. */
+struct run_of {
+    int from, to, part, parts;
+};
+
+/* Divides the pages that a request of m tokens reads among `ctas` CTAs. Some CTAs may have none. */
+__device__ __forceinline__ run_of run_at(const kvd_packed_args &a, int m, int part, int ctas)
+{
+    const int first = first_seen(a, m) / KVD_PAGE_TOKENS,
+              pages = (m + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS,
+              each = max((pages - first + ctas - 1) / ctas, 1), from = first + part * each;
+    return {from, min(from + each, pages), part, (pages - first + each - 1) / each};
+}
+
+/* Returns the memory for part `part` of `ctas` of the result of query heads. */
+__device__ __forceinline__ float *slot_of(const packed_params &p, const query_heads &h, int part,
+                                          int ctas)
+{
+    const size_t kv = (size_t)h.b * (size_t)p.a.map.n_kv_heads + (size_t)h.g,
+                 all = kv * (size_t)h.shares + (size_t)h.share;
+    return p.d.partial + (all * (size_t)ctas + (size_t)part) * (size_t)p.slot_floats;
+}
+
+/*
+ * Adds up the results of the CTA's warps. If the run has all pages of the head, writes the
+ * attention output, otherwise a partial result. `shared` is memory of the CTA.
+ */
+__device__ void put_attention(const packed_params &p, const query_heads &h, const run_of &run,
+                              const attention &s, float *shared)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, d = p.a.map.d_v[h.g];
+    float2 *const of_warp = reinterpret_cast<float2 *>(shared + OCTETS * HEADS * D_MAX);
+    float sum = s.sum + __shfl_xor_sync(~0u, s.sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    __syncthreads();
+    if (lane % 4 == 0)
+        of_warp[warp * HEADS + lane / 4] = make_float2(s.max, sum);
+#pragma unroll
+    for (int i = 0; i < D_MAX / 4; i++)
+        shared[(warp * HEADS + lane % 4 * 2 + i % 2) * D_MAX + i / 2 * 8 + lane / 4] =
+            s.o[i / 4][i % 4];
+    __syncthreads();
+    float *const slot = run.parts > 1 ? slot_of(p, h, run.part, (int)gridDim.z) : NULL;
+    for (int k = (int)threadIdx.x; k < h.n * d; k += THREADS) {
+        const int row = k / d, i = k % d, head = h.first + row;
+        float most = -INFINITY, all = 0, x = 0;
+        for (int w = 0; w < OCTETS; w++)
+            most = fmaxf(most, of_warp[w * HEADS + row].x);
+        for (int w = 0; w < OCTETS; w++) {
+            const float2 part = of_warp[w * HEADS + row];
+            const float f = power_of_two(part.x - most);
+            all += part.y * f;
+            x += shared[(w * HEADS + row) * D_MAX + i] * f;
+        }
+        if (!slot) {
+            output_of(p, h.b, head)[i] = __float2bfloat16_rn(x / (all + sink_term(p, head, most)));
+            continue;
+        }
+        slot[2 * HEADS + row * D_MAX + i] = x;
+        if (i == 0)
+            *reinterpret_cast<float2 *>(slot + 2 * row) = make_float2(most, all);
+    }
+}
+
+/* Adds up partial results. Grid: shares of KV heads, requests, query heads of a share. */
+__global__ void __launch_bounds__(D_MAX)
+    merge_parts_kernel(const __grid_constant__ packed_params p, int ctas)
+{
+    const int shares = (int)gridDim.x / p.a.map.n_kv_heads, g = (int)blockIdx.x / shares,
+              b = (int)blockIdx.y, row = (int)blockIdx.z, i = (int)threadIdx.x;
+    const query_heads h = heads_of(p, b, g, (int)blockIdx.x % shares, shares);
+    const int head = h.first + row;
+    if (p.d.live && b >= *p.d.live)
+        return;
+    const run_of run = run_at(p.a, p.a.kv_len[b], 0, ctas);
+    if (run.parts < 2 || i >= p.a.map.d_v[g])
+        return;
+    float most = -INFINITY, all = 0, x = 0;
+    for (int k = 0; k < run.parts; k++)
+        most = fmaxf(most, slot_of(p, h, k, ctas)[2 * row]);
+#pragma unroll 4
+    for (int k = 0; k < run.parts; k++) {
+        const float *const slot = slot_of(p, h, k, ctas);
+        const float f = power_of_two(slot[2 * row] - most);
+        all += slot[2 * row + 1] * f;
+        x += slot[2 * HEADS + row * D_MAX + i] * f;
+    }
+    output_of(p, b, head)[i] = __float2bfloat16_rn(x / (all + sink_term(p, head, most)));
+}
+
+/* Starts the copy of a page's codes to shared memory. All threads of the CTA call it. */
+__device__ __forceinline__ void copy_codes(const kvd_packed_args &a, int b, int g, int page,
+                                           int bytes, char *to)
+{
+    const char *const from = in_codes(a, page_number(a, b, page), g);
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    for (int i = 16 * (int)threadIdx.x; i < bytes; i += 16 * THREADS)
+        copy_16(address + (uint32_t)i, from + i);
+}
+
+/*
+ * Restores the pages of a KV head of a request. If ATTEND is true, restores float16 numbers and
+ * attends to them, otherwise copies bf16 numbers to the rows. Grid: shares of KV heads, requests,
+ * CTAs per share.
+ *
+ * PAGE is the class that restores octets of a kind of codes, with these members:
+ *
+ * - CTAS: number of CTAs per multiprocessor, by which registers are limited.
+ * - LOW_RANK: true if begin, add_scores, add_values and end add parts of attention that are not in
+ *   the restored octets.
+ * - SHARED: number of bytes of its tables, a multiple of 16.
+ * - bytes(a, g): number of bytes of a page, from the first one of KV head g, that are copied to
+ *   shared memory.
+ * - PAGE(a, b, g, m, first, tables): constructor for pages from `first` on. It may write to
+ *   `tables` in shared memory, which are read after a barrier.
+ * - restore(o): writes K and V of an octet. All warps call it for the same page, also with octets
+ *   after the last token, and it may have barriers of the CTA.
+ */
+template <class PAGE, bool ATTEND>
+__global__ void __launch_bounds__(THREADS, ATTEND ? PAGE::CTAS : 3)
+    restore_pages_kernel(const __grid_constant__ packed_params p)
+{
+    extern __shared__ __align__(128) char smem[];
+    const int shares = (int)gridDim.x / p.a.map.n_kv_heads, share = (int)blockIdx.x % shares,
+              g = (int)blockIdx.x / shares, b = (int)blockIdx.y, m = p.a.kv_len[b],
+              warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (ATTEND && p.d.live && b >= *p.d.live)
+        return;
+    const run_of run = run_at(p.a, m, (int)blockIdx.z, (int)gridDim.z);
+    if (run.from >= run.to)
+        return;
+    uint16_t *const tile = reinterpret_cast<uint16_t *>(smem);
+    char *const stages = smem + 2 * TILE * sizeof(uint16_t);
+    const int bytes = PAGE::bytes(p.a, g), seen = first_seen(p.a, m);
+    copy_codes(p.a, b, g, run.from, bytes, stages);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    PAGE page(p.a, b, g, m, run.from, stages + 2 * p.stage_bytes);
+    attention s;
+    query_words *const q =
+        reinterpret_cast<query_words *>(stages + 2 * p.stage_bytes + PAGE::SHARED);
+    if (ATTEND)
+        clear(s), s.unit = load_queries(p, heads_of(p, b, g, share, shares), *q, warp, OCTETS);
+    if constexpr (ATTEND && PAGE::LOW_RANK) {
+        __syncthreads();
+        page.begin(*q, lane);
+    }
+#pragma unroll 1
+    for (int i = run.from, stage = 0; i < run.to; i++, stage ^= 1) {
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncthreads();
+        if (i + 1 < run.to)
+            copy_codes(p.a, b, g, i + 1, bytes, stages + (stage ^ 1) * p.stage_bytes);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        const octet o = {p.a,
+                         b,
+                         g,
+                         i,
+                         m,
+                         8 * warp,
+                         stages + stage * p.stage_bytes,
+                         tile + warp * OCTET,
+                         tile + TILE + warp * OCTET};
+        page.restore(o);
+        __syncwarp();
+        const int from = max(seen - first_token(o), 0), to = min(m - first_token(o), 8);
+        if (ATTEND && from < to)
+            attend_octet(p, o, page, *q, from, to, s, lane);
+        if (!ATTEND && to > 0) {
+            put_rows(o, 0, lane);
+            put_rows(o, 1, lane);
+        }
+        __syncwarp();
+    }
+    if constexpr (ATTEND && PAGE::LOW_RANK)
+        page.end(s, lane);
+    if (ATTEND)
+        put_attention(p, heads_of(p, b, g, share, shares), run, s, reinterpret_cast<float *>(smem));
+}
+
+/* ---- launches ---- */
+
+template <class PAGE> int stage_bytes(const kvd_packed_args *a)
+{
+    int most = 16;
+    for (int g = 0; g < a->map.n_kv_heads; g++)
+        most = max(most, PAGE::bytes(*a, g));
+    return most;
+}
+
+template <class PAGE> int shared_bytes(const kvd_packed_args *a)
+{
+    return 2 * TILE * (int)sizeof(uint16_t) + 2 * stage_bytes<PAGE>(a) + PAGE::SHARED +
+           (int)sizeof(query_words);
+}
+
+/*
+ * Returns the number of equal shares of at most HEADS query heads into which those of a KV head are
+ * divided, or 0 if there are more than 4.
+ */
+inline int shares_of(const kvd_packed_args *a)
+{
+    for (int n = 1; n <= 4; n++)
+        if (a->map.group % n == 0 && a->map.group / n <= HEADS)
+            return n;
+    return 0;
+}
+
+/* Returns the bytes of shared memory that a CTA may have, or 0 if the device cannot be queried. */
+inline int most_shared()
+{
+    int device, most;
+    return cudaGetDevice(&device) == cudaSuccess &&
+                   cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+                       cudaSuccess
+               ? most
+               : 0;
+}
+
+template <class PAGE> bool page_fits(const kvd_packed_args *a)
+{
+    return shared_bytes<PAGE>(a) <= most_shared();
+}
+
+inline packed_params params_of(const kvd_packed_args *a, const kvd_packed_decode_args *d, int stage)
+{
+    packed_params p = {};
+    p.a = *a;
+    if (d)
+        p.d = *d;
+    p.scale_log2 = a->map.scale * 1.4426950408889634f;
+    p.slot_floats = HEADS * (2 + D_MAX);
+    p.stage_bytes = stage;
+    return p;
+}
+
+inline void launch_merge(const packed_params &p, int ctas, cudaStream_t stream)
+{
+    const int shares = shares_of(&p.a);
+    const dim3 grid((unsigned)(p.a.map.n_kv_heads * shares), (unsigned)p.a.n,
+                    (unsigned)(p.a.map.group / shares));
+    if (ctas > 1)
+        merge_parts_kernel<<<grid, D_MAX, 0, stream>>>(p, ctas);
+}
+
+/* Restores pages with `ctas` CTAs per head. `d` may be NULL if ATTEND is false. */
+template <class PAGE, bool ATTEND>
+cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, int ctas,
+                   cudaStream_t stream)
+{
+    const packed_params p = params_of(a, d, stage_bytes<PAGE>(a));
+    const int bytes = shared_bytes<PAGE>(a);
+    const cudaError_t e = cudaFuncSetAttribute(restore_pages_kernel<PAGE, ATTEND>,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e != cudaSuccess)
+        return e;
+    const dim3 grid((unsigned)(a->map.n_kv_heads * (ATTEND ? shares_of(a) : 1)), (unsigned)a->n,
+                    (unsigned)ctas);
+    restore_pages_kernel<PAGE, ATTEND><<<grid, THREADS, (size_t)bytes, stream>>>(p);
+    if (ATTEND)
+        launch_merge(p, ctas, stream);
+    return cudaGetLastError();
+}
+
+/* Returns the largest number of CTAs per share of a KV head whose partial results have room. */
+inline int most_ctas(const kvd_packed_args *a, const kvd_packed_decode_args *d)
+{
+    const int heads = a->n * a->map.n_kv_heads * shares_of(a);
+    return max(min(2 * WARPS_MOST * d->n_ctas / heads, a->max_pages), 1);
+}
+
+/*
+ * Returns the number of CTAs per share of a KV head. There are several times as many as run at
+ * once, unless they would have few pages.
+ */
+inline int ctas_of(const kvd_packed_args *a, const kvd_packed_decode_args *d)
+{
+    const int heads = a->n * a->map.n_kv_heads * shares_of(a),
+              many = (16 * d->n_ctas + heads - 1) / heads,
+              once = (3 * d->n_ctas + heads - 1) / heads;
+    return min(max(min(many, a->max_pages / 4), once), most_ctas(a, d));
+}
+
+} // namespace
+
+#endif
