@@ -14,7 +14,13 @@ namespace
 enum { SCORE = 256, CHOOSE = 512, STORE = 256 };
 typedef unsigned long long u64;
 
-enum { WARPS = 8, LANES = 32, EACH_LANE = KVD_WIDTH_NARROW / LANES };
+enum { WARPS = 8, LANES = 32, EACH_LANE = KVD_WIDTH_NARROW / LANES, PAGES_OF_WARP = 8 };
+
+/* Returns two adjacent bf16 numbers. */
+__device__ __forceinline__ float2 unpacked(uint32_t pair)
+{
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
 
 __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
                                                         const kvd_selection_shadow &x, int b)
@@ -22,24 +28,47 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
+/* Returns marks_of, which one thread of the CTA computes. All threads must call it once. */
+__device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection &s,
+                                                            const kvd_selection_shadow &x, int b)
+{
+    __shared__ kvd_selection_marks m;
+    if (threadIdx.x == 0)
+        m = marks_of(s, x, b);
+    __syncthreads();
+    return m;
+}
+
+/* Returns log2 of the number of tokens of a selection page, which divides KVD_PAGE_TOKENS. */
+__device__ __forceinline__ int log_tokens(const kvd_selection &s)
+{
+    return __ffs((int)s.rule.page) - 1;
+}
+
+/* Returns log2 of the number of selection pages in a page of the pool. */
+__device__ __forceinline__ int log_each(const kvd_selection &s)
+{
+    static_assert(KVD_PAGE_TOKENS == 64, "the logarithm is 6");
+    return 6 - log_tokens(s);
+}
+
 /* Returns the row length of the scores. */
 __device__ __forceinline__ size_t room_of(const kvd_selection &s)
 {
-    return (size_t)s.max_pages * ((size_t)KVD_PAGE_TOKENS / s.rule.page);
+    return (size_t)s.max_pages << log_each(s);
 }
 
 /* Returns the pool page of selection page i. */
 __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i)
 {
-    const int each = KVD_PAGE_TOKENS / (int)s.rule.page;
-    return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i / each)];
+    return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i >> log_each(s))];
 }
 
 /* Returns selection page i's index within its pool page. */
 __device__ __forceinline__ size_t in_page(const kvd_selection &s, int g, int i)
 {
-    const int each = KVD_PAGE_TOKENS / (int)s.rule.page;
-    return (size_t)(g * each + i % each);
+    const int log = log_each(s);
+    return (size_t)((g << log) + (i & ((1 << log) - 1)));
 }
 
 __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_selection_shadow &x,
@@ -56,8 +85,8 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
-    const size_t means = (size_t)s.map.n_kv_heads * ((size_t)KVD_PAGE_TOKENS / s.rule.page) *
-                         (size_t)s.map.d_qk[0] * sizeof(uint16_t);
+    const size_t means =
+        ((size_t)(s.map.n_kv_heads * s.map.d_qk[0]) << log_each(s)) * sizeof(uint16_t);
     return static_cast<uint8_t *>(s.bounds) + pool_page(s, b, i) * x.side + means +
            in_page(s, g, i);
 }
@@ -167,39 +196,55 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/* Multiplies queries by mean keys. Pages with exact keys get -INFINITY. */
+/*
+ * Multiplies queries by mean keys. Pages with exact keys get -INFINITY. A warp has PAGES_OF_WARP
+ * pages, a lane four adjacent dimensions.
+ */
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
                           const __grid_constant__ kvd_selection_shadow x,
                           const __grid_constant__ kvd_selected to)
 {
-    __shared__ float q[KVD_GROUP_MAX][KVD_WIDTH_NARROW];
+    static_assert(EACH_LANE == 4, "a lane loads 8 bytes");
+    __shared__ __align__(16) float q[KVD_GROUP_MAX][KVD_WIDTH_NARROW];
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, d = s.map.d_qk[0], group = s.map.group,
               lane = (int)threadIdx.x % LANES,
-              i = (int)blockIdx.x * WARPS + (int)threadIdx.x / LANES;
+              first = ((int)blockIdx.x * WARPS + (int)threadIdx.x / LANES) * PAGES_OF_WARP;
     if (s.slot[b] >= s.n_slots)
         return;
-    const int all = (int)marks_of(s, x, b).all;
-    if ((int)blockIdx.x * WARPS >= all)
+    const int all = (int)shared_marks(s, x, b).all;
+    if ((int)blockIdx.x * WARPS * PAGES_OF_WARP >= all)
         return;
     const uint16_t *const queries =
         static_cast<const uint16_t *>(to.q) + (size_t)b * (size_t)s.map.q_pitch;
-    for (int k = (int)threadIdx.x; k < group * d; k += LANES * WARPS)
-        q[k / d][k % d] = wide(queries[s.map.q_offset[g * group + k / d] + k % d]);
+    for (int h = 0; h < group; h++)
+        for (int j = (int)threadIdx.x; j < d; j += LANES * WARPS)
+            q[h][j] = wide(queries[s.map.q_offset[g * group + h] + j]);
     __syncthreads();
-    if (i >= all)
-        return;
-    const uint16_t *const mean = mean_of(s, x, b, g, i);
-    const bool exact = *flag_of(s, x, b, g, i);
-    const size_t row = ((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)group;
+    uint2 mean[PAGES_OF_WARP] = {};
+    bool exact[PAGES_OF_WARP];
+#pragma unroll
+    for (int k = 0; k < PAGES_OF_WARP; k++) {
+        const int i = min(first + k, all - 1);
+        if (4 * lane < d)
+            mean[k] = reinterpret_cast<const uint2 *>(mean_of(s, x, b, g, i))[lane];
+        exact[k] = *flag_of(s, x, b, g, i);
+    }
+    const size_t row = ((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)group,
+                 room = room_of(s);
+    const float scale = rsqrtf((float)d);
     for (int h = 0; h < group; h++) {
-        float sum = 0;
-        for (int j = lane; j < d; j += LANES)
-            sum = fmaf(q[h][j], wide(mean[j]), sum);
-        sum = over_warp(sum);
-        if (lane == 0)
-            to.score[(row + (size_t)h) * room_of(s) + (size_t)i] =
-                exact ? -INFINITY : sum * rsqrtf((float)d);
+        const float4 y = 4 * lane < d ? *reinterpret_cast<const float4 *>(&q[h][4 * lane])
+                                      : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int k = 0; k < PAGES_OF_WARP; k++) {
+            const float2 low = unpacked(mean[k].x), high = unpacked(mean[k].y);
+            const float sum =
+                over_warp(fmaf(y.x, low.x, fmaf(y.y, low.y, fmaf(y.z, high.x, y.w * high.y))));
+            if (lane == 0 && first + k < all)
+                to.score[(row + (size_t)h) * room + (size_t)(first + k)] =
+                    exact[k] ? -INFINITY : sum * scale;
+        }
     }
 }
 
@@ -257,10 +302,10 @@ __global__ void __launch_bounds__(CHOOSE)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, page = (int)s.rule.page;
     if (s.slot[b] >= s.n_slots)
         return;
-    const kvd_selection_marks m = marks_of(s, x, b);
+    const kvd_selection_marks m = shared_marks(s, x, b);
     const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g, room = room_of(s);
     float *const score = to.score + row * (size_t)s.map.group * room;
-    const int n = ((int)s.kv_len[b] + page - 1) / page, all = (int)m.all;
+    const int n = (s.kv_len[b] + page - 1) >> log_tokens(s), all = (int)m.all;
     if (m.outliers < m.all)
         take_largest_share(score, s.map.group, room, all, shift);
     const auto key = [score](int i) { return key_of(score[i], i); };
@@ -277,35 +322,52 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
+/*
+ * Returns the token that a row reads in place `at`. `row` is the number of the request's KV head.
+ */
+__device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_selected &to,
+                                            size_t row, int at)
+{
+    const int log = log_tokens(s);
+    return (to.chosen[row * room_of(s) + (size_t)(at >> log)] << log) + (at & ((1 << log) - 1));
+}
+
 /* Copies latents and positions of 64 chosen tokens without exact keys. */
 __global__ void __launch_bounds__(SCORE)
     latent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_shadow x,
                   const __grid_constant__ kvd_selected to)
 {
+    __shared__ const uint16_t *latents[KVD_PAGE_TOKENS];
     const int g = (int)blockIdx.x, part = (int)blockIdx.y, b = (int)blockIdx.z,
-              page = (int)s.rule.page, in = (int)threadIdx.x % KVD_PAGE_TOKENS;
+              in = (int)threadIdx.x % KVD_PAGE_TOKENS, at = part * KVD_PAGE_TOKENS + in;
     if (s.slot[b] >= s.n_slots)
         return;
     const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g,
                  vectors = (size_t)(KVD_PAGE_TOKENS * x.rank),
                  to_page = row * (size_t)to.row_pages + (size_t)part;
-    const int at = part * KVD_PAGE_TOKENS + in;
-    if (at >= to.len[row])
+    if (part * KVD_PAGE_TOKENS >= to.len[row])
         return;
-    const int i = to.chosen[row * room_of(s) + (size_t)(at / page)], t = i * page + at % page;
-    const bool exact = i >= (int)marks_of(s, x, b).all || *flag_of(s, x, b, g, i);
-    if ((int)threadIdx.x < KVD_PAGE_TOKENS)
-        x.position[to_page * KVD_PAGE_TOKENS + (size_t)in] = exact ? -1 : t;
-    if (exact)
-        return;
-    const uint16_t *const from = x.latents + pool_page(s, b, i) * vectors;
-    uint16_t *const out = x.gathered + to_page * vectors;
-    for (int run = (int)threadIdx.x / KVD_PAGE_TOKENS; run < x.rank / 8;
+    const int all = (int)shared_marks(s, x, b).all;
+    if ((int)threadIdx.x < KVD_PAGE_TOKENS) {
+        const uint16_t *from = nullptr;
+        if (at < to.len[row]) {
+            const int t = chosen_token(s, to, row, at), i = t >> log_tokens(s);
+            const bool exact = i >= all || *flag_of(s, x, b, g, i);
+            x.position[to_page * KVD_PAGE_TOKENS + (size_t)in] = exact ? -1 : t;
+            if (!exact)
+                from = x.latents + pool_page(s, b, i) * vectors + t % KVD_PAGE_TOKENS / 8 * 64 +
+                       t % 8 * 8;
+        }
+        latents[in] = from;
+    }
+    __syncthreads();
+    const uint16_t *const from = latents[in];
+    uint16_t *const out = x.gathered + to_page * vectors + in / 8 * 64 + in % 8 * 8;
+    for (int run = (int)threadIdx.x / KVD_PAGE_TOKENS; from && run < x.rank / 8;
          run += SCORE / KVD_PAGE_TOKENS)
-        *reinterpret_cast<uint4 *>(out + run * 512 + in / 8 * 64 + in % 8 * 8) =
-            *reinterpret_cast<const uint4 *>(from + run * 512 + t % KVD_PAGE_TOKENS / 8 * 64 +
-                                             t % 8 * 8);
+        *reinterpret_cast<uint4 *>(out + run * 512) =
+            *reinterpret_cast<const uint4 *>(from + run * 512);
 }
 
 /*
@@ -323,9 +385,9 @@ __device__ __forceinline__ uint4 *exact_key(const kvd_selection &s, const kvd_se
         return reinterpret_cast<uint4 *>(
             x.keys + (at * kv + (size_t)g) * (size_t)(KVD_PAGE_TOKENS * d) + piece(after, c, d));
     }
-    const int number = *flag_of(s, x, b, g, t / page);
+    const int number = *flag_of(s, x, b, g, t >> log_tokens(s));
     const size_t row = ((size_t)s.slot[b] * kv + (size_t)g) * (size_t)(s.rule.outliers * page) +
-                       (size_t)((number - 1) * page + t % page);
+                       (size_t)((number - 1) * page + (t & (page - 1)));
     return number ? reinterpret_cast<uint4 *>(x.outliers + row * (size_t)d + (size_t)(8 * c))
                   : nullptr;
 }
@@ -334,7 +396,7 @@ __device__ __forceinline__ uint4 *value_of(const kvd_selection &s, const kvd_sel
                                            int b, int g, int t, int c)
 {
     const int d = s.map.d_v[0];
-    const size_t page = pool_page(s, b, t / (int)s.rule.page);
+    const size_t page = pool_page(s, b, t >> log_tokens(s));
     return reinterpret_cast<uint4 *>(
         x.values + (page * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)(KVD_PAGE_TOKENS * d) +
         piece(t, c, d));
@@ -364,12 +426,12 @@ __global__ void __launch_bounds__(STORE)
         return;
     const int n = s.kv_len[b], from = n - q_len[b], part = from / KVD_PAGE_TOKENS + (int)blockIdx.x,
               first = max(from, part * KVD_PAGE_TOKENS), end = min(n, (part + 1) * KVD_PAGE_TOKENS),
-              begin = first / 8 * 8, marked = (int)(marks_of(s, x, b).all * s.rule.page);
+              begin = first / 8 * 8, marked = (int)shared_marks(s, x, b).all * (int)s.rule.page;
     if (first >= end)
         return;
     const uint16_t *const page =
         static_cast<const uint16_t *>(s.pool) +
-        pool_page(s, b, first / (int)s.rule.page) * (size_t)s.map.page_elements +
+        pool_page(s, b, first >> log_tokens(s)) * (size_t)s.map.page_elements +
         (size_t)s.map.kv_offset[g];
     for (int i = (int)threadIdx.x; i < (end - begin + 7) / 8 * 8 * pieces; i += STORE) {
         const int t = begin + i / (8 * pieces) * 8 + i % 8, c = i / 8 % pieces;
@@ -379,35 +441,52 @@ __global__ void __launch_bounds__(STORE)
     }
 }
 
+/* Sources of a chosen token. Numbers 8 c .. 8 c + 7 of its key are at key + step c. */
+struct chosen_source {
+    const uint16_t *key, *value; /* key: NULL if the token has no exact key */
+    int step;
+};
+
 /*
- * Copies values and exact keys of 64 chosen tokens to a page. Other keys, and rows after the last
- * token up to a multiple of 8, become 0.
+ * Copies values and exact keys of 64 chosen tokens to a page. Other keys stay as they are. Rows
+ * after the last token up to a multiple of 8 become 0.
  */
 __global__ void __launch_bounds__(STORE) read_kernel(const __grid_constant__ kvd_selection s,
                                                      const __grid_constant__ kvd_selection_shadow x,
                                                      const __grid_constant__ kvd_selected to)
 {
+    __shared__ chosen_source from[KVD_PAGE_TOKENS];
     const int g = (int)blockIdx.x, part = (int)blockIdx.y, b = (int)blockIdx.z,
-              first = part * KVD_PAGE_TOKENS, tokens = (int)s.rule.page,
-              pieces = (s.map.d_qk[0] + s.map.d_v[0]) / 8;
+              first = part * KVD_PAGE_TOKENS, keys = s.map.d_qk[0] / 8,
+              pieces = keys + s.map.d_v[0] / 8, j = (int)threadIdx.x;
     if (s.slot[b] >= s.n_slots)
         return;
     const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
     const int m = to.len[row], rows = min(KVD_PAGE_TOKENS, (m - first + 7) / 8 * 8);
     if (rows <= 0)
         return;
-    const int marked = (int)(marks_of(s, x, b).all * s.rule.page);
-    const int32_t *const chosen = to.chosen + row * room_of(s);
+    const int marked = (int)shared_marks(s, x, b).all * (int)s.rule.page;
+    if (j < rows && first + j < m) {
+        const int t = chosen_token(s, to, row, first + j);
+        from[j] = {reinterpret_cast<const uint16_t *>(exact_key(s, x, b, g, t, 0, marked)),
+                   reinterpret_cast<const uint16_t *>(value_of(s, x, b, g, t, 0)),
+                   t >= marked ? 64 : 8};
+    }
+    __syncthreads();
     uint16_t *const page =
         static_cast<uint16_t *>(to.rows) +
         (row * (size_t)to.row_pages + (size_t)part) * (size_t)(KVD_PAGE_TOKENS * 8 * pieces);
-    for (int i = (int)threadIdx.x; i < rows * pieces; i += STORE) {
-        const int j = i / (8 * pieces) * 8 + i % 8, c = i / 8 % pieces, at = first + j;
-        const uint4 *from = nullptr;
-        if (at < m)
-            from = stored(s, x, b, g, chosen[at / tokens] * tokens + at % tokens, c, marked);
-        *reinterpret_cast<uint4 *>(page + in_head(s, j, c)) = from ? *from : make_uint4(0, 0, 0, 0);
-    }
+    for (int c = j / 8; c < pieces; c += STORE / 8)
+        for (int t = j % 8; t < rows; t += 8) {
+            const bool there = first + t < m;
+            const uint16_t *const source = !there     ? nullptr
+                                           : c < keys ? from[t].key
+                                                      : from[t].value;
+            const int at = c < keys ? c * from[t].step : (c - keys) * 64;
+            if (source || !there)
+                *reinterpret_cast<uint4 *>(page + in_head(s, t, c)) =
+                    source ? *reinterpret_cast<const uint4 *>(source + at) : make_uint4(0, 0, 0, 0);
+        }
 }
 
 bool has_landmarks(const kvd_selection *s, const kvd_selection_shadow *x)
@@ -461,8 +540,9 @@ extern "C" cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s,
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
                    most = (unsigned)s->max_pages * (unsigned)(KVD_PAGE_TOKENS / s->rule.page);
-    landmark_score_kernel<<<dim3((most + WARPS - 1) / WARPS, kv, batch), LANES * WARPS, 0,
-                            stream>>>(*s, *x, *to);
+    constexpr unsigned each = WARPS * PAGES_OF_WARP;
+    landmark_score_kernel<<<dim3((most + each - 1) / each, kv, batch), LANES * WARPS, 0, stream>>>(
+        *s, *x, *to);
     landmark_choose_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *x, *to);
     read_kernel<<<dim3(kv, (unsigned)to->row_pages, batch), STORE, 0, stream>>>(*s, *x, *to);
     latent_kernel<<<dim3(kv, (unsigned)to->row_pages, batch), SCORE, 0, stream>>>(*s, *x, *to);
