@@ -6,7 +6,6 @@
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/decode.h"
 #include "methods/cuda/fold.h"
-#include "methods/cuda/paged_works.h"
 #include "model/checkpoint/cuda/random.h"
 #include "model/pass/batch.h"
 #include "model/pass/cuda/dense_lists.h"

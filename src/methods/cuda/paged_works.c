@@ -1,4 +1,4 @@
-#include "methods/cuda/paged_works.h"
+#include "methods/cuda/paged_cache.h"
 
 #include <stdlib.h>
 #include <string.h>

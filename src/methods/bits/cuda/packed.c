@@ -6,7 +6,6 @@
 
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/levels.h"
-#include "methods/cuda/paged_works.h"
 #include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "coded cache";

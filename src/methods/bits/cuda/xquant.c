@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "methods/bits/cuda/packed.h"
-#include "methods/dims/cuda/latent_store.h"
+#include "methods/dims/cuda/latents.h"
 #include "methods/method.h"
 #include "model/checkpoint/cuda/random.h"
 

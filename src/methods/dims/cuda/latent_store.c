@@ -1,4 +1,4 @@
-#include "methods/dims/cuda/latent_store.h"
+#include "methods/dims/cuda/latents.h"
 
 #include <stdlib.h>
 

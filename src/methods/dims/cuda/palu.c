@@ -11,7 +11,7 @@
 
 #include "kernels/rivals/palu_decode.h"
 #include "methods/cuda/fold.h"
-#include "methods/dims/cuda/latent_store.h"
+#include "methods/dims/cuda/latents.h"
 
 static const char what[] = "latents of palu", matrices[] = "matrices of palu";
 

@@ -1,7 +1,7 @@
 #ifndef KVD_METHODS_DIMS_CUDA_STRAWMAN_PARTS_H
 #define KVD_METHODS_DIMS_CUDA_STRAWMAN_PARTS_H
 
-#include "methods/dims/cuda/latent_store.h"
+#include "methods/dims/cuda/latents.h"
 
 /*
  * Importance of prompt tokens. Less important ones ("other" tokens) store only the columns of
