@@ -210,6 +210,31 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
     kvd_plan_close(&plan);
 }
 
+/* Steps must read defined numbers of tokens that were never computed. */
+static void test_unwritten(const char *method)
+{
+    static const kvd_engine_spec spec = {.limits = {.max_batch = 1, .max_tokens = 64},
+                                         .max_len = 900,
+                                         .type = KVD_BF16,
+                                         .n_gpus = 1};
+    kvd_err err = {""};
+    kvd_checkpoint *const c = kvd_checkpoint_open("data/models/kvdim-6m", &err);
+    const load l = {.c = c, .max_len = 900};
+    kvd_slice slice = {.before = 800, .n = 1, .emits = 1};
+    const kvd_iteration it = {.n_slices = 1, .n_steps = 1, .slice = &slice, .n_tokens = 1};
+    uint32_t token = 1;
+    kvd_plan plan = {0};
+    int status = !c || open_plan(kvd_checkpoint_config(c), method, &l, &plan, &err);
+    kvd_engine *const e = status ? NULL : kvd_engine_open_cuda(c, &plan, &spec, &err);
+    for (; e && !status && slice.before < 890; slice.before++)
+        status = e->step(e, &it, &token, &token, NULL, &err);
+    test_result(e && !status, "tokens that were never computed", "%s %s", method, err.msg);
+    if (e)
+        e->free(e);
+    kvd_plan_close(&plan);
+    kvd_checkpoint_close(c);
+}
+
 /* Prompts attend to projected K and V, as in kvdim-jct. CUDA graphs must not change logits. */
 static void test_timed(const load *l, size_t slots, const char *method)
 {
@@ -614,6 +639,8 @@ int main(int argc, char **argv)
     }
     if (argc > 1 && !quick && strcmp(argv[1], "windows") != 0)
         return failures ? 1 : 0;
+    test_unwritten("zipcache,block=20");
+    test_unwritten("gear");
     test_windows(quick ? few : all, quick ? 3 : 12, quick);
     if (argc > 1 && strcmp(argv[argc - 1], "windows") == 0)
         return failures ? 1 : 0;

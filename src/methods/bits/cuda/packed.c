@@ -356,8 +356,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     packed *const k = of(m);
     const kvd_paged_cache *const c = m->cache;
     const size_t near = c->window ? c->near->n_pages + 1 : 0;
-    char *const codes =
-        filled(k, m->page_bytes * (pages + 1) + m->near_page_bytes * near, stream, err);
+    const size_t bytes = m->page_bytes * (pages + 1) + m->near_page_bytes * near;
+    char *const codes = filled(k, bytes, stream, err);
     char *const rings = codes ? filled(k, m->slot_bytes * slots, stream, err) : NULL;
     size_t at = 0, in_slots = 0;
     k->slots = slots;
@@ -365,6 +365,10 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     k->prompt = calloc(slots, sizeof *k->prompt);
     if (!rings || !k->tokens || !k->prompt)
         return rings ? kvd_no_memory(err, what, slots * sizeof *k->tokens) : -1;
+    /* Zeros are valid places of outliers (gear), random numbers are not. */
+    if (kvd_packed_in_blocks(&k->layer->form) &&
+        kvd_cuda_check(cudaMemsetAsync(codes, 0, bytes, stream), what, err))
+        return -1;
     for (int l = 0; l < c->config->n_layers; l++) {
         kvd_packed_args *const a = &k->layer[l];
         const size_t there = has_window(k, l) ? near : pages + 1;

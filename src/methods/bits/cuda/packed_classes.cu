@@ -14,16 +14,22 @@ namespace
 
 enum { CHOOSE = 512, RANGE = 128, CODE = 256, LANES = CODE / KVD_PAGE_TOKENS, RECEIVE = 128 };
 
-/* KV head g of request b, whose first `prompt` tokens form one block. */
+/* KV head g of request b: `prompt` tokens are its first block, `last` its last coded page. */
 struct head_of {
     const kvd_packed_args &a;
-    int b, g, prompt;
+    int b, g, prompt, last;
     kvd_packed_class_page page;
 };
 
-__device__ __forceinline__ head_of make_head(const kvd_packed_args &a, int b, int g, int prompt)
+__device__ __forceinline__ head_of make_head(const kvd_packed_args &a, int b, int g, int prompt,
+                                             int coded)
 {
-    return {a, b, g, prompt, kvd_packed_class_page_of(&a.classes.of, a.map.d_qk[g], a.map.d_v[g])};
+    return {a,
+            b,
+            g,
+            prompt,
+            max(coded - 1, 0) / KVD_PAGE_TOKENS,
+            kvd_packed_class_page_of(&a.classes.of, a.map.d_qk[g], a.map.d_v[g])};
 }
 
 __device__ __forceinline__ char *codes_of(const head_of &o, int p)
@@ -46,12 +52,13 @@ __device__ __forceinline__ member member_of(const head_of &o, int t)
     return {salient, salient ? before : t - before};
 }
 
-/* Returns the record of a token's keys (side 0) or values (side 1). */
+/* Returns the record of keys (side 0) or values (side 1); a valid one also in unwritten pages. */
 __device__ __forceinline__ uint32_t *record_of(const head_of &o, int side, const member &m)
 {
-    const int room = o.a.classes.of.room[m.salient];
-    return as_words(codes_of(o, m.number / room) + o.page.codes[side][m.salient]) +
-           m.number % room * o.page.words[side][m.salient];
+    const unsigned room = (unsigned)o.a.classes.of.room[m.salient], number = (unsigned)m.number;
+    return as_words(codes_of(o, (int)min(number / room, (unsigned)o.last)) +
+                    o.page.codes[side][m.salient]) +
+           number % room * (unsigned)o.page.words[side][m.salient];
 }
 
 __device__ __forceinline__ uint32_t *area_of(const head_of &o, int first)
@@ -97,7 +104,7 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
     __shared__ unsigned bin[KVD_SELECT_BINS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, lane = (int)threadIdx.x % 32;
     const coded_span s = coded_now(a, b);
-    const head_of o = make_head(a, b, g, s.prompt);
+    const head_of o = make_head(a, b, g, s.prompt, s.to);
     const kvd_packed_class_codes &c = a.classes;
     float *const score =
         a.q_len ? c.score + (size_t)g * (size_t)c.n_q8 + (size_t)c.q_start[b] : nullptr;
@@ -149,7 +156,7 @@ __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kv
     const coded_span s = coded_now(a, b);
     if (s.from >= s.to || (side && u >= a.map.d_v[g] / 8))
         return;
-    const head_of o = make_head(a, b, g, s.prompt);
+    const head_of o = make_head(a, b, g, s.prompt, s.to);
     float lo[2][8], hi[2][8];
 #pragma unroll
     for (int k = 0; k < 2; k++)
@@ -303,7 +310,7 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, z = (int)blockIdx.z,
               lane = (int)threadIdx.x / KVD_PAGE_TOKENS;
     const coded_span s = coded_now(a, b);
-    const head_of o = make_head(a, b, g, s.prompt);
+    const head_of o = make_head(a, b, g, s.prompt, s.to);
     const int d_qk = a.map.d_qk[g];
     const uint16_t *const most =
         s.from < s.to ? reinterpret_cast<const uint16_t *>(area_of(o, s.from) + 2 * d_qk) : nullptr;
@@ -384,7 +391,7 @@ __global__ void __launch_bounds__(CODE) restore_kernel(const __grid_constant__ k
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b];
     const int coded = keys_coded(a, m - 1);
-    const head_of o = make_head(a, b, g, min(a.prompt[a.slot[b]], coded));
+    const head_of o = make_head(a, b, g, min(a.prompt[a.slot[b]], coded), coded);
     for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
         uint16_t *const rows = in_rows(a, page_number(a, b, p), g);
         const int left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
