@@ -78,6 +78,7 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
                  rows = (size_t)f->n_q8, batch = (size_t)f->batch;
     kvd_uneven_prompts_args a = {
         .prompt = prompts_of(f, rule, u->layer, lse, on_device(f->pool, f->pool_n * 2)),
+        .n_all = (int32_t)kv,
         .least = on_device(NULL, batch * (kv + 1) * sizeof *a.least),
         .count = on_device(NULL, batch * kv * sizeof *a.count),
         .whole = (int32_t)ceil(rule->whole_heads * (double)kv),

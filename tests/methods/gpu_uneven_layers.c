@@ -190,6 +190,7 @@ static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, s
         table[t] = (int32_t)(tables - 1 - t);
     l.a = (kvd_uneven_prompts_args){
         .prompt = prompts_of(f, rule, i, l.lse, on_device(f->pool, f->pool_n * 2)),
+        .n_all = u->shape.n_kv_heads,
         .least = to.least,
         .table = on_device(table, tables * sizeof *table),
         .heads = on_device(
@@ -369,6 +370,7 @@ static void run_layers(const uneven_case *u, int hopper)
             check(kvd_uneven_threshold(a, layers, NULL), "kvd_uneven_threshold");
         if (first) {
             a->layers = layers - i < rule.layers ? layers - i : rule.layers;
+            check(kvd_uneven_review(a, NULL), "kvd_uneven_review");
             check(kvd_uneven_windows(a, NULL), "kvd_uneven_windows");
             check(cudaDeviceSynchronize(), "windows");
             fetch(l[i].rank, a->prompt.score, rows * sizeof(float));

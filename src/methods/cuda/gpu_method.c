@@ -138,3 +138,14 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
     return kind ? kind->open(plan, cache, m, err)
                 : kvd_fail(err, "the CUDA engine does not run '%s'", member);
 }
+
+int kvd_gpu_method_add_up(const kvd_gpu_method *m, float *x, size_t n, cudaStream_t stream,
+                          kvd_err *err)
+{
+    const kvd_paged_cache *const c = m->cache;
+    return kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||
+                   kvd_gpu_sum_add(c->worker->sum, c->share->index, x, n, stream, err) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_COMM, stream, err)
+               ? -1
+               : 0;
+}

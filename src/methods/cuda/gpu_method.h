@@ -224,4 +224,11 @@ const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
 
+/*
+ * Queues a sum: x [n] becomes the sum of the arrays of all GPUs. Its time counts in KVD_PHASE_COMM,
+ * the time before it in KVD_PHASE_COMPRESS.
+ */
+int kvd_gpu_method_add_up(const kvd_gpu_method *m, float *x, size_t n, cudaStream_t stream,
+                          kvd_err *err);
+
 #endif

@@ -216,17 +216,6 @@ static kvd_evict_state state_of(const evict *e, int layer)
     return s;
 }
 
-/* Replaces x [n] by its sum over the GPUs. */
-static int add_up(const evict *e, float *x, size_t n, cudaStream_t stream, kvd_err *err)
-{
-    const kvd_paged_cache *const c = e->method.cache;
-    return kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||
-                   kvd_gpu_sum_add(c->worker->sum, c->share->index, x, n, stream, err) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_COMM, stream, err)
-               ? -1
-               : 0;
-}
-
 static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -253,7 +242,8 @@ static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
     if (kvd_cuda_check(kvd_evict_steps(&a, r->stream), what, err))
         return -1;
     return e->sums && !e->rule.fixed
-               ? add_up(e, e->sums, r->steps * (size_t)e->state.room, r->stream, err) ||
+               ? kvd_gpu_method_add_up(&e->method, e->sums, r->steps * (size_t)e->state.room,
+                                       r->stream, err) ||
                      kvd_cuda_check(kvd_evict_steps_drop(&a, r->stream), what, err)
                : 0;
 }
@@ -274,8 +264,8 @@ static int join_prompts(const evict *e, kvd_evict_prompts_args *a, cudaStream_t 
     const kvd_gpu_share *const share = e->method.cache->share;
     const size_t n = (size_t)a->n_q8;
     if (kvd_cuda_check(kvd_evict_sum_heads(a, stream), what, err) ||
-        add_up(e, e->mass, n, stream, err) ||
-        (e->rule.anchor && add_up(e, e->distance, n, stream, err)))
+        kvd_gpu_method_add_up(&e->method, e->mass, n, stream, err) ||
+        (e->rule.anchor && kvd_gpu_method_add_up(&e->method, e->distance, n, stream, err)))
         return -1;
     a->summed = 1;
     a->n_heads = share->n_heads * share->count;

@@ -4,76 +4,12 @@
 #include <string.h>
 
 #include "methods/tokens/cuda/uneven.h"
-#include "methods/tokens/tokens.h"
 #include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "eviction with budgets of heads";
 
-typedef struct {
-    size_t tokens;
-    /* Number of cached tokens, summed over KV heads and layers. */
-    double held;
-    int32_t merged; /* value of kvd_evict_merging.merged before this request */
-} uneven_slot;
-
-typedef struct {
-    kvd_gpu_method method; /* must be the first member */
-    kvd_gpu_heads heads;
-    kvd_evict_rule rule;
-    const char *name;
-    /* Number of layers without a sliding window, and number of KV heads. */
-    size_t layers, kv;
-    size_t n_slots, max_len;
-    uneven_slot *slot;
-    size_t *entries; /* [n_slots][layers][kv] number of cached tokens */
-    /* Page lists. Number (s * layers + l) * kv + g is for KV head g, layer l, slot s. */
-    kvd_pages pages;
-    size_t page_bytes;
-    kvd_evict_budget *budget; /* pinned [layers][n_slots] */
-    kvd_evict_budget *there;
-    /*
-     * Pinned [layers][heads.rows] number of cached tokens with the new one. One more element has
-     * the number of decode steps times kv.
-     */
-    int32_t *length;
-    int32_t *lengths;
-    /* Device [layers][n_slots][kv] Number of tokens kept of the latest prompt. */
-    int32_t *count;
-    int32_t *counted;
-    float *mass, *score, *lse;
-    int32_t *kept;
-    unsigned long long *least;
-    kvd_evict_merging merging;
-    int32_t *merged; /* pinned [n_slots] copy of merging.merged */
-    /*
-     * [heads.rows / kv] Number of tokens of each prompt without its copy, pinned and device. NULL
-     * if prompts have no copies.
-     */
-    int32_t *prompt, *prompts;
-    size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
-    float *vector;
-    int32_t *is_whole;
-    /* Data of methods whose budgets depend on all layers. */
-    struct {
-        /* True if the method has kvd_tokens_eviction.divide, or `shared` is true. */
-        bool on, shared; /* true if KV heads of all layers share one budget */
-        /* True if budgets depend on entropy and variance, false if on token scores. */
-        bool spreads;
-        /* number of scores of a token in a layer: kv, or 1 if KV heads keep equal tokens */
-        size_t ranks;
-        float *rank;   /* device [layers][ranks][n_q8] ranking scores */
-        float *spread; /* device scratch memory of kvd_uneven_rank */
-        double *pair;  /* device [layers][n_slots][2] entropy, variance */
-        double *pairs;
-        float *scores;
-        double *x;                  /* one prompt's statistics, as kvd_evict_layers.x */
-        kvd_evict_budget *of_layer; /* [layers] one prompt's budgets */
-        size_t first, end;
-        kvd_err err;
-    } late;
-    cudaStream_t stream;
-    kvd_device_memory memory;
-} uneven;
+typedef kvd_uneven uneven;
+typedef kvd_uneven_slot uneven_slot;
 
 static uneven *of(kvd_gpu_method *m)
 {
@@ -99,7 +35,7 @@ static size_t most_of(const uneven *e, const kvd_evict_budget *b, size_t n)
 {
     const size_t newest = smaller(n, (size_t)b->keep_new), own = (size_t)b->keep_own,
                  mean = smaller((size_t)b->keep_old, n);
-    return newest + smaller(n - newest, own < mean ? own + e->kv * (mean - own) : mean);
+    return newest + smaller(n - newest, own < mean ? own + e->all * (mean - own) : mean);
 }
 
 static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *err)
@@ -146,8 +82,9 @@ static void assume(uneven *e, const kvd_slice *s)
     for (size_t l = 0; l < e->layers; l++)
         for (size_t g = 0; g < e->kv; g++)
             e->entries[(s->slot * e->layers + l) * e->kv + g] =
-                g < e->whole ? s->before
-                             : kvd_evict_kept(&e->budget[l * e->n_slots + s->slot], s->before);
+                e->method.cache->share->first_kv_head + (int)g < (int)e->whole
+                    ? s->before
+                    : kvd_evict_kept(&e->budget[l * e->n_slots + s->slot], s->before);
     e->slot[s->slot].tokens = s->before;
 }
 
@@ -290,7 +227,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_rows *r, int layer)
+kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_rows *r, int layer)
 {
     const kvd_paged_cache *const c = e->method.cache;
     const kvd_step_batch *const b = c->batch;
@@ -315,7 +252,10 @@ static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_row
                    .score = e->score,
                    .kept = e->kept,
                    .merging = e->merging},
+        .n_all = (int32_t)e->all,
+        .first = e->all > e->kv ? c->share->first_kv_head : 0,
         .least = e->least,
+        .rank = e->rank,
         .whole = (int32_t)e->whole,
         .vector = e->vector,
         .is_whole = e->is_whole,
@@ -328,89 +268,25 @@ static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_row
         a.prompt.longest = n[i] > a.prompt.longest ? n[i] : a.prompt.longest;
     if (e->late.on) {
         a.rank = e->late.rank + (size_t)layer * e->late.ranks * b->n_q8;
-        a.statistic = e->late.pair ? e->late.pair + at * 2 : NULL;
+        a.statistic = e->late.pair ? (e->joined ? e->late.own : e->late.pair) + at * 2 : NULL;
         a.spread = e->late.spread;
     }
     return a;
 }
 
-static kvd_evict_layers statistics_of(const uneven *e, size_t i)
-{
-    const kvd_step_batch *const b = e->method.cache->batch;
-    const size_t n = (size_t)b->host.q_len[i], slot = (size_t)b->host.slot[i],
-                 each = e->late.spreads ? 2 : n;
-    for (size_t l = 0; l < e->layers; l++)
-        for (size_t t = 0; t < each; t++)
-            e->late.x[l * each + t] =
-                e->late.spreads
-                    ? e->late.pairs[(l * e->n_slots + slot) * 2 + t]
-                    : (double)e->late.scores[l * b->n_q8 + (size_t)b->host.q_start[i] + t];
-    return (kvd_evict_layers){.n = n, .n_layers = (int)e->layers, .x = e->late.x, .each = each};
-}
-
-/*
- * Computes the budgets. Runs as a host function of the stream, which must not call CUDA functions.
- */
-static void CUDART_CB divide(void *of_method)
-{
-    uneven *const e = of_method;
-    const kvd_plan *const p = e->method.plan;
-    for (size_t i = e->late.first; i < e->late.end && !*e->late.err.msg; i++) {
-        const size_t slot = (size_t)e->method.cache->batch->host.slot[i];
-        const kvd_evict_layers s = statistics_of(e, i);
-        if (p->tokens->eviction->divide(&p->tokens_values, &s, e->late.of_layer, &e->late.err))
-            return;
-        for (size_t l = 0; l < e->layers; l++)
-            e->budget[l * e->n_slots + slot] = e->late.of_layer[l];
-    }
-}
-
-static int divide_budgets(uneven *e, const kvd_paged_rows *r, kvd_err *err)
-{
-    const size_t pairs = e->layers * e->n_slots * 2,
-                 scores = e->layers * e->late.ranks * e->method.cache->batch->n_q8;
-    e->late.first = r->steps;
-    e->late.end = r->steps + r->prompts;
-    const int status = e->late.spreads
-                           ? kvd_queue_get(e->late.pairs, e->late.pair,
-                                           pairs * sizeof *e->late.pairs, r->stream, what, err)
-                           : kvd_queue_get(e->late.scores, e->late.rank,
-                                           scores * sizeof *e->late.scores, r->stream, what, err);
-    if (status || kvd_cuda_check(cudaLaunchHostFunc(r->stream, divide, e), what, err))
-        return -1;
-    return kvd_queue_put(e->there, e->budget, e->layers * e->n_slots * sizeof *e->budget, r->stream,
-                         what, err);
-}
-
-static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
-{
-    const kvd_uneven_prompts_args first = prompts_args(e, r, 0);
-    if (e->late.shared
-            ? kvd_cuda_check(kvd_uneven_threshold(&first, (int32_t)e->layers, r->stream), what, err)
-            : divide_budgets(e, r, err))
-        return -1;
-    for (size_t l = 0; l < e->layers; l++) {
-        kvd_uneven_prompts_args a = prompts_args(e, r, (int)l);
-        a.stored = 1;
-        a.decided = e->late.shared;
-        a.first_head = e->late.shared ? (int32_t)(l * e->kv) : 0;
-        if (kvd_cuda_check(kvd_uneven_choose(&a, r->stream), what, err))
-            return -1;
-    }
-    return 0;
-}
-
 /* In the first layer of a group, chooses the windows of tokens for the whole group. */
-static cudaError_t choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream)
+static int choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream,
+                          kvd_err *err)
 {
     const int layer = a->prompt.layer, left = (int)e->layers - layer;
-    if (layer % e->rule.layers == 0) {
-        a->layers = left < e->rule.layers ? left : e->rule.layers;
-        const cudaError_t status = kvd_uneven_windows(a, stream);
-        if (status != cudaSuccess)
-            return status;
-    }
-    return kvd_uneven_copy(a, stream);
+    a->layers = left < e->rule.layers ? left : e->rule.layers;
+    if (layer % e->rule.layers == 0 &&
+        (kvd_cuda_check(kvd_uneven_review(a, stream), what, err) ||
+         (e->joined && kvd_gpu_method_add_up(&e->method, a->prompt.score, (size_t)a->prompt.n_q8,
+                                             stream, err)) ||
+         kvd_cuda_check(kvd_uneven_windows(a, stream), what, err)))
+        return -1;
+    return kvd_cuda_check(kvd_uneven_copy(a, stream), what, err);
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -419,12 +295,16 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const bool last = index_of(e, r->layer) + 1 == e->layers;
     if (!r->prompts)
         return 0;
-    kvd_uneven_prompts_args a = prompts_args(e, r, r->layer);
+    kvd_uneven_prompts_args a = kvd_uneven_prompts_of(e, r, r->layer);
+    if (e->late.on && e->joined && index_of(e, r->layer) == 0 &&
+        kvd_uneven_clear(e, r->stream, err))
+        return -1;
     if (e->late.on ? kvd_cuda_check(kvd_uneven_rank(&a, r->stream), what, err) ||
                          kvd_cuda_check(kvd_uneven_store(&a, r->stream), what, err) ||
-                         (last && after_layers(e, r, err))
+                         (last && kvd_uneven_after_layers(e, r, err))
         : e->rule.merge  ? kvd_cuda_check(kvd_uneven_runs(&a, r->stream), what, err)
-        : e->rule.review ? kvd_cuda_check(choose_windows(e, &a, r->stream), what, err)
+        : e->rule.review ? choose_windows(e, &a, r->stream, err)
+        : e->rank        ? kvd_uneven_choose_joined(e, &a, r->stream, err)
                          : kvd_cuda_check(kvd_uneven_prompts(&a, r->stream), what, err))
         return -1;
     if (last && e->rule.merge &&
@@ -508,37 +388,14 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         !(e->count = kvd_device_new(&e->memory, counts * sizeof *e->count, "counts", err)))
         return -1;
     memset(e->budget, 0, budgets * sizeof *e->budget);
-    const size_t pairs = 2 * budgets * sizeof *e->late.pairs;
+    const size_t pairs = kvd_uneven_gpus(e) * 2 * budgets * sizeof *e->late.pairs;
     if (e->late.spreads &&
         (!(e->late.pair = kvd_device_new(&e->memory, pairs, "statistics of all layers", err)) ||
+         !(e->late.own = kvd_device_new(&e->memory, pairs, "statistics of all layers", err)) ||
          !(e->late.pairs = kvd_pinned_new(pairs, "statistics of all layers", err))))
         return -1;
     return kvd_cuda_check(cudaMemsetAsync(e->count, 0, counts * sizeof *e->count, stream), what,
                           err);
-}
-
-static int make_late(uneven *e, size_t rows, size_t slices, kvd_err *err)
-{
-    static const char scores[] = "scores of the prompts in all layers";
-    const size_t n = e->layers * e->late.ranks * rows, each = e->late.spreads ? 2 : e->max_len,
-                 heads = (size_t)e->method.cache->share->n_heads,
-                 pages = rows / KVD_PAGE_TOKENS + slices;
-    kvd_device_memory *const m = &e->memory;
-    if (!(e->late.rank = kvd_device_new(m, n * sizeof *e->late.rank, scores, err)))
-        return -1;
-    if (e->late.shared) { /* each prompt is followed by a copy of itself */
-        e->prompts = kvd_device_new(m, slices * sizeof *e->prompts, scores, err);
-        return e->prompts && (e->prompt = kvd_pinned_new(slices * sizeof *e->prompt, scores, err))
-                   ? 0
-                   : -1;
-    }
-    if (!(e->late.x = malloc(e->layers * each * sizeof *e->late.x)) ||
-        !(e->late.of_layer = malloc(e->layers * sizeof *e->late.of_layer)))
-        return kvd_no_memory(err, scores, e->layers * each * sizeof *e->late.x);
-    const size_t spread = heads * pages * 2 * sizeof *e->late.spread;
-    if (e->late.spreads)
-        return (e->late.spread = kvd_device_new(m, spread, scores, err)) ? 0 : -1;
-    return (e->late.scores = kvd_pinned_new(n * sizeof *e->late.scores, scores, err)) ? 0 : -1;
 }
 
 static int make_work(uneven *e, kvd_err *err)
@@ -552,14 +409,16 @@ static int make_work(uneven *e, kvd_err *err)
                    (e->score = kvd_device_new(m, e->kv * rows * sizeof *e->score, what, err)) &&
                    (e->kept = kvd_device_new(m, e->kv * rows * sizeof *e->kept, what, err)) &&
                    (e->least =
-                        kvd_device_new(m, slices * (e->kv + 1) * sizeof *e->least, what, err)) &&
+                        kvd_device_new(m, slices * (e->all + 1) * sizeof *e->least, what, err)) &&
                    (e->vector = kvd_device_new(
-                        m, slices * e->kv * (size_t)c->config->d_head * sizeof *e->vector, what,
+                        m, slices * e->all * (size_t)c->config->d_head * sizeof *e->vector, what,
                         err)) &&
                    (e->is_whole =
-                        kvd_device_new(m, slices * e->kv * sizeof *e->is_whole, what, err)) &&
+                        kvd_device_new(m, slices * e->all * sizeof *e->is_whole, what, err)) &&
+                   (e->late.on || e->all == e->kv ||
+                    (e->rank = kvd_device_new(m, e->all * rows * sizeof *e->rank, what, err))) &&
                    (!e->rule.merge || !kvd_evict_merging_work(&e->merging, m, e->kv * rows, err)) &&
-                   (!e->late.on || !make_late(e, rows, slices, err))
+                   (!e->late.on || !kvd_uneven_make_late(e, rows, slices, err))
                ? 0
                : -1;
 }
@@ -581,16 +440,37 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
         plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
     e->layers = (size_t)c->n_full;
     e->kv = (size_t)c->share->n_kv_heads;
-    e->whole = smaller((size_t)ceil(e->rule.whole_heads * (double)e->kv), e->kv);
     e->late.shared = e->rule.ranking == KVD_EVICT_REPEATED;
+    e->joined = c->share->count > 1;
+    e->all = e->joined && (e->late.shared || plan->tokens == &kvd_tokens_adakv ||
+                           plan->tokens == &kvd_tokens_taskkv)
+                 ? (size_t)config->n_kv_heads
+                 : e->kv;
+    e->whole = smaller((size_t)ceil(e->rule.whole_heads * (double)e->all), e->all);
     e->late.on = e->late.shared || plan->tokens->eviction->divide != NULL;
     e->late.spreads = e->rule.ranking == KVD_EVICT_SPREAD;
-    e->late.ranks = e->rule.whole_layer ? 1 : e->kv;
+    e->late.ranks = e->rule.whole_layer ? 1 : e->all;
     e->page_bytes = (size_t)e->heads.map.page_elements * sizeof(uint16_t);
     e->heads.rows = c->batch->max_slices * e->kv;
     e->method.page_bytes = e->layers * e->kv * e->page_bytes;
     e->method.heads = &e->heads;
     return make_work(e, err);
+}
+
+/* Returns false if the plan can only be timed. */
+static bool generates(const kvd_plan *plan)
+{
+    return !kvd_gpu_method_beside_tokens(plan);
+}
+
+static size_t head_of(const uneven *e, size_t slot, int layer, int kv_head)
+{
+    return (slot * e->layers + index_of(e, layer)) * e->kv + (size_t)kv_head;
+}
+
+size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
+{
+    return of_const(m)->entries[head_of(of_const(m), slot, layer, kv_head)];
 }
 
 static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
@@ -630,12 +510,6 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return 0;
 }
 
-/* Returns true if text can be generated, false if the plan can only be timed. */
-static bool generates(const kvd_plan *plan)
-{
-    return !kvd_gpu_method_beside_tokens(plan);
-}
-
 /*
  * Returns the supported features. prefixkv, cake and windowkv exclude sliding windows and heads
  * wider than KVD_WIDTH_NARROW.
@@ -650,25 +524,10 @@ static unsigned computes(const kvd_plan *plan)
                                                                                            : 0;
 }
 
-static const char *joins_heads(const kvd_plan *plan)
-{
-    return plan->tokens == &kvd_tokens_pyramidkv || plan->tokens == &kvd_tokens_kvmerger
-               ? NULL
-               : "budgets or tokens depend on the attention of all KV heads";
-}
-
-const kvd_gpu_kind kvd_gpu_uneven = {
-    .computes = computes, .joins_heads = joins_heads, .generates = generates, .open = open_method};
-
-static size_t head_of(const uneven *e, size_t slot, int layer, int kv_head)
-{
-    return (slot * e->layers + index_of(e, layer)) * e->kv + (size_t)kv_head;
-}
-
-size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
-{
-    return of_const(m)->entries[head_of(of_const(m), slot, layer, kv_head)];
-}
+const kvd_gpu_kind kvd_gpu_uneven = {.computes = computes,
+                                     .joins_heads = kvd_gpu_heads_apart,
+                                     .generates = generates,
+                                     .open = open_method};
 
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
 {

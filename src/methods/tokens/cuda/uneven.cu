@@ -26,6 +26,7 @@ struct head {
     const float *rank;
 };
 
+/* Returns KV head g, counted among the u.n_all heads of all GPUs, of prompt b. */
 __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g, int b)
 {
     const kvd_evict_prompts_args &a = u.prompt;
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(VECTOR)
     float all = 0;
     for (int r = 0; r < rows; r++)
         all += part[(r * blocks + me / 8) * 8 + me % 8];
-    u.vector[((size_t)b * (size_t)a.map.n_kv_heads + (size_t)g) * (size_t)a.map.d_v[0] +
+    u.vector[((size_t)b * (size_t)u.n_all + (size_t)(u.first + g)) * (size_t)a.map.d_v[0] +
              (size_t)me] = all;
 }
 
@@ -115,8 +116,7 @@ __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
     __shared__ float distance[KVD_HEADS_MAX];
-    const int b = (int)blockIdx.x, g = (int)threadIdx.x, kv = u.prompt.map.n_kv_heads,
-              d = u.prompt.map.d_v[0];
+    const int b = (int)blockIdx.x, g = (int)threadIdx.x, kv = u.n_all, d = u.prompt.map.d_v[0];
     const float *const x = u.vector + (size_t)(b * kv) * (size_t)d;
     float sum = 0;
     for (int c = 0; c < d && g < kv && kv > 2; c++) {
@@ -153,10 +153,10 @@ __global__ void __launch_bounds__(CHOOSE)
     u64 least = k >= h.old ? 0 : NONE;
     if (k > 0 && k < h.old)
         least = select_key<CHOOSE>([h](int t) { return key_in(h, t); }, h.old, k, bin);
-    if (u.whole > 0 && u.is_whole[b * a.map.n_kv_heads + g])
+    if (u.whole > 0 && u.is_whole[b * u.n_all + g])
         least = 0;
     if (threadIdx.x == 0)
-        u.least[b * (a.map.n_kv_heads + 1) + g] = least;
+        u.least[b * (u.n_all + 1) + g] = least;
 }
 
 __global__ void __launch_bounds__(CHOOSE)
@@ -165,9 +165,9 @@ __global__ void __launch_bounds__(CHOOSE)
     __shared__ unsigned bin[KVD_SELECT_BINS];
     __shared__ u64 own[KVD_HEADS_MAX];
     const kvd_evict_prompts_args &a = u.prompt;
-    const int b = (int)blockIdx.x, kv = a.map.n_kv_heads;
+    const int b = (int)blockIdx.x, kv = u.n_all;
     const head h = head_of(u, 0, b);
-    const size_t stride = (size_t)(a.rule.smooth > 1 ? a.map.group : 1) * (size_t)a.n_q8;
+    const size_t stride = (size_t)(a.rule.smooth > 1 && !u.rank ? a.map.group : 1) * (size_t)a.n_q8;
     u64 *const least = u.least + (size_t)b * (size_t)(kv + 1);
     if (!shares(h.budget) || h.old == 0) {
         if (threadIdx.x == 0)
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(CHOOSE)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
     const kvd_evict_prompts_args &a = u.prompt;
-    const int b = (int)blockIdx.x, kv = a.map.n_kv_heads, heads = n_layers * kv;
+    const int b = (int)blockIdx.x, kv = u.n_all, heads = n_layers * kv;
     const head h = head_of(u, 0, b);
     const size_t stride = (size_t)a.n_q8;
     u64 *const least = u.least + (size_t)b * (size_t)(kv + 1);
@@ -214,16 +214,17 @@ __global__ void __launch_bounds__(CHOOSE)
     place_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
     const kvd_evict_prompts_args &a = u.prompt;
-    const int g = (int)blockIdx.x, b = (int)blockIdx.y, kv = a.map.n_kv_heads;
-    const head h = head_of(u, g, b);
-    const u64 own = u.least[b * (kv + 1) + g], among = u.least[b * (kv + 1) + kv];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, kv = a.map.n_kv_heads, me = u.first + g;
+    const head h = head_of(u, me, b);
+    const u64 own = u.least[b * (u.n_all + 1) + me], among = u.least[b * (u.n_all + 1) + u.n_all];
     int32_t *const kept = a.kept + (size_t)g * (size_t)a.n_q8 + h.at;
     int place = 0;
     for (int first = 0; first < h.n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
         const bool stays =
-            t < h.n && (t >= h.old || key_in(h, t) >= own ||
-                        (among != NONE && key_among(h, h.rank, u.first_head + g, t, own) >= among));
+            t < h.n &&
+            (t >= h.old || key_in(h, t) >= own ||
+             (among != NONE && key_among(h, h.rank, u.first_head + me, t, own) >= among));
         int all;
         const int i = place + select_place<CHOOSE>(stays, &all);
         place += all;
@@ -397,12 +398,13 @@ __global__ void __launch_bounds__(RANK)
 {
     const kvd_evict_prompts_args &a = u.prompt;
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = a.map.group, n = a.q_len[b];
-    const size_t at = (size_t)a.q_start[b], row = (size_t)g * (size_t)a.n_q8 + at;
-    float *const to = a.rule.smooth > 1 ? a.score + row : u.rank + row;
+    const size_t at = (size_t)a.q_start[b], row = (size_t)g * (size_t)a.n_q8 + at,
+                 ranked = row + (size_t)(a.rule.whole_layer ? 0 : u.first) * (size_t)a.n_q8;
+    float *const to = a.rule.smooth > 1 ? a.score + row : u.rank + ranked;
     sum_heads<RANK>(a, a.rule.whole_layer ? 0 : g * group,
                     a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, to);
     if (a.rule.smooth > 1)
-        smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + row);
+        smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + ranked);
 }
 
 /*
@@ -421,7 +423,7 @@ __global__ void __launch_bounds__(SUM)
     float most = 0;
     for (int h = g * group; h < (g + 1) * group; h++)
         most = fmaxf(most, a.mass[(size_t)h * (size_t)a.n_q8 + at]);
-    u.rank[(size_t)g * (size_t)a.n_q8 + at] = t < a.rule.sink ? 2 : most;
+    u.rank[(size_t)(u.first + g) * (size_t)a.n_q8 + at] = t < a.rule.sink ? 2 : most;
 }
 
 __global__ void __launch_bounds__(MOVE)
@@ -531,7 +533,7 @@ extern "C" cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *u, in
                                             cudaStream_t stream)
 {
     const kvd_evict_prompts_args *const a = &u->prompt;
-    const long long keys = (long long)n_layers * a->map.n_kv_heads * a->longest;
+    const long long keys = (long long)n_layers * u->n_all * a->longest;
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || n_layers < 1 || keys > INT32_MAX ||
         !u->rank || !u->least || a->rule.whole_layer)
         return cudaErrorInvalidValue;
@@ -546,14 +548,13 @@ extern "C" cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *u, cudaS
     const bool ranked = a->rule.ranking == KVD_EVICT_ATTENTION && !a->rule.whole_layer;
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->kept || !a->score || !a->mass ||
         (!u->rank && !ranked) || !u->least || !u->count || !u->table || !u->heads ||
-        (u->whole > 0 && (!u->vector || !u->is_whole || u->rank)))
+        (u->whole > 0 && (!u->vector || !u->is_whole)) || u->n_all < u->first + (int)kv ||
+        (!u->rank && u->n_all > (int)kv))
         return cudaErrorInvalidValue;
-    if (u->whole > 0) {
-        vector_kernel<<<dim3(kv, batch), VECTOR, 0, stream>>>(*u);
+    if (u->whole > 0)
         whole_kernel<<<batch, KVD_HEADS_MAX, 0, stream>>>(*u);
-    }
     if (!u->decided) {
-        rank_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
+        rank_kernel<<<dim3((unsigned)u->n_all, batch), CHOOSE, 0, stream>>>(*u);
         shared_kernel<<<batch, CHOOSE, 0, stream>>>(*u);
     }
     place_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
@@ -581,8 +582,20 @@ extern "C" cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *u, cudaSt
 
 extern "C" cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *u, cudaStream_t stream)
 {
-    const cudaError_t e = kvd_evict_score_any(&u->prompt, stream);
+    cudaError_t e = kvd_evict_score_any(&u->prompt, stream);
+    e = e == cudaSuccess ? kvd_uneven_vectors(u, stream) : e;
     return e == cudaSuccess ? kvd_uneven_choose(u, stream) : e;
+}
+
+extern "C" cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *u, cudaStream_t stream)
+{
+    const kvd_evict_prompts_args *const a = &u->prompt;
+    if (!u->whole)
+        return cudaSuccess;
+    if (a->batch < 1 || a->batch > 65535 || !a->mass || !u->vector)
+        return cudaErrorInvalidValue;
+    vector_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), VECTOR, 0, stream>>>(*u);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *u, cudaStream_t stream)
@@ -604,19 +617,28 @@ extern "C" cudaError_t kvd_uneven_step(const kvd_uneven_step_args *a, cudaStream
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *u, cudaStream_t stream)
+extern "C" cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *u, cudaStream_t stream)
 {
     const kvd_evict_prompts_args *const a = &u->prompt;
     const int most = a->rule.review > 0 ? (a->longest + a->rule.review - 1) / a->rule.review : 0,
               each = SUM / 32;
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || most < 1 || !a->mass || !a->score ||
-        !a->kept || !u->count || u->layers < 1 || a->rule.ranking != KVD_EVICT_ATTENTION)
+        a->rule.ranking != KVD_EVICT_ATTENTION)
         return cudaErrorInvalidValue;
     const cudaError_t e = kvd_evict_score_any(a, stream);
     if (e != cudaSuccess)
         return e;
     review_kernel<<<dim3((unsigned)((most + each - 1) / each), (unsigned)a->batch), SUM, 0,
                     stream>>>(*u);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *u, cudaStream_t stream)
+{
+    const kvd_evict_prompts_args *const a = &u->prompt;
+    if (a->batch < 1 || a->batch > 65535 || a->rule.review < 1 || !a->score || !a->kept ||
+        !u->count || u->layers < 1)
+        return cudaErrorInvalidValue;
     windows_kernel<<<(unsigned)a->batch, RANK, 0, stream>>>(*u);
     return cudaGetLastError();
 }

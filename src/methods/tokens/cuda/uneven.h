@@ -9,9 +9,12 @@
  *
  * kvzip: the same, but kvd_uneven_threshold once before kvd_uneven_choose with decided = 1.
  *
- * windowkv: kvd_uneven_windows (in a group's first layer), kvd_uneven_copy.
+ * windowkv: kvd_uneven_review, kvd_uneven_windows (in a group's first layer), kvd_uneven_copy.
  *
  * taskkv, pyramidkv, adakv: kvd_uneven_prompts.
+ *
+ * adakv, taskkv on several GPUs: kvd_uneven_rank, kvd_uneven_vectors, sums of `rank` and `vector`,
+ * kvd_uneven_choose. prefixkv and kvzip sum `rank`, windowkv prompt.score.
  *
  * kvmerger: kvd_uneven_runs.
  */
@@ -31,7 +34,9 @@ typedef struct {
      * eviction.
      */
     kvd_evict_prompts_args prompt;
-    /* Device scratch [batch][n_kv_heads + 1]: thresholds of sort keys. */
+    /* KV heads of all GPUs that rank together, and this GPU's first. Alone: n_kv_heads, 0. */
+    int32_t n_all, first;
+    /* Device scratch [batch][n_all + 1]: thresholds of sort keys. */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
     /* Device [batch * n_kv_heads][max_pages]: page numbers in `heads`. */
@@ -39,7 +44,7 @@ typedef struct {
     /* Device pages, each of one KV head. */
     void *heads;
     /*
-     * Device [n_kv_heads][n_q8] token scores, or [1][n_q8] with rule.whole_layer. If NULL,
+     * Device [n_all][n_q8] token scores, or [1][n_q8] with rule.whole_layer. If NULL,
      * prompt.mass is summed and smoothed instead.
      */
     float *rank;
@@ -51,14 +56,14 @@ typedef struct {
      * Number of KV heads that keep all tokens. `vector` and `is_whole` are device scratch memory.
      */
     int32_t whole;
-    /* [batch][n_kv_heads][d_v] semantic vectors, up to a common factor */
+    /* [batch][n_all][d_v] semantic vectors, up to a common factor */
     float *vector;
-    int32_t *is_whole; /* [batch][n_kv_heads] 1 if the KV head keeps all tokens */
+    int32_t *is_whole; /* [batch][n_all] 1 if the KV head keeps all tokens */
     /* 1 if `heads` already holds all tokens of the prompts. */
     int32_t stored;
     /* 1 if kvd_uneven_threshold has filled `least`, for all layers. */
     int32_t decided;
-    /* Number of KV heads in all earlier layers if `decided`, otherwise 0. */
+    /* Number of KV heads (n_all) in all earlier layers if `decided`, otherwise 0. */
     int32_t first_head;
     /* Number of consecutive layers, from this one on, that keep this layer's windows. */
     int32_t layers;
@@ -70,6 +75,8 @@ typedef struct {
 cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Chooses tokens by `rank` (or `mass`), fills `kept` and `count` and copies rows. */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
+/* Computes `vector` from prompt.mass for this GPU's KV heads, if `whole` is not 0. */
+cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
  * Merges runs of tokens with similar keys (kvmerger) and copies rows. prompt.merging.count must be
  * `count`.
@@ -79,11 +86,13 @@ cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t st
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
  * Fills `least` from n_layers layers, beginning with that of `args`. rank is
- * [n_layers][n_kv_heads][n_q8], budget.keep_old the mean number of tokens per KV head. Among equal
+ * [n_layers][n_all][n_q8], budget.keep_old the mean number of tokens per KV head. Among equal
  * scores, tokens of later layers stay, then of later KV heads, then later tokens (kvzip.c).
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
+/* Writes scores of windows of rule.review tokens, over this GPU's heads, to prompt.score [n_q8]. */
+cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
  * Chooses windows of rule.review tokens. Fills `kept` of this layer, and `count` of `layers`
  * layers.
@@ -119,5 +128,97 @@ cudaError_t kvd_uneven_step(const kvd_uneven_step_args *args, cudaStream_t strea
 
 #ifdef __cplusplus
 }
+#endif
+#ifndef __cplusplus
+#include "methods/cuda/paged_cache.h"
+#include "methods/tokens/tokens.h"
+
+/* Data of the methods (uneven.c), and parts for all layers or several GPUs (uneven_late.c). */
+typedef struct {
+    size_t tokens;
+    /* Number of cached tokens, summed over KV heads and layers. */
+    double held;
+    int32_t merged; /* value of kvd_evict_merging.merged before this request */
+} kvd_uneven_slot;
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    kvd_gpu_heads heads;
+    kvd_evict_rule rule;
+    const char *name;
+    /* Number of layers without a sliding window, and number of KV heads. */
+    size_t layers, kv;
+    /* Number of KV heads of a layer that rank together: those of all GPUs, or kv. */
+    size_t all;
+    bool joined; /* true if several GPUs add up scores */
+    size_t n_slots, max_len;
+    kvd_uneven_slot *slot;
+    size_t *entries; /* [n_slots][layers][kv] number of cached tokens */
+    /* Page lists. Number (s * layers + l) * kv + g is for KV head g, layer l, slot s. */
+    kvd_pages pages;
+    size_t page_bytes;
+    kvd_evict_budget *budget; /* pinned [layers][n_slots] */
+    kvd_evict_budget *there;
+    /*
+     * Pinned [layers][heads.rows] number of cached tokens with the new one. One more element has
+     * the number of decode steps times kv.
+     */
+    int32_t *length;
+    int32_t *lengths;
+    /* Device [layers][n_slots][kv] Number of tokens kept of the latest prompt. */
+    int32_t *count;
+    int32_t *counted;
+    float *mass, *score, *lse;
+    float *rank; /* device [all][n_q8] scores of all GPUs (adakv, taskkv), or NULL */
+    int32_t *kept;
+    unsigned long long *least;
+    kvd_evict_merging merging;
+    int32_t *merged; /* pinned [n_slots] copy of merging.merged */
+    /*
+     * [heads.rows / kv] Number of tokens of each prompt without its copy, pinned and device. NULL
+     * if prompts have no copies.
+     */
+    int32_t *prompt, *prompts;
+    size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
+    float *vector;
+    int32_t *is_whole;
+    /* Data of methods whose budgets depend on all layers. */
+    struct {
+        /* True if the method has kvd_tokens_eviction.divide, or `shared` is true. */
+        bool on, shared; /* true if KV heads of all layers share one budget */
+        /* True if budgets depend on entropy and variance, false if on token scores. */
+        bool spreads;
+        /* number of scores of a token in a layer: `all`, or 1 if KV heads keep equal tokens */
+        size_t ranks;
+        float *rank;   /* device [layers][ranks][n_q8] ranking scores */
+        float *spread; /* device scratch memory of kvd_uneven_rank */
+        /* Entropy and variance of all GPUs [GPUs][layers][n_slots][2], device and pinned. */
+        double *pair;
+        double *pairs;
+        double *own; /* those of this GPU [layers][n_slots][2], if joined */
+        float *scores;
+        double *x;                  /* one prompt's statistics, as kvd_evict_layers.x */
+        kvd_evict_budget *of_layer; /* [layers] one prompt's budgets */
+        size_t first, end;
+        kvd_err err;
+    } late;
+    cudaStream_t stream;
+    kvd_device_memory memory;
+} kvd_uneven;
+
+/* Returns the arguments of the kernels for the prompts of a batch in one layer. */
+kvd_uneven_prompts_args kvd_uneven_prompts_of(const kvd_uneven *e, const kvd_paged_rows *r,
+                                              int layer);
+/* Returns the number of GPUs whose scores are added up. */
+size_t kvd_uneven_gpus(const kvd_uneven *e);
+/* Allocates `late` for prompts of `rows` tokens in `slices` requests. */
+int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err);
+/* Queues the choice of tokens in all layers, after the scores of the last layer. */
+int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err);
+/* Sets to 0 the scores of all layers, to which every GPU writes those of its KV heads. */
+int kvd_uneven_clear(const kvd_uneven *e, cudaStream_t stream, kvd_err *err);
+/* Chooses the tokens of prompts in a layer by the scores of the KV heads of all GPUs. */
+int kvd_uneven_choose_joined(const kvd_uneven *e, const kvd_uneven_prompts_args *a,
+                             cudaStream_t stream, kvd_err *err);
 #endif
 #endif
