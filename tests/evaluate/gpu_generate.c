@@ -29,6 +29,7 @@ static const kvd_config *config;
 static kvd_spectrum spectrum;
 static kvd_run run;
 static kvd_activations dump;
+static kvd_fisher fisher = {.n_tokens = 1}; /* second moments of gradients: the identity */
 static int failures;
 
 static void stop(const kvd_err *err)
@@ -84,6 +85,12 @@ static void set_up(void)
         longest = length[s] > longest ? length[s] : longest;
     }
     longest += N_NEW;
+    fisher.n_layers = config->n_layers;
+    const size_t wide = (size_t)(config->n_kv_heads * config->d_head),
+                 n = (size_t)config->n_layers * wide * wide;
+    fisher.moment[0] = fisher.moment[1] = need(n * sizeof(double));
+    for (size_t i = 0; i < n; i++)
+        fisher.moment[0][i] = i / wide % wide == i % wide;
     for (size_t i = 0; i < PLACES; i++) {
         const size_t j = i % N_NEW;
         pattern[i] =
@@ -115,6 +122,7 @@ static void open_plan(opened *o, const char *text, kvd_dtype type)
     const kvd_method_setup setup = {.config = config,
                                     .spectrum = o->m.spectrum,
                                     .calibration = &dump,
+                                    .fisher = strstr(text, "waterfill") ? &fisher : NULL,
                                     .checkpoint = checkpoint,
                                     .seed = 3};
     if (kvd_plan_open(&o->plan, &setup, &err))
@@ -247,8 +255,11 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
     }
     compare_free(cpu, &o.plan, &want, &got, &d);
     compare_forced(&want_forced, &got_forced, &d);
-    const bool ok = d.largest <= most->margin && d.mean <= most->log_p && d.bits <= most->bits &&
-                    d.sequences <= most->sequences && (d.account || most->bits > 1e-6);
+    const bool engine = type == KVD_F32 || !strncmp(path, "GPU engine", 10) ||
+                        !strncmp(text, "kvmerger+", 9) || !strncmp(text, "zdc,p_i", 7);
+    const bool ok = engine && d.largest <= most->margin && d.mean <= most->log_p &&
+                    d.bits <= most->bits && d.sequences <= most->sequences &&
+                    (d.account || most->bits > 1e-6);
     printf(
         "%s generate %s %s (%s%s%s): %d sequences, %zu tokens compared, %zu differ, CPU's margin "
         "there %.2g to %.2g nat (up to %g); along the CPU's tokens %zu of %zu differ, log p off "
@@ -408,6 +419,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"palu", true, 0},
                   {"palu,heads=1,p=0.3", true, 0},
                   {"palu+allot,bits=4", false, 0},
+                  {"palu+kivi,bits=4,residual=32", false, 0},
+                  {"palu+hetero,heads=1,p=0.3,k=8,v=4", false, 0},
                   {"palu+allot,heads=1,p=0.3,bits=5,sink=3", false, 0},
                   {"zack,online=1,p=0.4", true, 0},
                   {"zack,explicit=1,p=0.4", true, 0},
@@ -421,6 +434,11 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"kvquant", false, 0.01},
                   {"kvquant,outliers=0.0005", false, 0.01},
                   {"zack+kvquant,p=0.3", false, 0.01},
+                  {"cachegen", false, 0.02},
+                  {"cachegen,own=0,group=5", false, 0.02},
+                  {"kvtc,window=20,block=16", false, 0.02},
+                  {"waterfill,step=0.05", false, 0.02},
+                  {"kivi,bits=4,group=20,residual=20", false, 0},
                   {"comet,group=16", false, 0},
                   {"allot", false, 0},
                   {"gear,buffer=7", false, 1e-9},
@@ -492,8 +510,13 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         const bool smooth = method[i].smooth, f32 = type == KVD_F32;
         if (only && !strstr(method[i].text, only))
             continue;
+        /*
+         * cachegen's steps are coarse: on the CPU, a cache in bf16 and one in f32 differ by 0.14 nats
+         * on average, and by 0.98 nats where tokens part.
+         */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
-                            strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv");
+                            strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv") ||
+                            strstr(method[i].text, "cachegen");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
         /*
          * Rounding may decide which tokens are merged. Noise of 0.3 % in scores changes
@@ -545,30 +568,12 @@ static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
     opened o;
     open_plan(&o, text, KVD_BF16);
     const char *const path = kvd_generator_path(gpu, &o.plan, why);
-    const bool engine = !strcmp(path, "GPU engine"),
+    const bool engine = !strncmp(path, "GPU engine", 10),
                ok = reason ? !engine && strstr(why, reason) : engine;
     printf("%s generate %s takes a path: %s%s%s\n", ok ? "ok" : "not ok", text, path,
            *why ? ", because " : "", why);
     failures += !ok;
     close_plan(&o);
-}
-
-static void run_on_engine(void)
-{
-    kvd_generator *const gpu = generator(true, KVD_BF16, 1);
-    takes_path(gpu, "palu", NULL);
-    takes_path(gpu, "palu,heads=1,p=0.3", NULL);
-    takes_path(gpu, "palu+allot,bits=4", NULL);
-    takes_path(gpu, "strawman,p=0.25", NULL);
-    takes_path(gpu, "zack,online=1,p=0.4", NULL);
-    takes_path(gpu, "zdc,explicit=1,p_i=0.1,p_u=0.5", NULL);
-    takes_path(gpu, "minicache", NULL);
-    takes_path(gpu, "mikv", NULL);
-    takes_path(gpu, "leankv", NULL);
-    takes_path(gpu, "leankv,lk=2", "do not support the heads");
-    takes_path(gpu, "lower+zack,p=0.3,p_u=0.6", "no cache for it");
-    takes_path(gpu, "xkv", NULL);
-    kvd_generator_free(gpu);
 }
 
 /*
@@ -632,10 +637,10 @@ static void compare_gpt_oss(void)
 }
 
 /*
- * usage: gpu_generate [quick|gpt-oss|TEXT]
+ * usage: gpu_generate [quick|gpt-oss|TEXT [bf16]]
  * quick    combined methods (with + in their text), in bf16, for sanitizers
  * gpt-oss  made-up model with experts and a window
- * TEXT     methods whose text contains TEXT
+ * TEXT     methods whose text contains TEXT; bf16: not in float32
  */
 int main(int argc, char **argv)
 {
@@ -650,12 +655,14 @@ int main(int argc, char **argv)
     }
     set_up();
     kvd_generator *const cpu = generator(false, KVD_F32, 1);
-    if (!quick && !routed)
+    if (!quick && !routed && argc < 3)
         compare_all(cpu, KVD_F32, only);
     if (!routed)
         compare_all(cpu, KVD_BF16, only);
-    if (!routed)
-        run_on_engine();
+    kvd_generator *const gpu = generator(true, KVD_BF16, 1);
+    takes_path(gpu, "leankv,lk=2", "do not support the heads");
+    takes_path(gpu, "lower+zack,p=0.3,p_u=0.6", "no cache for it");
+    kvd_generator_free(gpu);
     if (!only)
         compare_several();
     kvd_generator_free(cpu);

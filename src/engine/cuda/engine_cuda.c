@@ -160,7 +160,7 @@ int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gp
                              uint32_t *next, kvd_err *err)
 {
     kvd_gpu_method *const m = e->cache.method;
-    if (kvd_cuda_check_finite(e, it, bad, err) || (m && m->ended && m->ended(m, it, err)))
+    if (kvd_cuda_check_finite(e, it, bad, err) || (m && kvd_gpu_method_ended(m, it, err)))
         return -1;
     if (e->cache.window)
         leave_window(e, it);
@@ -192,13 +192,14 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
 
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e)
 {
-    return e->cache.window || (e->cache.method && e->cache.method->held);
+    const kvd_gpu_method *const m = e->cache.method;
+    return e->cache.window || (m && (m->held || m->codes));
 }
 
 double kvd_cuda_engine_held(const kvd_cuda_engine *e)
 {
     const kvd_gpu_method *const m = e->cache.method;
-    return (e->cache.window ? e->held : 0) + (m && m->held ? m->held(m) : 0);
+    return (e->cache.window ? e->held : 0) + (m ? kvd_gpu_method_held(m) : 0);
 }
 
 void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot)
@@ -227,7 +228,7 @@ static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine
 {
     const kvd_paged_cache *const c = &((const kvd_cuda_engine *)(const void *)self)->cache;
     const kvd_gpu_method *const m = c->method;
-    *to = (kvd_engine_count){.bits = m && m->bits ? m->bits(m, slot) : (double)NAN};
+    *to = (kvd_engine_count){.bits = m ? kvd_gpu_method_bits(m, slot) : (double)NAN};
     to->entries = m && m->mean      ? m->mean(m, slot)
                   : m && m->entries ? (double)m->entries(m, slot, tokens)
                                     : (double)tokens;
@@ -253,8 +254,8 @@ void kvd_cuda_engine_drop(kvd_cuda_engine *e, size_t slot)
 {
     kvd_gpu_method *const m = e->cache.method;
     kvd_cuda_engine_give_back(e, slot);
-    if (m && m->drop)
-        m->drop(m, slot);
+    if (m)
+        kvd_gpu_method_drop(m, slot);
 }
 
 static void drop(kvd_engine *self, size_t slot)
@@ -276,7 +277,7 @@ int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s
     if (s->n_gpus > KVD_GPUS_MAX || s->first_gpu < 0 || s->first_gpu > devices - s->n_gpus)
         return kvd_fail(err, "%d GPUs from number %d on were asked for, there are %d", s->n_gpus,
                         s->first_gpu, devices);
-    if (!kvd_plan_beyond_widths(plan) && !plan->dims_low)
+    if (!kvd_gpu_method_name(plan))
         return 0;
     const char *const joined = !s->sequence ? kvd_gpu_heads_joined(plan)
                                : kind && kind->shares_prompts

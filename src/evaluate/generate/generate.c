@@ -38,7 +38,7 @@ const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
     why[0] = '\0';
 #ifdef KVD_CUDA
     if (g->spec.gpu && kvd_generate_engine_runs(g->config, &g->spec, plan, why))
-        return "GPU engine";
+        return kvd_generate_engine_name(g->config, &g->spec, plan);
 #endif
     return g->spec.gpu ? "products on the GPU, cache on the CPU" : "CPU";
 }

@@ -100,6 +100,9 @@ kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generato
 /* Returns true if the GPU engine supports the plan. Otherwise writes the reason to `why`. */
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
+/* Returns the name of the path of a plan that the GPU engine supports. */
+const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_spec *s,
+                                     const kvd_plan *p);
 /*
  * Returns a path on the CUDA engine, or NULL on failure. Borrows `weights`. `scores` is true if
  * `read` shall return logits.

@@ -137,6 +137,8 @@ extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
 /* GPU code of waterfill, kvtc and cachegen. Address NULL without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_streams KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_cachegen KVD_IF_LINKED;
+/* Text generation on a GPU: the CPU codes rows after each iteration; pages hold decoded bf16. */
+extern const struct kvd_gpu_kind kvd_gpu_host_codes KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_xquant KVD_IF_LINKED;
 
 #endif

@@ -2,17 +2,23 @@
 
 #include <math.h>
 
-#include "methods/cuda/paged_cache.h"
+#include "methods/bits/cuda/host_codes.h"
+
+/* Returns true if the plan has a maker whose projections are not widths, or not known yet. */
+static bool makes_more(const kvd_plan *p)
+{
+    return p->maker && !(p->dims && !p->dims->rebuild);
+}
 
 const char *kvd_gpu_method_name(const kvd_plan *p)
 {
-    return p->layers     ? p->layers->info.name
-           : p->tokens   ? p->tokens->info.name
-           : p->maker    ? p->maker->info.name
-           : p->channels ? p->channels->info.name
-           : p->bits     ? p->bits->info.name
-           : p->dims_low ? "widths of a low level"
-                         : NULL;
+    return p->layers       ? p->layers->info.name
+           : p->tokens     ? p->tokens->info.name
+           : makes_more(p) ? p->maker->info.name
+           : p->channels   ? p->channels->info.name
+           : p->bits       ? p->bits->info.name
+           : p->dims_low   ? "widths of a low level"
+                           : NULL;
 }
 
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *p)
@@ -97,9 +103,9 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
                : 0;
 }
 
-int kvd_gpu_method_check(const kvd_plan *p, const kvd_config *c, size_t max_len, kvd_err *err)
+int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c,
+                         size_t max_len, kvd_err *err)
 {
-    const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
     const unsigned computes = kind && kind->computes ? kind->computes(p) : 0;
     if (c->d_head > KVD_WIDTH_NARROW && !(computes & KVD_GPU_WIDE))
         return kvd_fail(err,
@@ -116,6 +122,17 @@ int kvd_gpu_method_check(const kvd_plan *p, const kvd_config *c, size_t max_len,
                    : 0;
 }
 
+const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *p, const kvd_config *c, size_t max_len)
+{
+    const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p), *const host = &kvd_gpu_host_codes;
+    kvd_err unused;
+    const bool own = kind && kind->generates && kind->generates(p) &&
+                     (!kind->fits || kind->fits(p, c)) &&
+                     !kvd_gpu_method_check(kind, p, c, max_len, &unused);
+    return own || !host->runs(p) || kvd_gpu_method_check(host, p, c, max_len, &unused) ? kind
+                                                                                       : host;
+}
+
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err)
 {
@@ -125,18 +142,67 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
         return kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(plan->type));
     if (plan->keep_first + plan->keep_last > 0)
         return kvd_fail(err, "the CUDA engine does not run 'keep_layers'");
+    if (plan->maker == &kvd_dims_projected && !cache->generates)
+        return kvd_fail(err, "the CUDA engine runs 'projected' in kvdim-tasks alone");
     if (!member)
         return 0;
     if (plan->levels)
         return kvd_fail(err, "the CUDA engine does not run '%s'", plan->levels->info.name);
-    if (kvd_gpu_method_check(plan, cache->config, cache->max_len, err))
+    const kvd_gpu_kind *const kind = cache->generates
+                                         ? kvd_gpu_kind_of_text(plan, cache->config, cache->max_len)
+                                         : kvd_gpu_kind_of(plan);
+    if (kvd_gpu_method_check(kind, plan, cache->config, cache->max_len, err))
         return -1;
-    const kvd_gpu_kind *const kind = kvd_gpu_kind_of(plan);
     if (cache->share->count > 1 && !(kind && kind->shares_prompts) && kvd_gpu_heads_joined(plan))
         return kvd_fail(err, "'%s' on %d GPUs: %s", member, cache->share->count,
                         kvd_gpu_heads_joined(plan));
     return kind ? kind->open(plan, cache, m, err)
                 : kvd_fail(err, "the CUDA engine does not run '%s'", member);
+}
+
+int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
+                        kvd_err *err)
+{
+    return (m->make && m->make(m, pages, slots, stream, err)) ||
+                   (m->codes && kvd_host_codes_make(m->codes, slots, err))
+               ? -1
+               : 0;
+}
+
+int kvd_gpu_method_ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    return (m->ended && m->ended(m, it, err)) ||
+                   (m->codes && kvd_host_codes_ended(m->codes, it, err))
+               ? -1
+               : 0;
+}
+
+void kvd_gpu_method_drop(kvd_gpu_method *m, size_t slot)
+{
+    if (m->drop)
+        m->drop(m, slot);
+    if (m->codes)
+        kvd_host_codes_drop(m->codes, slot);
+}
+
+double kvd_gpu_method_held(const kvd_gpu_method *m)
+{
+    return m->codes ? kvd_host_codes_held(m->codes) : m->held ? m->held(m) : 0;
+}
+
+double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot)
+{
+    return m->codes  ? kvd_host_codes_bits(m->codes, slot)
+           : m->bits ? m->bits(m, slot)
+                     : (double)NAN;
+}
+
+void kvd_gpu_method_free(kvd_gpu_method *m)
+{
+    if (!m)
+        return;
+    kvd_host_codes_free(m->codes);
+    m->free(m);
 }
 
 int kvd_gpu_method_add_up(const kvd_gpu_method *m, float *x, size_t n, cudaStream_t stream,

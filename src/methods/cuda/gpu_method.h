@@ -17,6 +17,7 @@
 #include "methods/iteration.h"
 #include "methods/plan.h"
 
+struct kvd_host_codes;
 struct kvd_paged_cache;
 typedef struct kvd_gpu_method kvd_gpu_method;
 
@@ -59,6 +60,11 @@ typedef struct {
 struct kvd_gpu_method {
     struct kvd_paged_cache *cache; /* borrowed */
     const kvd_plan *plan;          /* borrowed, open */
+    /*
+     * Codes of stored rows on the CPU (bits/cuda/host_codes.h), run by kvd_gpu_method_make to
+     * kvd_gpu_method_free. NULL if there are none.
+     */
+    struct kvd_host_codes *codes;
     /*
      * True if all layers share bf16 pages, which `appended` must fill anew for each layer from
      * compressed data elsewhere.
@@ -191,6 +197,8 @@ typedef struct kvd_gpu_kind {
      * that `entries` and `bits` count as on the CPU. NULL: never.
      */
     bool (*generates)(const kvd_plan *plan);
+    /* Returns true if the CPU codes rows of generated text. NULL: never. */
+    bool (*codes_on_host)(const kvd_plan *plan);
     /* Returns true if kernels support the model's heads. NULL: kvd_gpu_method_check decides. */
     bool (*fits)(const kvd_plan *plan, const kvd_config *config);
     /* Returns true if keys before RoPE are read even without hook.wants_raw. NULL: never. */
@@ -206,13 +214,18 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 /* Returns the GPU code that runs the plan, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
+/* Returns the GPU code that generates text: the plan's own, or kvd_gpu_host_codes if it cannot. */
+const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
+                                         size_t max_len);
+
 /* Returns why tensor-parallel GPUs cannot divide the KV heads, or NULL. */
 const char *kvd_gpu_heads_joined(const kvd_plan *plan);
 /* Returns NULL. Serves as kvd_gpu_kind.joins_heads of methods whose KV heads can be divided. */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
-/* Fails if the GPU code lacks a feature of the model for requests of max_len tokens. */
-int kvd_gpu_method_check(const kvd_plan *p, const kvd_config *c, size_t max_len, kvd_err *err);
+/* Fails if `kind` (or NULL) lacks a feature of the model for requests of max_len tokens. */
+int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c,
+                         size_t max_len, kvd_err *err);
 
 /* Returns the name of a method of the plan that is not on the tokens axis, or NULL. */
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
@@ -223,6 +236,18 @@ const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
  */
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
+
+/*
+ * Call the callbacks of the same names, if there are any, and the functions of m->codes.
+ * kvd_gpu_method_bits returns NaN if every cached token is stored in the type of the cache.
+ */
+int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
+                        kvd_err *err);
+int kvd_gpu_method_ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
+void kvd_gpu_method_drop(kvd_gpu_method *m, size_t slot);
+double kvd_gpu_method_held(const kvd_gpu_method *m);
+double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot);
+void kvd_gpu_method_free(kvd_gpu_method *m);
 
 /*
  * Queues a sum: x [n] becomes the sum of the arrays of all GPUs. Its time counts in KVD_PHASE_COMM,

@@ -179,6 +179,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
         .attention = c->attention,
         .exact_prompts = exact,
         .exact_method = exact_method,
+        .generates = c->exact_prompts,
         .outliers = c->outliers,
         .hook = {.run = run,
                  .wants_raw = !exact && !exact_method && kvd_gpu_fold_packs(&w->config)},
@@ -245,13 +246,12 @@ int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_page
     if (whole && (!(c->whole_pool = kvd_device_new(&c->memory, whole, "whole prompts", err)) ||
                   kvd_device_zero(c->whole_pool, whole, what, err)))
         return -1;
-    return c->method && c->method->make ? c->method->make(c->method, pages, slots, stream, err) : 0;
+    return c->method ? kvd_gpu_method_make(c->method, pages, slots, stream, err) : 0;
 }
 
 void kvd_paged_cache_release(kvd_paged_cache *c)
 {
-    if (c->method)
-        c->method->free(c->method);
+    kvd_gpu_method_free(c->method);
     kvd_device_release(&c->memory);
     kvd_dims_release(&c->widest);
     free(c->layer);
@@ -403,6 +403,23 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                    kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err)
                ? -1
                : 0;
+}
+
+int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r, kvd_err *err)
+{
+    kvd_append_args a = append_args(c, layer, r->x);
+    a.batch = r->n;
+    a.n_tokens = r->n_rows;
+    a.token_start = r->start;
+    a.q_len = r->q_len;
+    a.kv_len = r->kv_len;
+    a.q_start = r->q_start;
+    a.n_q8 = r->n_q8;
+    a.page_table = r->table;
+    a.q = c->q_prompts;
+    if (r->turned)
+        a.rope_cos = a.rope_sin = NULL;
+    return kvd_cuda_check(kvd_append(&a, c->worker->stream), "append", err);
 }
 
 /*

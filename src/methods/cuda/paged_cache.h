@@ -54,6 +54,8 @@ typedef struct kvd_paged_cache {
      * sets it if the plan rebuilds keys.
      */
     bool exact_method;
+    /* True if the cache generates text: exact_prompts was set before kvd_paged_cache_init. */
+    bool generates;
     /*
      * Number of key outliers of a KV head per page, 0 for the default. Set before
      * kvd_paged_cache_init.
@@ -170,6 +172,26 @@ typedef struct {
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);
+/*
+ * New K and V for tokens that the pages already hold: for the last q_len[i] of the first kv_len[i]
+ * tokens of request i. Arrays are device memory.
+ */
+typedef struct {
+    const void *x;                /* [n_rows][(n_heads + 2 n_kv_heads) d_head], Q is not used */
+    size_t ld;                    /* elements from one row of x to the next */
+    const int32_t *start, *q_len; /* [n] first row and number of rows of each request */
+    const int32_t *kv_len;        /* [n] */
+    const int32_t *q_start;       /* [n] sums of q_len rounded up to multiples of 8 */
+    const int32_t *table;         /* [n][max_pages] */
+    int32_t n, n_rows, n_q8;      /* n_q8: sum of q_len rounded up to multiples of 8 */
+    bool turned;                  /* true: RoPE has been applied to K */
+} kvd_paged_rewrite;
+/*
+ * Queues the copy of new K and V to the pages of a layer. Overwrites the queries of prompts. Rows
+ * of x must not have gaps.
+ */
+int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
+                            kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
 /* Returns the timed phase that runs now, KVD_PHASE_QKV or KVD_PHASE_ROPE. The hook must end it. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);

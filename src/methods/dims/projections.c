@@ -202,6 +202,7 @@ const kvd_dims_maker kvd_dims_projected = {
             .text_key = "file",
             .text_meaning = "file of matrices; its path may not contain a comma",
             .needs = KVD_NEEDS_PRE_ROPE,
+            .gpu = &kvd_gpu_palu,
         },
     .make = make,
 };

@@ -91,12 +91,13 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY])
 {
-    const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
-    const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
-    /* `cut` is true if K is projected after RoPE and then quantised. */
-    const bool rebuilds = p->dims && p->dims->rebuild, cut = p->bits && p->dims && !rebuilds;
+    const bool member = kvd_gpu_method_name(p) != NULL;
+    /* `cut` is true if K is projected after RoPE, by a file's matrices or before it is quantised. */
+    const bool rebuilds = p->dims && p->dims->rebuild,
+               cut = (p->bits || p->maker) && p->dims && !rebuilds;
     /* Copies of the prompt take the positions after the prompt. */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
+    const kvd_gpu_kind *const kind = kvd_gpu_kind_of_text(p, c, max_len);
     const char *reason = NULL;
     kvd_err err = {""};
     if (s->compute != KVD_BF16)
@@ -113,10 +114,19 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
         reason = "the engine has no cache for it whose prompts attend uncompressed";
     else if (member && kind->fits && !kind->fits(p, c))
         reason = "the engine's kernels of this method do not support the heads of the model";
-    else if ((member && kvd_gpu_method_check(p, c, max_len, &err)) || check_model(c, max_len, &err))
+    else if ((member && kvd_gpu_method_check(kind, p, c, max_len, &err)) ||
+             check_model(c, max_len, &err))
         reason = err.msg;
     (void)snprintf(why, KVD_GENERATOR_WHY, "%s", reason ? reason : "");
     return !reason;
+}
+
+const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_spec *s,
+                                     const kvd_plan *p)
+{
+    const kvd_gpu_kind *const kind = kvd_gpu_kind_of_text(p, c, kvd_plan_copies(p) * s->max_len);
+    return kind && kind->codes_on_host && kind->codes_on_host(p) ? "GPU engine, codes on the CPU"
+                                                                 : "GPU engine";
 }
 
 /*

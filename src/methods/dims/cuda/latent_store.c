@@ -1,6 +1,7 @@
 #include "methods/dims/cuda/latents.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "methods/bits/levels.h"
 #include "model/checkpoint/cuda/random.h"
@@ -176,6 +177,69 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                      .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
                                      .pages = kvd_paged_cache_pool(c, layer),
                                      .n_sms = c->n_sms};
+}
+
+int kvd_latent_store_share(const kvd_dims *all, const kvd_gpu_share *share, kvd_dims *own,
+                           kvd_err *err)
+{
+    const size_t layers = (size_t)all->n_layers, n = (size_t)share->n_kv_heads;
+    if (share->n_kv_heads % all->heads)
+        return kvd_fail(err,
+                        "%d KV heads of a layer on each of %d GPUs are no groups of %d that share "
+                        "a latent: give a key heads that divides %d, such as heads=%d",
+                        share->n_kv_heads, share->count, all->heads, share->n_kv_heads,
+                        share->n_kv_heads < all->heads ? share->n_kv_heads : 1);
+    *own = *all;
+    own->n_kv_heads = share->n_kv_heads;
+    if (!(own->head = malloc(layers * n * sizeof *own->head)))
+        return kvd_no_memory(err, what, layers * n * sizeof *own->head);
+    for (size_t l = 0; l < layers; l++)
+        memcpy(own->head + l * n,
+               all->head + l * (size_t)all->n_kv_heads + (size_t)share->first_kv_head,
+               n * sizeof *own->head);
+    return 0;
+}
+
+static int write_latents(void *store, int layer, const kvd_paged_rewrite *w, kvd_err *err)
+{
+    const kvd_latent_store *const s = store;
+    kvd_latent_put_args a = {.s = {.n = w->n,
+                                   .max_pages = (int32_t)s->cache->pages->max_pages,
+                                   .most = w->n_rows,
+                                   .start = w->start,
+                                   .q_len = w->q_len,
+                                   .kv_len = w->kv_len,
+                                   .page_table = w->table},
+                             .latent = w->x,
+                             .ld_latent = w->ld};
+    kvd_latent_store_describe(s, layer, &a);
+    return kvd_cuda_check(kvd_latent_put(&a, s->cache->worker->stream), "decoded latents", err);
+}
+
+int kvd_latent_store_host(kvd_latent_store *s, kvd_gpu_method *m, const kvd_dims *dims, size_t ld,
+                          kvd_err *err)
+{
+    const size_t groups = (size_t)(dims->n_kv_heads / dims->heads), parts = 2 * groups,
+                 n = (size_t)dims->n_layers * parts;
+    kvd_host_part *const part = malloc(n * sizeof *part);
+    if (!part)
+        return kvd_no_memory(err, coding, n * sizeof *part);
+    for (size_t i = 0, at = 0; i < n; i++) {
+        const size_t layer = i / parts, side = i / groups % 2, g = i % groups;
+        const int head = (int)g * dims->heads;
+        const kvd_dims_head *const h = &dims->head[layer * (size_t)dims->n_kv_heads + (size_t)head];
+        at = i % parts ? at : 0;
+        part[i] = (kvd_host_part){.side = side ? KVD_VALUES : KVD_KEYS,
+                                  .kv_head = head,
+                                  .at = at,
+                                  .d = (size_t)(side ? h->d_v : h->d_qk)};
+        at += (size_t)s->layer[layer].rank[side][g];
+    }
+    const kvd_host_rows rows = {
+        .width = ld, .n_parts = parts, .part = part, .write = write_latents, .ctx = s, .ld = ld};
+    const int status = kvd_host_codes_new(m, &rows, err);
+    free(part);
+    return status;
 }
 
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)

@@ -245,6 +245,7 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
 
 #ifndef __cplusplus
 #include "common/cuda/libraries.h"
+#include "methods/bits/cuda/host_codes.h"
 #include "methods/cuda/paged_cache.h"
 
 /*
@@ -325,6 +326,19 @@ void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_
 kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int layer,
                                                   bool prompts, size_t n);
 void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
+
+/*
+ * Sets `*own` to the projections of the KV heads of one GPU. `all` keeps the matrices. Fails if
+ * heads that share a latent are on different GPUs. The caller must free own->head.
+ */
+int kvd_latent_store_share(const kvd_dims *all, const kvd_gpu_share *share, kvd_dims *own,
+                           kvd_err *err);
+/*
+ * Creates codes of the latents by the plan's bits method on the CPU. Rows of new latents are `ld`
+ * elements apart. Must be called after kvd_latent_store_init.
+ */
+int kvd_latent_store_host(kvd_latent_store *s, kvd_gpu_method *m, const kvd_dims *dims, size_t ld,
+                          kvd_err *err);
 
 /* Updates s->tokens and s->held. Must be called after each iteration. */
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);

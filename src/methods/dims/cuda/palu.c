@@ -1,7 +1,7 @@
 /*
- * Method palu, alone or with allot, in the CUDA engine. The QKV product gives latents, and prompts
- * attend to restored keys. With exact_method, prompts attend to unprojected K and V, and separate
- * products give the latents.
+ * Method palu, alone or with a bits method, in the CUDA engine. The QKV product gives latents, and
+ * prompts attend to restored keys. With exact_method, prompts attend to unprojected K and V, and
+ * separate products give the latents.
  *
  * The fused kernel (kernels/rivals/palu_decode.h) restores keys and attends, otherwise pages are
  * restored first. B_v is folded into W_O unless value latents are wider than a head.
@@ -261,6 +261,12 @@ static const char *refused_member(const kvd_plan *plan)
                                                          : NULL;
 }
 
+/* Returns true if the CPU codes the latents of generated text. */
+static bool codes_on_host(const kvd_plan *plan)
+{
+    return plan->bits && plan->bits != &kvd_bits_allot && kvd_host_codes_take(plan);
+}
+
 /* Returns true if kernels support latents of `heads` heads of d dimensions. */
 static bool fits(int heads, int d)
 {
@@ -271,7 +277,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const int d = c->config->d_head;
     const char *const member = refused_member(plan);
-    if (member)
+    if (member && !(c->generates && codes_on_host(plan)))
         return kvd_fail(err, "the CUDA engine runs '%s' alone or with allot, not with '%s'",
                         plan->dims->method, member);
     if (!fits(plan->dims->heads, d))
@@ -477,7 +483,11 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (m->cache->exact_method && r->prompts && append_whole(m->cache, r, err))
         return -1;
     if (!p->folded &&
-        (multiply(p, r, n, err) || kvd_clock_end(clock, KVD_PHASE_ROTATE, r->stream, err)))
+        (multiply(p, r, n, err) ||
+         (m->codes &&
+          kvd_host_codes_fetch(m->codes, r->layer, p->rows, p->store.layer[r->layer].latent_pitch,
+                               p->store.layer[r->layer].latent_pitch, r->stream, err)) ||
+         kvd_clock_end(clock, KVD_PHASE_ROTATE, r->stream, err)))
         return -1;
     return (r->steps && put(p, r, false, err)) || (r->prompts && put(p, r, true, err)) ||
                    kvd_clock_end(clock, KVD_PHASE_APPEND, r->stream, err)
@@ -583,15 +593,17 @@ static int open_palu(kvd_palu *p, kvd_err *err)
     p->folded = c->hook.wants_raw;
     c->hook.wants_pre = !p->folded;
     p->fused = fuses(p);
-    p->store.one_layer = p->coded = p->method.plan->bits != NULL;
+    p->store.one_layer = p->coded = p->method.plan->bits == &kvd_bits_allot;
     if (make_matrices(p, err) || kvd_latent_store_init(&p->store, p->w->stream, err) ||
         (p->coded &&
          kvd_latent_codes_init(&p->codes, &p->store, p->method.plan, p->dims, p->w->stream, err)) ||
-        fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)))
+        fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)) ||
+        (codes_on_host(p->method.plan) &&
+         kvd_latent_store_host(&p->store, &p->method, p->dims, p->rows_pitch, err)))
         return -1;
     p->method.page_bytes = p->store.page_bytes + p->codes.page_bytes;
     p->method.slot_bytes = p->codes.slot_bytes;
-    p->method.whole_prompts = p->coded;
+    p->method.whole_prompts = p->coded || p->method.codes;
     p->method.bits = p->coded ? bits : NULL;
     p->method.attended = p->coded ? attended : NULL;
     p->method.apart = p->folded ? 0 : 1u << KVD_PHASE_ROTATE;
@@ -606,29 +618,6 @@ static int open_palu(kvd_palu *p, kvd_err *err)
 static bool runs(const kvd_plan *plan)
 {
     return plan->dims && plan->dims->rebuild;
-}
-
-/* Copies this GPU's KV heads to p->own; the plan owns the matrices. */
-static int take_heads(kvd_palu *p, const kvd_dims *all, kvd_err *err)
-{
-    const kvd_gpu_share *const share = p->method.cache->share;
-    const size_t layers = (size_t)all->n_layers, n = (size_t)share->n_kv_heads;
-    if (share->n_kv_heads % all->heads)
-        return kvd_fail(err,
-                        "%d KV heads of a layer on each of %d GPUs are no groups of %d that share "
-                        "a latent: give a key heads that divides %d, such as heads=%d",
-                        share->n_kv_heads, share->count, all->heads, share->n_kv_heads,
-                        share->n_kv_heads < all->heads ? share->n_kv_heads : 1);
-    p->own = *all;
-    p->own.n_kv_heads = share->n_kv_heads;
-    if (!(p->own.head = malloc(layers * n * sizeof *p->own.head)))
-        return kvd_no_memory(err, what, layers * n * sizeof *p->own.head);
-    for (size_t l = 0; l < layers; l++)
-        memcpy(p->own.head + l * n,
-               all->head + l * (size_t)all->n_kv_heads + (size_t)share->first_kv_head,
-               n * sizeof *p->own.head);
-    p->dims = &p->own;
-    return 0;
 }
 
 static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
@@ -652,13 +641,18 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     p->w = c->worker;
     /* The caller's cache frees the method, even after a failure. */
     *m = &p->method;
-    return take_heads(p, plan->dims, err) || open_palu(p, err) ? -1 : 0;
+    p->dims = &p->own;
+    return kvd_latent_store_share(plan->dims, c->share, &p->own, err) || open_palu(p, err) ? -1 : 0;
 }
 
 static bool generates(const kvd_plan *plan)
 {
-    return runs(plan) && !refused_member(plan) && fits(plan->dims->heads, plan->dims->d_head);
+    return runs(plan) && (!refused_member(plan) || codes_on_host(plan)) &&
+           fits(plan->dims->heads, plan->dims->d_head);
 }
 
-const kvd_gpu_kind kvd_gpu_palu = {
-    .joins_heads = kvd_gpu_heads_apart, .runs = runs, .generates = generates, .open = open_method};
+const kvd_gpu_kind kvd_gpu_palu = {.joins_heads = kvd_gpu_heads_apart,
+                                   .runs = runs,
+                                   .generates = generates,
+                                   .codes_on_host = codes_on_host,
+                                   .open = open_method};

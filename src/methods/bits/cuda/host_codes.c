@@ -1,0 +1,556 @@
+/*
+ * Codes on the CPU (host_codes.h), and the engine's method for bits methods alone: its bf16 pages
+ * hold the decoded numbers. These pages take the memory of an uncompressed cache, so kvdim-jct does
+ * not run the method.
+ */
+#include "methods/bits/cuda/host_codes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+#include "methods/bits/bits.h"
+#include "model/pass/blocks.h"
+
+static const char what[] = "codes on the CPU";
+
+/* Cache of a request. Tokens from `first` on are pending: their K or their V is not yet coded. */
+typedef struct {
+    size_t n, first;
+    size_t coded[KVD_N_SIDES];
+    bool prompt; /* true: the latest iteration brought the prompt */
+    double bits; /* bits of the coded K and V of all layers */
+    /* [n_layers] Rows of the pending tokens, [n - first][width], decoded where they are coded. */
+    uint16_t **row;
+    uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
+} slot_of;
+
+/* Rows of a request that are written to the cache again after its tokens were coded. */
+typedef struct {
+    slot_of *slot;
+    size_t from, end;          /* positions of the tokens */
+    size_t ready[KVD_N_SIDES]; /* number of tokens that are coded after the iteration */
+    size_t at;                 /* row of the first of them in kvd_host_codes.row */
+} written;
+
+enum { LISTS = 4 /* start, q_len, kv_len and q_start of kvd_paged_rewrite */ };
+
+struct kvd_host_codes {
+    kvd_gpu_method *method; /* borrowed */
+    kvd_host_rows rows;
+    kvd_host_part *part; /* rows.part */
+    size_t layers;
+    size_t states; /* elements of kvd_bits_block.state */
+    /* Numbers of K, and of V, of a token in all layers. */
+    size_t numbers[KVD_N_SIDES];
+    /* RoPE tables [2][max_len][d_head / 2]; NULL unless rows.rotates. */
+    float *cosine, *sine;
+    /* Pinned [layers][room][width]: new rows, then the rows that are written again. */
+    uint16_t *row;
+    size_t room;
+    uint16_t *x;      /* device [room][rows.ld] */
+    int32_t *list;    /* pinned [LISTS][max_slices] */
+    int32_t *lists;   /* device copy of `list` */
+    written *written; /* [max_slices] */
+    slot_of *slot;    /* [n_slots] */
+    size_t n_slots;
+    double held;
+    kvd_device_memory memory;
+};
+
+static void forget(const kvd_host_codes *k, slot_of *s)
+{
+    for (size_t l = 0; s->row && l < k->layers; l++)
+        free(s->row[l]);
+    free(s->row);
+    free(s->state);
+    *s = (slot_of){0};
+}
+
+void kvd_host_codes_drop(kvd_host_codes *k, size_t slot)
+{
+    forget(k, &k->slot[slot]);
+}
+
+double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot)
+{
+    const slot_of *const s = &k->slot[slot];
+    double exact = 0;
+    for (int side = 0; side < KVD_N_SIDES; side++)
+        exact += (double)(s->n - s->coded[side]) * (double)k->numbers[side];
+    return s->bits + 16 * exact;
+}
+
+double kvd_host_codes_held(const kvd_host_codes *k)
+{
+    return k->held;
+}
+
+int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
+                         cudaStream_t stream, kvd_err *err)
+{
+    const size_t element = sizeof *k->row;
+    return kvd_cuda_check(cudaMemcpy2DAsync(k->row + (size_t)layer * k->room * k->rows.width,
+                                            k->rows.width * element, x, ld * element,
+                                            width * element, k->method->cache->batch->n_tokens,
+                                            cudaMemcpyDeviceToHost, stream),
+                          what, err);
+}
+
+/* Applies RoPE to the keys of rows of n tokens from position `first` on, rounded to bf16. */
+static int rotate(const kvd_host_codes *k, int layer, size_t first, size_t n, uint16_t *row,
+                  kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method->cache;
+    const size_t d = (size_t)c->config->d_head, heads = (size_t)c->config->n_kv_heads,
+                 table = kvd_rope_local(c->config, layer) ? c->max_len * d / 2 : 0;
+    float *const x = malloc(heads * d * sizeof *x);
+    if (!x)
+        return kvd_no_memory(err, what, heads * d * sizeof *x);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t position = (uint32_t)(first + i);
+        kvd_to_f32(KVD_BF16, row + i * k->rows.width, x, heads * d);
+        kvd_rope_apply(c->config, k->cosine + table, k->sine + table, &position, 1, heads, x);
+        kvd_from_f32(KVD_BF16, x, row + i * k->rows.width, heads * d);
+    }
+    free(x);
+    return 0;
+}
+
+/* Appends the n new tokens of a request, which are rows `at` .. of k->row, to its pending ones. */
+static int keep_layer(const kvd_host_codes *k, slot_of *s, int layer, size_t at, size_t n,
+                      kvd_err *err)
+{
+    const size_t width = k->rows.width, pending = s->n - s->first,
+                 bytes = (pending + n) * width * sizeof **s->row;
+    uint16_t *const row = realloc(s->row[layer], bytes);
+    if (!row)
+        return kvd_no_memory(err, what, bytes);
+    s->row[layer] = row;
+    memcpy(row + pending * width, k->row + ((size_t)layer * k->room + at) * width,
+           n * width * sizeof *row);
+    return k->cosine ? rotate(k, layer, s->n, n, row + pending * width, err) : 0;
+}
+
+static int keep(const kvd_host_codes *k, slot_of *s, size_t at, size_t n, bool fresh, kvd_err *err)
+{
+    const size_t states = k->layers * k->rows.n_parts * k->states;
+    int status = 0;
+    if (fresh) {
+        forget(k, s);
+        s->row = calloc(k->layers, sizeof *s->row);
+        s->state = calloc(states, sizeof *s->state);
+        if (!s->row || !s->state)
+            return kvd_no_memory(err, what, states * sizeof *s->state);
+    }
+#pragma omp parallel for schedule(static) if (n > 1)
+    for (size_t l = 0; l < k->layers; l++) {
+        kvd_err mine;
+        if (!keep_layer(k, s, (int)l, at, n, &mine))
+            continue;
+#pragma omp critical(kvd_host_codes)
+        {
+            *err = mine;
+            status = -1;
+        }
+    }
+    s->n += n;
+    s->prompt = fresh;
+    return status;
+}
+
+/* Sets which tokens of a request are coded now, and which rows change in the pages. */
+static written plan_slot(const kvd_host_codes *k, slot_of *s)
+{
+    const kvd_plan *const p = k->method->plan;
+    written w = {.slot = s, .from = s->n - 1};
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        size_t window = 0, block = 1;
+        if (p->bits->window)
+            p->bits->window(&p->bits_values, (kvd_side)side, &window, &block);
+        const size_t end = s->n > window ? (s->n - window) / block * block : 0;
+        w.ready[side] = s->coded[side];
+        if (end <= s->coded[side])
+            continue;
+        w.ready[side] = end;
+        w.from = s->coded[side] < w.from ? s->coded[side] : w.from;
+        w.end = end > w.end ? end : w.end;
+    }
+    /*
+     * The newest row is written again if none changes, so that every request has a row. kvd_append
+     * sets to 0 the rows up to a multiple of 8.
+     */
+    w.end = w.end && (w.end + 7) / 8 * 8 < s->n ? (w.end + 7) / 8 * 8 : s->n;
+    return w;
+}
+
+/* A part of a request's rows in one layer that the CPU codes, and the bits of its codes. */
+typedef struct {
+    const written *of;
+    size_t place; /* layer * n_parts + part */
+    double bits;
+} task;
+
+static int code_blocks(const kvd_host_codes *k, task *t, float *x, uint32_t *position,
+                       uint8_t *level, kvd_err *err)
+{
+    const kvd_plan *const p = k->method->plan;
+    const slot_of *const s = t->of->slot;
+    const kvd_host_part *const part = &k->part[t->place];
+    const int layer = (int)(t->place / k->rows.n_parts);
+    const size_t n = t->of->ready[part->side] - s->coded[part->side], d = part->d;
+    size_t window = 0, block = 1;
+    if (p->bits->window)
+        p->bits->window(&p->bits_values, part->side, &window, &block);
+    for (size_t at = 0, each = s->prompt ? n : block; at < n; at += each) {
+        const kvd_bits_block b = {.side = part->side,
+                                  .layer = layer,
+                                  .kv_head = part->kv_head,
+                                  .n = each,
+                                  .d = d,
+                                  .x = x + at * d,
+                                  .level = level + at,
+                                  .position = position + at,
+                                  .state = s->state + t->place * k->states,
+                                  .prompt = s->prompt};
+        kvd_bits_count count = {0, 0};
+        if (p->bits->code(p->bits_self, &b, x + (n + at) * d, &count, err))
+            return kvd_in(err, "layer %d, KV head %d", layer, part->kv_head);
+        t->bits += count.payload + count.side;
+    }
+    return 0;
+}
+
+/* Codes a part, and replaces its numbers among the pending rows by the decoded ones. */
+static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
+{
+    const slot_of *const s = t->of->slot;
+    const kvd_host_part *const part = &k->part[t->place];
+    const size_t from = s->coded[part->side], n = t->of->ready[part->side] - from, d = part->d,
+                 width = k->rows.width, bytes = n * (2 * d * sizeof(float) + sizeof(uint32_t) + 1);
+    if (!n)
+        return 0;
+    float *const x = malloc(bytes);
+    if (!x)
+        return kvd_no_memory(err, what, bytes);
+    uint32_t *const position = (uint32_t *)(void *)(x + 2 * n * d);
+    uint8_t *const level = (uint8_t *)(position + n);
+    uint16_t *const row = s->row[t->place / k->rows.n_parts] + (from - s->first) * width + part->at;
+    for (size_t i = 0; i < n; i++) {
+        kvd_to_f32(KVD_BF16, row + i * width, x + i * d, d);
+        position[i] = (uint32_t)(from + i);
+        level[i] = KVD_LEVEL_HIGH;
+    }
+    const int status = code_blocks(k, t, x, position, level, err);
+    for (size_t i = 0; !status && i < n; i++)
+        kvd_from_f32(KVD_BF16, x + (n + i) * d, row + i * width, d);
+    free(x);
+    return status;
+}
+
+/* Codes what n requests have ready, on all threads. */
+static int code(const kvd_host_codes *k, const written *w, size_t n, kvd_err *err)
+{
+    const size_t each = k->layers * k->rows.n_parts, tasks = n * each;
+    task *const all = calloc(tasks, sizeof *all);
+    int status = 0;
+    if (!all)
+        return kvd_no_memory(err, what, tasks * sizeof *all);
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < tasks; i++) {
+        kvd_err mine;
+        all[i] = (task){.of = &w[i / each], .place = i % each};
+        if (!code_part(k, &all[i], &mine))
+            continue;
+#pragma omp critical(kvd_host_codes)
+        {
+            *err = mine;
+            status = -1;
+        }
+    }
+    kvd_blas_restore(saved);
+    for (size_t i = 0; i < tasks; i++)
+        w[i / each].slot->bits += all[i].bits;
+    free(all);
+    return status;
+}
+
+/* Copies the rows of a request that change to k->row, and forgets the tokens that are coded. */
+static void take_rows(const kvd_host_codes *k, const written *w)
+{
+    slot_of *const s = w->slot;
+    const size_t width = k->rows.width, n = w->end - w->from,
+                 first = w->ready[KVD_KEYS] < w->ready[KVD_VALUES] ? w->ready[KVD_KEYS]
+                                                                   : w->ready[KVD_VALUES];
+#pragma omp parallel for schedule(static) if (n > KVD_PAGE_TOKENS)
+    for (size_t l = 0; l < k->layers; l++) {
+        uint16_t *const row = s->row[l];
+        memcpy(k->row + (l * k->room + w->at) * width, row + (w->from - s->first) * width,
+               n * width * sizeof *row);
+        memmove(row, row + (first - s->first) * width, (s->n - first) * width * sizeof *row);
+    }
+    s->first = first;
+    memcpy(s->coded, w->ready, sizeof s->coded);
+}
+
+/*
+ * Writes the decoded rows of slices `first` .. first + n - 1 to the cache, and waits for the GPU.
+ */
+static int write_rows(kvd_host_codes *k, size_t first, size_t n, size_t rows, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method->cache;
+    const cudaStream_t stream = c->worker->stream;
+    const size_t most = c->batch->max_slices, bytes = k->rows.width * sizeof *k->x;
+    kvd_paged_rewrite r = {.x = k->x,
+                           .ld = k->rows.ld,
+                           .start = k->lists,
+                           .q_len = k->lists + most,
+                           .kv_len = k->lists + 2 * most,
+                           .q_start = k->lists + 3 * most,
+                           .table = c->pages->device + first * c->pages->max_pages,
+                           .n = (int32_t)n,
+                           .n_rows = (int32_t)rows,
+                           .turned = k->rows.turned};
+    for (size_t i = 0; i < n; i++) {
+        const written *const w = &k->written[first + i];
+        k->list[i] = (int32_t)w->at;
+        k->list[most + i] = (int32_t)(w->end - w->from);
+        k->list[2 * most + i] = (int32_t)w->end;
+        k->list[3 * most + i] = r.n_q8;
+        r.n_q8 += (int32_t)(w->end - w->from + 7) / 8 * 8;
+    }
+    if (kvd_queue_put(k->lists, k->list, LISTS * most * sizeof *k->list, stream, what, err))
+        return -1;
+    for (size_t l = 0; l < k->layers; l++)
+        if (kvd_cuda_check(cudaMemcpy2DAsync(k->x + k->rows.before, k->rows.ld * sizeof *k->x,
+                                             k->row + l * k->room * k->rows.width, bytes, bytes,
+                                             rows, cudaMemcpyHostToDevice, stream),
+                           what, err) ||
+            k->rows.write(k->rows.ctx, (int)l, &r, err))
+            return -1;
+    return kvd_cuda_check(cudaStreamSynchronize(stream), what, err);
+}
+
+/* Codes and writes the slices of an iteration, as many at a time as k->row has room for. */
+static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
+{
+    for (size_t first = 0, end; first < n; first = end) {
+        size_t rows = 0;
+        for (end = first; end < n; end++) {
+            written *const w = &k->written[end];
+            if (rows + (w->end - w->from) > k->room)
+                break;
+            w->at = rows;
+            rows += w->end - w->from;
+        }
+        if (code(k, k->written + first, end - first, err))
+            return -1;
+        for (size_t i = first; i < end; i++)
+            take_rows(k, &k->written[i]);
+        if (write_rows(k, first, end - first, rows, err))
+            return -1;
+    }
+    return 0;
+}
+
+int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        if (keep(k, &k->slot[s->slot], at, s->n, s->before == 0, err))
+            return -1;
+        k->written[i] = plan_slot(k, &k->slot[s->slot]);
+        at += s->n;
+    }
+    if (code_slices(k, it->n_slices, err))
+        return -1;
+    k->held = 0;
+    for (size_t i = 0; i < k->n_slots; i++)
+        k->held += kvd_host_codes_bits(k, i) / 8;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            kvd_host_codes_drop(k, it->slice[i].slot);
+    return 0;
+}
+
+int kvd_host_codes_make(kvd_host_codes *k, size_t slots, kvd_err *err)
+{
+    k->n_slots = slots;
+    return (k->slot = calloc(slots, sizeof *k->slot))
+               ? 0
+               : kvd_no_memory(err, what, slots * sizeof *k->slot);
+}
+
+void kvd_host_codes_free(kvd_host_codes *k)
+{
+    if (!k)
+        return;
+    for (size_t i = 0; k->slot && i < k->n_slots; i++)
+        forget(k, &k->slot[i]);
+    free(k->part);
+    free(k->slot);
+    free(k->written);
+    free(k->cosine);
+    (void)cudaFreeHost(k->row);
+    (void)cudaFreeHost(k->list);
+    kvd_device_release(&k->memory);
+    free(k);
+}
+
+static int make_tables(kvd_host_codes *k, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method->cache;
+    const size_t n = c->max_len * (size_t)c->config->d_head / 2;
+    if (!k->rows.rotates)
+        return 0;
+    if (!(k->cosine = malloc(4 * n * sizeof *k->cosine)))
+        return kvd_no_memory(err, what, 4 * n * sizeof *k->cosine);
+    k->sine = k->cosine + 2 * n;
+    for (size_t local = 0; local < (c->config->rope_local_theta > 0 ? 2 : 1); local++)
+        kvd_rope_tables(c->config, local, c->max_len, c->max_len, k->cosine + local * n,
+                        k->sine + local * n);
+    return 0;
+}
+
+int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *err)
+{
+    const kvd_paged_cache *const c = m->cache;
+    const kvd_bits_method *const bits = m->plan->bits;
+    const size_t slices = c->batch->max_slices, lists = LISTS * slices * sizeof(int32_t),
+                 layers = (size_t)c->config->n_layers, parts = layers * rows->n_parts,
+                 room = c->batch->max_tokens, x = room * rows->ld * sizeof(uint16_t);
+    kvd_host_codes *const k = m->codes = calloc(1, sizeof *k);
+    if (!k)
+        return kvd_no_memory(err, what, sizeof *k);
+    *k = (kvd_host_codes){.method = m,
+                          .rows = *rows,
+                          .part = malloc(parts * sizeof *k->part),
+                          .layers = layers,
+                          .states = bits->states ? bits->states(m->plan->bits_self) : 1,
+                          .room = room,
+                          .written = calloc(slices, sizeof *k->written)};
+    if (!k->part || !k->written)
+        return kvd_no_memory(err, what, parts * sizeof *k->part);
+    memcpy(k->part, rows->part, parts * sizeof *k->part);
+    k->rows.part = k->part;
+    for (size_t i = 0; i < parts; i++)
+        k->numbers[k->part[i].side] += k->part[i].d;
+    return (k->row = kvd_pinned_new(layers * room * rows->width * sizeof *k->row, what, err)) &&
+                   (k->list = kvd_pinned_new(lists, what, err)) &&
+                   (k->lists = kvd_device_new(&k->memory, lists, what, err)) &&
+                   (k->x = kvd_device_new(&k->memory, x, what, err)) &&
+                   !kvd_device_zero(k->x, x, what, err)
+               ? make_tables(k, err)
+               : -1;
+}
+
+/* Returns true if the CPU can code tokens of the plan's bits method by their numbers alone. */
+static bool takes(const kvd_plan *plan)
+{
+    const unsigned others = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_QUERIES | KVD_NEEDS_INPUT;
+    const kvd_bits_method *const bits = plan->bits;
+    return bits && !plan->layers && !plan->levels && !plan->channels && !plan->dims_low &&
+           !(bits->info.needs & others) && !(bits->balances && bits->balances(&plan->bits_values));
+}
+
+bool kvd_host_codes_take(const kvd_plan *plan)
+{
+    return takes(plan) && !plan->tokens;
+}
+
+static size_t query_elements(const kvd_paged_cache *c)
+{
+    return (size_t)c->share->n_heads * (size_t)c->config->d_head;
+}
+
+static int write_pages(void *cache, int layer, const kvd_paged_rewrite *w, kvd_err *err)
+{
+    return kvd_paged_cache_rewrite(cache, layer, w, err);
+}
+
+/* Creates codes of rows that hold K of all KV heads, then V of all KV heads. */
+static int new_of_pages(kvd_gpu_method *m, bool rotates, bool turned, kvd_err *err)
+{
+    kvd_paged_cache *const c = m->cache;
+    const kvd_bits_method *const bits = m->plan->bits;
+    const size_t layers = (size_t)c->config->n_layers, heads = (size_t)c->config->n_kv_heads,
+                 wide = heads * (size_t)c->config->d_head, units = bits->all_heads ? 1 : heads,
+                 parts = KVD_N_SIDES * units;
+    kvd_host_part *const part = malloc(layers * parts * sizeof *part);
+    if (!part)
+        return kvd_no_memory(err, what, layers * parts * sizeof *part);
+    for (size_t i = 0; i < layers * parts; i++)
+        part[i] = (kvd_host_part){.side = (kvd_side)(i / units % KVD_N_SIDES),
+                                  .kv_head = (int)(i % units),
+                                  .at = i % parts * (wide / units),
+                                  .d = wide / units};
+    const kvd_host_rows rows = {.width = 2 * wide,
+                                .n_parts = parts,
+                                .part = part,
+                                .write = write_pages,
+                                .ctx = c,
+                                .ld = query_elements(c) + 2 * wide,
+                                .before = query_elements(c),
+                                .rotates = rotates,
+                                .turned = turned};
+    const int status = kvd_host_codes_new(m, &rows, err);
+    free(part);
+    return status;
+}
+
+static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_paged_cache *const c = m->cache;
+    const size_t width = 2 * (size_t)c->config->n_kv_heads * (size_t)c->config->d_head;
+    return kvd_host_codes_fetch(m->codes, r->layer, (const uint16_t *)r->x + query_elements(c),
+                                r->ld, width, r->stream, err);
+}
+
+static void release(kvd_gpu_method *m)
+{
+    free(m);
+}
+
+static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
+                       kvd_err *err)
+{
+    const kvd_bits_method *const bits = plan->bits;
+    if (!cache->generates)
+        return kvd_fail(err, "the CUDA engine does not run '%s'", bits->info.name);
+    if (bits->keys_before_rope && cache->cosine && !cache->hook.wants_raw)
+        return kvd_fail(err,
+                        "'%s' codes keys before RoPE, which the CUDA engine does not have in "
+                        "models with biases or norms of Q and K, or with partial RoPE",
+                        bits->info.name);
+    kvd_gpu_method *const k = *m = calloc(1, sizeof *k);
+    if (!k)
+        return kvd_no_memory(err, what, sizeof *k);
+    *k = (kvd_gpu_method){.cache = cache,
+                          .plan = plan,
+                          .whole_prompts = true,
+                          .kernels = what,
+                          .appended = appended,
+                          .free = release};
+    const bool rotates = cache->cosine && cache->hook.wants_raw && !bits->keys_before_rope;
+    return new_of_pages(k, rotates, rotates, err);
+}
+
+static bool runs(const kvd_plan *plan)
+{
+    return kvd_host_codes_take(plan) && !plan->maker && !plan->dims;
+}
+
+static unsigned computes(const kvd_plan *plan)
+{
+    (void)plan;
+    return (unsigned)KVD_GPU_SINKS | (unsigned)KVD_GPU_SCALE | (unsigned)KVD_GPU_WIDE;
+}
+
+const kvd_gpu_kind kvd_gpu_host_codes = {.computes = computes,
+                                         .joined = "the CPU codes the heads of one GPU",
+                                         .runs = runs,
+                                         .generates = runs,
+                                         .codes_on_host = runs,
+                                         .open = open_method};
