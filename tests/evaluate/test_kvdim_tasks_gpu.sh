@@ -21,7 +21,7 @@ projected=
 write() { "$B/bin/kvdim-spectrum" "$D/d.h5" --pair "$1,$2" --rope "$3" -q -o "$D/s.h5" && "${PYTHON:-python3}" docs/examples/write_projections.py "$D/s.h5" "$1" "$2" "$4" "$D/$3.h5"; }
 if write qk vw after 32 2>"$log" && write k v before 24 2>"$log"; then projected="projected,file=$D/after.h5 projected,file=$D/before.h5 projected+kivi,file=$D/before.h5,residual=32"
 else echo "skip projected: $(tail -n 1 "$log")"; fi
-for method in $projected palu+kivi,heads=1,p=0.625,residual=32 waterfill,step=0.02,block=64 kvtc,window=0,lanes=1 cachegen,group=8,groups=8,lanes=1 waterfill,step=0.02 kvtc,window=64 cachegen minicache xkv,layers=2 mikv; do
+for method in h2o+kivi,residual=32 streaming+fp8 tova+hetero keyformer+nvfp4 adakv+fp8 pyramidkv+kivi,residual=32 kvzip+mxfp4 snapkv+kivi,residual=32 $projected palu+kivi,heads=1,p=0.625,residual=32 waterfill,step=0.02,block=64 kvtc,window=0,lanes=1 cachegen,group=8,groups=8,lanes=1 waterfill,step=0.02 kvtc,window=64 cachegen minicache xkv,layers=2 mikv; do
   coded="$B/bin/kvdim-tasks data/models/kvdim-6m --ruler niah_single_1 --seq-len 400 --items 3 --max-new-tokens 6 --cache bf16 --calibration $D/d.h5 --fisher $D/f.h5 --method $method -q --json"
   if $coded --device cuda --compute bf16 -o "$D/g.h5" >"$D/g.json" 2>"$log" && $coded --device cpu -o "$D/c.h5" >"$D/c.json" 2>"$log"; then
     is "$method, the path" "GPU engine" "$(last path "$D/g.json")"

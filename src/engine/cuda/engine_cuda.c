@@ -193,7 +193,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e)
 {
     const kvd_gpu_method *const m = e->cache.method;
-    return e->cache.window || (m && (m->held || m->codes));
+    return e->cache.window || (m && (m->held || m->codes || m->kept));
 }
 
 double kvd_cuda_engine_held(const kvd_cuda_engine *e)

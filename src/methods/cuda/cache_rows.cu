@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 
 #include "common/cuda/launch.cuh"
+#include "kernels/layout.h"
 #include "methods/cuda/cache_rows.h"
 #include "methods/cuda/phase_clock.h"
 
@@ -56,6 +57,24 @@ cudaError_t launch(const void *x, size_t ld, kvd_dtype store, size_t n, size_t w
     return cudaGetLastError();
 }
 
+/* A thread copies 8 elements of K or V of a token. */
+__global__ void __launch_bounds__(THREADS)
+    move_rows(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back)
+{
+    const size_t each = 2 * (size_t)d / 8;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n * each;
+         i += (size_t)gridDim.x * THREADS) {
+        const int c = (int)(i % each), side = c >= d / 8;
+        uint4 *const page = reinterpret_cast<uint4 *>(k[i / each] + side * KVD_PAGE_TOKENS * d +
+                                                      (c - side * d / 8) * 64),
+                     *const row = reinterpret_cast<uint4 *>(rows) + i;
+        if (back)
+            *page = *row;
+        else
+            *row = *page;
+    }
+}
+
 __global__ void stamp_kernel(unsigned long long *to)
 {
 #if __CUDA_ARCH__ >= 900
@@ -76,6 +95,19 @@ cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype 
     return type == KVD_F32    ? launch<float>(x, ld, store, n, width, to, stream)
            : type == KVD_BF16 ? launch<__nv_bfloat16>(x, ld, store, n, width, to, stream)
                               : cudaErrorInvalidValue;
+}
+
+cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back,
+                           cudaStream_t stream)
+{
+    if (n == 0)
+        return cudaSuccess;
+    const size_t blocks = (n * 2 * (size_t)d / 8 + THREADS - 1) / THREADS;
+    if (d % 8 || !k || !rows)
+        return cudaErrorInvalidValue;
+    move_rows<<<(unsigned)(blocks < ROWS_MAX ? blocks : ROWS_MAX), THREADS, 0, stream>>>(
+        k, n, d, rows, back);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t kvd_stamp(unsigned long long *to, cudaStream_t stream)

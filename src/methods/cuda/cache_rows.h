@@ -3,7 +3,9 @@
 #define KVD_METHODS_CUDA_CACHE_ROWS_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/half.h"
 
@@ -17,6 +19,13 @@ extern "C" {
  */
 cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype store, size_t n,
                             size_t width, float *to, cudaStream_t stream);
+
+/*
+ * Copies K and V of n tokens, each in one KV head of d dimensions, between pages and rows [n][2 d]
+ * (`back`: to pages). k: device [n] addresses of K, 64 d elements before V.
+ */
+cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back,
+                           cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -164,7 +164,8 @@ int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStrea
                         kvd_err *err)
 {
     return (m->make && m->make(m, pages, slots, stream, err)) ||
-                   (m->codes && kvd_host_codes_make(m->codes, slots, err))
+                   (m->codes && kvd_host_codes_make(m->codes, slots, err)) ||
+                   (m->kept && kvd_host_entries_make(m->kept, slots, err))
                ? -1
                : 0;
 }
@@ -172,7 +173,8 @@ int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStrea
 int kvd_gpu_method_ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     return (m->ended && m->ended(m, it, err)) ||
-                   (m->codes && kvd_host_codes_ended(m->codes, it, err))
+                   (m->codes && kvd_host_codes_ended(m->codes, it, err)) ||
+                   (m->kept && kvd_host_entries_ended(m->kept, it, err))
                ? -1
                : 0;
 }
@@ -183,16 +185,22 @@ void kvd_gpu_method_drop(kvd_gpu_method *m, size_t slot)
         m->drop(m, slot);
     if (m->codes)
         kvd_host_codes_drop(m->codes, slot);
+    if (m->kept)
+        kvd_host_entries_drop(m->kept, slot);
 }
 
 double kvd_gpu_method_held(const kvd_gpu_method *m)
 {
-    return m->codes ? kvd_host_codes_held(m->codes) : m->held ? m->held(m) : 0;
+    return m->codes  ? kvd_host_codes_held(m->codes)
+           : m->kept ? kvd_host_entries_held(m->kept)
+           : m->held ? m->held(m)
+                     : 0;
 }
 
 double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot)
 {
     return m->codes  ? kvd_host_codes_bits(m->codes, slot)
+           : m->kept ? kvd_host_entries_bits(m->kept, slot)
            : m->bits ? m->bits(m, slot)
                      : (double)NAN;
 }
@@ -202,6 +210,7 @@ void kvd_gpu_method_free(kvd_gpu_method *m)
     if (!m)
         return;
     kvd_host_codes_free(m->codes);
+    kvd_host_entries_free(m->kept);
     m->free(m);
 }
 

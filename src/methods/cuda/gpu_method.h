@@ -18,6 +18,7 @@
 #include "methods/plan.h"
 
 struct kvd_host_codes;
+struct kvd_host_entries;
 struct kvd_paged_cache;
 typedef struct kvd_gpu_method kvd_gpu_method;
 
@@ -65,6 +66,7 @@ struct kvd_gpu_method {
      * kvd_gpu_method_free. NULL if there are none.
      */
     struct kvd_host_codes *codes;
+    struct kvd_host_entries *kept; /* such codes of entries that a method keeps, or NULL */
     /*
      * True if all layers share bf16 pages, which `appended` must fill anew for each layer from
      * compressed data elsewhere.

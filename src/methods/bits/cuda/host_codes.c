@@ -460,6 +460,17 @@ bool kvd_host_codes_take(const kvd_plan *plan)
     return takes(plan) && !plan->tokens;
 }
 
+bool kvd_host_codes_take_entries(const kvd_plan *plan)
+{
+    const kvd_tokens_method *const t = plan->tokens;
+    /* Positions of blocks are those in the list of entries, which a plugin might read. */
+    const bool plugin = plan->bits && !plan->bits->info.gpu,
+               steps = t && (t->step || t->step_heads),
+               places = t != &kvd_tokens_elasticcache && t != &kvd_tokens_d2o;
+    return takes(plan) && t && (!steps || places) && !plugin && !plan->maker && !plan->dims &&
+           !plan->bits->keys_before_rope && !plan->bits->exact_key;
+}
+
 static size_t query_elements(const kvd_paged_cache *c)
 {
     return (size_t)c->share->n_heads * (size_t)c->config->d_head;

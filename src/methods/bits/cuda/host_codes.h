@@ -33,8 +33,12 @@ typedef struct {
     bool turned;       /* true: keys of the rows that are written are after RoPE */
 } kvd_host_rows;
 
-/* Returns true if the CPU can code rows of all tokens with the plan's bits method. */
+/*
+ * Return true if the CPU can code rows of all tokens with the bits method, or of the tokens that
+ * the plan's method on the tokens axis keeps of a prompt and all later ones.
+ */
 bool kvd_host_codes_take(const kvd_plan *plan);
+bool kvd_host_codes_take_entries(const kvd_plan *plan);
 /* Creates codes for the plan of *m in m->codes, which kvd_gpu_method_free frees. */
 int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *err);
 /* Makes room for `slots` requests. Must be called once, before the first iteration. */
@@ -53,5 +57,34 @@ void kvd_host_codes_drop(kvd_host_codes *k, size_t slot);
 /* Return the bits of K and V of a slot, and the bytes of all slots. */
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot);
 double kvd_host_codes_held(const kvd_host_codes *k);
+
+/* Places in the pages of the entries (cached tokens) that a method on the tokens axis keeps. */
+typedef struct {
+    /* Returns the number of entries of a KV head after the latest iteration. */
+    size_t (*count)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
+    /* Returns the device address of K of the entry at a place; V is 64 d_head elements after it. */
+    uint16_t *(*row)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, size_t place);
+    /*
+     * Queues the copy of the entries' positions in the sequence, by place, to the pinned array to
+     * [n_layers][n_kv_heads][room]. NULL: entries stay in order, and no step drops one.
+     */
+    int (*positions)(const kvd_gpu_method *m, size_t slot, uint32_t *to, cudaStream_t stream,
+                     kvd_err *err);
+    size_t room;
+} kvd_host_places;
+
+typedef struct kvd_host_entries kvd_host_entries;
+
+/*
+ * Codes of the kept entries, as of rows above. kvd_host_entries_new fills m->kept, which
+ * kvd_gpu_method_free frees. Steps must not merge entries.
+ */
+int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_err *err);
+int kvd_host_entries_make(kvd_host_entries *e, size_t slots, kvd_err *err);
+void kvd_host_entries_free(kvd_host_entries *e);
+int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err *err);
+void kvd_host_entries_drop(kvd_host_entries *e, size_t slot);
+double kvd_host_entries_bits(const kvd_host_entries *e, size_t slot);
+double kvd_host_entries_held(const kvd_host_entries *e);
 
 #endif

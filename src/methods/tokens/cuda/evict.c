@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/cuda/paged_cache.h"
+#include "methods/bits/cuda/host_codes.h"
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/tokens.h"
 #include "model/pass/batch.h"
@@ -541,21 +541,83 @@ static void describe(evict *e, const kvd_plan *plan)
 
 static const char *other_member(const kvd_plan *p)
 {
-    return p->layers     ? p->layers->info.name
-           : p->maker    ? p->maker->info.name
-           : p->channels ? p->channels->info.name
-           : p->bits     ? p->bits->info.name
-           : p->dims_low ? "widths of a low level"
-                         : NULL;
+    return p->layers                                    ? p->layers->info.name
+           : p->maker                                   ? p->maker->info.name
+           : p->channels                                ? p->channels->info.name
+           : p->dims_low                                ? "widths of a low level"
+           : p->bits && !kvd_host_codes_take_entries(p) ? p->bits->info.name
+                                                        : NULL;
+}
+
+static size_t count_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
+{
+    (void)layer, (void)kv_head;
+    return of_const(m)->slot[slot].entries;
+}
+
+static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int kv_head,
+                           size_t place)
+{
+    const kvd_attn_map *const map = &m->cache->layer[layer].map;
+    const size_t page = (size_t)m->cache->pages->slot[slot].page[place / KVD_PAGE_TOKENS],
+                 t = place % KVD_PAGE_TOKENS;
+    return (uint16_t *)kvd_paged_cache_pool(m->cache, layer) + page * (size_t)map->page_elements +
+           map->kv_offset[kv_head] + t / 8 * 8 * (size_t)map->d_qk[kv_head] + t % 8 * 8;
+}
+
+/* Returns the position of an entry of streaming, whose last `recent` places are a ring. */
+static uint32_t streamed(const kvd_evict_budget *b, size_t tokens, size_t place)
+{
+    const size_t limit = (size_t)b->limit, recent = (size_t)b->recent, prompt = (size_t)b->prompt,
+                 whole = prompt > limit ? prompt : limit, k = place - (limit - recent);
+    if (tokens <= limit || place < limit - recent)
+        return (uint32_t)place;
+    return (uint32_t)(tokens > whole + k ? whole + k + (tokens - whole - 1 - k) / recent * recent
+                                         : whole - recent + k);
+}
+
+static int entry_positions(const kvd_gpu_method *m, size_t slot, uint32_t *to, cudaStream_t stream,
+                           kvd_err *err)
+{
+    const evict *const e = of_const(m);
+    const kvd_evict_state *const s = &e->state;
+    const size_t kv = (size_t)m->cache->share->n_kv_heads, room = (size_t)s->room,
+                 each = (size_t)s->n_layers * kv * room, pitch = kv * room * sizeof *to;
+    for (size_t i = 0; !e->notes && i < each; i++)
+        to[i] = i % room < e->slot[slot].entries
+                    ? streamed(&e->budget[slot], e->slot[slot].tokens, i % room)
+                    : 0;
+    if (!e->notes)
+        return 0;
+    const uint32_t *const from = s->position + slot * each;
+    /* If KV heads keep the same tokens, the first head has their positions. */
+    for (size_t g = 0; e->rule.whole_layer && g < kv; g++)
+        if (kvd_cuda_check(cudaMemcpy2DAsync(to + g * room, pitch, from, pitch, room * sizeof *to,
+                                             (size_t)s->n_layers, cudaMemcpyDeviceToHost, stream),
+                           what, err))
+            return -1;
+    return e->rule.whole_layer ? 0 : kvd_queue_get(to, from, each * sizeof *to, stream, what, err);
+}
+
+static int code_entries(evict *e, kvd_err *err)
+{
+    const kvd_host_places places = {.count = count_entries,
+                                    .row = entry_row,
+                                    .positions = e->steps ? entry_positions : NULL,
+                                    .room = (size_t)e->state.room};
+    return e->steps && !e->notes && e->rule.ranking != KVD_EVICT_FIRST
+               ? kvd_fail(err, "the CUDA engine runs '%s' without codes", e->name)
+               : kvd_host_entries_new(&e->method, &places, err);
 }
 
 static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                        kvd_err *err)
 {
-    if (other_member(plan))
+    if (other_member(plan) || (plan->bits && !cache->generates))
         return kvd_fail(
             err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
-            plan->tokens->info.name, other_member(plan));
+            plan->tokens->info.name,
+            other_member(plan) ? other_member(plan) : plan->bits->info.name);
     if (plan->dims && !cache->exact_prompts && plan->tokens->eviction->whole_keys)
         return kvd_fail(err,
                         "'%s' after a method of the dims axis: it ranks tokens by whole keys, the "
@@ -580,7 +642,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .attended = attended,
                                  .free = release};
     describe(e, plan);
-    if (make_work(e, err))
+    if (make_work(e, err) || (plan->bits && code_entries(e, err)))
         return -1;
     /* If the rule has a temperature, eviction kernels compute their own softmax denominators. */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
@@ -622,7 +684,8 @@ static unsigned computes(const kvd_plan *plan)
     static const kvd_tokens_method *const wide[] = {
         &kvd_tokens_h2o,  &kvd_tokens_keyformer, &kvd_tokens_snapkv, &kvd_tokens_streaming,
         &kvd_tokens_tova, &kvd_tokens_knorm,     &kvd_tokens_keydiff};
-    const unsigned narrow = KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE;
+    const unsigned windows = plan->bits ? 0 : KVD_GPU_WINDOWS,
+                   narrow = windows | KVD_GPU_SINKS | KVD_GPU_SCALE;
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         if (plan->tokens == wide[i])
             return narrow | KVD_GPU_WIDE;
@@ -632,4 +695,5 @@ static unsigned computes(const kvd_plan *plan)
 const kvd_gpu_kind kvd_gpu_evict = {.computes = computes,
                                     .joins_heads = kvd_gpu_heads_apart,
                                     .generates = generates,
+                                    .codes_on_host = kvd_host_codes_take_entries,
                                     .open = open_method};

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "methods/bits/cuda/host_codes.h"
 #include "methods/tokens/cuda/uneven.h"
 #include "model/checkpoint/cuda/random.h"
 
@@ -460,7 +461,7 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
 /* Returns false if the plan can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
-    return !kvd_gpu_method_beside_tokens(plan);
+    return !kvd_gpu_method_beside_tokens(plan) || kvd_host_codes_take_entries(plan);
 }
 
 static size_t head_of(const uneven *e, size_t slot, int layer, int kv_head)
@@ -473,10 +474,22 @@ size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, i
     return of_const(m)->entries[head_of(of_const(m), slot, layer, kv_head)];
 }
 
+static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int kv_head,
+                           size_t place)
+{
+    const uneven *const e = of_const(m);
+    const kvd_page_slot *const list = &e->pages.slot[head_of(e, slot, layer, kv_head)];
+    const size_t page = (size_t)list->page[place / KVD_PAGE_TOKENS], t = place % KVD_PAGE_TOKENS;
+    return (uint16_t *)e->heads.pool + page * (size_t)e->heads.map.page_elements +
+           t / 8 * 8 * (size_t)e->heads.map.d_qk[0] + t % 8 * 8;
+}
+
+static const kvd_host_places places = {.count = kvd_gpu_uneven_entries, .row = entry_row};
+
 static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                        kvd_err *err)
 {
-    if (kvd_gpu_method_beside_tokens(plan))
+    if (kvd_gpu_method_beside_tokens(plan) && !(cache->generates && generates(plan)))
         return kvd_fail(err, "the CUDA engine runs '%s' alone, not with '%s'",
                         plan->tokens->info.name, kvd_gpu_method_beside_tokens(plan));
     uneven *const e = calloc(1, sizeof *e);
@@ -502,7 +515,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    if (describe(e, plan, err))
+    if (describe(e, plan, err) || (plan->bits && kvd_host_entries_new(&e->method, &places, err)))
         return -1;
     /* If keys decide how many tokens stay, timing runs cannot begin without prompts. */
     e->method.anywhere = !e->rule.merge;
@@ -519,7 +532,7 @@ static unsigned computes(const kvd_plan *plan)
     const kvd_tokens_method *const t = plan->tokens;
     const unsigned any = KVD_GPU_SINKS | KVD_GPU_SCALE;
     if (t == &kvd_tokens_pyramidkv || t == &kvd_tokens_adakv || t == &kvd_tokens_taskkv)
-        return any | KVD_GPU_WINDOWS | KVD_GPU_WIDE;
+        return any | (plan->bits ? 0 : KVD_GPU_WINDOWS) | KVD_GPU_WIDE;
     return t == &kvd_tokens_prefixkv || t == &kvd_tokens_cake || t == &kvd_tokens_windowkv ? any
                                                                                            : 0;
 }
@@ -527,6 +540,7 @@ static unsigned computes(const kvd_plan *plan)
 const kvd_gpu_kind kvd_gpu_uneven = {.computes = computes,
                                      .joins_heads = kvd_gpu_heads_apart,
                                      .generates = generates,
+                                     .codes_on_host = kvd_host_codes_take_entries,
                                      .open = open_method};
 
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)

@@ -1,0 +1,488 @@
+/*
+ * Codes on the CPU of K and V of methods that drop tokens (host_codes.h). Every KV head has a list
+ * of its entries (cached tokens) from the oldest to the newest, as the CPU's cache has. The GPU may
+ * hold them at other places, and moves them when it drops some.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+#include "methods/bits/cuda/host_codes.h"
+#include "methods/cuda/cache_rows.h"
+
+static const char what[] = "codes on the CPU";
+
+enum { ROWS = 1 << 17 /* rows that are copied together */ };
+
+/* Entries of one KV head of a request. */
+typedef struct {
+    size_t m, room;
+    size_t first;              /* entries from here on have a row */
+    size_t fresh;              /* entries from here on are new */
+    size_t coded[KVD_N_SIDES]; /* entries that are coded, from the oldest on */
+    double sum;                /* bits of all codes */
+    int64_t seen;              /* position of the newest token so far, or -1 */
+    uint32_t *position;        /* [room] of each entry in the sequence */
+    uint32_t *place;           /* [room] of each entry in the pages */
+    double *bits[KVD_N_SIDES]; /* [room] bits of the codes */
+    uint16_t *row;             /* [room - first][2 d] K and V, decoded where they are coded */
+    uint32_t *state;           /* [KVD_N_SIDES][states] of the entropy coder */
+    /* Entries that are coded now, and those whose rows are written. */
+    size_t ready[KVD_N_SIDES], from, end;
+    size_t at; /* first row of the head in kvd_host_entries.rows */
+} entries_of;
+
+typedef struct {
+    entries_of *head; /* [layers][heads]; NULL: no request */
+    bool prompt;      /* the latest iteration brought the prompt */
+    double bits;
+} slot_of;
+
+struct kvd_host_entries {
+    kvd_gpu_method *method; /* borrowed */
+    kvd_host_places places;
+    size_t layers, heads, d, states, max_len;
+    slot_of *slot;
+    size_t n_slots;
+    entries_of **list;   /* [max_slices][layers][heads] heads of an iteration */
+    uint32_t *positions; /* pinned [layers][heads][places.room], of one slot */
+    uint16_t *rows;      /* pinned [ROWS][2 d] */
+    uint16_t **k;        /* pinned [ROWS] addresses in the pages */
+    uint16_t *device_rows, **device_k;
+    kvd_device_memory memory;
+};
+
+static void forget(const kvd_host_entries *e, slot_of *s)
+{
+    for (size_t i = 0; s->head && i < e->layers * e->heads; i++) {
+        entries_of *const h = &s->head[i];
+        free(h->position);
+        free(h->place);
+        free(h->bits[KVD_KEYS]);
+        free(h->bits[KVD_VALUES]);
+        free(h->row);
+        free(h->state);
+    }
+    free(s->head);
+    *s = (slot_of){0};
+}
+
+void kvd_host_entries_drop(kvd_host_entries *e, size_t slot)
+{
+    forget(e, &e->slot[slot]);
+}
+
+double kvd_host_entries_bits(const kvd_host_entries *e, size_t slot)
+{
+    return e->slot[slot].bits;
+}
+
+double kvd_host_entries_held(const kvd_host_entries *e)
+{
+    double bits = 0;
+    for (size_t i = 0; i < e->n_slots; i++)
+        bits += e->slot[i].bits;
+    return bits / 8;
+}
+
+static void count_bits(const kvd_host_entries *e, slot_of *s)
+{
+    s->bits = 0;
+    for (size_t i = 0; i < e->layers * e->heads; i++) {
+        const entries_of *const h = &s->head[i];
+        const size_t exact = 2 * h->m - h->coded[KVD_KEYS] - h->coded[KVD_VALUES];
+        s->bits += h->sum + 16.0 * (double)(exact * e->d);
+    }
+}
+
+/* Makes room for n entries. */
+static int reserve(const kvd_host_entries *e, entries_of *h, size_t n, kvd_err *err)
+{
+    if (n <= h->room)
+        return 0;
+    const size_t room = n + n / 4 + 64;
+    uint32_t *const position = realloc(h->position, room * sizeof *position);
+    h->position = position ? position : h->position;
+    uint32_t *const place = realloc(h->place, room * sizeof *place);
+    h->place = place ? place : h->place;
+    bool all = position && place;
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        double *const bits = realloc(h->bits[side], room * sizeof *bits);
+        h->bits[side] = bits ? bits : h->bits[side];
+        all = all && bits;
+    }
+    if (!h->state)
+        h->state = calloc(KVD_N_SIDES * e->states, sizeof *h->state);
+    if (!all || !h->state)
+        return kvd_no_memory(err, what, room * sizeof *position);
+    h->room = room;
+    return 0;
+}
+
+/* Removes the entries that `stays` [m] does not mark. */
+static void remove_entries(const kvd_host_entries *e, entries_of *h, const bool *stays)
+{
+    size_t m = 0, coded[KVD_N_SIDES] = {0, 0}, before = 0;
+    for (size_t i = 0; i < h->m; i++) {
+        if (!stays[i]) {
+            for (int side = 0; side < KVD_N_SIDES; side++)
+                h->sum -= i < h->coded[side] ? h->bits[side][i] : 0;
+            continue;
+        }
+        for (int side = 0; side < KVD_N_SIDES; side++) {
+            coded[side] += i < h->coded[side];
+            h->bits[side][m] = h->bits[side][i];
+        }
+        before += i < h->first;
+        if (i >= h->first)
+            memmove(h->row + (m - before) * 2 * e->d, h->row + (i - h->first) * 2 * e->d,
+                    2 * e->d * sizeof *h->row);
+        h->position[m] = h->position[i];
+        h->place[m++] = h->place[i];
+    }
+    h->m = m;
+    h->first = before;
+    memcpy(h->coded, coded, sizeof coded);
+}
+
+static int by_position(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/*
+ * Compares the list of a head with `position` [n], the positions by place, after an iteration.
+ * where [max_len]: scratch.
+ */
+static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *position, size_t n,
+                 int64_t newest, uint32_t *where, kvd_err *err)
+{
+    uint64_t *const added = malloc((n + 1) * sizeof *added);
+    bool *const stays = malloc(h->m + 1);
+    size_t n_added = 0;
+    if (!added || !stays) {
+        free(added);
+        free(stays);
+        return kvd_no_memory(err, what, n * sizeof *added);
+    }
+    for (size_t i = 0; i < h->m; i++)
+        where[h->position[i]] = UINT32_MAX;
+    for (size_t p = 0; p < n; p++)
+        if ((int64_t)position[p] > h->seen)
+            added[n_added++] = (uint64_t)position[p] << 32 | p;
+        else
+            where[position[p]] = (uint32_t)p;
+    for (size_t i = 0; i < h->m; i++) {
+        stays[i] = where[h->position[i]] != UINT32_MAX;
+        h->place[i] = where[h->position[i]];
+    }
+    remove_entries(e, h, stays);
+    qsort(added, n_added, sizeof *added, by_position);
+    int status = h->m + n_added == n
+                     ? reserve(e, h, n, err)
+                     : kvd_fail(err, "%s: %zu entries of %zu are known", what, h->m + n_added, n);
+    for (size_t i = 0; !status && i < n_added; i++, h->m++) {
+        h->position[h->m] = (uint32_t)(added[i] >> 32);
+        h->place[h->m] = (uint32_t)added[i];
+    }
+    h->fresh = n - n_added;
+    h->seen = newest;
+    free(added);
+    free(stays);
+    return status;
+}
+
+/* Appends entries up to n to a head that never drops any. */
+static int extend(const kvd_host_entries *e, entries_of *h, size_t n, kvd_err *err)
+{
+    if (n <= h->m)
+        return kvd_fail(err, "%s: %zu entries after %zu, expected more", what, n, h->m);
+    if (reserve(e, h, n, err))
+        return -1;
+    h->fresh = h->m;
+    for (; h->m < n; h->m++)
+        h->position[h->m] = h->place[h->m] = (uint32_t)h->m;
+    return 0;
+}
+
+/* Brings the lists of the heads of a slice up to date. */
+static int update(kvd_host_entries *e, const kvd_slice *s, kvd_err *err)
+{
+    const kvd_gpu_method *const m = e->method;
+    const cudaStream_t stream = m->cache->worker->stream;
+    slot_of *const slot = &e->slot[s->slot];
+    const size_t n = e->layers * e->heads;
+    const int64_t newest = (int64_t)s->before + s->n - 1;
+    slot->prompt = !s->before;
+    if (slot->prompt) {
+        forget(e, slot);
+        slot->prompt = true;
+        if (!(slot->head = calloc(n, sizeof *slot->head)))
+            return kvd_no_memory(err, what, n * sizeof *slot->head);
+        for (size_t i = 0; i < n; i++)
+            slot->head[i].seen = -1;
+    }
+    if (e->places.positions && (e->places.positions(m, s->slot, e->positions, stream, err) ||
+                                kvd_cuda_check(cudaStreamSynchronize(stream), what, err)))
+        return -1;
+    int status = 0;
+#pragma omp parallel
+    {
+        uint32_t *const where = malloc(e->max_len * sizeof *where);
+#pragma omp for schedule(static)
+        for (size_t i = 0; i < n; i++) {
+            kvd_err mine;
+            const size_t there =
+                e->places.count(m, s->slot, (int)(i / e->heads), (int)(i % e->heads));
+            const int failed = !where ? kvd_no_memory(&mine, what, e->max_len * sizeof *where)
+                               : e->places.positions
+                                   ? match(e, &slot->head[i], e->positions + i * e->places.room,
+                                           there, newest, where, &mine)
+                                   : extend(e, &slot->head[i], there, &mine);
+#pragma omp critical(kvd_host_entries)
+            if (failed) {
+                *err = mine;
+                status = -1;
+            }
+        }
+        free(where);
+    }
+    return status;
+}
+
+/* Sets which entries of a head are coded now. */
+static void plan_head(const kvd_plan *p, entries_of *h)
+{
+    h->from = h->m;
+    h->end = 0;
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        size_t window = 0, block = 1;
+        if (p->bits->window)
+            p->bits->window(&p->bits_values, (kvd_side)side, &window, &block);
+        const size_t end = h->m > window ? (h->m - window) / block * block : 0;
+        h->ready[side] = end > h->coded[side] ? end : h->coded[side];
+        if (end <= h->coded[side])
+            continue;
+        h->from = h->coded[side] < h->from ? h->coded[side] : h->from;
+        h->end = end > h->end ? end : h->end;
+    }
+    h->from = h->end ? h->from : 0;
+}
+
+static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, int side,
+                     kvd_err *err)
+{
+    const kvd_plan *const p = e->method->plan;
+    entries_of *const h = &slot->head[i];
+    const size_t d = e->d, from = h->coded[side], n = h->ready[side] - from;
+    size_t window = 0, block = 1;
+    if (p->bits->window)
+        p->bits->window(&p->bits_values, (kvd_side)side, &window, &block);
+    float *const x = malloc(2 * n * d * sizeof *x + n + 1);
+    if (!x)
+        return kvd_no_memory(err, what, 2 * n * d * sizeof *x);
+    uint8_t *const level = (uint8_t *)(x + 2 * n * d);
+    uint16_t *const row = h->row + (from - h->first) * 2 * d + (size_t)side * d;
+    memset(level, KVD_LEVEL_HIGH, n);
+    for (size_t j = 0; j < n; j++)
+        kvd_to_f32(KVD_BF16, row + j * 2 * d, x + j * d, d);
+    int status = 0;
+    for (size_t at = 0, each; !status && at < n; at += each) {
+        each = slot->prompt || n - at < block ? n - at : block;
+        const kvd_bits_block b = {.side = (kvd_side)side,
+                                  .layer = (int)(i / e->heads),
+                                  .kv_head = (int)(i % e->heads),
+                                  .n = each,
+                                  .d = d,
+                                  .x = x + at * d,
+                                  .level = level + at,
+                                  .position = h->position + from + at,
+                                  .state = h->state + (size_t)side * e->states,
+                                  .prompt = slot->prompt};
+        kvd_bits_count count = {0, 0};
+        status = p->bits->code(p->bits_self, &b, x + (n + at) * d, &count, err);
+        for (size_t j = 0; j < each; j++)
+            h->sum += h->bits[side][from + at + j] = (count.payload + count.side) / (double)each;
+    }
+    for (size_t j = 0; !status && j < n; j++)
+        kvd_from_f32(KVD_BF16, x + (n + j) * d, row + j * 2 * d, d);
+    free(x);
+    h->coded[side] = h->ready[side];
+    return status ? kvd_in(err, "layer %zu, KV head %zu", i / e->heads, i % e->heads) : 0;
+}
+
+/* Takes the rows of new entries, codes what is ready, and leaves changed rows in e->rows. */
+static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const uint16_t *taken,
+                     kvd_err *err)
+{
+    entries_of *const h = &slot->head[i];
+    const size_t width = 2 * e->d, rows = (h->m - h->first) * width;
+    uint16_t *const row = realloc(h->row, (rows + 1) * sizeof *row);
+    if (!row)
+        return kvd_no_memory(err, what, rows * sizeof *row);
+    h->row = row;
+    memcpy(row + (h->fresh - h->first) * width, taken, (h->m - h->fresh) * width * sizeof *row);
+    for (int side = 0; side < KVD_N_SIDES; side++)
+        if (h->ready[side] > h->coded[side] && code_side(e, slot, i, side, err))
+            return -1;
+    if (h->end)
+        memcpy(e->rows + h->at * width, row + (h->from - h->first) * width,
+               (h->end - h->from) * width * sizeof *row);
+    const size_t first =
+        h->coded[KVD_KEYS] < h->coded[KVD_VALUES] ? h->coded[KVD_KEYS] : h->coded[KVD_VALUES];
+    memmove(row, row + (first - h->first) * width, (h->m - first) * width * sizeof *row);
+    h->first = first;
+    return 0;
+}
+
+/* Copies the rows of entries from .. end - 1 of n heads between the pages and e->rows. */
+static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n, bool back,
+                kvd_err *err)
+{
+    const cudaStream_t stream = e->method->cache->worker->stream;
+    const size_t bytes = 2 * e->d * sizeof *e->rows, each = e->layers * e->heads;
+    size_t at = 0;
+    for (size_t j = first; j < first + n; j++) {
+        entries_of *const h = e->list[j];
+        const size_t from = back ? h->from : h->fresh, end = back ? h->end : h->m, i = j % each;
+        h->at = at;
+        for (size_t k = from; k < end; k++)
+            e->k[at++] = e->places.row(e->method, it->slice[j / each].slot, (int)(i / e->heads),
+                                       (int)(i % e->heads), h->place[k]);
+    }
+    return kvd_queue_put(e->device_k, e->k, at * sizeof *e->k, stream, what, err) ||
+                   (back &&
+                    kvd_queue_put(e->device_rows, e->rows, at * bytes, stream, what, err)) ||
+                   kvd_cuda_check(
+                       kvd_cache_move(e->device_k, at, (int)e->d, e->device_rows, back, stream),
+                       what, err) ||
+                   (!back &&
+                    kvd_queue_get(e->rows, e->device_rows, at * bytes, stream, what, err)) ||
+                   kvd_cuda_check(cudaStreamSynchronize(stream), what, err)
+               ? -1
+               : 0;
+}
+
+/* Codes n heads of the iteration, whose new and whose changed rows fit into e->rows. */
+static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
+                      kvd_err *err)
+{
+    const size_t each = e->layers * e->heads, width = 2 * e->d;
+    int status = move(e, it, first, n, false, err);
+    size_t taken = 0;
+    for (size_t j = first; j < first + n; j++)
+        taken += e->list[j]->m - e->list[j]->fresh;
+    uint16_t *const rows = status ? NULL : malloc(taken * width * sizeof *rows + 1);
+    size_t *const from = malloc(n * sizeof *from);
+    if (!status && (!rows || !from))
+        status = kvd_no_memory(err, what, taken * width * sizeof *rows);
+    if (!status)
+        memcpy(rows, e->rows, taken * width * sizeof *rows);
+    size_t at = 0;
+    for (size_t j = 0; !status && j < n; j++) {
+        entries_of *const h = e->list[first + j];
+        from[j] = h->at;
+        h->at = at;
+        at += h->end - h->from;
+    }
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic)
+    for (size_t j = 0; j < n; j++) {
+        kvd_err mine;
+        if (status || !code_head(e, &e->slot[it->slice[(first + j) / each].slot],
+                                 (first + j) % each, rows + from[j] * width, &mine))
+            continue;
+#pragma omp critical(kvd_host_entries)
+        {
+            *err = mine;
+            status = -1;
+        }
+    }
+    kvd_blas_restore(saved);
+    free(rows);
+    free(from);
+    return status ? status : move(e, it, first, n, true, err);
+}
+
+int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err *err)
+{
+    const size_t each = e->layers * e->heads, n = it->n_slices * each;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        if (update(e, &it->slice[i], err))
+            return -1;
+        for (size_t j = 0; j < each; j++) {
+            e->list[i * each + j] = &e->slot[it->slice[i].slot].head[j];
+            plan_head(e->method->plan, e->list[i * each + j]);
+        }
+    }
+    for (size_t first = 0, end; first < n; first = end) {
+        size_t taken = 0, written = 0;
+        for (end = first; end < n; end++) {
+            const entries_of *const h = e->list[end];
+            taken += h->m - h->fresh;
+            written += h->end - h->from;
+            if (end > first && (taken > ROWS || written > ROWS))
+                break;
+        }
+        if (code_heads(e, it, first, end - first, err))
+            return -1;
+    }
+    for (size_t i = 0; i < it->n_slices; i++)
+        count_bits(e, &e->slot[it->slice[i].slot]);
+    return 0;
+}
+
+int kvd_host_entries_make(kvd_host_entries *e, size_t slots, kvd_err *err)
+{
+    e->n_slots = slots;
+    return (e->slot = calloc(slots, sizeof *e->slot))
+               ? 0
+               : kvd_no_memory(err, what, slots * sizeof *e->slot);
+}
+
+void kvd_host_entries_free(kvd_host_entries *e)
+{
+    if (!e)
+        return;
+    for (size_t i = 0; e->slot && i < e->n_slots; i++)
+        forget(e, &e->slot[i]);
+    free(e->slot);
+    free(e->list);
+    (void)cudaFreeHost(e->positions);
+    (void)cudaFreeHost(e->rows);
+    (void)cudaFreeHost(e->k);
+    kvd_device_release(&e->memory);
+    free(e);
+}
+
+int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_err *err)
+{
+    const kvd_paged_cache *const c = m->cache;
+    const kvd_bits_method *const bits = m->plan->bits;
+    kvd_host_entries *const e = m->kept = calloc(1, sizeof *e);
+    if (!e)
+        return kvd_no_memory(err, what, sizeof *e);
+    *e = (kvd_host_entries){.method = m,
+                            .places = *places,
+                            .layers = (size_t)c->config->n_layers,
+                            .heads = (size_t)c->config->n_kv_heads,
+                            .d = (size_t)c->config->d_head,
+                            .states = bits->states ? bits->states(m->plan->bits_self) : 1,
+                            .max_len = c->max_len};
+    const size_t each = e->layers * e->heads, rows = ROWS * 2 * e->d * sizeof *e->rows,
+                 list = c->batch->max_slices * each * sizeof *e->list;
+    if (c->max_len > ROWS)
+        return kvd_fail(err, "%s of tokens that a method keeps: requests of up to %d tokens", what,
+                        ROWS);
+    if (!(e->list = malloc(list)))
+        return kvd_no_memory(err, what, list);
+    return (!places->positions || (e->positions = kvd_pinned_new(
+                                       each * places->room * sizeof *e->positions, what, err))) &&
+                   (e->rows = kvd_pinned_new(rows, what, err)) &&
+                   (e->k = kvd_pinned_new(ROWS * sizeof *e->k, what, err)) &&
+                   (e->device_rows = kvd_device_new(&e->memory, rows, what, err)) &&
+                   (e->device_k = kvd_device_new(&e->memory, ROWS * sizeof *e->k, what, err))
+               ? 0
+               : -1;
+}
