@@ -40,4 +40,14 @@ uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab);
 
 double kvd_jct_now(void);
 
+/*
+ * Runs `batch` equal requests that arrive together. The output - 1 decode steps are divided into
+ * `steps` groups, of which only the middle step runs.
+ *
+ * Sums of step times in out->run are multiplied by (output - 1) / steps. Requires facts.anywhere
+ * and a cache that holds all requests.
+ */
+int kvd_jct_serve_sampled(const kvd_jct_loop *l, size_t batch, size_t input, size_t output,
+                          size_t steps, kvd_jct_served *out, kvd_err *err);
+
 #endif

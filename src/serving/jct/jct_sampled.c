@@ -1,4 +1,4 @@
-#include "serving/jct/jct_sampled.h"
+#include "serving/jct/jct_loop.h"
 
 #include <stdlib.h>
 #include <string.h>
