@@ -240,6 +240,12 @@ assert {e["verdict"] for e in x["ledger"]} <= {"reproduced", "holds", "trend hol
 "$B/tests/tool_accuracy" "$D/other.h5" text1 text1 2 || exit 1
 check "compared with another" "$report" "$D/in/accuracy-1.h5" --compare "$D/other.h5" --no-plots -q -o "$D/cmp"
 grep -q ',kl,.*,outside$' "$D/cmp/tables/comparison.csv" && grep -q ',perplexity,.*,differs$' "$D/cmp/tables/comparison.csv" && ok "differences are outside" || { cat "$D/cmp/tables/comparison.csv" >"$D/log"; not_ok "differences are outside"; }
+"$PYTHON" -c '
+import shutil, sys, h5py
+shutil.copy(sys.argv[1], sys.argv[2])
+with h5py.File(sys.argv[2], "r+") as f:
+    f["model"].attrs["hash"] = b"xxh3:7"' "$D/in/accuracy-1.h5" "$D/unlike.h5" || exit 1
+refused "another model" 1 "rows of one label and method differ in model" "$report" "$D/in/accuracy-1.h5" --compare "$D/unlike.h5" --no-plots -o "$D/x"
 refused "nothing to compare" 1 "no row of the two sets measures the same thing" "$report" "$D/in/accuracy-1.h5" --compare "$D/in/rates.h5" --no-plots -o "$D/x"
 
 refused "--paired without an accuracy file" 1 "--paired needs an accuracy file (kvdim-eval)" "$report" "$D/in/rates.h5" --paired zack -o "$D/x"

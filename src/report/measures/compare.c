@@ -13,29 +13,34 @@ static void observations_release(kvd_observations *o)
     *o = (kvd_observations){0};
 }
 
-static int add(kvd_observations *o, const char *quantity, double value, double lo, double hi,
-               kvd_err *err, const char *key, ...) KVD_PRINTF(7, 8);
+/* Adds a value of `x` with its interval; a NaN is left out. */
+static int add(kvd_observations *o, const kvd_result *x, size_t row, const char *quantity,
+               kvd_interval value, kvd_err *err, const char *key, ...) KVD_PRINTF(7, 8);
 
-static int add(kvd_observations *o, const char *quantity, double value, double lo, double hi,
-               kvd_err *err, const char *key, ...)
+static int add(kvd_observations *o, const kvd_result *x, size_t row, const char *quantity,
+               kvd_interval value, kvd_err *err, const char *key, ...)
 {
-    if (isnan(value))
+    if (isnan(value.value))
         return 0;
     kvd_observation *all = realloc(o->item, (o->n + 1) * sizeof *all);
     if (!all)
         return kvd_no_memory(err, "rows to compare", (o->n + 1) * sizeof *all);
     o->item = all;
-    kvd_observation *x = &o->item[o->n++];
-    *x = (kvd_observation){.value = value, .lo = lo, .hi = hi};
-    snprintf(x->quantity, sizeof x->quantity, "%s", quantity);
+    kvd_observation *y = &o->item[o->n++];
+    *y = (kvd_observation){
+        .value = value.value, .lo = value.lo, .hi = value.hi, .file = x, .row = row};
+    snprintf(y->quantity, sizeof y->quantity, "%s", quantity);
     va_list args;
     va_start(args, key);
-    vsnprintf(x->key, sizeof x->key, key, args);
+    vsnprintf(y->key, sizeof y->key, key, args);
     va_end(args);
     return 0;
 }
 
-static const double none = (double)NAN;
+static kvd_interval exact(double value)
+{
+    return (kvd_interval){value, (double)NAN, (double)NAN};
+}
 
 static int observe_spectrum(const kvd_result *x, kvd_observations *o, kvd_err *err)
 {
@@ -51,18 +56,19 @@ static int observe_spectrum(const kvd_result *x, kvd_observations *o, kvd_err *e
             const char *name;
             double value;
         } q[] = {{"largest sigma per square root of rows", kvd_mean_sigma(s, p, 0, true)},
-                 {"CV of the largest sigma, %", mean > 0 ? 100 * sd / mean : none},
+                 {"CV of the largest sigma, %", mean > 0 ? 100 * sd / mean : (double)NAN},
                  {"sum in trailing half, %", 100 * kvd_trailing_share(s, p)}};
         for (size_t i = 0; i < sizeof q / sizeof q[0]; i++)
-            if (add(o, q[i].name, q[i].value, none, none, err, "spectrum, %s, %s", x->name,
+            if (add(o, x, 0, q[i].name, exact(q[i].value), err, "spectrum, %s, %s", x->name,
                     kvd_pair_name[p]))
                 return -1;
     }
     return 0;
 }
 
-static int observe_similarity(const kvd_similarity *s, kvd_observations *o, kvd_err *err)
+static int observe_similarity(const kvd_result *file, kvd_observations *o, kvd_err *err)
 {
+    const kvd_similarity *const s = &file->similarity;
     for (size_t p = 0; p < s->n_pairs; p++)
         for (size_t k = 1; k < s->n_files; k++) {
             const kvd_similarity_pair *x = &s->pair[p];
@@ -74,9 +80,9 @@ static int observe_similarity(const kvd_similarity *s, kvd_observations *o, kvd_
                      {"overlap of leading halves", x->overlap[k]},
                      {"energy kept by half", x->energy[k]}};
             for (size_t i = 0; i < sizeof q / sizeof q[0]; i++)
-                if (add(o, q[i].name, q[i].value, none, none, err,
-                        "similarity, %s, %s against %s, %zu tokens", kvd_pair_name[x->pair],
-                        s->label[k], s->label[0], s->n_tokens[k]))
+                if (add(o, file, 0, q[i].name, exact(q[i].value), err,
+                        "similarity, %s, %s against %s, %zu and %zu tokens", kvd_pair_name[x->pair],
+                        s->label[k], s->label[0], s->n_tokens[k], s->n_tokens[0]))
                     return -1;
         }
     return 0;
@@ -86,9 +92,9 @@ static int observe_rates(const kvd_result *x, kvd_observations *o, kvd_err *err)
 {
     for (size_t k = 0; k < x->rates.n_points; k++) {
         double r = x->rates.removal_rate[k];
-        if (isnan(r) ? add(o, "p padded to 16", x->rates.overall_p16[k], none, none, err,
+        if (isnan(r) ? add(o, x, 0, "p padded to 16", exact(x->rates.overall_p16[k]), err,
                            "rates, %s, point %zu", x->name, k)
-                     : add(o, "overall p", x->rates.overall_p[k], none, none, err,
+                     : add(o, x, 0, "overall p", exact(x->rates.overall_p[k]), err,
                            "rates, %s, r = %.6g", x->name, r))
             return -1;
     }
@@ -114,8 +120,9 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
                 snprintf(setting, sizeof setting, "p = %.4f", p);
             snprintf(lo, sizeof lo, "%s_lo", quantities[k]);
             snprintf(hi, sizeof hi, "%s_hi", quantities[k]);
-            if (add(o, quantities[k], kvd_row_real(rows, i, quantities[k]),
-                    kvd_row_real(rows, i, lo), kvd_row_real(rows, i, hi), err,
+            const kvd_interval value = {kvd_row_real(rows, i, quantities[k]),
+                                        kvd_row_real(rows, i, lo), kvd_row_real(rows, i, hi)};
+            if (add(o, x, i, quantities[k], value, err,
                     "accuracy, %s, %s calibrated on %s, %s, %s cache%s%s",
                     kvd_row_text(rows, i, "label"), kvd_row_text(rows, i, "method"),
                     kvd_row_text(rows, i, "calibration"), kvd_row_text(rows, i, "rule"),
@@ -130,13 +137,12 @@ static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
     *out = (kvd_observations){0};
     for (size_t i = 0; i < r->n; i++) {
         const kvd_result *x = &r->item[i];
-        int status = x->kind == KVD_RESULT_SPECTRUM ? observe_spectrum(x, out, err)
-                     : x->kind == KVD_RESULT_SIMILARITY
-                         ? observe_similarity(&x->similarity, out, err)
-                     : x->kind == KVD_RESULT_TASKS    ? observe_accuracy(x, out, err)
-                     : x->kind == KVD_RESULT_RATES    ? observe_rates(x, out, err)
-                     : x->kind == KVD_RESULT_ACCURACY ? observe_accuracy(x, out, err)
-                                                      : 0;
+        int status = x->kind == KVD_RESULT_SPECTRUM     ? observe_spectrum(x, out, err)
+                     : x->kind == KVD_RESULT_SIMILARITY ? observe_similarity(x, out, err)
+                     : x->kind == KVD_RESULT_TASKS      ? observe_accuracy(x, out, err)
+                     : x->kind == KVD_RESULT_RATES      ? observe_rates(x, out, err)
+                     : x->kind == KVD_RESULT_ACCURACY   ? observe_accuracy(x, out, err)
+                                                        : 0;
         if (status) {
             observations_release(out);
             return -1;
@@ -155,6 +161,44 @@ const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation 
     bool in_a = !ia || (b->value >= a->lo && b->value <= a->hi);
     bool in_b = !ib || (a->value >= b->lo && a->value <= b->hi);
     return in_a && in_b ? "inside" : "outside";
+}
+
+/* Returns the first condition in which two values of one key differ, or NULL. */
+static const char *differ(const kvd_observation *a, const kvd_observation *b)
+{
+    const kvd_result *const x = a->file, *const y = b->file;
+    if (x->kind == KVD_RESULT_ACCURACY || x->kind == KVD_RESULT_TASKS)
+        return kvd_rows_differ(x, a->row, y, b->row, "widths");
+    if (strcmp(x->model.hash, y->model.hash))
+        return "model";
+    if (x->kind != KVD_RESULT_SPECTRUM)
+        return NULL;
+    const kvd_spectrum *const s = &x->spectrum, *const t = &y->spectrum;
+    return s->n_tokens != t->n_tokens      ? "n_tokens"
+           : s->seq_len != t->seq_len      ? "seq_len"
+           : s->pairing != t->pairing      ? "pairing"
+           : strcmp(s->rope, t->rope) != 0 ? "rope"
+                                           : NULL;
+}
+
+/*
+ * Returns the value of `y` that was measured under the conditions of `p`, or NULL. *other receives
+ * a value of the same key under other conditions, or NULL.
+ */
+static const kvd_observation *match(const kvd_observations *y, const kvd_observation *p,
+                                    const kvd_observation **other)
+{
+    *other = NULL;
+    for (size_t j = 0; j < y->n; j++) {
+        const kvd_observation *const q = &y->item[j];
+        if (q->file->kind != p->file->kind || strcmp(p->key, q->key) ||
+            strcmp(p->quantity, q->quantity))
+            continue;
+        if (!differ(p, q))
+            return q;
+        *other = *other ? *other : q;
+    }
+    return NULL;
 }
 
 static void distinct(const kvd_results *r, const char *fact, kvd_text *t)
@@ -200,7 +244,8 @@ int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *
                         size_t *n_outside, kvd_err *err)
 {
     kvd_observations x = {0}, y = {0};
-    size_t matched = 0;
+    const char *condition = NULL; /* first condition in which rows of one name differ */
+    size_t matched = 0, n_unlike = 0;
     int status = -1;
     *n_outside = 0;
     if (observe(a, &x, err) || observe(b, &y, err))
@@ -223,30 +268,34 @@ int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *
         t, "inside: each value is in the other's 95 %% interval; outside: it does not. Without "
            "intervals: equal to nine "
            "digits, or differs.");
-    for (size_t i = 0; i < x.n; i++)
-        for (size_t j = 0; j < y.n; j++) {
-            const kvd_observation *p = &x.item[i], *q = &y.item[j];
-            if (strcmp(p->key, q->key) || strcmp(p->quantity, q->quantity))
-                continue;
-            const char *verdict = kvd_compare_verdict(p, q);
-            matched++;
-            *n_outside += strcmp(verdict, "outside") == 0 || strcmp(verdict, "differs") == 0;
-            kvd_table_text(t, p->key);
-            kvd_table_text(t, p->quantity);
-            kvd_table_real(t, p->value);
-            kvd_table_real(t, p->lo);
-            kvd_table_real(t, p->hi);
-            kvd_table_real(t, q->value);
-            kvd_table_real(t, q->lo);
-            kvd_table_real(t, q->hi);
-            kvd_table_real(t, q->value - p->value);
-            kvd_table_text(t, verdict);
-            break;
+    for (size_t i = 0; i < x.n; i++) {
+        const kvd_observation *const p = &x.item[i], *unlike, *const q = match(&y, p, &unlike);
+        if (!q) {
+            n_unlike += unlike != NULL;
+            condition = unlike && !condition ? differ(p, unlike) : condition;
+            continue;
         }
+        const char *verdict = kvd_compare_verdict(p, q);
+        matched++;
+        *n_outside += strcmp(verdict, "outside") == 0 || strcmp(verdict, "differs") == 0;
+        kvd_table_text(t, p->key);
+        kvd_table_text(t, p->quantity);
+        kvd_table_real(t, p->value);
+        kvd_table_real(t, p->lo);
+        kvd_table_real(t, p->hi);
+        kvd_table_real(t, q->value);
+        kvd_table_real(t, q->lo);
+        kvd_table_real(t, q->hi);
+        kvd_table_real(t, q->value - p->value);
+        kvd_table_text(t, verdict);
+    }
     if (matched == 0) {
-        kvd_fail(
-            err,
-            "no row of the two sets measures the same thing (labels, methods and p must agree)");
+        kvd_fail(err,
+                 condition ? "no row of the two sets measures the same thing: rows of one label "
+                             "and method differ in %s"
+                           : "no row of the two sets measures the same thing (labels, methods and "
+                             "p must agree)",
+                 condition);
         goto done;
     }
     kvd_text_add(
@@ -254,6 +303,12 @@ int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *
         "<p>%zu rows match; %zu of them are outside the intervals or differ. %zu rows are only "
         "here, %zu only in the compared set.</p>\n",
         matched, *n_outside, x.n - matched, y.n - matched);
+    if (n_unlike)
+        kvd_text_add(
+            &s->words,
+            "<p>%zu of the rows that are only here have a row of the same name in the "
+            "compared set that was measured under other conditions, the first in %s.</p>\n",
+            n_unlike, condition);
     status = 0;
 done:
     observations_release(&x);

@@ -314,7 +314,10 @@ typedef struct {
     /* conditions of the measurement; only numbers with equal `key` are compared */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];
-    double value, lo, hi; /* value and its 95 % interval; lo and hi are NaN without an interval */
+    /* Value and its 95 % interval; lo and hi are NaN without an interval. */
+    double value, lo, hi;
+    const kvd_result *file; /* borrowed */
+    size_t row;             /* row of an accuracy file, else 0 */
 } kvd_observation;
 
 typedef struct {
@@ -325,7 +328,11 @@ typedef struct {
 /* Returns "inside" (each value in the other's interval), "outside", "equal" or "differs". */
 const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation *b);
 
-/* Adds the comparison of two sets of results. *n_outside: number of values that differ. */
+/*
+ * Adds the section that compares two sets of result files. Rows are compared if kvd_rows_differ
+ * finds no condition but widths in which they differ. *n_outside is the number of verdicts
+ * "outside" or "differs". Fails if no number of one set matches a number of the other.
+ */
 int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
                         size_t *n_outside, kvd_err *err);
 
