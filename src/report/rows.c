@@ -478,13 +478,11 @@ int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err
 
 const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e)
 {
-    const bool point = !strcmp(e->kind, "point");
-    const char *const column = point ? "rate" : "latency_bound_s";
+    const char *const but = strcmp(e->kind, "point") ? "method,attention,rate" : "method,attention";
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const x = &all->item[i];
-        const double a = kvd_report_real(x, column), b = kvd_report_real(e, column);
-        if (!strcmp(x->kind, e->kind) && !strcmp(x->place, e->place) &&
-            !strcmp(x->series, "none") && a <= b && a >= b)
+        if (!strcmp(x->place, e->place) && !strcmp(x->series, "none") &&
+            !kvd_rows_differ(x->file, x->row, e->file, e->row, but))
             return x;
     }
     return NULL;

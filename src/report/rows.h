@@ -87,7 +87,11 @@ int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err
 /* Fills *out with all rows of the kvdim/serving files, ordered by `place`. */
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
-/* Returns the row of the uncompressed cache with the conditions and kind of `e`, or NULL. */
+/*
+ * Returns the result row of the uncompressed cache that has the same conditions and kind as `e`
+ * (kvd_rows_differ), or NULL. For kind "point" it must also have the same request rate; `attention`
+ * may differ.
+ */
 const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e);
 
 /*
@@ -105,7 +109,13 @@ const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const
 const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, size_t b,
                             const char *but);
 
-/* Fails if a label names two texts. `also` may be NULL. Call before kvd_results_name. */
+/*
+ * Fails if two files of one model give the same label to texts of different content. Two texts
+ * conflict if label, token count and sequence length (if recorded) are equal and the content hashes
+ * are not. Also fails if two serving files name their requests alike, but read files of different
+ * content. `also` is a second set of results, or NULL. Must be called before kvd_results_name,
+ * which may change labels.
+ */
 int kvd_results_same_texts(const kvd_results *r, const kvd_results *also, kvd_err *err);
 
 #endif

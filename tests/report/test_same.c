@@ -31,6 +31,7 @@ static const kvd_column serving[] = {
     {"reserve_bytes", KVD_COL_REAL, "1", "r"}, {"slo_ttft_s", KVD_COL_REAL, "1", "s"},
     {"slo_tbt_s", KVD_COL_REAL, "1", "s"},     {"requests", KVD_COL_INT, "1", "n"},
     {"rate", KVD_COL_REAL, "1", "r"},          {"latency_bound_s", KVD_COL_REAL, "1", "l"},
+    {"refused", KVD_COL_INT, "1", "n"},
 };
 enum { N_SERVING = sizeof serving / sizeof *serving };
 
@@ -303,6 +304,43 @@ TEST(test_texts)
     kvd_err err = {""};
     assert_int_equal(kvd_results_same_texts(&both, NULL, &err), -1);
     assert_non_null(strstr(err.msg, "xxh3:33 in 'a.h5' and xxh3:44 in 'b.h5'"));
+}
+
+/* Two files that are both called trace.csv. */
+TEST(test_requests)
+{
+    static const kvd_column columns[] = {{"trace", KVD_COL_TEXT, "1", "t"}};
+    for (int case_of = 0; case_of < 3; case_of++) {
+        char schema[] = "schema", none[] = "", hash[] = "hash", path[] = "path",
+             of[2][16] = {"xxh3:1", "xxh3:2"}, at[2][16] = {"a/trace.csv", "b/trace.csv"},
+             file[2][16] = {"a.h5", "b.h5"};
+        kvd_fact fact[2][3];
+        kvd_facts input[2];
+        kvd_result item[2];
+        kvd_err err = {""};
+        for (int i = 0; i < 2; i++) {
+            fact[i][0] = (kvd_fact){schema, none};
+            fact[i][1] = (kvd_fact){hash, of[case_of == 1 ? 0 : i]};
+            fact[i][2] = (kvd_fact){path, at[i]};
+            input[i] = (kvd_facts){fact[i], 3};
+            kvd_rows *const rows = table(columns, 1);
+            assert_int_equal(kvd_rows_begin(rows, &err), 0);
+            kvd_rows_text(rows, "trace", case_of == 2 && i ? "other.csv" : "trace.csv");
+            item[i] = (kvd_result){.kind = KVD_RESULT_SERVING,
+                                   .path = file[i],
+                                   .input = &input[i],
+                                   .n_inputs = 1,
+                                   .serving = rows};
+        }
+        const kvd_results both = {item, 2}, one = {item, 1}, two = {item + 1, 1};
+        assert_int_equal(kvd_results_same_texts(&both, NULL, &err), case_of ? 0 : -1);
+        assert_int_equal(kvd_results_same_texts(&one, &two, &err), case_of ? 0 : -1);
+        for (int k = 0; !case_of && k < 5; k++)
+            assert_non_null(strstr(err.msg, (const char *const[]){"'trace.csv'", "xxh3:1", "xxh3:2",
+                                                                  "'a.h5'", "'b.h5'"}[k]));
+        for (int i = 0; i < 2; i++)
+            kvd_rows_free(item[i].serving);
+    }
 }
 
 TEST_MAIN(NULL, NULL)

@@ -4,6 +4,7 @@
 
 #include "report/measures/ledger.h"
 #include "report/measures/measures.h"
+#include "report/rows.h"
 #include "unit.h"
 
 static const kvd_column columns[] = {
@@ -114,6 +115,42 @@ TEST(test_loads)
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
+}
+
+/* Returns true if a row with this value in `column` is compared with the uncompressed one. */
+static bool has_uncompressed(const char *column, int value)
+{
+    kvd_err err = {""};
+    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
+    assert_non_null(rows);
+    for (int i = 0; i < 2; i++) {
+        add(rows, "point", i ? "zack,p=0.5" : "none", 1, 2, 1);
+        kvd_rows_int(rows, "requests", 100);
+        kvd_rows_int(rows, "refused", 0);
+        kvd_rows_int(rows, "max_batch", 8);
+    }
+    kvd_rows_int(rows, column, value);
+    char name[] = "a";
+    kvd_result item = {
+        .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
+    const kvd_results r = {.item = &item, .n = 1};
+    kvd_report_rows all;
+    assert_int_equal(kvd_serving_collect(&r, &all, &err), 0);
+    bool found = false;
+    for (size_t i = 0; i < all.n; i++)
+        if (strcmp(all.item[i].series, "none"))
+            found = kvd_serving_uncompressed(&all, &all.item[i]) != NULL;
+    kvd_report_rows_release(&all);
+    kvd_rows_free(rows);
+    return found;
+}
+
+TEST(test_uncompressed_of_equal_conditions)
+{
+    assert_true(has_uncompressed("requests", 100));
+    assert_false(has_uncompressed("requests", 99));
+    assert_false(has_uncompressed("refused", 1));
+    assert_false(has_uncompressed("max_batch", 4));
 }
 
 TEST(test_costs_of_a_cpu)

@@ -48,6 +48,7 @@ static const condition serving_conditions[] = {{"kind", NULL, true},
                                                {"slo_ttft_s", NULL, false},
                                                {"slo_tbt_s", NULL, false},
                                                {"requests", NULL, false},
+                                               {"refused", NULL, false},
                                                {"rate", NULL, false},
                                                {"latency_bound_s", NULL, false},
                                                {NULL, NULL, false}};
@@ -171,11 +172,42 @@ static kvd_named_text text_of(const kvd_result *x, size_t i)
     return t;
 }
 
+/*
+ * Returns the file of requests or lengths of a serving result, whose `path` and `hash` are facts,
+ * or NULL if the requests came from no file.
+ */
+static const kvd_facts *requests_file(const kvd_result *x)
+{
+    for (size_t i = 0; x->kind == KVD_RESULT_SERVING && i < x->n_inputs; i++)
+        if (!*kvd_fact_get(&x->input[i], "schema") && *kvd_fact_get(&x->input[i], "hash"))
+            return &x->input[i];
+    return NULL;
+}
+
+/* Fails if two serving results have one name of requests, but files of other content. */
+static int same_requests(const kvd_result *x, const kvd_result *y, kvd_err *err)
+{
+    const kvd_facts *const a = requests_file(x), *const b = requests_file(y);
+    if (!a || !b || !kvd_rows_count(x->serving) || !kvd_rows_count(y->serving))
+        return 0;
+    const char *const name = kvd_row_text(x->serving, 0, "trace"),
+                      *const p = kvd_fact_get(a, "hash"), *const q = kvd_fact_get(b, "hash");
+    if (strcmp(name, kvd_row_text(y->serving, 0, "trace")) || !strcmp(p, q))
+        return 0;
+    return kvd_fail(err,
+                    "requests '%s' are of two contents: %s of '%s' in '%s' and %s of '%s' in '%s'; "
+                    "rename one of the files and simulate again",
+                    name, q, kvd_fact_get(b, "path"), y->path, p, kvd_fact_get(a, "path"), x->path);
+}
+
 int kvd_results_same_texts(const kvd_results *r, const kvd_results *also, kvd_err *err)
 {
     const size_t n = r->n + (also ? also->n : 0);
     for (size_t i = 0; i < n; i++) {
         const kvd_result *const x = i < r->n ? &r->item[i] : &also->item[i - r->n];
+        for (size_t j = 0; j < i; j++)
+            if (same_requests(x, j < r->n ? &r->item[j] : &also->item[j - r->n], err))
+                return -1;
         for (size_t k = 0; k < n_texts(x); k++) {
             const kvd_named_text a = text_of(x, k);
             for (size_t j = 0; j <= i; j++) {

@@ -161,7 +161,7 @@ static int points_like(const kvd_report_rows *all, const kvd_report_row *row, cu
         return kvd_no_memory(err, "points of a sweep", all->n * sizeof *c->at);
     for (size_t i = 0; i < all->n; i++)
         if (!strcmp(all->item[i].kind, "point") &&
-            same(&all->item[i], row, "kind,rate,latency_bound_s,requests"))
+            same(&all->item[i], row, "kind,rate,latency_bound_s,requests,refused"))
             c->at[c->n++] = &all->item[i];
     qsort(c->at, c->n, sizeof *c->at, by_rate);
     return 0;
