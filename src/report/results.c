@@ -205,6 +205,7 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
             return -1;
         r->model = r->errors.model;
         r->has_model = true;
+        load_corpus(f, r);
         return 0;
     case KVD_RESULT_SIMILARITY:
         if (kvd_model_info_read(f, &r->model, err))

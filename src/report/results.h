@@ -65,7 +65,10 @@ typedef struct {
     bool proposals_measured;
     kvd_error_table errors;
     kvd_accuracy_result accuracy;
-    /* label and content hash of the evaluated texts; NULL if not recorded */
+    /*
+     * Label and content hash of the evaluated texts of an accuracy file or error table; NULL if not
+     * recorded.
+     */
     char *corpus_label, *corpus_hash;
     /* tokens and sequence length of the evaluated texts; 0 if not recorded */
     size_t corpus_tokens, corpus_seq_len;

@@ -301,9 +301,14 @@ TEST(test_texts)
     item[0].similarity =
         (kvd_similarity){.n_files = 2, .label = label, .hash = hash, .n_tokens = tokens};
     const kvd_results both = {item, 2};
-    kvd_err err = {""};
-    assert_int_equal(kvd_results_same_texts(&both, NULL, &err), -1);
-    assert_non_null(strstr(err.msg, "xxh3:33 in 'a.h5' and xxh3:44 in 'b.h5'"));
+    static const kvd_result_kind kinds[] = {KVD_RESULT_ACCURACY, KVD_RESULT_TASKS,
+                                            KVD_RESULT_ERROR_TABLE};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        kvd_err err = {""};
+        item[1].kind = kinds[i];
+        assert_int_equal(kvd_results_same_texts(&both, NULL, &err), -1);
+        assert_non_null(strstr(err.msg, "xxh3:33 in 'a.h5' and xxh3:44 in 'b.h5'"));
+    }
 }
 
 /* Two files that are both called trace.csv. */

@@ -140,6 +140,7 @@ static size_t n_texts(const kvd_result *x)
         return 1;
     case KVD_RESULT_ACCURACY:
     case KVD_RESULT_TASKS:
+    case KVD_RESULT_ERROR_TABLE:
         return x->corpus_hash ? 1 : 0;
     default:
         return 0;
