@@ -42,6 +42,27 @@ static void refused(void)
     says_in(path);
 }
 
+/* Without free file descriptors a whole file is not called damaged. */
+TEST(test_too_many_open_files)
+{
+    struct rlimit before, low;
+    kvd_h5 f;
+    write_file();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (rlim_t n = 3; n < 24; n++) {
+        low = (struct rlimit){n, before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+        err.msg[0] = '\0';
+        const int status = kvd_h5_open(&f, path, &schema, &err);
+        if (status == 0)
+            kvd_h5_close(&f, false);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        if (status && (strstr(err.msg, "damaged") || !strstr(err.msg, "Too many open files")))
+            fail_msg("%d descriptors: %s", (int)n, err.msg);
+        assert_true(n < 23 || status == 0);
+    }
+}
+
 TEST(test_plain_refusals)
 {
     kvd_h5 f;

@@ -226,10 +226,19 @@ static size_t address_space(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
+/* File descriptor on which the child process writes its text. */
+enum { ANSWER = 3 };
+/* Exit statuses of the child process: the file is damaged, or could not be opened. */
+enum { DAMAGED = 1, NOT_OPENED = 3 };
+
+_Noreturn static void answer_with(const char *text, int status)
+{
+    _exit(write(ANSWER, text, strlen(text)) < 0 ? 2 : status);
+}
+
 _Noreturn static void child(const char *path, int answer, size_t in_use)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF, SIGPIPE};
-    enum { ANSWER = 3 };
     /* The child process must not keep the lock of an output file. */
     if (answer != ANSWER && dup2(answer, ANSWER) < 0)
         _exit(2);
@@ -245,8 +254,15 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int null = open("/dev/null", O_WRONLY);
-    if (null >= 0)
+    if (null >= 0) {
         (void)dup2(null, STDERR_FILENO);
+        close(null);
+    }
+    /* HDF5 does not say why it cannot open a file. */
+    const int file = open(path, O_RDONLY | O_NONBLOCK);
+    if (file < 0)
+        answer_with(strerror(errno), NOT_OPENED);
+    close(file);
     limit(RLIMIT_CORE, 0);
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
@@ -254,11 +270,8 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
     kvd_err err = {""};
-    if (probe_file(path, &err)) {
-        if (write(ANSWER, err.msg, strlen(err.msg)) < 0)
-            _exit(2);
-        _exit(1);
-    }
+    if (probe_file(path, &err))
+        answer_with(err.msg, DAMAGED);
     _exit(0);
 }
 
@@ -417,6 +430,8 @@ static int judge(const char *path, char *reason, size_t size, kvd_err *err)
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR)
             return kvd_fail_errno(err, "cannot check '%s'", path);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == NOT_OPENED)
+        return kvd_fail(err, "cannot open '%s': %s", path, text);
     reason_of(status, text, reason, size);
     return 0;
 }
