@@ -112,9 +112,9 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
 /*
  * Fails if two files of one model give the same label to texts of different content. Two texts
  * conflict if label, token count and sequence length (if recorded) are equal and the content hashes
- * are not. Also fails if two serving files name their requests alike, but read files of different
- * content. `also` is a second set of results, or NULL. Must be called before kvd_results_name,
- * which may change labels.
+ * are not. Also fails if two serving files name their requests alike, or two tasks files their
+ * items, but read files of different content. `also` is a second set of results, or NULL. Must be
+ * called before kvd_results_name, which may change labels.
  */
 int kvd_results_same_texts(const kvd_results *r, const kvd_results *also, kvd_err *err);
 

@@ -311,14 +311,14 @@ TEST(test_texts)
     }
 }
 
-/* Two files that are both called trace.csv. */
-TEST(test_requests)
+/* Two files that are both called trace.csv or items.jsonl. */
+static void check_files(bool items)
 {
-    static const kvd_column columns[] = {{"trace", KVD_COL_TEXT, "1", "t"}};
+    const kvd_column columns[] = {{items ? "label" : "trace", KVD_COL_TEXT, "1", "t"}};
     for (int case_of = 0; case_of < 3; case_of++) {
         char schema[] = "schema", none[] = "", hash[] = "hash", path[] = "path",
              of[2][16] = {"xxh3:1", "xxh3:2"}, at[2][16] = {"a/trace.csv", "b/trace.csv"},
-             file[2][16] = {"a.h5", "b.h5"};
+             to[2][16] = {"a/trace", "trace.jsonl"}, file[2][16] = {"a.h5", "b.h5"};
         kvd_fact fact[2][3];
         kvd_facts input[2];
         kvd_result item[2];
@@ -326,26 +326,35 @@ TEST(test_requests)
         for (int i = 0; i < 2; i++) {
             fact[i][0] = (kvd_fact){schema, none};
             fact[i][1] = (kvd_fact){hash, of[case_of == 1 ? 0 : i]};
-            fact[i][2] = (kvd_fact){path, at[i]};
+            fact[i][2] = (kvd_fact){path, items ? to[i] : at[i]};
             input[i] = (kvd_facts){fact[i], 3};
             kvd_rows *const rows = table(columns, 1);
             assert_int_equal(kvd_rows_begin(rows, &err), 0);
-            kvd_rows_text(rows, "trace", case_of == 2 && i ? "other.csv" : "trace.csv");
-            item[i] = (kvd_result){.kind = KVD_RESULT_SERVING,
+            kvd_rows_text(rows, columns->name,
+                          case_of == 2 && i ? "other.csv"
+                          : items           ? "trace"
+                                            : "trace.csv");
+            item[i] = (kvd_result){.kind = items ? KVD_RESULT_TASKS : KVD_RESULT_SERVING,
                                    .path = file[i],
                                    .input = &input[i],
-                                   .n_inputs = 1,
-                                   .serving = rows};
+                                   .n_inputs = 1};
+            *(items ? &item[i].accuracy.rows : &item[i].serving) = rows;
         }
         const kvd_results both = {item, 2}, one = {item, 1}, two = {item + 1, 1};
         assert_int_equal(kvd_results_same_texts(&both, NULL, &err), case_of ? 0 : -1);
         assert_int_equal(kvd_results_same_texts(&one, &two, &err), case_of ? 0 : -1);
         for (int k = 0; !case_of && k < 5; k++)
-            assert_non_null(strstr(err.msg, (const char *const[]){"'trace.csv'", "xxh3:1", "xxh3:2",
+            assert_non_null(strstr(err.msg, (const char *const[]){"'trace", "xxh3:1", "xxh3:2",
                                                                   "'a.h5'", "'b.h5'"}[k]));
         for (int i = 0; i < 2; i++)
-            kvd_rows_free(item[i].serving);
+            kvd_rows_free(items ? item[i].accuracy.rows : item[i].serving);
     }
+}
+
+TEST(test_files)
+{
+    check_files(false);
+    check_files(true);
 }
 
 TEST_MAIN(NULL, NULL)

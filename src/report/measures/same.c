@@ -173,32 +173,57 @@ static kvd_named_text text_of(const kvd_result *x, size_t i)
     return t;
 }
 
-/*
- * Returns the file of requests or lengths of a serving result, whose `path` and `hash` are facts,
- * or NULL if the requests came from no file.
- */
-static const kvd_facts *requests_file(const kvd_result *x)
+/* A file of requests or of benchmark items, with the name that its rows have. */
+typedef struct {
+    const char *name, *path, *hash;
+} named_file;
+
+/* Returns true if a row has the name of the file `path` without folder and ending as its label. */
+static bool is_benchmark(const kvd_rows *rows, const char *path, const char **label)
 {
-    for (size_t i = 0; x->kind == KVD_RESULT_SERVING && i < x->n_inputs; i++)
-        if (!*kvd_fact_get(&x->input[i], "schema") && *kvd_fact_get(&x->input[i], "hash"))
-            return &x->input[i];
-    return NULL;
+    const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,
+                      *const dot = strrchr(base, '.');
+    const size_t n = dot && dot != base ? (size_t)(dot - base) : strlen(base);
+    for (size_t i = 0; i < kvd_rows_count(rows); i++) {
+        *label = kvd_row_text(rows, i, "label");
+        if (strlen(*label) == n && !strncmp(*label, base, n))
+            return true;
+    }
+    return false;
 }
 
-/* Fails if two serving results have one name of requests, but files of other content. */
-static int same_requests(const kvd_result *x, const kvd_result *y, kvd_err *err)
+/*
+ * Reads input k of a result. Returns false unless the input is a file of requests of a serving
+ * result, or a file of items of a tasks result.
+ */
+static bool file_of(const kvd_result *x, size_t k, named_file *f)
 {
-    const kvd_facts *const a = requests_file(x), *const b = requests_file(y);
-    if (!a || !b || !kvd_rows_count(x->serving) || !kvd_rows_count(y->serving))
+    f->path = kvd_fact_get(&x->input[k], "path");
+    f->hash = kvd_fact_get(&x->input[k], "hash");
+    if (*kvd_fact_get(&x->input[k], "schema") || !*f->hash)
+        return false;
+    if (x->kind == KVD_RESULT_SERVING && kvd_rows_count(x->serving)) {
+        f->name = kvd_row_text(x->serving, 0, "trace");
+        return true;
+    }
+    return x->kind == KVD_RESULT_TASKS && !x->corpus_hash &&
+           is_benchmark(x->accuracy.rows, f->path, &f->name);
+}
+
+/* Fails if two results have one name of requests or items, but files of other content. */
+static int same_files(const kvd_result *x, const kvd_result *y, kvd_err *err)
+{
+    named_file a, b;
+    if (x->kind != y->kind || strcmp(x->model.hash, y->model.hash))
         return 0;
-    const char *const name = kvd_row_text(x->serving, 0, "trace"),
-                      *const p = kvd_fact_get(a, "hash"), *const q = kvd_fact_get(b, "hash");
-    if (strcmp(name, kvd_row_text(y->serving, 0, "trace")) || !strcmp(p, q))
-        return 0;
-    return kvd_fail(err,
-                    "requests '%s' are of two contents: %s of '%s' in '%s' and %s of '%s' in '%s'; "
-                    "rename one of the files and simulate again",
-                    name, q, kvd_fact_get(b, "path"), y->path, p, kvd_fact_get(a, "path"), x->path);
+    for (size_t i = 0; i < x->n_inputs; i++)
+        for (size_t k = 0; file_of(x, i, &a) && k < y->n_inputs; k++)
+            if (file_of(y, k, &b) && !strcmp(a.name, b.name) && strcmp(a.hash, b.hash))
+                return kvd_fail(err,
+                                "'%s' names two contents: %s of '%s' in '%s' and %s of '%s' in "
+                                "'%s'; rename one of the files and run again",
+                                a.name, b.hash, b.path, y->path, a.hash, a.path, x->path);
+    return 0;
 }
 
 int kvd_results_same_texts(const kvd_results *r, const kvd_results *also, kvd_err *err)
@@ -207,7 +232,7 @@ int kvd_results_same_texts(const kvd_results *r, const kvd_results *also, kvd_er
     for (size_t i = 0; i < n; i++) {
         const kvd_result *const x = i < r->n ? &r->item[i] : &also->item[i - r->n];
         for (size_t j = 0; j < i; j++)
-            if (same_requests(x, j < r->n ? &r->item[j] : &also->item[j - r->n], err))
+            if (same_files(x, j < r->n ? &r->item[j] : &also->item[j - r->n], err))
                 return -1;
         for (size_t k = 0; k < n_texts(x); k++) {
             const kvd_named_text a = text_of(x, k);
