@@ -153,6 +153,35 @@ TEST(test_uncompressed_of_equal_conditions)
     assert_false(has_uncompressed("max_batch", 4));
 }
 
+/* zack was not simulated at rate 1.5, so that nothing is known between 1 and 2. */
+TEST(test_missing_load)
+{
+    for (int all = 0; all < 2; all++) {
+        kvd_err err = {""};
+        kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
+        assert_non_null(rows);
+        for (int i = 0; i < 2; i++) {
+            const char *const method = i ? "zack,p=0.5" : "none";
+            for (int k = 1; k <= 4; k++)
+                if (!i || k != 3 || all)
+                    add(rows, "point", method, 1, 0.5 * k, i ? 0.5 : 1);
+            add(rows, "max-rate", method, 1, 2, 1);
+        }
+        char name[] = "a";
+        kvd_result item = {
+            .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
+        const kvd_results r = {.item = &item, .n = 1};
+        kvd_measured v = {0};
+        assert_int_equal(kvd_serving_measure(&r, "serving-ttft-zack-over-none", "arxiv", &v, &err),
+                         0);
+        assert_int_equal(v.n, 3 + all);
+        const double share = kvd_share_of_loads(v.value, v.n, -60, -40);
+        assert_true(fabs(share - (all ? 0.75 : 0.25) / 0.9) < 1e-9);
+        kvd_values_release(&v);
+        kvd_rows_free(rows);
+    }
+}
+
 TEST(test_costs_of_a_cpu)
 {
     kvd_err err = {""};

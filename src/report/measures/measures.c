@@ -25,7 +25,7 @@ int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt,
     kvd_measured_value *x = &v->value[v->n++];
     x->value = value;
     x->device[0] = x->metric[0] = '\0';
-    x->grows = false;
+    x->grows = x->gap = false;
     x->lo = x->hi = x->null_lo = x->null_hi = x->load = (double)NAN;
     x->curve = 0;
     va_list args;

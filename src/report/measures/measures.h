@@ -51,14 +51,29 @@ bool kvd_other_half(const char *a, const char *b);
 
 typedef struct {
     double value;
-    char what[2 * KVD_LABEL + 64]; /* text that says what was measured, with the name of the file */
-    char device[64];               /* device on which a time was measured, such as "NVIDIA H200" */
-    char metric[48];         /* score of which --target keeps a fraction; "" without --target */
-    bool grows;              /* true if the queue of requests grows at this request rate */
-    double lo, hi;           /* ends of the 95 % interval; NaN if not known */
-    double null_lo, null_hi; /* range that is expected if the claim is false; NaN if not known */
-    double load;             /* request rate / highest rate of the baseline; NaN without a rate */
-    size_t curve;            /* number of the curve to which the value belongs */
+    /* Text that says what was measured, with the name of the file. */
+    char what[2 * KVD_LABEL + 64];
+    /* Device on which a time was measured, such as "NVIDIA H200"; "" for other numbers. */
+    char device[64];
+    /*
+     * Score that had to keep the share --target (kvd_target_result); "" if the value is no result
+     * of --target.
+     */
+    char metric[48];
+    /*
+     * True if the queue of requests grows at this request rate, so that a longer simulation would
+     * give another value.
+     */
+    bool grows;
+    /* True if a load between this value and the one before was simulated for the baseline alone. */
+    bool gap;
+    double lo, hi; /* ends of the 95 % interval; NaN if not known */
+    /* Range in which the value is expected if the claim is false; NaN if not known. */
+    double null_lo, null_hi;
+    /* Request rate / highest rate of the baseline; NaN without a rate. */
+    double load;
+    /* Number of the curve (values by rising load) to which the value belongs. */
+    size_t curve;
 } kvd_measured_value;
 
 typedef struct {

@@ -222,6 +222,7 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     curve a = {0}, b = {0};
     int status = points_like(all, other, &a, err) || points_like(all, top, &b, err) ? -1 : 0;
     const size_t first = out->n, number = first ? out->value[first - 1].curve + 1 : 0;
+    bool gap = false; /* q->a has no value at the load before */
     snprintf(column, sizeof column, "%s_mean_s", q->what);
     for (size_t i = 0; !status && i < b.n; i++) {
         const double rate = kvd_report_real(b.at[i], "rate"),
@@ -232,7 +233,11 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
             value = rate_at_latency(&a, kvd_report_real(b.at[i], "latency_mean_s")) / rate;
         else if (e)
             value = 100 * (kvd_report_real(e, column) / kvd_report_real(b.at[i], column) - 1);
+        const size_t before = out->n;
         status = put(e ? e : b.at[i], b.at[i], value, load, out, err);
+        if (out->n > before)
+            out->value[before].gap = gap;
+        gap = out->n == before;
         if (load > last_load)
             break;
     }

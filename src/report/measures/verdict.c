@@ -121,7 +121,7 @@ static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, doub
     for (size_t i = 0; i + 1 < n; i++) {
         const double from = fmax(v[i].load, least_load), to = fmin(v[i + 1].load, 1),
                      wide = v[i + 1].load - v[i].load;
-        if (!(to > from) || v[i].grows || v[i + 1].grows)
+        if (!(to > from) || v[i].grows || v[i + 1].grows || v[i + 1].gap)
             continue;
         const double slope = (v[i + 1].value - v[i].value) / wide,
                      part = part_between(v[i].value + slope * (from - v[i].load),
