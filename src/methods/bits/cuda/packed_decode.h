@@ -4,8 +4,10 @@
  *   comet                2, 3, 4 or 8 bits
  *   kvquant, turboquant  2, 3 or 4 bits
  *   hetero               up to 8 bits
- *   fp8, mxfp4, nvfp4    all
- *   allot, gear          all, at any widths of heads, restored in shared memory
+ *   fp8, mxfp4, nvfp4    all, also with heads of any widths up to 128
+ *   allot, gear          all, with heads of any widths up to 128, restored in shared memory
+ * A KV head has at most 8 query heads or, except with turboquant, a number that 2, 3 or 4 divides
+ * into at most 8.
  * The newest tokens are read in bf16 from the slot's ring buffer.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_H
