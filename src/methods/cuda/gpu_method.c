@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "methods/bits/cuda/host_codes.h"
+#include "methods/cuda/host_codes.h"
 
 /* Returns true if the plan has a maker whose projections are not widths, or not known yet. */
 static bool makes_more(const kvd_plan *p)

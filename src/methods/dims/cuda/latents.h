@@ -245,7 +245,7 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
 
 #ifndef __cplusplus
 #include "common/cuda/libraries.h"
-#include "methods/bits/cuda/host_codes.h"
+#include "methods/cuda/host_codes.h"
 #include "methods/cuda/paged_cache.h"
 
 /*

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/bits/cuda/host_codes.h"
+#include "methods/cuda/host_codes.h"
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/tokens.h"
 #include "model/pass/batch.h"

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "common/threads.h"
-#include "methods/bits/cuda/host_codes.h"
 #include "methods/cuda/cache_rows.h"
+#include "methods/cuda/host_codes.h"
 
 static const char what[] = "codes on the CPU";
 

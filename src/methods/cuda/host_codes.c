@@ -3,7 +3,7 @@
  * hold the decoded numbers. These pages take the memory of an uncompressed cache, so kvdim-jct does
  * not run the method.
  */
-#include "methods/bits/cuda/host_codes.h"
+#include "methods/cuda/host_codes.h"
 
 #include <stdlib.h>
 #include <string.h>

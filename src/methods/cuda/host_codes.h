@@ -3,8 +3,8 @@
  * the rows of new tokens with the method's own `code`, and the decoded rows replace those in the
  * cache of the GPU. The stored bits are those that the method counts.
  */
-#ifndef KVD_METHODS_BITS_CUDA_HOST_CODES_H
-#define KVD_METHODS_BITS_CUDA_HOST_CODES_H
+#ifndef KVD_METHODS_CUDA_HOST_CODES_H
+#define KVD_METHODS_CUDA_HOST_CODES_H
 
 #include "methods/cuda/paged_cache.h"
 
