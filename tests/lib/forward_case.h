@@ -12,7 +12,7 @@
 #include "unit.h"
 
 static double bar = 2e-5; /* largest relative Frobenius distance that is accepted */
-static double worst; /* largest relative Frobenius distance so far */
+static double worst;      /* largest relative Frobenius distance so far */
 
 /* Recorded activations of each kind, [n_layers][n][width]; logits [n][vocab]. */
 typedef struct {
