@@ -94,18 +94,28 @@ static int cores_allowed(void)
     return n > 0 ? n : 1;
 }
 
+static bool hang_up_ignored;
+
+static void note_hang_up(void)
+{
+    struct sigaction now;
+    hang_up_ignored = !sigaction(SIGHUP, NULL, &now) && now.sa_handler == SIG_IGN;
+}
+
+/* Runs before the constructors of libraries: UCX, which MPI may load, takes SIGHUP from nohup. */
+__attribute__((section(".preinit_array"), used)) static void (*const at_start)(void) = note_hang_up;
+
 /* Handles SIGINT, SIGTERM and SIGHUP; ignores SIGXFSZ and catches SIGPIPE, so that writes fail. */
 static int install_signals(kvd_err *err)
 {
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
     struct sigaction pipe = {.sa_handler = on_closed_pipe, .sa_flags = SA_RESTART};
-    struct sigaction ignore = {.sa_handler = SIG_IGN}, hang_up;
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&stop.sa_mask);
     sigemptyset(&pipe.sa_mask);
     sigemptyset(&ignore.sa_mask);
     if (sigaction(SIGINT, &stop, NULL) || sigaction(SIGTERM, &stop, NULL) ||
-        sigaction(SIGHUP, NULL, &hang_up) ||
-        (hang_up.sa_handler != SIG_IGN && sigaction(SIGHUP, &stop, NULL)) ||
+        sigaction(SIGHUP, hang_up_ignored ? &ignore : &stop, NULL) ||
         sigaction(SIGPIPE, &pipe, NULL) || sigaction(SIGXFSZ, &ignore, NULL))
         return kvd_fail_errno(err, "cannot install signal handlers");
     return 0;
