@@ -340,7 +340,8 @@ TEST(codes_are_the_whole_sequence)
         "h2o+kivi,heavy=0.3,residual=32 h2o+think+kivi,window=8,residual=32 "
         "zack+kvquant,p=0.3 zdc+gear,p_i=0.1,p_u=0.5 palu+kvquant,palu.p=0.3 zack+allot,p=0.3";
     for (char *rest = coded, *text; (text = strsep(&rest, " "));)
-        same_as_the_whole(text, KVD_F32, 0.2);
+        /* A code of hetero on a tie changes a log probability by 0.102 in code that clang made. */
+        same_as_the_whole(text, KVD_F32, strncmp(text, "hetero", 6) ? 0.1 : 0.15);
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
 

@@ -2,9 +2,10 @@
  * Kernels that quantise KV cache pages (packed_layout.h) and restore bf16 pages. Lengths, slots and
  * page numbers are read on the device.
  *
- * Of m tokens, the keys of the first m / k_block * k_block are quantised. Values are quantised for
- * the same tokens (form.v_channels), or for all but the v_newest newest tokens. Unquantised tokens
- * are stored in bf16 in the slot's ring buffer, page p in ring page p % ring_pages.
+ * If a request has m tokens, the keys of the first m / k_block * k_block are quantised. Values are
+ * quantised for the same tokens (form.v_channels), or for all but the v_newest newest tokens.
+ * Unquantised tokens are stored in bf16 in the slot's ring buffer, page p in ring page p %
+ * ring_pages.
  *
  * With a sliding window (map.window) of W >= k_block tokens, decode steps skip all pages before the
  * page of token m - W.
