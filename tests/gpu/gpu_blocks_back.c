@@ -301,19 +301,21 @@ static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
 }
 
 /*
- * Returns the first token whose cumulative probability exceeds u. top: largest logit. *sum: sum of
- * exp(logit - top).
+ * Returns whether `token` is the first whose cumulative probability exceeds u, up to rounding of
+ * the sums. top: largest logit. *sum: sum of exp(logit - top).
  */
-static uint32_t drawn(const float *row, size_t vocab, double top, double u, double *sum)
+static bool is_drawn(const float *row, size_t vocab, double top, double u, uint32_t token,
+                     double *sum)
 {
+    double before = 0, after = 0;
     *sum = 0;
-    for (size_t j = 0; j < vocab; j++)
-        *sum += exp((double)row[j] - top);
-    double up_to = 0;
-    for (size_t j = 0; j + 1 < vocab; j++)
-        if ((up_to += exp((double)row[j] - top)) > u * *sum)
-            return (uint32_t)j;
-    return (uint32_t)(vocab - 1);
+    for (size_t j = 0; j < vocab; j++) {
+        const double e = exp((double)row[j] - top);
+        *sum += e;
+        before += j < token ? e : 0;
+        after += j <= token ? e : 0;
+    }
+    return token < vocab && before <= (u + 1e-13) * *sum && after >= (u - 1e-13) * *sum;
 }
 
 static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, double sharp)
@@ -342,10 +344,11 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
         double top = -INFINITY, sum;
         for (size_t j = 0; j < vocab; j++)
             top = fmax(top, (double)row[j]);
-        const uint32_t token = drawn(row, vocab, top, u[i], &sum), want = draws ? token : target[i];
-        const bool none = target[i] == UINT32_MAX;
-        if (got[i] != (none ? UINT32_MAX : want))
+        const bool fits = is_drawn(row, vocab, top, u[i], got[i], &sum),
+                   none = target[i] == UINT32_MAX;
+        if (none || !draws ? got[i] != target[i] : !fits)
             worst = INFINITY;
+        const uint32_t want = none || !fits || !draws ? target[i] : got[i];
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
         /* The float64 loss must be 1e6 times more accurate than the float32 gradients. */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
