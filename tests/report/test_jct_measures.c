@@ -172,6 +172,11 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
+    /* streaming is slower than zack with any setting, whose lowest perplexity is 10. */
+    add(rows, "streaming", 1, 1000, 9, 0, 0);
+    add_score(ppl, "streaming", "streaming.sink=4,streaming.recent=0.2", NAN, 11);
+    is(&r, "jct-perplexity-streaming-over-zack", "all", 1, (const double[]){10});
+    is(&r, "jct-perplexity-zack-over-streaming", "all", 1, (const double[]){100 * (10. / 11 - 1)});
     add_score(ppl, "h2o", "h2o.heavy=0.1,h2o.recent=0.1", NAN, 50);
     kvd_rows_int(ppl, "prompt", 12);
     is(&r, "jct-perplexity-h2o-over-zack", "1000x256", 1,

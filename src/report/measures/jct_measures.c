@@ -231,52 +231,65 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Returns the log perplexity of method B (q->rest) at the job completion time of `e`, or NaN. */
+/*
+ * Returns the log perplexity of `method` at the job completion time of `e`, interpolated between
+ * two settings, or NaN. slower: e must take longer than all settings; the lowest perplexity counts.
+ */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
-                                const question *q, const kvd_result *x, size_t scored)
+                                const char *method, const kvd_result *x, size_t scored, bool slower)
 {
     const kvd_rows *const rows = x->accuracy.rows;
     const char *const label = kvd_row_text(rows, scored, "label");
     const double at = kvd_report_real(e, "jct_s");
-    double t[2] = {-INFINITY, INFINITY}, y[2] = {NAN, NAN};
+    double t[2] = {-INFINITY, INFINITY}, y[2] = {NAN, NAN}, lowest = NAN;
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const b = &all->item[i];
-        const char *const method = kvd_report_text(b, "method");
-        if (b->file != e->file || !kvd_report_is_method(method, q->rest) ||
+        const char *const setting = kvd_report_text(b, "method");
+        if (b->file != e->file || !kvd_report_is_method(setting, method) ||
             kvd_rows_differ(e->file, e->row, b->file, b->row, "method"))
             continue;
         const double jct = kvd_report_real(b, "jct_s");
         const int side = jct > at;
-        for (size_t k = 0; k < kvd_rows_count(rows); k++)
-            if ((side ? jct < t[1] : jct > t[0]) &&
-                !strcmp(kvd_row_text(rows, k, "label"), label) &&
-                kvd_is_job_method(rows, k, method) &&
-                !kvd_rows_differ(x, scored, x, k, "method,settings,rule,widths,bases")) {
+        for (size_t k = 0; k < kvd_rows_count(rows); k++) {
+            if (strcmp(kvd_row_text(rows, k, "label"), label) ||
+                !kvd_is_job_method(rows, k, setting) ||
+                kvd_rows_differ(x, scored, x, k, "method,settings,rule,widths,bases"))
+                continue;
+            const double log_perplexity = log(kvd_row_real(rows, k, "perplexity"));
+            lowest = fmin(lowest, log_perplexity);
+            if (side ? jct < t[1] : jct > t[0]) {
                 t[side] = jct;
-                y[side] = log(kvd_row_real(rows, k, "perplexity"));
+                y[side] = log_perplexity;
             }
+        }
     }
+    if (slower)
+        return isinf(t[1]) ? lowest : NAN;
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/* Appends the change of perplexity from method B to method A at equal job completion time. */
+/*
+ * Appends the change of perplexity from method B to method A at the job completion times of A's
+ * settings (of_a) or B's.
+ */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
-                   const char *label, kvd_measured *out, kvd_err *err)
+                   const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const e = &all->item[i];
         const char *const method = kvd_report_text(e, "method");
-        if (!kvd_report_is_method(method, q->method) || !(kvd_report_real(e, "gpus") > 0) ||
+        if (!kvd_report_is_method(method, of_a ? q->method : q->rest) ||
+            !(kvd_report_real(e, "gpus") > 0) ||
             !among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output")))
             continue;
         for (size_t k = 0; k < kvd_rows_count(rows); k++) {
             if (strcmp(kvd_row_text(rows, k, "label"), label) ||
                 !kvd_is_job_method(rows, k, method))
                 continue;
-            const double other = log_perplexity_at(all, e, q, x, k);
-            if (isfinite(other) &&
-                put(e, 100 * (kvd_row_real(rows, k, "perplexity") / exp(other) - 1), out, err))
+            const double more = log(kvd_row_real(rows, k, "perplexity")) -
+                                log_perplexity_at(all, e, of_a ? q->rest : q->method, x, k, slower);
+            if (isfinite(more) && put(e, 100 * expm1(of_a ? more : -more), out, err))
                 return -1;
         }
     }
@@ -300,7 +313,14 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
             bool seen = false;
             for (size_t j = 0; j < k; j++)
                 seen = seen || !strcmp(kvd_row_text(rows, j, "label"), label);
-            if (!seen && of_text(all, q, x, label, out, err))
+            const size_t before = out->n;
+            if (seen)
+                continue;
+            if (of_text(all, q, x, label, true, false, out, err))
+                return -1;
+            /* If no time of A is between two of B, slower settings meet the lowest perplexity. */
+            if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
+                                     of_text(all, q, x, label, false, true, out, err)))
                 return -1;
         }
     }
