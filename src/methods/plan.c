@@ -355,14 +355,13 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
         return kvd_in(err, "method '%s'", p->channels->info.name);
     }
     s.dims = p->dims;
-    if (p->tokens && p->tokens->open &&
-        p->tokens->open(&p->tokens_values, &s, &p->tokens_self, err)) {
+    if (p->tokens && kvd_tokens_open(p->tokens, &p->tokens_values, &s, &p->tokens_self, err)) {
         /* `open` failed, so kvd_plan_close must not call `close`. */
         p->tokens_self = NULL;
         kvd_plan_close(p);
         return kvd_in(err, "method '%s'", p->tokens->info.name);
     }
-    if (p->levels && p->levels->open(&p->levels_values, &s, &p->levels_self, err)) {
+    if (p->levels && kvd_tokens_open(p->levels, &p->levels_values, &s, &p->levels_self, err)) {
         kvd_plan_close(p);
         return kvd_in(err, "method '%s'", p->levels->info.name);
     }
@@ -375,8 +374,10 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
 
 void kvd_plan_close(kvd_plan *p)
 {
-    if (p->tokens && p->tokens->close && p->tokens_self)
-        p->tokens->close(p->tokens_self);
+    if (p->tokens && p->tokens_self)
+        kvd_tokens_close(p->tokens, p->tokens_self);
+    if (p->levels && p->levels_self)
+        kvd_tokens_close(p->levels, p->levels_self);
     if (p->bits && p->bits->close && p->bits_self)
         p->bits->close(p->bits_self);
     p->tokens_self = p->levels_self = p->bits_self = NULL;

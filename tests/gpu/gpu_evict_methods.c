@@ -101,7 +101,7 @@ static void open_run(method_run *r, const method_case *c)
         stop(c->method, &err);
     r->tokens = r->method.plan.tokens;
     r->values = &r->method.plan.tokens_values;
-    if (r->tokens->open && r->tokens->open(r->values, &setup, &r->self, &err))
+    if (kvd_tokens_open(r->tokens, r->values, &setup, &r->self, &err))
         stop(c->method, &err);
     r->shape.name = c->method;
     r->shape.rule = (kvd_evict_rule){.seed = 3, .smooth = 1};
@@ -167,8 +167,7 @@ static void close_run(method_run *r)
         host_free(r->head[i].position, r->head[i].state);
     }
     free(r->head);
-    if (r->tokens->close)
-        r->tokens->close(r->self);
+    kvd_tokens_close(r->tokens, r->self);
     device_free(r->state.score, r->state.position, r->state.rows, r->merging.into,
                 r->merging.weight, r->merging.length, r->merging.threshold, r->merging.merged,
                 r->merging.victim, r->merging.near, r->merging.count, r->pool);

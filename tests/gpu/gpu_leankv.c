@@ -48,8 +48,9 @@ static void check_prompt_head(fixture *f, int row, int g, char *page, prompt_res
     const size_t first = ((size_t)g * tokens + first_token(f, row)) * d;
     double *const mass = need(n * sizeof *mass), *const own = need(n * sizeof *own);
     uint8_t *const level = need(n);
-    kvd_parameter_values values = {.value = {s->th, s->tl, (double)s->window}};
-    void *const state = need(kvd_tokens_leankv.state_bytes(&values, n));
+    const kvd_parameter_values values = {.value = {s->th, s->tl, (double)s->window}};
+    const kvd_tokens_self self = {.v = &values};
+    void *const state = need(kvd_tokens_leankv.state_bytes(&self, n));
     kvd_err err;
     for (int j = 0; j < s->group; j++)
         for (size_t t = 0; t < n; t++)
@@ -57,7 +58,7 @@ static void check_prompt_head(fixture *f, int row, int g, char *page, prompt_res
     memset(level, KVD_LEVEL_HIGH, n);
     const kvd_prompt_attention a = {
         .group = s->group, .n = n, .n_expected = n, .mass = mass, .own = own};
-    (void)kvd_tokens_leankv.prompt(&values, state, &a, level, &err);
+    (void)kvd_tokens_leankv.prompt(&self, state, &a, level, &err);
     const section x = read_head(f, row, g, page);
     double total = 0, cut[KVD_LEANKV_LEVELS] = {0, 0};
     const size_t body = n > (size_t)s->window ? n - (size_t)s->window : 0;

@@ -585,7 +585,7 @@ static void run_case(const selection_case *c)
     const kvd_method_setup setup = {.config = &config,
                                     .calibration = calibrated ? &by.calibration : NULL};
     if ((calibrated && calibrate(&by, &config, &err)) || kvd_method_parse(c->method, &m, &err) ||
-        m.plan.tokens->open(&m.plan.tokens_values, &setup, &by.self, &err)) {
+        kvd_tokens_open(m.plan.tokens, &m.plan.tokens_values, &setup, &by.self, &err)) {
         printf("not ok selection %s: %s\n", c->method, err.msg);
         failures++;
         return;
@@ -704,8 +704,7 @@ static void run_case(const selection_case *c)
     free(by.code);
     if (calibrated)
         kvd_activations_close(&by.calibration);
-    if (by.method->close)
-        by.method->close(by.self);
+    kvd_tokens_close(by.method, by.self);
     fixture_release(&f);
 }
 

@@ -178,7 +178,7 @@ static void run_case(const uneven_case *u)
                                .d_head = 128};
     const kvd_method_setup setup = {.config = &config};
     if (kvd_method_parse(u->method, &m, &err) ||
-        m.plan.tokens->open(&m.plan.tokens_values, &setup, &self, &err)) {
+        kvd_tokens_open(m.plan.tokens, &m.plan.tokens_values, &setup, &self, &err)) {
         printf("not ok uneven %s: %s\n", u->method, err.msg);
         failures++;
         return;
@@ -230,8 +230,7 @@ static void run_case(const uneven_case *u)
     failures += !ok;
     for (int b = 0; b < f.batch; b++)
         layer_release(&f, &c[b]);
-    if (m.plan.tokens->close)
-        m.plan.tokens->close(self);
+    kvd_tokens_close(m.plan.tokens, self);
     void *const all[] = {lse,     o.score, o.mass, o.kept, o.count, o.table,
                          o.heads, f.table, f.pool, f.q,    f.score, f.position};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

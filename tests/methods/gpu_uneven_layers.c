@@ -306,7 +306,7 @@ static void run_layers(const uneven_case *u, int hopper)
                                .score_scale = 1 / sqrt(128)};
     const kvd_method_setup setup = {.config = &config};
     if (kvd_method_parse(u->method, &m, &err) ||
-        m.plan.tokens->open(&m.plan.tokens_values, &setup, &self, &err)) {
+        kvd_tokens_open(m.plan.tokens, &m.plan.tokens_values, &setup, &self, &err)) {
         printf("not ok uneven %s: %s\n", u->method, err.msg);
         failures++;
         return;
@@ -405,8 +405,7 @@ static void run_layers(const uneven_case *u, int hopper)
         free(x[b].observed);
         free(x[b].level);
     }
-    if (method->close)
-        method->close(self);
+    kvd_tokens_close(method, self);
     device_free(count, to.least, to.rank);
     free(kept);
     free(all);

@@ -78,10 +78,9 @@ static double denominator(int l, size_t s, size_t t, size_t window)
 TEST(denominators_of_all_layers)
 {
     const kvd_parameter_values values = {.value = {0.5, 0, 1, 0}};
-    const kvd_plan plan = {.type = KVD_F32,
-                           .tokens = &kvd_tokens_importance,
-                           .tokens_self = (void *)(uintptr_t)&values,
-                           .prompt = 90};
+    kvd_tokens_self self = {.v = &values};
+    const kvd_plan plan = {
+        .type = KVD_F32, .tokens = &kvd_tokens_importance, .tokens_self = &self, .prompt = 90};
     for (int big = 0; big < 2; big++)
         for (size_t window = 0; window < 20; window += 13) {
             kvd_prompts p;

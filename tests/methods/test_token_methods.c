@@ -246,7 +246,7 @@ static void same_budgets(const char *text, size_t shorter)
     assert_int_equal(kvd_method_parse(text, &m, &err), 0);
     const kvd_tokens_method *const t = m.plan.tokens;
     const kvd_parameter_values *const v = &m.plan.tokens_values;
-    assert_int_equal(t->open(v, &setup, &self, &err), 0);
+    assert_int_equal(kvd_tokens_open(t, v, &setup, &self, &err), 0);
     const size_t each = t->observed(self, PROMPT);
     double *const observed = calloc(LAYERS * each, sizeof *observed), pair[LAYERS][2];
     assert_non_null(observed);
@@ -283,7 +283,7 @@ static void same_budgets(const char *text, size_t shorter)
             fail_msg("%s, layer %zu: %zu tokens, not %zu", text, l, n, most);
     }
     free(observed);
-    t->close(self);
+    kvd_tokens_close(t, self);
 }
 
 TEST(budgets_of_all_layers)

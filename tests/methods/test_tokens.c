@@ -67,7 +67,7 @@ static void start(simulation *s, const kvd_tokens_method *m, const kvd_parameter
     uint8_t level[PROMPT];
     memset(s, 0, sizeof *s);
     s->m = m;
-    assert_int_equal(m->open(v, &setup, &s->self, &err), 0);
+    assert_int_equal(kvd_tokens_open(m, v, &setup, &s->self, &err), 0);
     s->state = calloc((m->state_bytes ? m->state_bytes(s->self, ALL) : 0) + 1, 1);
     for (size_t t = 0; t < prompt; t++)
         s->position[t] = (uint32_t)t;
@@ -125,8 +125,7 @@ static void go(simulation *s, size_t t, size_t prompt)
 static void end(simulation *s)
 {
     free(s->state);
-    if (s->m->close)
-        s->m->close(s->self);
+    kvd_tokens_close(s->m, s->self);
 }
 
 TEST(h2o)
@@ -392,13 +391,11 @@ enum { DEPTH = 5 };
 static void rank_layers(const kvd_parameter_values *v, const double *log_denominator,
                         uint8_t *level)
 {
-    void *self;
+    const kvd_tokens_self self = {.v = v};
     kvd_err err = {""};
-    const kvd_method_setup nothing = {0};
     const kvd_prompt_layers p = {
         .n_layers = DEPTH, .n = PROMPT, .log_denominator = log_denominator};
-    assert_int_equal(kvd_tokens_importance.open(v, &nothing, &self, &err), 0);
-    assert_int_equal(kvd_tokens_importance.rank(self, &p, level, &err), 0);
+    assert_int_equal(kvd_tokens_importance.rank(&self, &p, level, &err), 0);
 }
 
 static size_t common(const uint8_t *a, const uint8_t *b)

@@ -190,9 +190,8 @@ static int calibrate(a2ats *x, const kvd_method_setup *s, kvd_err *err)
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
-    if (kvd_tokens_open_budget(v, s, self, err))
+    if (kvd_tokens_check_budgets(v->method, v, err) || kvd_tokens_check_budget(v, err))
         return -1;
-    *self = NULL;
     if (s->dims)
         return kvd_fail(err, "it looks up whole keys: leave out the method of the dims axis");
     if (kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))

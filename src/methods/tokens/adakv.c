@@ -49,8 +49,8 @@ static int choose(double *score, size_t n_heads, size_t old, size_t budget, size
 static int prompt(const void *self, void *const *state, const kvd_prompt_attention *p,
                   size_t n_heads, uint8_t *const *level, kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
-    const size_t old = kvd_tokens_window_old(v, p),
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
+    const size_t old = kvd_tokens_window_old(v, p->n),
                  asked = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], p->n),
                  budget = asked < old ? asked : old,
                  floor = (size_t)(v->value[ALPHA] * (double)budget);
@@ -69,10 +69,10 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
 
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
-    const size_t rows = kvd_tokens_window_rows(v), old = r->prompt > rows ? r->prompt - rows : 0,
+    const size_t old = kvd_tokens_window_old(v, r->prompt),
                  asked = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
                  mean = asked < old ? asked : old;
-    kvd_evict_budget b = kvd_evict_once(mean, rows);
+    kvd_evict_budget b = kvd_evict_once(mean, kvd_tokens_window_rows(v));
     b.keep_own = (int32_t)(v->value[ALPHA] * (double)mean);
     return b;
 }
@@ -92,6 +92,6 @@ const kvd_tokens_method kvd_tokens_adakv = {
         },
     .eviction = &eviction,
     .window = kvd_tokens_window_rows,
-    .open = kvd_tokens_open_window,
+    .check = kvd_tokens_check_window,
     .prompt_heads = prompt,
 };

@@ -17,7 +17,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
-static size_t history_of(const kvd_tokens_shaped *a)
+static size_t history_of(const kvd_tokens_self *a)
 {
     return (size_t)a->v->value[HISTORY];
 }
@@ -42,7 +42,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const kvd_tokens_shaped *const x = self;
+    const kvd_tokens_self *const x = self;
     const size_t n = p->n, history = history_of(x);
     const kvd_observed_prompt of_head = {.layer = p->layer, .n = n, .q = p->q, .k = p->k};
     double *const a = malloc(2 * n * sizeof *a), *const column = state;
@@ -77,7 +77,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
 static int choose(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err)
 {
-    const kvd_tokens_shaped *const x = self;
+    const kvd_tokens_self *const x = self;
     const size_t history = history_of(x), budget = kvd_tokens_budget(x->v->value[BUDGET], c->n),
                  part = (size_t)(x->v->value[LOCAL] * (double)budget), local = part > 1 ? part : 1,
                  old = c->n > local ? c->n - local : 0;
@@ -118,8 +118,7 @@ const kvd_tokens_method kvd_tokens_alisa = {
             .gpu = &kvd_gpu_selection,
         },
     .read_rule = read_rule,
-    .open = kvd_tokens_open_shaped_budget,
-    .close = free,
+    .check = kvd_tokens_check_budget,
     .state_bytes = state_bytes,
     .prompt = prompt,
     .step = step,

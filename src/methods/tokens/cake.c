@@ -25,34 +25,21 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    if (kvd_tokens_open_window(v, s, self, err))
-        return -1;
-    return kvd_tokens_open_shaped(v, s, self, err);
-}
-
-static size_t old_of(const kvd_tokens_shaped *c, size_t n)
-{
-    const size_t rows = kvd_tokens_window_rows(c->v);
-    return n > rows ? n - rows : 0;
-}
-
 /*
  * Returns the number of doubles per layer: preference H^(1/tau1) V^(1/tau2), then token scores
  * [n_kv_heads][old].
  */
 static size_t observed(const void *self, size_t n)
 {
-    const kvd_tokens_shaped *const c = self;
-    return 1 + (size_t)c->config->n_kv_heads * old_of(c, n);
+    const kvd_tokens_self *const c = self;
+    return 1 + (size_t)c->config->n_kv_heads * kvd_tokens_window_old(c->v, n);
 }
 
 /*
  * Adds one query head's attention entropy to *h, variance to *v and token scores to score [old].
  * The other arrays are scratch memory.
  */
-static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, int head, size_t old,
+static void add_head(const kvd_tokens_self *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
                      double *score)
 {
@@ -85,8 +72,9 @@ static double preference_of(const kvd_parameter_values *v, double h, double vari
 
 static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
 {
-    const kvd_tokens_shaped *const c = self;
-    const size_t old = old_of(c, r->n), group = (size_t)kvd_config_group(c->config);
+    const kvd_tokens_self *const c = self;
+    const size_t old = kvd_tokens_window_old(c->v, r->n),
+                 group = (size_t)kvd_config_group(c->config);
     double *const a = malloc((2 * r->n + 2 * old) * sizeof *a), h = 0, v = 0;
     if (!a)
         return kvd_no_memory(err, "scores of a prompt", (2 * r->n + 2 * old) * sizeof *a);
@@ -135,8 +123,8 @@ static void divide(const double *preference, size_t stride, int n, double total,
 
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
-    const kvd_tokens_shaped *const c = self;
-    const size_t old = old_of(c, p->n), heads = (size_t)c->config->n_kv_heads,
+    const kvd_tokens_self *const c = self;
+    const size_t old = kvd_tokens_window_old(c->v, p->n), heads = (size_t)c->config->n_kv_heads,
                  each = kvd_tokens_budget(c->v->value[KVD_WINDOW_BUDGET], p->n);
     const size_t stride = observed(self, p->n);
     long *const budget = malloc((size_t)p->n_layers * sizeof *budget);
@@ -161,8 +149,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
 static int evict_divide(const kvd_parameter_values *v, const kvd_evict_layers *s,
                         kvd_evict_budget *budget, kvd_err *err)
 {
-    const size_t layers = (size_t)s->n_layers, rows = kvd_tokens_window_rows(v),
-                 old = s->n > rows ? s->n - rows : 0,
+    const size_t layers = (size_t)s->n_layers, old = kvd_tokens_window_old(v, s->n),
                  each = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], s->n);
     const size_t bytes = layers * (sizeof(double) + sizeof(long));
     double *const preference = calloc(1, bytes);
@@ -173,7 +160,7 @@ static int evict_divide(const kvd_parameter_values *v, const kvd_evict_layers *s
         preference[l] = preference_of(v, s->x[l * s->each], s->x[l * s->each + 1]);
     divide(preference, 1, s->n_layers, (double)each * s->n_layers, (long)old, tokens);
     for (size_t l = 0; l < layers; l++)
-        budget[l] = kvd_evict_once((size_t)tokens[l], rows);
+        budget[l] = kvd_evict_once((size_t)tokens[l], kvd_tokens_window_rows(v));
     free(preference);
     return 0;
 }
@@ -192,8 +179,7 @@ const kvd_tokens_method kvd_tokens_cake = {
             .gpu = &kvd_gpu_uneven,
         },
     .eviction = &eviction,
-    .open = open,
-    .close = free,
+    .check = kvd_tokens_check_window,
     .observed = observed,
     .observe = observe,
     .rank = rank,

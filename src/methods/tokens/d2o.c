@@ -71,7 +71,7 @@ static double similarity(const kvd_merge_choice *c, const double *length, size_t
 static int merge(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     state_of_head *const s = state;
     double *const length = malloc(2 * c->n * sizeof *length);
     double mean = 0, dropped = 0;
@@ -102,9 +102,9 @@ static int merge(const void *self, void *state, const kvd_merge_choice *c, size_
     return 0;
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int check(const kvd_parameter_values *v, kvd_err *err)
 {
-    return kvd_tokens_h2o.open(v, s, self, err);
+    return kvd_tokens_h2o.check(v, err);
 }
 
 static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
@@ -131,7 +131,7 @@ const kvd_tokens_method kvd_tokens_d2o = {
             .gpu = &kvd_gpu_evict,
         },
     .eviction = &eviction,
-    .open = open,
+    .check = check,
     .state_bytes = state_bytes,
     .prompt = prompt,
     .step = step,

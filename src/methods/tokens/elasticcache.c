@@ -49,7 +49,7 @@ static choice choose(const kvd_parameter_values *v, size_t n)
 static int prompt(const void *self, void *const *state, const kvd_prompt_attention *p,
                   size_t n_heads, uint8_t *const *level, kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     const size_t n = p->n;
     const choice c = choose(v, n);
     double *const score = calloc(n, sizeof *score);
@@ -72,7 +72,7 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
 static int merge(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     const size_t sink = (size_t)v->value[SINK], none = c->n;
     size_t before = none, after = none;
     (void)state, (void)weight, (void)err;
@@ -93,7 +93,7 @@ static int merge(const void *self, void *state, const kvd_merge_choice *c, size_
 static int step(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     const state_of_head *const s = state;
     const double budget = v->value[BUDGET],
                  most = budget < 1 ? ceil(budget * (double)(a->now + 1)) : budget;
@@ -135,7 +135,7 @@ const kvd_tokens_method kvd_tokens_elasticcache = {
             .gpu = &kvd_gpu_evict,
         },
     .eviction = &eviction,
-    .open = kvd_tokens_open_budget,
+    .check = kvd_tokens_check_budget,
     .state_bytes = state_bytes,
     .prompt_heads = prompt,
     .step = step,

@@ -57,9 +57,9 @@ static void find_importance(const kvd_parameter_values *v, const kvd_prompt_atte
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     state_of_head *const s = state;
-    const size_t old = s->old = kvd_tokens_window_old(v, p),
+    const size_t old = s->old = kvd_tokens_window_old(v, p->n),
                  budget = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], p->n);
     const double most = (double)budget * (1 + v->value[MERGE]);
     double *const raw = malloc((old + 1) * sizeof *raw);
@@ -83,7 +83,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
 static int merge(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     const state_of_head *const s = state;
     double *const length = malloc(c->n * sizeof *length);
     if (!length)
@@ -132,7 +132,7 @@ const kvd_tokens_method kvd_tokens_ems = {
         },
     .eviction = &eviction,
     .window = kvd_tokens_window_rows,
-    .open = kvd_tokens_open_window,
+    .check = kvd_tokens_check_window,
     .state_bytes = state_bytes,
     .prompt = prompt,
     .merge = merge,

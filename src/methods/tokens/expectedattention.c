@@ -70,7 +70,7 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_err *err)
 }
 
 /* Writes R^T k to b->k. Then negates the sine table, so that kvd_rope_apply rotates back. */
-static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, buffers *b)
+static void turn_keys(const kvd_tokens_self *e, const kvd_prompt_attention *p, buffers *b)
 {
     const size_t n = p->n, half = p->d / 2, future = (size_t)e->v->value[FUTURE], all = n + future;
     for (size_t t = 0; t < n; t++)
@@ -95,7 +95,7 @@ static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p,
     kvd_rope_apply(e->config, b->cosine, b->sine, b->position, n, 1, b->k);
 }
 
-static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, int j,
+static void measure_queries(const kvd_tokens_self *e, const kvd_prompt_attention *p, int j,
                             size_t sink, buffers *b)
 {
     const size_t d = p->d, rows = p->n - sink;
@@ -126,7 +126,7 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
                 1.0f / (float)rows, b->x, (blasint)d, b->x, (blasint)d, 0.0f, b->cov, (blasint)d);
 }
 
-static void add_head(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, int j, size_t sink,
+static void add_head(const kvd_tokens_self *e, const kvd_prompt_attention *p, int j, size_t sink,
                      buffers *b)
 {
     const size_t d = p->d, n = p->n;
@@ -155,7 +155,7 @@ static void add_head(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, 
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const kvd_tokens_shaped *const e = self;
+    const kvd_tokens_self *const e = self;
     const size_t n = p->n, d = p->d, sink = (size_t)e->v->value[SINK];
     const size_t budget = kvd_tokens_budget(e->v->value[BUDGET], n);
     buffers b;
@@ -209,7 +209,6 @@ const kvd_tokens_method kvd_tokens_expectedattention = {
             .gpu = &kvd_gpu_evict,
         },
     .eviction = &eviction,
-    .open = kvd_tokens_open_shaped_budget,
-    .close = free,
+    .check = kvd_tokens_check_budget,
     .prompt = prompt,
 };

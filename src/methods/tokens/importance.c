@@ -35,7 +35,7 @@ static const kvd_parameter parameters_received[] = {
 static const kvd_tradeoff tradeoff = {"g", 0.9, 0.1, false, NULL, 0, 0};
 static const kvd_idle_key idle[] = {{"overlap", "layers", 1, INFINITY}, {NULL, NULL, 0, 0}};
 
-static int check_share(const kvd_parameter_values *v, kvd_err *err)
+static int check(const kvd_parameter_values *v, kvd_err *err)
 {
     return v->value[G] + v->value[RISE] > 1
                ? kvd_fail(err,
@@ -43,13 +43,6 @@ static int check_share(const kvd_parameter_values *v, kvd_err *err)
                           "the last layer",
                           v->value[G], v->value[RISE], v->value[G] + v->value[RISE])
                : 0;
-}
-
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    (void)s;
-    *self = (void *)(uintptr_t)v;
-    return check_share(v, err);
 }
 
 typedef struct {
@@ -110,7 +103,7 @@ static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t leve
 
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     ranked *const order = malloc((p->n + 1) * sizeof *order);
     if (!order)
         return kvd_no_memory(err, "a ranking of tokens", p->n * sizeof *order);
@@ -152,45 +145,14 @@ const kvd_tokens_method kvd_tokens_importance = {
     .lowers = true,
     .only_lowers = true,
     .entry_bits = 1,
-    .open = open,
+    .check = check,
     .rank = rank,
     .prompt = kvd_tokens_take_ranked,
 };
 
-static int open_received(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
-                         kvd_err *err)
-{
-    return check_share(v, err) || kvd_tokens_open_shaped(v, s, self, err) ? -1 : 0;
-}
-
-/* Returns the number of doubles per layer: attention that each token received. */
-static size_t observed(const void *self, size_t n)
-{
-    (void)self;
-    return n;
-}
-
-static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
-{
-    const kvd_config *const c = ((const kvd_tokens_shaped *)self)->config;
-    double *const p = malloc(r->n * sizeof *p);
-    float *const product = malloc(r->n * sizeof *product);
-    int status = p && product ? 0 : kvd_no_memory(err, "scores of a prompt", r->n * sizeof *p);
-    memset(out, 0, r->n * sizeof *out);
-    for (int head = 0; !status && head < c->n_heads; head++)
-        for (size_t t = 0; t < r->n; t++) {
-            kvd_tokens_probabilities(c, r, head, t, product, p);
-            for (size_t i = 0; i <= t; i++)
-                out[i] += p[i];
-        }
-    free(p);
-    free(product);
-    return status;
-}
-
 static int rank_received(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
-    const kvd_tokens_shaped *const z = self;
+    const kvd_tokens_self *const z = self;
     const size_t heads = (size_t)z->config->n_kv_heads;
     ranked *const order = malloc((p->n + 1) * sizeof *order);
     if (!order)
@@ -221,10 +183,9 @@ const kvd_tokens_method kvd_tokens_received = {
     .lowers = true,
     .only_lowers = true,
     .entry_bits = 1,
-    .open = open_received,
-    .close = free,
-    .observed = observed,
-    .observe = observe,
+    .check = check,
+    .observed = kvd_tokens_received_doubles,
+    .observe = kvd_tokens_observe_received,
     .rank = rank_received,
     .prompt = kvd_tokens_take_ranked,
 };

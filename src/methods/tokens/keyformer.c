@@ -26,11 +26,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"keys", 0.45, 0.01, true, "recent", 0, 1};
 
-typedef struct {
-    const kvd_parameter_values *v;
-    uint64_t seed;
-} keyformer;
-
 static double regularise(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress)
 {
@@ -38,24 +33,17 @@ static double regularise(const kvd_parameter_values *v, uint64_t seed, int layer
     return (score + kvd_gumbel(kvd_gumbel_head(seed, layer, head), token)) / tau;
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int check(const kvd_parameter_values *v, kvd_err *err)
 {
-    if (kvd_tokens_check_budgets(v, err))
-        return -1;
-    if (v->value[KEYS] <= 0 && v->value[RECENT] <= 0)
-        return kvd_fail(err, "keys = recent = 0 keeps nothing");
-    keyformer *const k = malloc(sizeof *k);
-    if (!k)
-        return kvd_no_memory(err, "a method", sizeof *k);
-    *k = (keyformer){v, s->seed};
-    *self = k;
-    return 0;
+    return v->value[KEYS] <= 0 && v->value[RECENT] <= 0
+               ? kvd_fail(err, "keys = recent = 0 keeps nothing")
+               : 0;
 }
 
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const keyformer *const k = self;
+    const kvd_tokens_self *const k = self;
     const size_t keys = kvd_tokens_budget(k->v->value[KEYS], p->n_expected);
     const size_t recent = kvd_tokens_budget(k->v->value[RECENT], p->n_expected);
     memcpy(state, p->score_mass, p->n * sizeof(double));
@@ -65,7 +53,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
 static int step(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err)
 {
-    const keyformer *const k = self;
+    const kvd_tokens_self *const k = self;
     const size_t keys = kvd_tokens_budget(k->v->value[KEYS], a->n_expected);
     const size_t recent = kvd_tokens_budget(k->v->value[RECENT], a->n_expected);
     const size_t steps = a->n_expected - a->prompt;
@@ -121,8 +109,7 @@ const kvd_tokens_method kvd_tokens_keyformer = {
         },
     .eviction = &eviction,
     .regularise = regularise,
-    .open = open,
-    .close = free,
+    .check = check,
     .state_bytes = kvd_tokens_sums_bytes,
     .prompt = prompt,
     .step = step,

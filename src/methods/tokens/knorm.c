@@ -17,7 +17,7 @@ static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     double *const score = malloc(p->n * sizeof *score);
     (void)state;
     if (!score)
@@ -50,6 +50,6 @@ const kvd_tokens_method kvd_tokens_knorm = {
             .gpu = &kvd_gpu_evict,
         },
     .eviction = &eviction,
-    .open = kvd_tokens_open_budget,
+    .check = kvd_tokens_check_budget,
     .prompt = prompt,
 };

@@ -66,8 +66,8 @@ static void represent(const size_t *distance, size_t old, size_t most, size_t n,
 static int prompt(const void *self, void *const *state, const kvd_prompt_attention *p,
                   size_t n_heads, uint8_t *const *level, kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
-    const size_t old = kvd_tokens_window_old(v, p),
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
+    const size_t old = kvd_tokens_window_old(v, p->n),
                  budget = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], p->n),
                  crush = (size_t)(v->value[CRUSH] * (double)budget);
     double *const score = malloc(2 * (old + 1) * sizeof *score), *const one = score + old + 1;
@@ -118,6 +118,6 @@ const kvd_tokens_method kvd_tokens_kvcrush = {
         },
     .eviction = &eviction,
     .window = kvd_tokens_window_rows,
-    .open = kvd_tokens_open_window,
+    .check = kvd_tokens_check_window,
     .prompt_heads = prompt,
 };

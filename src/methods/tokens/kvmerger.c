@@ -19,15 +19,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"threshold", 0.95, 0.05, false, NULL, 0, 0};
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    (void)s;
-    if (kvd_tokens_check_budgets(v, err))
-        return -1;
-    *self = (void *)(uintptr_t)v;
-    return 0;
-}
-
 /* Returns the bytes of the state: for each token, the index of its run's pivot. */
 static size_t state_bytes(const void *self, size_t n)
 {
@@ -44,7 +35,7 @@ static double cosine(const float *a, const float *b, size_t d)
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     const size_t recent = kvd_tokens_budget(v->value[RECENT], p->n),
                  old = p->n > recent ? p->n - recent : 0;
     size_t *const pivot = state;
@@ -131,7 +122,6 @@ const kvd_tokens_method kvd_tokens_kvmerger = {
             .gpu = &kvd_gpu_uneven,
         },
     .eviction = &eviction,
-    .open = open,
     .state_bytes = state_bytes,
     .prompt = prompt,
     .merge = merge,

@@ -22,12 +22,12 @@ static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 /* Returns the number of doubles per layer: token scores [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
 {
-    const kvd_tokens_shaped *const z = self;
+    const kvd_tokens_self *const z = self;
     return (size_t)z->config->n_kv_heads * n;
 }
 
 /* Raises score[i] to the probability from query token t to prompt token i. */
-static void add_row(const kvd_tokens_shaped *z, const kvd_observed_prompt *r, size_t t,
+static void add_row(const kvd_tokens_self *z, const kvd_observed_prompt *r, size_t t,
                     const float *product, double *score)
 {
     const kvd_scores f = kvd_config_scores(z->config);
@@ -51,7 +51,7 @@ static void add_row(const kvd_tokens_shaped *z, const kvd_observed_prompt *r, si
 
 static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
 {
-    const kvd_tokens_shaped *const z = self;
+    const kvd_tokens_self *const z = self;
     const kvd_config *const c = z->config;
     const size_t d = (size_t)c->d_head, wide_q = (size_t)c->n_heads * d,
                  wide_k = (size_t)c->n_kv_heads * d, group = (size_t)kvd_config_group(c);
@@ -72,7 +72,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
 
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
-    const kvd_tokens_shaped *const z = self;
+    const kvd_tokens_self *const z = self;
     const size_t n = p->n, heads = (size_t)p->n_layers * (size_t)z->config->n_kv_heads,
                  sink = (size_t)z->v->value[SINK],
                  budget = kvd_tokens_budget(z->v->value[BUDGET], n);
@@ -109,8 +109,7 @@ const kvd_tokens_method kvd_tokens_kvzip = {
             .gpu = &kvd_gpu_uneven,
         },
     .eviction = &eviction,
-    .open = kvd_tokens_open_shaped_budget,
-    .close = free,
+    .check = kvd_tokens_check_budget,
     .repeats = true,
     .observed = observed,
     .observe = observe,

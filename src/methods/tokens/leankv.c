@@ -8,7 +8,6 @@
  * below `tl` are dropped, below `th` lowered (L-2). A step judges the token that leaves the window
  * by the prompt's borders, relative to the mean (L-1). Means continue in steps (L-5).
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,13 +33,11 @@ typedef struct {
     double sum_rows[];
 } significance;
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int check(const kvd_parameter_values *v, kvd_err *err)
 {
-    (void)s;
-    if (v->value[TL] > v->value[TH])
-        return kvd_fail(err, "tl = %g is above th = %g", v->value[TL], v->value[TH]);
-    *self = (void *)(uintptr_t)v;
-    return 0;
+    return v->value[TL] > v->value[TH]
+               ? kvd_fail(err, "tl = %g is above th = %g", v->value[TL], v->value[TH])
+               : 0;
 }
 
 static size_t state_bytes(const void *self, size_t n)
@@ -65,7 +62,7 @@ static int by_value(const void *a, const void *b)
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     significance *const s = state;
     const size_t window = (size_t)v->value[WINDOW], body = p->n > window ? p->n - window : 0;
     ranked *const order = malloc((body + 1) * sizeof *order);
@@ -117,7 +114,7 @@ static size_t least_of(const significance *s, const uint8_t *level, size_t n, ui
 static int step(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     const size_t window = (size_t)v->value[WINDOW];
     significance *const s = state;
     (void)err;
@@ -174,7 +171,7 @@ const kvd_tokens_method kvd_tokens_leankv = {
         },
     .lowers = true,
     .entry_bits = 16 + 32,
-    .open = open,
+    .check = check,
     .state_bytes = state_bytes,
     .prompt = prompt,
     .step = step,

@@ -13,15 +13,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    (void)s;
-    if (kvd_tokens_check_budgets(v, err))
-        return -1;
-    *self = (void *)(uintptr_t)v;
-    return 0;
-}
-
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
@@ -35,7 +26,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
 static int step(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     const size_t heavy = kvd_tokens_budget(v->value[HEAVY], a->n_expected);
     const size_t recent = kvd_tokens_budget(v->value[RECENT], a->n_expected);
     double *const sum = state;
@@ -67,7 +58,6 @@ const kvd_tokens_method kvd_tokens_lower = {
     .lowers = true,
     .only_lowers = true,
     .entry_bits = 1,
-    .open = open,
     .state_bytes = kvd_tokens_sums_bytes,
     .prompt = prompt,
     .step = step,

@@ -25,18 +25,18 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int check(const kvd_parameter_values *v, kvd_err *err)
 {
     if ((size_t)v->value[LARGE] % (size_t)v->value[SMALL])
         return kvd_fail(err, "large = %g is not a multiple of small = %g", v->value[LARGE],
                         v->value[SMALL]);
-    return kvd_tokens_open_shaped_budget(v, s, self, err);
+    return kvd_tokens_check_budget(v, err);
 }
 
 static int prompt(const void *self, void *const *state, const kvd_prompt_attention *p,
                   size_t n_heads, uint8_t *const *level, kvd_err *err)
 {
-    const kvd_tokens_shaped *const m = self;
+    const kvd_tokens_self *const m = self;
     const size_t n = p->n, rows = (size_t)ceil(m->v->value[ROWS] * (double)n);
     const kvd_observed_prompt all = {.layer = p->layer, .n = n, .q = p->q, .k = p->k};
     double *const a = malloc(3 * n * sizeof *a);
@@ -67,7 +67,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
                           size_t d, size_t number_bits)
 {
     (void)state;
-    const kvd_tokens_shaped *const m = self;
+    const kvd_tokens_self *const m = self;
     const size_t small = (size_t)m->v->value[SMALL];
     (void)position;
     return 2 * (double)((n + small - 1) / small * d * number_bits);
@@ -77,7 +77,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
  * Writes the similarities of the queries with each cluster of `size` tokens. Returns the number of
  * clusters.
  */
-static size_t compare(const kvd_tokens_shaped *m, const kvd_read_choice *c, size_t size,
+static size_t compare(const kvd_tokens_self *m, const kvd_read_choice *c, size_t size,
                       double *likeness)
 {
     const double alpha = m->v->value[ALPHA];
@@ -103,7 +103,7 @@ static size_t compare(const kvd_tokens_shaped *m, const kvd_read_choice *c, size
 static int choose(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err)
 {
-    const kvd_tokens_shaped *const m = self;
+    const kvd_tokens_self *const m = self;
     const size_t large = (size_t)m->v->value[LARGE], small = (size_t)m->v->value[SMALL],
                  most = (c->n + small - 1) / small;
     const double budget = m->v->value[BUDGET];
@@ -162,8 +162,7 @@ const kvd_tokens_method kvd_tokens_mpcache = {
             .gpu = &kvd_gpu_selection,
         },
     .read_rule = read_rule,
-    .open = open,
-    .close = free,
+    .check = check,
     .prompt_heads = prompt,
     .select = choose,
     .select_bits = select_bits,

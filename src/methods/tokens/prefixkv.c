@@ -16,29 +16,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-static size_t observed(const void *self, size_t n)
-{
-    (void)self;
-    return n;
-}
-
-static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
-{
-    const kvd_tokens_shaped *const x = self;
-    double *const a = malloc(2 * r->n * sizeof *a);
-    if (!a)
-        return kvd_no_memory(err, "probabilities of a row", 2 * r->n * sizeof *a);
-    memset(out, 0, r->n * sizeof *out);
-    for (int head = 0; head < x->config->n_heads; head++)
-        for (size_t t = 0; t < r->n; t++) {
-            kvd_tokens_probabilities(x->config, r, head, t, (float *)(void *)(a + r->n), a);
-            for (size_t i = 0; i <= t; i++)
-                out[i] += a[i];
-        }
-    free(a);
-    return 0;
-}
-
 static int falling(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -125,7 +102,7 @@ static int numbers_of(const kvd_parameter_values *v, const double *x, size_t lay
 
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
-    const kvd_tokens_shaped *const x = self;
+    const kvd_tokens_self *const x = self;
     const size_t n = p->n, layers = (size_t)p->n_layers, heads = (size_t)x->config->n_kv_heads,
                  sink = sinks_of(x->v, n);
     size_t *const kept = malloc(layers * sizeof *kept);
@@ -186,10 +163,9 @@ const kvd_tokens_method kvd_tokens_prefixkv = {
             .gpu = &kvd_gpu_uneven,
         },
     .eviction = &eviction,
-    .open = kvd_tokens_open_shaped_budget,
-    .close = free,
-    .observed = observed,
-    .observe = observe,
+    .check = kvd_tokens_check_budget,
+    .observed = kvd_tokens_received_doubles,
+    .observe = kvd_tokens_observe_received,
     .rank = rank,
     .prompt = kvd_tokens_take_ranked,
 };

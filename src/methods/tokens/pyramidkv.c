@@ -4,7 +4,6 @@
  * from 2 * budget - budget / beta to budget / beta.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include "methods/tokens/tokens.h"
 
@@ -19,58 +18,36 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-typedef struct {
-    const kvd_parameter_values *v;
-    int n_layers;
-} pyramid;
-
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static size_t budget_of(const kvd_parameter_values *v, int layer, int n_layers, double budget,
+                        size_t old)
 {
-    if (kvd_tokens_open_window(v, s, self, err))
-        return -1;
-    pyramid *const p = malloc(sizeof *p);
-    if (!p)
-        return kvd_no_memory(err, "a method", sizeof *p);
-    *p = (pyramid){v, s->config->n_layers};
-    *self = p;
-    return 0;
-}
-
-static size_t budget_of(const pyramid *s, int layer, double budget, size_t old)
-{
-    double least = budget / s->v->value[BETA], most = 2 * budget - least;
+    double least = budget / v->value[BETA], most = 2 * budget - least;
     if (most > (double)old) {
         most = (double)old;
         least = 2 * budget - most;
     }
-    if (s->n_layers < 2 || least >= most)
+    if (n_layers < 2 || least >= most)
         return (size_t)budget;
-    return (size_t)nearbyint(most - layer * (most - least) / (s->n_layers - 1));
+    return (size_t)nearbyint(most - layer * (most - least) / (n_layers - 1));
 }
 
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const pyramid *const s = self;
-    const size_t old = kvd_tokens_window_old(s->v, p),
-                 budget = kvd_tokens_budget(s->v->value[KVD_WINDOW_BUDGET], p->n);
-    double *const score = malloc((old + 1) * sizeof *score);
+    const kvd_tokens_self *const s = self;
+    const size_t mean = kvd_tokens_budget(s->v->value[KVD_WINDOW_BUDGET], p->n),
+                 old = kvd_tokens_window_old(s->v, p->n);
     (void)state;
-    if (!score)
-        return kvd_no_memory(err, "scores of a prompt", old * sizeof *score);
-    kvd_tokens_window_scores(s->v, p, score);
-    const int status =
-        kvd_tokens_keep_top(score, old, budget_of(s, p->layer, (double)budget, old), level, err);
-    free(score);
-    return status;
+    return kvd_tokens_window_keep(
+        s->v, p, budget_of(s->v, p->layer, s->config->n_layers, (double)mean, old), level, err);
 }
 
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
-    const pyramid all = {v, r->n_layers};
-    const size_t rows = kvd_tokens_window_rows(v), old = r->prompt > rows ? r->prompt - rows : 0,
-                 mean = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt);
-    return kvd_evict_once(budget_of(&all, r->layer, (double)mean, old), rows);
+    const size_t mean = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
+                 old = kvd_tokens_window_old(v, r->prompt);
+    return kvd_evict_once(budget_of(v, r->layer, r->n_layers, (double)mean, old),
+                          kvd_tokens_window_rows(v));
 }
 
 static const kvd_tokens_eviction eviction = {.rule = kvd_tokens_window_rule,
@@ -88,7 +65,6 @@ const kvd_tokens_method kvd_tokens_pyramidkv = {
         },
     .eviction = &eviction,
     .window = kvd_tokens_window_rows,
-    .open = open,
-    .close = free,
+    .check = kvd_tokens_check_window,
     .prompt = prompt,
 };

@@ -31,7 +31,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
                           size_t d, size_t number_bits)
 {
     (void)state;
-    return 2 * (double)(count_pages(self, position, n) * d * number_bits);
+    return 2 * (double)(count_pages(kvd_tokens_values(self), position, n) * d * number_bits);
 }
 
 static void bound_keys(const kvd_read_choice *c, const float *k, size_t n, float *low, float *high,
@@ -66,7 +66,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
                   kvd_err *err)
 {
     (void)state;
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     const uint32_t page = (uint32_t)v->value[PAGE];
     const size_t pages = count_pages(v, c->position, c->n),
                  budget = kvd_tokens_budget(v->value[BUDGET], c->n),
@@ -110,7 +110,7 @@ const kvd_tokens_method kvd_tokens_quest = {
             .gpu = &kvd_gpu_selection,
         },
     .read_rule = read_rule,
-    .open = kvd_tokens_open_budget,
+    .check = kvd_tokens_check_budget,
     .select = choose,
     .select_bits = select_bits,
 };

@@ -27,17 +27,6 @@ typedef struct {
     uint32_t steps; /* decode steps since the token was appended */
 } entry;
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    (void)s;
-    if (kvd_tokens_check_budgets(v, err))
-        return -1;
-    if (v->value[BUDGET] <= 0)
-        return kvd_fail(err, "budget = 0 keeps nothing");
-    *self = (void *)(uintptr_t)v;
-    return 0;
-}
-
 static size_t window(const kvd_parameter_values *v)
 {
     return (size_t)v->value[HISTORY];
@@ -83,7 +72,7 @@ static int compress(const kvd_parameter_values *v, const entry *e, int group, si
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     const size_t budget = kvd_tokens_budget(v->value[BUDGET], p->n_expected);
     const size_t recent = kvd_tokens_budget(v->value[RECENT], p->n_expected);
     entry *const e = state;
@@ -97,7 +86,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
 static int step(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     const size_t budget = kvd_tokens_budget(v->value[BUDGET], a->n_expected);
     const size_t recent = kvd_tokens_budget(v->value[RECENT], a->n_expected);
     entry *const e = state;
@@ -158,7 +147,7 @@ const kvd_tokens_method kvd_tokens_scissorhands = {
         },
     .eviction = &eviction,
     .window = window,
-    .open = open,
+    .check = kvd_tokens_check_budget,
     .state_bytes = state_bytes,
     .prompt = prompt,
     .step = step,

@@ -10,49 +10,53 @@ size_t kvd_tokens_budget(double value, size_t of)
     return value < 1 ? (size_t)(value * (double)of) : (size_t)value;
 }
 
-int kvd_tokens_check_budgets(const kvd_parameter_values *v, kvd_err *err)
+int kvd_tokens_check_budgets(const kvd_method_info *m, const kvd_parameter_values *v, kvd_err *err)
 {
-    const kvd_parameter *const all = v->method->parameter;
-    for (int i = 0; all[i].key; i++)
-        if (all[i].hi >= KVD_BUDGET_MOST && v->value[i] >= 1 && v->value[i] > floor(v->value[i]))
+    for (int i = 0; m->parameter[i].key; i++)
+        if (m->parameter[i].hi >= KVD_BUDGET_MOST && v->value[i] >= 1 &&
+            v->value[i] > floor(v->value[i]))
             return kvd_fail(err,
                             "%s = %g is neither a fraction below 1 nor a whole number of tokens",
-                            all[i].key, v->value[i]);
+                            m->parameter[i].key, v->value[i]);
     return 0;
 }
 
-int kvd_tokens_open_budget(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
-                           kvd_err *err)
+int kvd_tokens_check_budget(const kvd_parameter_values *v, kvd_err *err)
 {
-    (void)s;
-    if (kvd_tokens_check_budgets(v, err))
+    return v->value[0] <= 0 ? kvd_fail(err, "budget = 0 keeps nothing") : 0;
+}
+
+int kvd_tokens_open(const kvd_tokens_method *m, const kvd_parameter_values *v,
+                    const kvd_method_setup *s, void **self, kvd_err *err)
+{
+    if (m->open)
+        return m->open(v, s, self, err);
+    if (kvd_tokens_check_budgets(&m->info, v, err) || (m->check && m->check(v, err)))
         return -1;
-    if (v->value[0] <= 0)
-        return kvd_fail(err, "budget = 0 keeps nothing");
-    *self = (void *)(uintptr_t)v;
+    kvd_tokens_self *const made = malloc(sizeof *made);
+    if (!made)
+        return kvd_no_memory(err, "a method", sizeof *made);
+    *made = (kvd_tokens_self){v, s->config, s->seed};
+    *self = made;
     return 0;
+}
+
+void kvd_tokens_close(const kvd_tokens_method *m, void *self)
+{
+    if (m->close)
+        m->close(self);
+    else if (!m->open)
+        free(self);
+}
+
+const kvd_parameter_values *kvd_tokens_values(const void *self)
+{
+    return ((const kvd_tokens_self *)self)->v;
 }
 
 kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     return kvd_evict_once(kvd_tokens_budget(v->value[0], r->prompt), 0);
-}
-
-int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
-                           kvd_err *err)
-{
-    kvd_tokens_shaped *const made = malloc(sizeof *made);
-    if (!made)
-        return kvd_no_memory(err, "a method", sizeof *made);
-    *made = (kvd_tokens_shaped){v, s->config};
-    *self = made;
-    return 0;
-}
-
-int kvd_tokens_open_shaped_budget(const kvd_parameter_values *v, const kvd_method_setup *s,
-                                  void **self, kvd_err *err)
-{
-    return kvd_tokens_open_budget(v, s, self, err) ? -1 : kvd_tokens_open_shaped(v, s, self, err);
 }
 
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
@@ -101,16 +105,11 @@ kvd_evict_budget kvd_evict_once(size_t old, size_t newest)
                               .limit = INT32_MAX};
 }
 
-int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
-                           kvd_err *err)
+int kvd_tokens_check_window(const kvd_parameter_values *v, kvd_err *err)
 {
-    (void)s;
-    if (kvd_tokens_check_budgets(v, err))
-        return -1;
-    if ((size_t)v->value[KVD_WINDOW_KERNEL] % 2 == 0)
-        return kvd_fail(err, "kernel = %g is not odd", v->value[KVD_WINDOW_KERNEL]);
-    *self = (void *)(uintptr_t)v;
-    return 0;
+    return (size_t)v->value[KVD_WINDOW_KERNEL] % 2
+               ? 0
+               : kvd_fail(err, "kernel = %g is not odd", v->value[KVD_WINDOW_KERNEL]);
 }
 
 size_t kvd_tokens_window_rows(const kvd_parameter_values *v)
@@ -130,16 +129,17 @@ kvd_evict_budget kvd_tokens_window_budget(const kvd_parameter_values *v, const k
                           kvd_tokens_window_rows(v));
 }
 
-size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_attention *p)
+size_t kvd_tokens_window_old(const kvd_parameter_values *v, size_t n)
 {
     const size_t rows = kvd_tokens_window_rows(v);
-    return p->n > rows ? p->n - rows : 0;
+    return n > rows ? n - rows : 0;
 }
 
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score)
 {
-    const size_t old = kvd_tokens_window_old(v, p), half = (size_t)v->value[KVD_WINDOW_KERNEL] / 2;
+    const size_t old = kvd_tokens_window_old(v, p->n),
+                 half = (size_t)v->value[KVD_WINDOW_KERNEL] / 2;
     for (size_t t = 0; t < old; t++) {
         const size_t from = t > half ? t - half : 0, to = t + half + 1 < old ? t + half + 1 : old;
         score[t] = 0;
@@ -147,6 +147,19 @@ void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_at
             for (size_t i = from; i < to; i++)
                 score[t] += p->recent[(size_t)j * p->n + i];
     }
+}
+
+int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_attention *p,
+                           size_t budget, uint8_t *level, kvd_err *err)
+{
+    const size_t old = kvd_tokens_window_old(v, p->n);
+    double *const score = malloc((old + 1) * sizeof *score);
+    if (!score)
+        return kvd_no_memory(err, "scores of a prompt", old * sizeof *score);
+    kvd_tokens_window_scores(v, p, score);
+    const int status = kvd_tokens_keep_top(score, old, budget, level, err);
+    free(score);
+    return status;
 }
 
 /*
@@ -249,4 +262,28 @@ void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r,
         sum += a[i] = exp(a[i] - top);
     for (size_t i = from; i <= t; i++)
         a[i] /= sum;
+}
+
+size_t kvd_tokens_received_doubles(const void *self, size_t n)
+{
+    (void)self;
+    return n;
+}
+
+int kvd_tokens_observe_received(const void *self, const kvd_observed_prompt *r, double *out,
+                                kvd_err *err)
+{
+    const kvd_config *const c = ((const kvd_tokens_self *)self)->config;
+    double *const a = malloc(2 * r->n * sizeof *a);
+    if (!a)
+        return kvd_no_memory(err, "probabilities of a row", 2 * r->n * sizeof *a);
+    memset(out, 0, r->n * sizeof *out);
+    for (int head = 0; head < c->n_heads; head++)
+        for (size_t t = 0; t < r->n; t++) {
+            kvd_tokens_probabilities(c, r, head, t, (float *)(void *)(a + r->n), a);
+            for (size_t i = 0; i <= t; i++)
+                out[i] += a[i];
+        }
+    free(a);
+    return 0;
 }

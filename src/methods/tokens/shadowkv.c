@@ -26,11 +26,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
-typedef struct {
-    const kvd_parameter_values *v;
-    size_t d;
-} shadowkv;
-
 /* State of a KV head, followed by landmarks [chunks][d] and one outlier flag per chunk. */
 typedef struct {
     size_t prompt, chunks;
@@ -46,23 +41,11 @@ static uint8_t *outliers_of(const shadow *s, size_t d)
     return (uint8_t *)(landmarks_of(s) + s->chunks * d);
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    if (kvd_tokens_check_budgets(v, err))
-        return -1;
-    shadowkv *const q = malloc(sizeof *q);
-    if (!q)
-        return kvd_no_memory(err, "a method", sizeof *q);
-    *q = (shadowkv){v, (size_t)s->config->d_head};
-    *self = q;
-    return 0;
-}
-
 static size_t state_bytes(const void *self, size_t n)
 {
-    const shadowkv *const q = self;
+    const kvd_tokens_self *const q = self;
     const size_t chunks = n / (size_t)q->v->value[CHUNK] + 1;
-    return sizeof(shadow) + chunks * (q->d * sizeof(float) + 1);
+    return sizeof(shadow) + chunks * ((size_t)q->config->d_head * sizeof(float) + 1);
 }
 
 /* Writes the mean of n keys k [n][d]. Returns the smallest cosine of a key with the mean. */
@@ -89,8 +72,8 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
 }
 
 /* Writes landmarks and outlier flags. exact [n] is 1 if a key stays exact. */
-static int find_landmarks(const shadowkv *q, shadow *s, const kvd_prompt_keys *p, uint8_t *exact,
-                          kvd_err *err)
+static int find_landmarks(const kvd_tokens_self *q, shadow *s, const kvd_prompt_keys *p,
+                          uint8_t *exact, kvd_err *err)
 {
     const size_t chunk = (size_t)q->v->value[CHUNK], local = (size_t)q->v->value[LOCAL],
                  all = p->n / chunk;
@@ -163,7 +146,7 @@ static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *e
 static int rebuild(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err)
 {
-    const shadowkv *const q = self;
+    const kvd_tokens_self *const q = self;
     const size_t wide = p->n_kv_heads * p->d, wanted = (size_t)q->v->value[RANK],
                  r = wanted < wide ? wanted : wide, number = 8 * kvd_dtype_bytes(p->type);
     if (find_landmarks(q, state, p, exact, err) || rebuild_keys(p, r, k, err))
@@ -212,7 +195,7 @@ static void score_chunks(const shadow *s, const kvd_read_choice *c, double *scor
 static int choose(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err)
 {
-    const shadowkv *const q = self;
+    const kvd_tokens_self *const q = self;
     const shadow *const s = state;
     const size_t chunk = (size_t)q->v->value[CHUNK],
                  budget = kvd_tokens_budget(q->v->value[BUDGET], s->prompt) / chunk;
@@ -256,8 +239,6 @@ const kvd_tokens_method kvd_tokens_shadowkv = {
             .gpu = &kvd_gpu_selection,
         },
     .read_rule = read_rule,
-    .open = open,
-    .close = free,
     .state_bytes = state_bytes,
     .rebuild = rebuild,
     .select = choose,

@@ -3,8 +3,6 @@
  * Knows What You are Looking for Before Generation", section 4 and its code). Scores are averaged
  * over `kernel` neighbours.
  */
-#include <stdlib.h>
-
 #include "methods/tokens/tokens.h"
 
 static const kvd_parameter parameters[] = {
@@ -19,17 +17,10 @@ static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
-    const size_t old = kvd_tokens_window_old(v, p);
-    double *const score = malloc((old + 1) * sizeof *score);
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
     (void)state;
-    if (!score)
-        return kvd_no_memory(err, "scores of a prompt", old * sizeof *score);
-    kvd_tokens_window_scores(v, p, score);
-    const size_t budget = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], p->n);
-    const int status = kvd_tokens_keep_top(score, old, budget, level, err);
-    free(score);
-    return status;
+    return kvd_tokens_window_keep(v, p, kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], p->n), level,
+                                  err);
 }
 
 static const kvd_tokens_eviction eviction = {.rule = kvd_tokens_window_rule,
@@ -47,6 +38,6 @@ const kvd_tokens_method kvd_tokens_snapkv = {
         },
     .eviction = &eviction,
     .window = kvd_tokens_window_rows,
-    .open = kvd_tokens_open_window,
+    .check = kvd_tokens_check_window,
     .prompt = prompt,
 };

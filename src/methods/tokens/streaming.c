@@ -13,15 +13,11 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"recent", 0.9, 0.02, true, NULL, 0, 0};
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int check(const kvd_parameter_values *v, kvd_err *err)
 {
-    (void)s;
-    if (kvd_tokens_check_budgets(v, err))
-        return -1;
-    if (v->value[RECENT] <= 0)
-        return kvd_fail(err, "recent = 0 drops every token before its own row can read it");
-    *self = (void *)(uintptr_t)v;
-    return 0;
+    return v->value[RECENT] <= 0
+               ? kvd_fail(err, "recent = 0 drops every token before its own row can read it")
+               : 0;
 }
 
 static void drop(const kvd_parameter_values *v, size_t n, size_t n_expected, uint8_t *level)
@@ -36,7 +32,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
                   kvd_err *err)
 {
     (void)state, (void)err;
-    drop(self, p->n, p->n_expected, level);
+    drop(kvd_tokens_values(self), p->n, p->n_expected, level);
     return 0;
 }
 
@@ -44,7 +40,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
                 kvd_err *err)
 {
     (void)state, (void)err;
-    drop(self, a->n, a->n_expected, level);
+    drop(kvd_tokens_values(self), a->n, a->n_expected, level);
     return 0;
 }
 
@@ -72,7 +68,7 @@ const kvd_tokens_method kvd_tokens_streaming = {
             .gpu = &kvd_gpu_evict,
         },
     .eviction = &eviction,
-    .open = open,
+    .check = check,
     .prompt = prompt,
     .step = step,
 };

@@ -9,7 +9,7 @@
 
 #include "methods/tokens/tokens.h"
 
-enum { BUDGET, WINDOW, HEADS, SINK, MIDDLE };
+enum { BUDGET, WINDOW = KVD_WINDOW_ROWS, HEADS, SINK, MIDDLE };
 static const kvd_parameter parameters[] = {
     {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "tokens that most heads keep: below 1 a fraction of the prompt, else a number"},
@@ -21,11 +21,6 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
-
-static size_t window_rows(const kvd_parameter_values *v)
-{
-    return (size_t)v->value[WINDOW];
-}
 
 /* Writes each KV head's semantic vector x [d] and its distance from the mean. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
@@ -83,8 +78,8 @@ static int drop(const kvd_parameter_values *v, const kvd_prompt_attention *p, do
 static int prompt(const void *self, void *const *state, const kvd_prompt_attention *p,
                   size_t n_heads, uint8_t *const *level, kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
-    const size_t n = p->n, rows = window_rows(v) < n ? window_rows(v) : n,
+    const kvd_parameter_values *const v = kvd_tokens_values(self);
+    const size_t n = p->n, rows = kvd_tokens_window_rows(v) < n ? kvd_tokens_window_rows(v) : n,
                  whole = (size_t)ceil(v->value[HEADS] * (double)n_heads);
     double *const x = malloc((n_heads * (p->d + 1) + n) * sizeof *x);
     uint8_t *const head = malloc(n_heads);
@@ -132,7 +127,7 @@ const kvd_tokens_method kvd_tokens_taskkv = {
             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
         },
     .eviction = &eviction,
-    .window = window_rows,
-    .open = kvd_tokens_open_budget,
+    .window = kvd_tokens_window_rows,
+    .check = kvd_tokens_check_budget,
     .prompt_heads = prompt,
 };

@@ -134,7 +134,12 @@ struct kvd_tokens_method {
      */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
-    /* Stores private data in *self. On failure frees all of it. `close` is then not called. */
+    /* Fails for parameters that the method cannot use. May be NULL. */
+    int (*check)(const kvd_parameter_values *v, kvd_err *err);
+    /*
+     * Stores private data in *self. On failure frees all of it. `close` is then not called. NULL:
+     * the private data is a kvd_tokens_self.
+     */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
@@ -225,31 +230,27 @@ size_t kvd_tokens_budget(double value, size_t of);
 enum { KVD_BUDGET_MOST = 1 << 24 };
 
 /* Fails if a budget is neither a fraction below 1 nor a whole number. */
-int kvd_tokens_check_budgets(const kvd_parameter_values *v, kvd_err *err);
+int kvd_tokens_check_budgets(const kvd_method_info *m, const kvd_parameter_values *v, kvd_err *err);
 
-/*
- * Serves as `open` of methods whose first parameter is `budget`: stores `v` in *self. Fails if no
- * token would stay.
- */
-int kvd_tokens_open_budget(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
-                           kvd_err *err);
+/* Serves as `check` of methods whose first parameter is `budget`: fails if no token would stay. */
+int kvd_tokens_check_budget(const kvd_parameter_values *v, kvd_err *err);
+
+/* Private data of methods without `open`. */
+typedef struct {
+    const kvd_parameter_values *v;
+    const kvd_config *config;
+    uint64_t seed;
+} kvd_tokens_self;
+const kvd_parameter_values *kvd_tokens_values(const void *self);
+
+/* Checks the parameters and sets *self, which the caller must release with kvd_tokens_close. */
+int kvd_tokens_open(const kvd_tokens_method *m, const kvd_parameter_values *v,
+                    const kvd_method_setup *s, void **self, kvd_err *err);
+void kvd_tokens_close(const kvd_tokens_method *m, void *self);
 
 /* Serves as `budget` of methods that drop tokens once and have the parameter `budget`. */
 kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
-
-typedef struct {
-    const kvd_parameter_values *v;
-    const kvd_config *config;
-} kvd_tokens_shaped;
-/*
- * Serve as `open` of methods whose private data is kvd_tokens_shaped. `close` must be free().
- * kvd_tokens_open_shaped_budget also checks the budget.
- */
-int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
-                           kvd_err *err);
-int kvd_tokens_open_shaped_budget(const kvd_parameter_values *v, const kvd_method_setup *s,
-                                  void **self, kvd_err *err);
 
 /* Serves as `prompt` of methods whose `rank` has chosen all levels. */
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
@@ -264,21 +265,23 @@ void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, s
  * index.
  */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
-int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
-                           kvd_err *err);
+int kvd_tokens_check_window(const kvd_parameter_values *v, kvd_err *err);
 size_t kvd_tokens_window_rows(const kvd_parameter_values *v);
 void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule);
 /* Serves as `budget` of methods that drop tokens once and keep the last `window`. */
 kvd_evict_budget kvd_tokens_window_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
-/* Returns the number of prompt tokens before the last `window`. */
-size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_attention *p);
+/* Returns the number of tokens before the last `window` of a prompt of n tokens. */
+size_t kvd_tokens_window_old(const kvd_parameter_values *v, size_t n);
 /*
  * Scores the tokens before the last `window`: sums of probabilities over its queries, query heads
  * and `kernel` neighbours.
  */
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
+/* Keeps the `budget` tokens with the largest of these scores, and the last `window`. */
+int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_attention *p,
+                           size_t budget, uint8_t *level, kvd_err *err);
 
 int32_t kvd_evict_count(size_t n);
 /*
@@ -303,6 +306,14 @@ int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level,
  */
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
+
+/*
+ * Serve as `observed` and `observe`: the attention that each token received, summed over queries
+ * and query heads.
+ */
+size_t kvd_tokens_received_doubles(const void *self, size_t n);
+int kvd_tokens_observe_received(const void *self, const kvd_observed_prompt *r, double *out,
+                                kvd_err *err);
 
 double kvd_tokens_dot(const float *a, const float *b, size_t d);
 /* Returns the length of a vector of d numbers, at least 1e-12. */

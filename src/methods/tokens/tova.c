@@ -46,7 +46,7 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
         for (size_t j = 0; j < (size_t)p[g].group; j++)
             for (size_t i = 0; i < n; i++)
                 sum[i] += p[g].recent[j * n + i];
-    return keep(self, sum, n, p->n_expected, n_heads, level, err);
+    return keep(kvd_tokens_values(self), sum, n, p->n_expected, n_heads, level, err);
 }
 
 static int step(const void *self, void *const *state, const kvd_step_attention *a, size_t n_heads,
@@ -61,7 +61,7 @@ static int step(const void *self, void *const *state, const kvd_step_attention *
         for (size_t j = 0; j < (size_t)a[g].group; j++)
             for (size_t i = 0; i < n; i++)
                 sum[i] += (double)a[g].prob[j * n + i];
-    return keep(self, sum, n, a->n_expected, n_heads, level, err);
+    return keep(kvd_tokens_values(self), sum, n, a->n_expected, n_heads, level, err);
 }
 
 static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
@@ -91,7 +91,7 @@ const kvd_tokens_method kvd_tokens_tova = {
         },
     .eviction = &eviction,
     .window = window,
-    .open = kvd_tokens_open_budget,
+    .check = kvd_tokens_check_budget,
     .prompt_heads = prompt,
     .step_heads = step,
 };

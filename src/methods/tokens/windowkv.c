@@ -9,7 +9,7 @@
 
 #include "methods/tokens/tokens.h"
 
-enum { BUDGET, WINDOW, REVIEW, LAYERS, BETA, LARGEST };
+enum { BUDGET, WINDOW = KVD_WINDOW_ROWS, REVIEW, LAYERS, BETA, LARGEST };
 static const kvd_parameter parameters[] = {
     {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "older tokens kept, mean over layers: below 1 a fraction of the prompt, else a number"},
@@ -22,29 +22,21 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int check(const kvd_parameter_values *v, kvd_err *err)
 {
-    if (kvd_tokens_check_budgets(v, err))
-        return -1;
-    if (v->value[BETA] < v->value[LAYERS])
-        return kvd_fail(err,
-                        "beta = %g is below layers = %g: the last group of layers would keep more "
-                        "than the first",
-                        v->value[BETA], v->value[LAYERS]);
-    return kvd_tokens_open_shaped(v, s, self, err);
-}
-
-static size_t old_of(const kvd_tokens_shaped *w, size_t n)
-{
-    const size_t rows = (size_t)w->v->value[WINDOW];
-    return n > rows ? n - rows : 0;
+    return v->value[BETA] < v->value[LAYERS]
+               ? kvd_fail(err,
+                          "beta = %g is below layers = %g: the last group of layers would keep "
+                          "more than the first",
+                          v->value[BETA], v->value[LAYERS])
+               : 0;
 }
 
 static size_t observed(const void *self, size_t n)
 {
-    const kvd_tokens_shaped *const w = self;
+    const kvd_tokens_self *const w = self;
     const size_t review = (size_t)w->v->value[REVIEW];
-    return (old_of(w, n) + review - 1) / review;
+    return (kvd_tokens_window_old(w->v, n) + review - 1) / review;
 }
 
 static int falling(const void *a, const void *b)
@@ -54,7 +46,7 @@ static int falling(const void *a, const void *b)
 }
 
 /* Returns a window's score. May sort its token scores x [n]. */
-static double score_of(const kvd_tokens_shaped *w, double *x, size_t n)
+static double score_of(const kvd_tokens_self *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
                                                                     ? n
@@ -70,8 +62,8 @@ static double score_of(const kvd_tokens_shaped *w, double *x, size_t n)
 
 static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
 {
-    const kvd_tokens_shaped *const w = self;
-    const size_t old = old_of(w, r->n), review = (size_t)w->v->value[REVIEW];
+    const kvd_tokens_self *const w = self;
+    const size_t old = kvd_tokens_window_old(w->v, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
         /* Only the first layer of a group computes scores. */
@@ -127,7 +119,7 @@ static int drop_windows(const double *score, size_t n, size_t old, size_t review
 
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
-    const kvd_tokens_shaped *const w = self;
+    const kvd_tokens_self *const w = self;
     const size_t heads = (size_t)w->config->n_kv_heads, each = (size_t)w->v->value[LAYERS],
                  layers = (size_t)p->n_layers, windows = observed(self, p->n),
                  budget = kvd_tokens_budget(w->v->value[BUDGET], p->n);
@@ -135,8 +127,8 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     for (size_t l = 0; l < layers; l++) {
         const size_t group = l / each;
         uint8_t *const first = level + l * heads * p->n;
-        if (drop_windows(p->observed + group * each * windows, windows, old_of(w, p->n),
-                         (size_t)w->v->value[REVIEW],
+        if (drop_windows(p->observed + group * each * windows, windows,
+                         kvd_tokens_window_old(w->v, p->n), (size_t)w->v->value[REVIEW],
                          budget_of(w->v, group, (layers + each - 1) / each, budget), first, err))
             return -1;
         for (size_t g = 1; g < heads; g++)
@@ -156,14 +148,13 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
 /* Returns the budget. The last window counts as full, so that the budget may exceed what stays. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
-    const size_t rows = (size_t)v->value[WINDOW], review = (size_t)v->value[REVIEW],
-                 each = (size_t)v->value[LAYERS], old = r->prompt > rows ? r->prompt - rows : 0,
-                 n = (old + review - 1) / review,
+    const size_t review = (size_t)v->value[REVIEW], each = (size_t)v->value[LAYERS],
+                 old = kvd_tokens_window_old(v, r->prompt), n = (old + review - 1) / review,
                  budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),
                  drop = dropped_of(n, old, review,
                                    budget_of(v, (size_t)r->layer / each,
                                              ((size_t)r->n_layers + each - 1) / each, budget));
-    return kvd_evict_once(drop > 0 ? (n - drop) * review : old, rows);
+    return kvd_evict_once(drop > 0 ? (n - drop) * review : old, kvd_tokens_window_rows(v));
 }
 
 static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
@@ -179,8 +170,7 @@ const kvd_tokens_method kvd_tokens_windowkv = {
             .gpu = &kvd_gpu_uneven,
         },
     .eviction = &eviction,
-    .open = open,
-    .close = free,
+    .check = check,
     .observed = observed,
     .observe = observe,
     .rank = rank,
