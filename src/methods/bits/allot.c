@@ -325,15 +325,12 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_allot = {
-    .info =
-        {
-            .name = "allot",
-            .summary = "bits of every dimension chosen by the cost of its error",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "allot",
+             .summary = "bits of every dimension chosen by the cost of its error",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+             .gpu = &kvd_gpu_packed},
     .exact_key = "sink",
     .drawn = true,
     .keys_before_rope = true,

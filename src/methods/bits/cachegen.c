@@ -453,15 +453,12 @@ void kvd_cachegen_coder_of(const void *self, kvd_cachegen_coder *to)
 }
 
 const kvd_bits_method kvd_bits_cachegen = {
-    .info =
-        {
-            .name = "cachegen",
-            .summary = "differences to anchor tokens, coarser in later layers, entropy-coded",
-            .parameter = parameters,
-            .idle = idle,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_cachegen,
-        },
+    .info = {.name = "cachegen",
+             .summary = "differences to anchor tokens, coarser in later layers, entropy-coded",
+             .parameter = parameters,
+             .idle = idle,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_cachegen},
     .drawn = true,
     .stream = true,
     .calibrated = calibrated,

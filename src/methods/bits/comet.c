@@ -64,14 +64,11 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_comet = {
-    .info =
-        {
-            .name = "comet",
-            .summary = "keys and values per channel in blocks of tokens, symmetric, 4 bits",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "comet",
+             .summary = "keys and values per channel in blocks of tokens, symmetric, 4 bits",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_packed},
     .window = window,
     .open = open,
     .code = code,

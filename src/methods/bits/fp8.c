@@ -62,14 +62,11 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_fp8 = {
-    .info =
-        {
-            .name = "fp8",
-            .summary = "floating-point numbers of 8 bits, E4M3 or E5M2, as serving engines have",
-            .parameter = parameters,
-            .idle = idle,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "fp8",
+             .summary = "floating-point numbers of 8 bits, E4M3 or E5M2, as serving engines have",
+             .parameter = parameters,
+             .idle = idle,
+             .gpu = &kvd_gpu_packed},
     .calibrated = calibrated,
     .open = open,
     .close = close,

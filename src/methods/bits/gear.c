@@ -193,14 +193,11 @@ static int code(const void *self, const kvd_bits_block *block, float *decoded,
 }
 
 const kvd_bits_method kvd_bits_gear = {
-    .info =
-        {
-            .name = "gear",
-            .summary = "quantised, plus a low-rank part and outliers",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "gear",
+             .summary = "quantised, plus a low-rank part and outliers",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_packed},
     .window = window,
     .open = open,
     .code = code,

@@ -65,14 +65,11 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_hetero = {
-    .info =
-        {
-            .name = "hetero",
-            .summary = "keys at more bits than values, per token; two levels",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "hetero",
+             .summary = "keys at more bits than values, per token; two levels",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_packed},
     .two_levels = two_levels,
     .low_key = {"lk", "lv", "balance", NULL},
     .balances = balances,

@@ -53,14 +53,11 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_kivi = {
-    .info =
-        {
-            .name = "kivi",
-            .summary = "keys quantised per channel, values per token, newest exact",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "kivi",
+             .summary = "keys quantised per channel, values per token, newest exact",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_packed},
     .window = window,
     .open = open,
     .code = code,

@@ -395,15 +395,12 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_kvquant = {
-    .info =
-        {
-            .name = "kvquant",
-            .summary = "non-uniform levels, keys before RoPE per channel, outliers stored apart",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "kvquant",
+             .summary = "non-uniform levels, keys before RoPE per channel, outliers stored apart",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+             .gpu = &kvd_gpu_packed},
     .exact_key = "sink",
     .fisher_key = "weights",
     .drawn = true,

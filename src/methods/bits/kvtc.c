@@ -617,16 +617,13 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_kvtc = {
-    .info =
-        {
-            .name = "kvtc",
-            .summary = "principal components of all heads, bits by dynamic programming, DEFLATE",
-            .parameter = parameters,
-            .idle = idle,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
-            .gpu = &kvd_gpu_streams,
-        },
+    .info = {.name = "kvtc",
+             .summary = "principal components of all heads, bits by dynamic programming, DEFLATE",
+             .parameter = parameters,
+             .idle = idle,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+             .gpu = &kvd_gpu_streams},
     .exact_key = "sink",
     .keys_before_rope = true,
     .all_heads = true,

@@ -44,12 +44,9 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_mxfp4 = {
-    .info =
-        {
-            .name = "mxfp4",
-            .summary = "blocks of 32 E2M1 numbers with a power of two as scale (OCP MX)",
-            .parameter = parameters,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "mxfp4",
+             .summary = "blocks of 32 E2M1 numbers with a power of two as scale (OCP MX)",
+             .parameter = parameters,
+             .gpu = &kvd_gpu_packed},
     .code = code,
 };

@@ -76,14 +76,11 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_nvfp4 = {
-    .info =
-        {
-            .name = "nvfp4",
-            .summary = "blocks of 16 E2M1 numbers with E4M3 scales (NVIDIA)",
-            .parameter = parameters,
-            .idle = idle,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "nvfp4",
+             .summary = "blocks of 16 E2M1 numbers with E4M3 scales (NVIDIA)",
+             .parameter = parameters,
+             .idle = idle,
+             .gpu = &kvd_gpu_packed},
     .calibrated = calibrated,
     .open = open,
     .close = close,

@@ -266,16 +266,13 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_rotatekv = {
-    .info =
-        {
-            .name = "rotatekv",
-            .summary =
-                "Hadamard rotation over heads before RoPE, calibrated channel order, exact sinks",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "rotatekv",
+             .summary =
+                 "Hadamard rotation over heads before RoPE, calibrated channel order, exact sinks",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+             .gpu = &kvd_gpu_packed},
     .exact_key = "sink",
     .drawn = true,
     .keys_before_rope = true,

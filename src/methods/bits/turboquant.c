@@ -352,14 +352,11 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
 }
 
 const kvd_bits_method kvd_bits_turboquant = {
-    .info =
-        {
-            .name = "turboquant",
-            .summary = "random rotation, then the best levels of its coordinates; unbiased scores",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "turboquant",
+             .summary = "random rotation, then the best levels of its coordinates; unbiased scores",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_packed},
     .draws = true,
     .window = window,
     .open = open,

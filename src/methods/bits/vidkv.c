@@ -205,14 +205,11 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_vidkv = {
-    .info =
-        {
-            .name = "vidkv",
-            .summary = "keys of 1 bit, 2 in channels of large range; ternary values",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "vidkv",
+             .summary = "keys of 1 bit, 2 in channels of large range; ternary values",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_packed},
     .window = window,
     .open = open,
     .code = code,

@@ -539,15 +539,12 @@ void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_co
 }
 
 const kvd_bits_method kvd_bits_waterfill = {
-    .info =
-        {
-            .name = "waterfill",
-            .summary = "components weighed by gradients, one step for all, an entropy coder",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE | KVD_NEEDS_FISHER,
-            .gpu = &kvd_gpu_streams,
-        },
+    .info = {.name = "waterfill",
+             .summary = "components weighed by gradients, one step for all, an entropy coder",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE | KVD_NEEDS_FISHER,
+             .gpu = &kvd_gpu_streams},
     .exact_key = "sink",
     .drawn = true,
     .keys_before_rope = true,

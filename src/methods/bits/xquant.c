@@ -233,15 +233,12 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
 }
 
 const kvd_bits_method kvd_bits_xquant = {
-    .info =
-        {
-            .name = "xquant",
-            .summary = "inputs of layers in few bits, from which K and V are computed again",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PRE_ROPE | KVD_NEEDS_INPUT,
-            .gpu = &kvd_gpu_xquant,
-        },
+    .info = {.name = "xquant",
+             .summary = "inputs of layers in few bits, from which K and V are computed again",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PRE_ROPE | KVD_NEEDS_INPUT,
+             .gpu = &kvd_gpu_xquant},
     .keys_before_rope = true,
     .all_heads = true,
     .window = window,

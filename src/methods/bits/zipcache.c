@@ -124,15 +124,12 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 }
 
 const kvd_bits_method kvd_bits_zipcache = {
-    .info =
-        {
-            .name = "zipcache",
-            .summary = "more bits for salient tokens than for others",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES,
-            .gpu = &kvd_gpu_packed,
-        },
+    .info = {.name = "zipcache",
+             .summary = "more bits for salient tokens than for others",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES,
+             .gpu = &kvd_gpu_packed},
     .window = window,
     .open = open,
     .code = code,

@@ -360,15 +360,12 @@ static bool reads_sigma(const kvd_parameter_values *v)
 }
 
 const kvd_dims_maker kvd_dims_palu = {
-    .info =
-        {
-            .name = "palu",
-            .summary = "latents of groups of heads, keys rebuilt before RoPE at every step",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
-            .gpu = &kvd_gpu_palu,
-        },
+    .info = {.name = "palu",
+             .summary = "latents of groups of heads, keys rebuilt before RoPE at every step",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+             .gpu = &kvd_gpu_palu},
     .reads_fisher = reads_fisher,
     .reads_sigma = reads_sigma,
     .sigma = {KVD_PAIR_QK, KVD_PAIR_WV},

@@ -14,11 +14,8 @@
  * after RoPE. V: from values stacked on W_O. See reading Z-1 in docs/readings.md.
  */
 const kvd_dims_method kvd_dims_zack = {
-    .info =
-        {
-            .name = "zack",
-            .summary = "rotations of Q-K after RoPE and V-W_O, a width per head (ZACK)",
-        },
+    .info = {.name = "zack",
+             .summary = "rotations of Q-K after RoPE and V-W_O, a width per head (ZACK)"},
     .pair = {KVD_PAIR_QK, KVD_PAIR_VW},
 };
 
@@ -27,11 +24,8 @@ const kvd_dims_method kvd_dims_zack = {
  * calibration (reading F-6 in docs/readings.md).
  */
 const kvd_dims_method kvd_dims_fdc = {
-    .info =
-        {
-            .name = "fdc",
-            .summary = "rotations of Q-K after RoPE and of W_V, a width per head (FDC)",
-        },
+    .info = {.name = "fdc",
+             .summary = "rotations of Q-K after RoPE and of W_V, a width per head (FDC)"},
     .pair = {KVD_PAIR_QK, KVD_PAIR_WV},
 };
 
@@ -40,11 +34,8 @@ const kvd_dims_method kvd_dims_fdc = {
  * ZACK/AC, plain PCA truncation).
  */
 const kvd_dims_method kvd_dims_uniform = {
-    .info =
-        {
-            .name = "uniform",
-            .summary = "ZACK's rotations, the same width for every head (ZACK/AC)",
-        },
+    .info = {.name = "uniform",
+             .summary = "ZACK's rotations, the same width for every head (ZACK/AC)"},
     .pair = {KVD_PAIR_QK, KVD_PAIR_VW},
     .one_p = true,
 };
@@ -55,11 +46,8 @@ const kvd_dims_method kvd_dims_uniform = {
  * W_O^T)^{1/2}, where Cq, Ck, Cv are second moments of queries, keys and values.
  */
 const kvd_dims_method kvd_dims_balanced = {
-    .info =
-        {
-            .name = "balanced",
-            .summary = "score-optimal projections of Q-K and V-W_O, a width per head",
-        },
+    .info = {.name = "balanced",
+             .summary = "score-optimal projections of Q-K and V-W_O, a width per head"},
     .pair = {KVD_PAIR_BQK, KVD_PAIR_BVW},
     .biorthogonal = true,
 };
@@ -71,12 +59,10 @@ const kvd_dims_method kvd_dims_balanced = {
  * predictions.
  */
 const kvd_dims_method kvd_dims_fisher = {
-    .info =
-        {
-            .name = "fisher",
-            .summary = "projections weighted by the Fisher information of the predictions, a width "
-                       "per head",
-        },
+    .info = {.name = "fisher",
+             .summary =
+                 "projections weighted by the Fisher information of the predictions, a width "
+                 "per head"},
     .pair = {KVD_PAIR_FQK, KVD_PAIR_FVW},
     .biorthogonal = true,
 };
@@ -87,12 +73,9 @@ const kvd_dims_method kvd_dims_fisher = {
  * mean.
  */
 const kvd_dims_method kvd_dims_matryoshka = {
-    .info =
-        {
-            .name = "matryoshka",
-            .summary = "principal components of K after RoPE and of V, a width per head "
-                       "(MatryoshkaKV untrained)",
-        },
+    .info = {.name = "matryoshka",
+             .summary = "principal components of K after RoPE and of V, a width per head "
+                        "(MatryoshkaKV untrained)"},
     .pair = {KVD_PAIR_K, KVD_PAIR_V},
 };
 
@@ -193,16 +176,13 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
 }
 
 const kvd_dims_maker kvd_dims_projected = {
-    .info =
-        {
-            .name = "projected",
-            .summary = "matrices from a file, trained elsewhere (MatryoshkaKV, CSKV)",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .text_key = "file",
-            .text_meaning = "file of matrices; its path may not contain a comma",
-            .needs = KVD_NEEDS_PRE_ROPE,
-            .gpu = &kvd_gpu_palu,
-        },
+    .info = {.name = "projected",
+             .summary = "matrices from a file, trained elsewhere (MatryoshkaKV, CSKV)",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .text_key = "file",
+             .text_meaning = "file of matrices; its path may not contain a comma",
+             .needs = KVD_NEEDS_PRE_ROPE,
+             .gpu = &kvd_gpu_palu},
     .make = make,
 };

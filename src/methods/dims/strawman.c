@@ -140,16 +140,13 @@ double *kvd_channels_moments(const kvd_checkpoint *from, kvd_err *err)
 }
 
 const kvd_channels_method kvd_channels_strawman = {
-    .info =
-        {
-            .name = "strawman",
-            .summary = "K and V of every request cut by an SVD of its own prompt, decompressed at "
-                       "every step",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_strawman,
-        },
+    .info = {.name = "strawman",
+             .summary = "K and V of every request cut by an SVD of its own prompt, decompressed at "
+                        "every step",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_strawman},
     .width = width,
     .project = project,
 };
@@ -157,26 +154,20 @@ const kvd_channels_method kvd_channels_strawman = {
 static const kvd_parameter none[] = {{NULL, 0, 0, 0, false, NULL}};
 
 const kvd_channels_method kvd_channels_online = {
-    .info =
-        {
-            .name = "online=1",
-            .summary = "rotations of every request from its own prompt",
-            .parameter = none,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_strawman,
-        },
+    .info = {.name = "online=1",
+             .summary = "rotations of every request from its own prompt",
+             .parameter = none,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_strawman},
     .project = project,
     .stacks = true,
 };
 
 const kvd_channels_method kvd_channels_explicit = {
-    .info =
-        {
-            .name = "explicit=1",
-            .summary = "the method's rotations, with rows cut and rebuilt explicitly",
-            .parameter = none,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_strawman,
-        },
+    .info = {.name = "explicit=1",
+             .summary = "the method's rotations, with rows cut and rebuilt explicitly",
+             .parameter = none,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_strawman},
     .shared = true,
 };

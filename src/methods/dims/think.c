@@ -63,14 +63,11 @@ static int prune(const kvd_parameter_values *v, const kvd_channels_in *in, uint8
 }
 
 const kvd_channels_method kvd_channels_think = {
-    .info =
-        {
-            .name = "think",
-            .summary = "channels of a prompt's keys pruned by its last queries",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_QUERIES,
-            .gpu = &kvd_gpu_think,
-        },
+    .info = {.name = "think",
+             .summary = "channels of a prompt's keys pruned by its last queries",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_QUERIES,
+             .gpu = &kvd_gpu_think},
     .prune = prune,
 };

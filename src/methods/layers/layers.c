@@ -95,15 +95,12 @@ static int minicache_merge(const kvd_parameter_values *v, const kvd_layers_block
 }
 
 const kvd_layers_method kvd_layers_minicache = {
-    .info =
-        {
-            .name = "minicache",
-            .summary = "pairs of deep layers share directions",
-            .parameter = minicache_parameters,
-            .tradeoff = &minicache_tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_minicache,
-        },
+    .info = {.name = "minicache",
+             .summary = "pairs of deep layers share directions",
+             .parameter = minicache_parameters,
+             .tradeoff = &minicache_tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_minicache},
     .group = minicache_group,
     .merge = minicache_merge,
 };
@@ -218,15 +215,12 @@ static int xkv_merge(const kvd_parameter_values *v, const kvd_layers_block *b,
 }
 
 const kvd_layers_method kvd_layers_xkv = {
-    .info =
-        {
-            .name = "xkv",
-            .summary = "one low-rank basis for the tokens of adjacent layers",
-            .parameter = xkv_parameters,
-            .tradeoff = &xkv_tradeoff,
-            .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_PRE_ROPE,
-            .gpu = &kvd_gpu_xkv,
-        },
+    .info = {.name = "xkv",
+             .summary = "one low-rank basis for the tokens of adjacent layers",
+             .parameter = xkv_parameters,
+             .tradeoff = &xkv_tradeoff,
+             .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_PRE_ROPE,
+             .gpu = &kvd_gpu_xkv},
     .keys_before_rope = true,
     .check = xkv_check,
     .group = xkv_group,

@@ -299,15 +299,12 @@ static kvd_read_codes read_codes(const void *self)
 }
 
 const kvd_tokens_method kvd_tokens_a2ats = {
-    .info =
-        {
-            .name = "a2ats",
-            .summary = "every step reads the tokens whose quantised keys score highest",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_ACTIVATIONS,
-            .gpu = &kvd_gpu_selection,
-        },
+    .info = {.name = "a2ats",
+             .summary = "every step reads the tokens whose quantised keys score highest",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_ACTIVATIONS,
+             .gpu = &kvd_gpu_selection},
     .read_rule = read_rule,
     .read_codes = read_codes,
     .open = open,

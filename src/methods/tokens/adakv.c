@@ -77,20 +77,15 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
     return b;
 }
 
-static const kvd_tokens_eviction eviction = {.rule = kvd_tokens_window_rule,
-                                             .budget = evict_budget};
-
 const kvd_tokens_method kvd_tokens_adakv = {
-    .info =
-        {
-            .name = "adakv",
-            .summary = "snapkv with one budget for all KV heads of a layer",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_uneven,
-        },
-    .eviction = &eviction,
+    .info = {.name = "adakv",
+             .summary = "snapkv with one budget for all KV heads of a layer",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_uneven},
+    .eviction =
+        &(const kvd_tokens_eviction){.rule = kvd_tokens_window_rule, .budget = evict_budget},
     .window = kvd_tokens_window_rows,
     .check = kvd_tokens_check_window,
     .prompt_heads = prompt,

@@ -109,14 +109,11 @@ static kvd_read_rule read_rule(const kvd_parameter_values *v)
 }
 
 const kvd_tokens_method kvd_tokens_alisa = {
-    .info =
-        {
-            .name = "alisa",
-            .summary = "every step reads the newest tokens and those of recent attention",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_selection,
-        },
+    .info = {.name = "alisa",
+             .summary = "every step reads the newest tokens and those of recent attention",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_selection},
     .read_rule = read_rule,
     .check = kvd_tokens_check_budget,
     .state_bytes = state_bytes,

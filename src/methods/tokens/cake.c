@@ -165,20 +165,16 @@ static int evict_divide(const kvd_parameter_values *v, const kvd_evict_layers *s
     return 0;
 }
 
-static const kvd_tokens_eviction eviction = {
-    .rule = evict_rule, .budget = kvd_tokens_window_budget, .divide = evict_divide};
-
 const kvd_tokens_method kvd_tokens_cake = {
-    .info =
-        {
-            .name = "cake",
-            .summary = "budgets of layers by entropy and variance of their attention",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_uneven,
-        },
-    .eviction = &eviction,
+    .info = {.name = "cake",
+             .summary = "budgets of layers by entropy and variance of their attention",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_uneven},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule,
+                                             .budget = kvd_tokens_window_budget,
+                                             .divide = evict_divide},
     .check = kvd_tokens_check_window,
     .observed = observed,
     .observe = observe,

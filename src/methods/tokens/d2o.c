@@ -118,19 +118,14 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
     return kvd_tokens_h2o.eviction->budget(v, r);
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
-
 const kvd_tokens_method kvd_tokens_d2o = {
-    .info =
-        {
-            .name = "d2o",
-            .summary = "h2o with dropped tokens merged into the kept ones most like them",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "d2o",
+             .summary = "h2o with dropped tokens merged into the kept ones most like them",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
     .check = check,
     .state_bytes = state_bytes,
     .prompt = prompt,

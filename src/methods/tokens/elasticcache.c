@@ -122,19 +122,14 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
     return b;
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
-
 const kvd_tokens_method kvd_tokens_elasticcache = {
-    .info =
-        {
-            .name = "elasticcache",
-            .summary = "tokens merged into the nearest important one, then a moving window",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "elasticcache",
+             .summary = "tokens merged into the nearest important one, then a moving window",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
     .check = kvd_tokens_check_budget,
     .state_bytes = state_bytes,
     .prompt_heads = prompt,

@@ -117,20 +117,15 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->most = v->value[MERGE];
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule,
-                                             .budget = kvd_tokens_window_budget};
-
 const kvd_tokens_method kvd_tokens_ems = {
-    .info =
-        {
-            .name = "ems",
-            .summary = "snapkv by global and local scores, with the next tokens merged",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "ems",
+             .summary = "snapkv by global and local scores, with the next tokens merged",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_evict},
+    .eviction =
+        &(const kvd_tokens_eviction){.rule = evict_rule, .budget = kvd_tokens_window_budget},
     .window = kvd_tokens_window_rows,
     .check = kvd_tokens_check_window,
     .state_bytes = state_bytes,

@@ -195,20 +195,15 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
     return kvd_evict_once(budget > sink ? budget : sink, 0);
 }
 
-static const kvd_tokens_eviction eviction = {
-    .rule = evict_rule, .budget = evict_budget, .whole_keys = true};
-
 const kvd_tokens_method kvd_tokens_expectedattention = {
-    .info =
-        {
-            .name = "expectedattention",
-            .summary = "tokens of the prompt that later queries are expected to attend to",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "expectedattention",
+             .summary = "tokens of the prompt that later queries are expected to attend to",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(
+        const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget, .whole_keys = true},
     .check = kvd_tokens_check_budget,
     .prompt = prompt,
 };

@@ -58,19 +58,14 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
                             kvd_tokens_budget(v->value[RECENT], r->whole), r);
 }
 
-static const kvd_tokens_eviction eviction = {.budget = evict_budget};
-
 const kvd_tokens_method kvd_tokens_h2o = {
-    .info =
-        {
-            .name = "h2o",
-            .summary = "tokens with the most attention so far, and the newest",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "h2o",
+             .summary = "tokens with the most attention so far, and the newest",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(const kvd_tokens_eviction){.budget = evict_budget},
     .check = check,
     .state_bytes = kvd_tokens_sums_bytes,
     .prompt = prompt,

@@ -132,16 +132,13 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
 
 /* entry_bits is 1 bit per cached token, which marks important tokens. */
 const kvd_tokens_method kvd_tokens_importance = {
-    .info =
-        {
-            .name = "importance",
-            .summary = "ZDC's important tokens by softmax denominators",
-            .parameter = parameters,
-            .idle = idle,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_zdc,
-        },
+    .info = {.name = "importance",
+             .summary = "ZDC's important tokens by softmax denominators",
+             .parameter = parameters,
+             .idle = idle,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_zdc},
     .lowers = true,
     .only_lowers = true,
     .entry_bits = 1,
@@ -170,16 +167,13 @@ static int rank_received(const void *self, const kvd_prompt_layers *p, uint8_t *
 }
 
 const kvd_tokens_method kvd_tokens_received = {
-    .info =
-        {
-            .name = "received",
-            .summary = "important tokens by the attention that they received, in every layer "
-                       "(ZDC/LT)",
-            .parameter = parameters_received,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_zdc_received,
-        },
+    .info = {.name = "received",
+             .summary = "important tokens by the attention that they received, in every layer "
+                        "(ZDC/LT)",
+             .parameter = parameters_received,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_zdc_received},
     .lowers = true,
     .only_lowers = true,
     .entry_bits = 1,

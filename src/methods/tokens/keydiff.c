@@ -52,20 +52,16 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->ranking = KVD_EVICT_ODD_KEYS;
 }
 
-static const kvd_tokens_eviction eviction = {
-    .rule = evict_rule, .budget = kvd_tokens_prompt_budget, .whole_keys = true};
-
 const kvd_tokens_method kvd_tokens_keydiff = {
-    .info =
-        {
-            .name = "keydiff",
-            .summary = "tokens of the prompt whose keys differ most from the mean",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "keydiff",
+             .summary = "tokens of the prompt whose keys differ most from the mean",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule,
+                                             .budget = kvd_tokens_prompt_budget,
+                                             .whole_keys = true},
     .check = kvd_tokens_check_budget,
     .prompt = prompt,
 };

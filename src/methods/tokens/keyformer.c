@@ -95,19 +95,14 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
                             kvd_tokens_budget(v->value[RECENT], r->whole), r);
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
-
 const kvd_tokens_method kvd_tokens_keyformer = {
-    .info =
-        {
-            .name = "keyformer",
-            .summary = "tokens by a score with Gumbel noise, and the newest",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "keyformer",
+             .summary = "tokens by a score with Gumbel noise, and the newest",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
     .regularise = regularise,
     .check = check,
     .state_bytes = kvd_tokens_sums_bytes,

@@ -36,20 +36,16 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->ranking = KVD_EVICT_SHORT_KEYS;
 }
 
-static const kvd_tokens_eviction eviction = {
-    .rule = evict_rule, .budget = kvd_tokens_prompt_budget, .whole_keys = true};
-
 const kvd_tokens_method kvd_tokens_knorm = {
-    .info =
-        {
-            .name = "knorm",
-            .summary = "tokens of the prompt with the shortest keys",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "knorm",
+             .summary = "tokens of the prompt with the shortest keys",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule,
+                                             .budget = kvd_tokens_prompt_budget,
+                                             .whole_keys = true},
     .check = kvd_tokens_check_budget,
     .prompt = prompt,
 };

@@ -102,21 +102,16 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->anchor = 1 + (int32_t)v->value[ANCHOR];
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule,
-                                             .budget = kvd_tokens_window_budget};
-
 const kvd_tokens_method kvd_tokens_kvcrush = {
-    .info =
-        {
-            .name = "kvcrush",
-            .summary = "snapkv's tokens of a layer, and representatives of the others",
-            .parameter = parameters,
-            .idle = idle,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "kvcrush",
+             .summary = "snapkv's tokens of a layer, and representatives of the others",
+             .parameter = parameters,
+             .idle = idle,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_evict},
+    .eviction =
+        &(const kvd_tokens_eviction){.rule = evict_rule, .budget = kvd_tokens_window_budget},
     .window = kvd_tokens_window_rows,
     .check = kvd_tokens_check_window,
     .prompt_heads = prompt,

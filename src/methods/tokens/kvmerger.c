@@ -108,20 +108,15 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
                           kvd_tokens_budget(v->value[RECENT], r->prompt));
 }
 
-static const kvd_tokens_eviction eviction = {
-    .rule = evict_rule, .budget = evict_budget, .whole_keys = true};
-
 const kvd_tokens_method kvd_tokens_kvmerger = {
-    .info =
-        {
-            .name = "kvmerger",
-            .summary = "runs of tokens with similar keys merged into one each",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_uneven,
-        },
-    .eviction = &eviction,
+    .info = {.name = "kvmerger",
+             .summary = "runs of tokens with similar keys merged into one each",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_uneven},
+    .eviction = &(
+        const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget, .whole_keys = true},
     .state_bytes = state_bytes,
     .prompt = prompt,
     .merge = merge,

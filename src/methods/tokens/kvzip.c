@@ -95,20 +95,15 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->sink = (int32_t)v->value[SINK];
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule,
-                                             .budget = kvd_tokens_prompt_budget};
-
 const kvd_tokens_method kvd_tokens_kvzip = {
-    .info =
-        {
-            .name = "kvzip",
-            .summary = "entries that the model needs to repeat its prompt, over all layers",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_uneven,
-        },
-    .eviction = &eviction,
+    .info = {.name = "kvzip",
+             .summary = "entries that the model needs to repeat its prompt, over all layers",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_uneven},
+    .eviction =
+        &(const kvd_tokens_eviction){.rule = evict_rule, .budget = kvd_tokens_prompt_budget},
     .check = kvd_tokens_check_budget,
     .repeats = true,
     .observed = observed,

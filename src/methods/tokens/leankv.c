@@ -160,15 +160,12 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
 
 /* entry_bits counts significance and position (section 5 of the paper). */
 const kvd_tokens_method kvd_tokens_leankv = {
-    .info =
-        {
-            .name = "sparsity",
-            .summary = "LeanKV's per-head levels by significance",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_leankv,
-        },
+    .info = {.name = "sparsity",
+             .summary = "LeanKV's per-head levels by significance",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_leankv},
     .lowers = true,
     .entry_bits = 16 + 32,
     .check = check,

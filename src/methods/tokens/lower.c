@@ -46,15 +46,12 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
 }
 
 const kvd_tokens_method kvd_tokens_lower = {
-    .info =
-        {
-            .name = "lower",
-            .summary = "tokens that h2o would drop stay at the low level",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES,
-            .gpu = &kvd_gpu_lower,
-        },
+    .info = {.name = "lower",
+             .summary = "tokens that h2o would drop stay at the low level",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES,
+             .gpu = &kvd_gpu_lower},
     .lowers = true,
     .only_lowers = true,
     .entry_bits = 1,

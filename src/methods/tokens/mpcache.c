@@ -152,15 +152,12 @@ static kvd_read_rule read_rule(const kvd_parameter_values *v)
 }
 
 const kvd_tokens_method kvd_tokens_mpcache = {
-    .info =
-        {
-            .name = "mpcache",
-            .summary = "tokens that late rows attend to, of which steps read clusters",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_selection,
-        },
+    .info = {.name = "mpcache",
+             .summary = "tokens that late rows attend to, of which steps read clusters",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_selection},
     .read_rule = read_rule,
     .check = check,
     .prompt_heads = prompt,

@@ -149,20 +149,16 @@ static int evict_divide(const kvd_parameter_values *v, const kvd_evict_layers *s
     return status;
 }
 
-static const kvd_tokens_eviction eviction = {
-    .rule = evict_rule, .budget = evict_budget, .divide = evict_divide};
-
 const kvd_tokens_method kvd_tokens_prefixkv = {
-    .info =
-        {
-            .name = "prefixkv",
-            .summary = "budgets of layers that keep the same share of attention",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_uneven,
-        },
-    .eviction = &eviction,
+    .info = {.name = "prefixkv",
+             .summary = "budgets of layers that keep the same share of attention",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_uneven},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule,
+                                             .budget = evict_budget,
+                                             .divide = evict_divide},
     .check = kvd_tokens_check_budget,
     .observed = kvd_tokens_received_doubles,
     .observe = kvd_tokens_observe_received,

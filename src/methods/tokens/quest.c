@@ -101,14 +101,11 @@ static kvd_read_rule read_rule(const kvd_parameter_values *v)
 }
 
 const kvd_tokens_method kvd_tokens_quest = {
-    .info =
-        {
-            .name = "quest",
-            .summary = "every step reads the pages whose keys may have the largest scores",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_selection,
-        },
+    .info = {.name = "quest",
+             .summary = "every step reads the pages whose keys may have the largest scores",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_selection},
     .read_rule = read_rule,
     .check = kvd_tokens_check_budget,
     .select = choose,

@@ -133,19 +133,14 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
     return b;
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
-
 const kvd_tokens_method kvd_tokens_scissorhands = {
-    .info =
-        {
-            .name = "scissorhands",
-            .summary = "tokens that recent rows found important",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "scissorhands",
+             .summary = "tokens that recent rows found important",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
     .window = window,
     .check = kvd_tokens_check_budget,
     .state_bytes = state_bytes,

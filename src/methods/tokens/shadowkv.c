@@ -229,15 +229,12 @@ static kvd_read_rule read_rule(const kvd_parameter_values *v)
 }
 
 const kvd_tokens_method kvd_tokens_shadowkv = {
-    .info =
-        {
-            .name = "shadowkv",
-            .summary = "keys of the prompt in low rank; steps read chunks by their mean keys",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_PRE_ROPE,
-            .gpu = &kvd_gpu_selection,
-        },
+    .info = {.name = "shadowkv",
+             .summary = "keys of the prompt in low rank; steps read chunks by their mean keys",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_PRE_ROPE,
+             .gpu = &kvd_gpu_selection},
     .read_rule = read_rule,
     .state_bytes = state_bytes,
     .rebuild = rebuild,

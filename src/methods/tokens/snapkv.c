@@ -23,20 +23,15 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
                                   err);
 }
 
-static const kvd_tokens_eviction eviction = {.rule = kvd_tokens_window_rule,
-                                             .budget = kvd_tokens_window_budget};
-
 const kvd_tokens_method kvd_tokens_snapkv = {
-    .info =
-        {
-            .name = "snapkv",
-            .summary = "tokens of the prompt that its last rows attend to",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "snapkv",
+             .summary = "tokens of the prompt that its last rows attend to",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(const kvd_tokens_eviction){.rule = kvd_tokens_window_rule,
+                                             .budget = kvd_tokens_window_budget},
     .window = kvd_tokens_window_rows,
     .check = kvd_tokens_check_window,
     .prompt = prompt,

@@ -56,18 +56,13 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
                             r);
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
-
 const kvd_tokens_method kvd_tokens_streaming = {
-    .info =
-        {
-            .name = "streaming",
-            .summary = "the first tokens and the newest",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "streaming",
+             .summary = "the first tokens and the newest",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
     .check = check,
     .prompt = prompt,
     .step = step,

@@ -114,19 +114,14 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
     return kvd_evict_once(sink + middle, last);
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
-
 const kvd_tokens_method kvd_tokens_taskkv = {
-    .info =
-        {
-            .name = "taskkv",
-            .summary = "the whole prompt in KV heads that differ most, few tokens in others",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .gpu = &kvd_gpu_uneven,
-            .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
-        },
-    .eviction = &eviction,
+    .info = {.name = "taskkv",
+             .summary = "the whole prompt in KV heads that differ most, few tokens in others",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .gpu = &kvd_gpu_uneven,
+             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
     .window = kvd_tokens_window_rows,
     .check = kvd_tokens_check_budget,
     .prompt_heads = prompt,

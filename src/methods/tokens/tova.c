@@ -77,19 +77,14 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
     return kvd_evict_always(all > 0 ? all - 1 : 0, 1, r);
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
-
 const kvd_tokens_method kvd_tokens_tova = {
-    .info =
-        {
-            .name = "tova",
-            .summary = "tokens that the newest row attends to, the same in all heads of a layer",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROBABILITIES,
-            .gpu = &kvd_gpu_evict,
-        },
-    .eviction = &eviction,
+    .info = {.name = "tova",
+             .summary = "tokens that the newest row attends to, the same in all heads of a layer",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROBABILITIES,
+             .gpu = &kvd_gpu_evict},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
     .window = window,
     .check = kvd_tokens_check_budget,
     .prompt_heads = prompt,

@@ -157,19 +157,14 @@ static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_ev
     return kvd_evict_once(drop > 0 ? (n - drop) * review : old, kvd_tokens_window_rows(v));
 }
 
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
-
 const kvd_tokens_method kvd_tokens_windowkv = {
-    .info =
-        {
-            .name = "windowkv",
-            .summary = "windows of consecutive tokens, the same in a group of layers",
-            .parameter = parameters,
-            .tradeoff = &tradeoff,
-            .needs = KVD_NEEDS_PROMPT,
-            .gpu = &kvd_gpu_uneven,
-        },
-    .eviction = &eviction,
+    .info = {.name = "windowkv",
+             .summary = "windows of consecutive tokens, the same in a group of layers",
+             .parameter = parameters,
+             .tradeoff = &tradeoff,
+             .needs = KVD_NEEDS_PROMPT,
+             .gpu = &kvd_gpu_uneven},
+    .eviction = &(const kvd_tokens_eviction){.rule = evict_rule, .budget = evict_budget},
     .check = check,
     .observed = observed,
     .observe = observe,
