@@ -365,7 +365,7 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
         kvd_plan_close(p);
         return kvd_in(err, "method '%s'", p->levels->info.name);
     }
-    if (p->bits && p->bits->open && p->bits->open(&p->bits_values, &s, &p->bits_self, err)) {
+    if (p->bits && kvd_bits_open(p->bits, &p->bits_values, &s, &p->bits_self, err)) {
         kvd_plan_close(p);
         return kvd_in(err, "method '%s'", p->bits->info.name);
     }
@@ -378,8 +378,8 @@ void kvd_plan_close(kvd_plan *p)
         kvd_tokens_close(p->tokens, p->tokens_self);
     if (p->levels && p->levels_self)
         kvd_tokens_close(p->levels, p->levels_self);
-    if (p->bits && p->bits->close && p->bits_self)
-        p->bits->close(p->bits_self);
+    if (p->bits)
+        kvd_bits_close(p->bits, p->bits_self);
     p->tokens_self = p->levels_self = p->bits_self = NULL;
     free(p->kept);
     free(p->moments);

@@ -396,7 +396,7 @@ static void make_device(bench *w)
         a->cosine = on_device(w->cosine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
         a->sine = on_device(w->sine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
     }
-    if (kvd_gpu_packed_has_floats(&w->plan) && w->plan.bits_self) {
+    if (kvd_gpu_packed_has_floats(&w->plan) && w->plan.bits != &kvd_bits_mxfp4) {
         const kvd_scales *const s = w->plan.bits_self;
         a->scale = s->scale ? on_device(s->scale, N_KV * KVD_N_SIDES * sizeof *s->scale) : NULL;
     }

@@ -25,11 +25,10 @@ static inline void code_rows(const char *text, const kvd_method_setup *setup, kv
     if (kvd_method_parse(text, &m, &err))
         fail_msg("%s", err.msg);
     const kvd_bits_method *const bits = m.plan.bits;
-    if ((bits->open && bits->open(&m.plan.bits_values, setup, &self, &err)) ||
+    if (kvd_bits_open(bits, &m.plan.bits_values, setup, &self, &err) ||
         bits->code(self, &b, decoded, count, &err))
         fail_msg("%s", err.msg);
-    if (bits->close)
-        bits->close(self);
+    kvd_bits_close(bits, self);
     free(position);
     free(level);
 }

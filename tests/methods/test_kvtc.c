@@ -109,7 +109,7 @@ TEST(decorrelation)
         const kvd_bits_block b = {
             .side = KVD_VALUES, .layer = 1, .n = N, .d = D, .x = x, .level = level};
         assert_int_equal(kvd_method_parse("hetero,v=2", &m, &err), 0);
-        assert_int_equal(m.plan.bits->open(&m.plan.bits_values, NULL, &self, &err), 0);
+        assert_int_equal(kvd_bits_open(m.plan.bits, &m.plan.bits_values, NULL, &self, &err), 0);
         assert_int_equal(m.plan.bits->code(self, &b, y, &plain, &err), 0);
         for (size_t i = 0; i < N * (size_t)D; i++)
             other += pow((double)y[i] - (double)x[i], 2) / (N * WIDE);

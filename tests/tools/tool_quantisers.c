@@ -138,7 +138,7 @@ static int open_method(work *w, const kvd_config *c, kvd_err *err)
                         w->method.name);
     if (w->n < 1 || w->n > w->dump->n_tokens)
         return kvd_fail(err, "%zu tokens of a dump of %zu", w->n, w->dump->n_tokens);
-    return bits->open(&w->method.plan.bits_values, &setup, &w->self, err);
+    return kvd_bits_open(bits, &w->method.plan.bits_values, &setup, &w->self, err);
 }
 
 static int run(int argc, char **argv, kvd_err *err)
@@ -171,8 +171,7 @@ static int run(int argc, char **argv, kvd_err *err)
                  kvd_h5_finish(&w.out, err);
         kvd_h5_close(&w.out, false);
         kvd_run_release(&r);
-        if (w.method.plan.bits->close)
-            w.method.plan.bits->close(w.self);
+        kvd_bits_close(w.method.plan.bits, w.self);
     }
     kvd_activations_close(&dump);
     return status ? -1 : 0;

@@ -128,8 +128,7 @@ static int set_levels(allot *a, making *m, int layer, int side, const double *hi
 
 static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, kvd_err *err)
 {
-    const size_t most = (size_t)a->v->value[ROWS],
-                 n = s->calibration->n_tokens < most ? s->calibration->n_tokens : most;
+    const size_t n = kvd_calibration_tokens(s, a->v->value[ROWS]);
     kvd_calibration_rows rows;
     double *const histogram = malloc(BINS * sizeof *histogram);
     int status = kvd_calibration_rows_open(&rows, s, pre, n, err);

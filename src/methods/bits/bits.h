@@ -75,6 +75,9 @@ struct kvd_bits_method {
      * (MiKV's balancer). NULL: never.
      */
     bool (*balances)(const kvd_parameter_values *v);
+    /* Fails for parameters that a method without `open` cannot use. May be NULL. */
+    int (*check)(const kvd_parameter_values *v, kvd_err *err);
+    /* Stores private data in *self. NULL: the parameters are the private data. */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
@@ -90,6 +93,18 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_zipcache, kvd_bits_rotatekv, kvd_bits_allot, kvd_bits_fp8, kvd_bits_mxfp4,
     kvd_bits_nvfp4, kvd_bits_turboquant, kvd_bits_cachegen, kvd_bits_kvtc, kvd_bits_comet,
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
+
+/* Sets *self for `code`. The caller must call kvd_bits_close after success. */
+int kvd_bits_open(const kvd_bits_method *m, const kvd_parameter_values *v,
+                  const kvd_method_setup *s, void **self, kvd_err *err);
+void kvd_bits_close(const kvd_bits_method *m, void *self);
+
+/*
+ * Quantises x [n][d] with kvd_quantise_group, `group` channels of a token or, if by_channel, tokens
+ * of a channel per scale. y may be x. Adds the bits to *count.
+ */
+void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, size_t group,
+                          int bits, float *y, kvd_bits_count *count);
 
 /*
  * Matrices of xquant for K or V of one layer with inputs X. The cache stores Y = X down^T. V is
@@ -118,19 +133,21 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 /* Numbers that share a calibrated scale in fp8 and nvfp4: all, one layer's, one KV head's. */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
+/* Private data of fp8 and nvfp4. */
 typedef struct {
+    const kvd_parameter_values *v;
     size_t n_kv_heads;
     float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */
 } kvd_scales;
 
 /*
- * Sets scale = (largest magnitude of the first `rows` calibration tokens) / `largest`, separately
- * for K and V. The caller must call kvd_scales_release, also after a failure.
+ * Serves `open`: *self becomes a kvd_scales. Parameter `key` is the kvd_scale_of, the next one the
+ * number of calibration tokens. scale = (their largest magnitude) / `largest`, for K and for V.
  */
-int kvd_scales_make(kvd_scales *scales, kvd_scale_of of, const kvd_method_setup *s, size_t rows,
-                    float largest, kvd_err *err);
+int kvd_scales_open(const kvd_parameter_values *v, int key, const kvd_method_setup *s,
+                    float largest, void **self, kvd_err *err);
+void kvd_scales_close(void *self);
 float kvd_scales_at(const kvd_scales *scales, kvd_side side, int layer, int kv_head);
-void kvd_scales_release(kvd_scales *scales);
 
 /* GPU code of the packed methods (kivi, kvquant, fp8, ...). Address NULL without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;

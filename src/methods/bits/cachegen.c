@@ -167,8 +167,7 @@ static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r,
 
 static int calibrate(cachegen *c, const kvd_method_setup *s, bool pre, kvd_err *err)
 {
-    const size_t most = (size_t)c->v->value[ROWS],
-                 n = s->calibration->n_tokens < most ? s->calibration->n_tokens : most;
+    const size_t n = kvd_calibration_tokens(s, c->v->value[ROWS]);
     kvd_calibration_rows rows;
     int status = kvd_calibration_rows_open(&rows, s, pre, n, err);
     for (int l = 0; !status && l < c->n_layers; l++)

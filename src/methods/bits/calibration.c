@@ -15,6 +15,12 @@ int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err)
     return 0;
 }
 
+size_t kvd_calibration_tokens(const kvd_method_setup *s, double most)
+{
+    const size_t n = s->calibration->n_tokens;
+    return n < (size_t)most ? n : (size_t)most;
+}
+
 /* Returns the number of KV heads that share one latent (method palu). */
 static size_t heads_of(const kvd_method_setup *s)
 {

@@ -15,6 +15,8 @@ typedef struct {
     float *rows, *cut;
 } kvd_calibration_rows;
 
+/* Returns the number of calibration tokens, at most `most`. */
+size_t kvd_calibration_tokens(const kvd_method_setup *s, double most);
 /* Fails unless the calibration activations contain all layers and, if `pre`, keys before RoPE. */
 int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
 /*

@@ -22,13 +22,6 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = (size_t)v->value[GROUP];
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    (void)s, (void)err;
-    *self = (void *)(uintptr_t)v;
-    return 0;
-}
-
 /* Codes and decodes n numbers, `stride` apart, with one scale and no zero point. */
 static void code_symmetric(const float *x, size_t n, size_t stride, int bits, float *y)
 {
@@ -47,18 +40,19 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 {
     const kvd_parameter_values *const v = self;
     const size_t group = (size_t)v->value[GROUP];
-    const bool symmetric = v->value[SYMMETRIC] > 0;
     const int bits = (int)v->value[BITS];
     (void)err;
-    *count = (kvd_bits_count){bits * (double)(b->n * b->d), 0};
+    *count = (kvd_bits_count){0, 0};
+    if (!(v->value[SYMMETRIC] > 0)) {
+        kvd_bits_code_groups(b->x, b->n, b->d, true, group, bits, decoded, count);
+        return 0;
+    }
     for (size_t j = 0; j < b->d; j++)
         for (size_t at = 0; at < b->n; at += group) {
             const size_t n = b->n - at < group ? b->n - at : group, first = at * b->d + j;
-            if (symmetric)
-                code_symmetric(b->x + first, n, b->d, bits, decoded + first);
-            else
-                (void)kvd_quantise_group(b->x + first, n, b->d, bits, decoded + first);
-            count->side += symmetric ? 16 : 32;
+            code_symmetric(b->x + first, n, b->d, bits, decoded + first);
+            count->payload += bits * (double)n;
+            count->side += 16;
         }
     return 0;
 }
@@ -70,6 +64,5 @@ const kvd_bits_method kvd_bits_comet = {
              .tradeoff = &tradeoff,
              .gpu = &kvd_gpu_packed},
     .window = window,
-    .open = open,
     .code = code,
 };

@@ -32,13 +32,6 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = (size_t)v->value[BUFFER];
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    (void)s, (void)err;
-    *self = (void *)(uintptr_t)v;
-    return 0;
-}
-
 kvd_gear kvd_gear_of(const kvd_parameter_values *v)
 {
     return (kvd_gear){.bits = (int32_t)v->value[BITS],
@@ -199,6 +192,5 @@ const kvd_bits_method kvd_bits_gear = {
              .tradeoff = &tradeoff,
              .gpu = &kvd_gpu_packed},
     .window = window,
-    .open = open,
     .code = code,
 };

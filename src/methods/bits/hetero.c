@@ -18,13 +18,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"k", 8, 1, false, "v", 0, 1};
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    (void)s, (void)err;
-    *self = (void *)(uintptr_t)v;
-    return 0;
-}
-
 static bool two_levels(const kvd_parameter_values *v)
 {
     return v->value[LOW_K] <= v->value[HIGH_K] && v->value[LOW_V] <= v->value[HIGH_V] &&
@@ -73,6 +66,5 @@ const kvd_bits_method kvd_bits_hetero = {
     .two_levels = two_levels,
     .low_key = {"lk", "lv", "balance", NULL},
     .balances = balances,
-    .open = open,
     .code = code,
 };

@@ -21,34 +21,22 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = side == KVD_VALUES ? 1 : residual > 0 ? residual : (size_t)v->value[GROUP];
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int check(const kvd_parameter_values *v, kvd_err *err)
 {
-    (void)s;
-    if ((size_t)v->value[RESIDUAL] % (size_t)v->value[GROUP])
-        return kvd_fail(err, "residual %g is not a multiple of group %g", v->value[RESIDUAL],
-                        v->value[GROUP]);
-    *self = (void *)(uintptr_t)v;
-    return 0;
+    return (size_t)v->value[RESIDUAL] % (size_t)v->value[GROUP]
+               ? kvd_fail(err, "residual %g is not a multiple of group %g", v->value[RESIDUAL],
+                          v->value[GROUP])
+               : 0;
 }
 
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err)
 {
     const kvd_parameter_values *const v = self;
-    const size_t group = (size_t)v->value[GROUP];
-    const int bits = (int)v->value[BITS];
     (void)err;
     *count = (kvd_bits_count){0, 0};
-    const bool keys = b->side == KVD_KEYS;
-    const size_t lines = keys ? b->d : b->n, along = keys ? b->n : b->d;
-    const size_t next_line = keys ? 1 : b->d, next = keys ? b->d : 1;
-    for (size_t l = 0; l < lines; l++)
-        for (size_t at = 0; at < along; at += group) {
-            const size_t n = along - at < group ? along - at : group,
-                         first = l * next_line + at * next;
-            count->payload += kvd_quantise_group(b->x + first, n, next, bits, decoded + first);
-            count->side += 32;
-        }
+    kvd_bits_code_groups(b->x, b->n, b->d, b->side == KVD_KEYS, (size_t)v->value[GROUP],
+                         (int)v->value[BITS], decoded, count);
     return 0;
 }
 
@@ -59,6 +47,6 @@ const kvd_bits_method kvd_bits_kivi = {
              .tradeoff = &tradeoff,
              .gpu = &kvd_gpu_packed},
     .window = window,
-    .open = open,
+    .check = check,
     .code = code,
 };

@@ -193,8 +193,7 @@ static int set_levels(kvquant *q, int layer, int side, const histograms *h, kvd_
 static int calibrate(kvquant *q, const kvd_method_setup *s, bool pre, kvd_fisher *fisher,
                      kvd_err *err)
 {
-    const size_t d = (size_t)q->d_head, most = (size_t)q->v->value[ROWS],
-                 n = s->calibration->n_tokens < most ? s->calibration->n_tokens : most;
+    const size_t d = (size_t)q->d_head, n = kvd_calibration_tokens(s, q->v->value[ROWS]);
     float *const gradient2 = fisher ? malloc(n * d * sizeof *gradient2) : NULL;
     float *const sorted = malloc((n + (size_t)q->range_width) * sizeof *sorted);
     histograms *const histogram = malloc(sizeof *histogram);
@@ -273,7 +272,7 @@ static int check_fisher(const kvd_parameter_values *v, const kvd_method_setup *s
 {
     const kvd_fisher *const f = s->fisher;
     const kvd_activations *const a = s->calibration;
-    const size_t most = (size_t)v->value[ROWS], n = a->n_tokens < most ? a->n_tokens : most;
+    const size_t n = kvd_calibration_tokens(s, v->value[ROWS]);
     if (!f)
         return kvd_fail(err, "weights=%g needs squared gradients: give --fisher",
                         v->value[WEIGHTS]);

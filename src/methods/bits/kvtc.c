@@ -322,8 +322,7 @@ static void free_lanes(kvd_stream_coder *l)
 
 static int calibrate(kvtc *t, const kvd_method_setup *s, bool pre, kvd_err *err)
 {
-    const size_t most = (size_t)t->v->value[ROWS],
-                 n = s->calibration->n_tokens < most ? s->calibration->n_tokens : most;
+    const size_t n = kvd_calibration_tokens(s, t->v->value[ROWS]);
     making m;
     int status = new_making(t, s, n, &m, err);
     for (int side = 0; !status && side < KVD_N_SIDES; side++) {

@@ -11,6 +11,7 @@
 
 #include "common/rng.h"
 #include "methods/bits/bits.h"
+#include "methods/bits/calibration.h"
 #include "methods/bits/levels.h"
 
 enum { BITS, GROUP, HEADS, CLIP, SINK, ROWS };
@@ -101,8 +102,7 @@ static void close(void *self)
 static int calibrate(const rotatekv *r, const kvd_method_setup *s, kvd_err *err)
 {
     const kvd_x x = s->config->positions == KVD_POSITIONS_ROPE ? KVD_X_K_PRE : KVD_X_K;
-    const size_t most = (size_t)r->v->value[ROWS], wide = r->n_kv_heads * r->d,
-                 n = s->calibration->n_tokens < most ? s->calibration->n_tokens : most;
+    const size_t wide = r->n_kv_heads * r->d, n = kvd_calibration_tokens(s, r->v->value[ROWS]);
     float *const rows = malloc((2 * n * r->d + wide) * sizeof *rows);
     placed *const sorted = malloc(wide * sizeof *sorted);
     int status =
@@ -149,11 +149,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     if (c->d_head & (c->d_head - 1))
         return kvd_fail(err, "d_head %d is not a power of two, as a Walsh-Hadamard matrix requires",
                         c->d_head);
-    if (a && c->positions == KVD_POSITIONS_ROPE && !a->has_pre)
-        return kvd_fail(err, "the calibration has no K before RoPE: collect it with --rope both");
-    if (a && (a->first_layer != 0 || a->n_layers != c->n_layers))
-        return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d",
-                        a->first_layer, a->first_layer + a->n_layers - 1, c->n_layers);
+    if (a && kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))
+        return -1;
     const int asked = (int)v->value[HEADS];
     if (v->given[HEADS] && (c->n_kv_heads % asked || asked & (asked - 1)))
         return kvd_fail(err,

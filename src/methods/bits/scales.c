@@ -31,15 +31,12 @@ static int set_layer(const kvd_scales *scales, kvd_scale_of of, kvd_calibration_
     return 0;
 }
 
-int kvd_scales_make(kvd_scales *scales, kvd_scale_of of, const kvd_method_setup *s, size_t rows,
-                    float largest, kvd_err *err)
+static int calibrate(kvd_scales *scales, kvd_scale_of of, const kvd_method_setup *s, double rows,
+                     float largest, kvd_err *err)
 {
-    *scales = (kvd_scales){0};
-    if (of == KVD_SCALE_ONE)
-        return 0;
     const kvd_config *const c = s->config;
     const bool pre = c->positions == KVD_POSITIONS_ROPE && s->dims && s->dims->rebuild;
-    const size_t n = s->calibration->n_tokens < rows ? s->calibration->n_tokens : rows,
+    const size_t n = kvd_calibration_tokens(s, rows),
                  numbers = (size_t)c->n_layers * (size_t)c->n_kv_heads * KVD_N_SIDES;
     kvd_calibration_rows r;
     if (kvd_calibration_fits(s, pre, err))
@@ -56,13 +53,30 @@ int kvd_scales_make(kvd_scales *scales, kvd_scale_of of, const kvd_method_setup 
     return status;
 }
 
+int kvd_scales_open(const kvd_parameter_values *v, int key, const kvd_method_setup *s,
+                    float largest, void **self, kvd_err *err)
+{
+    const kvd_scale_of of = (kvd_scale_of)v->value[key];
+    kvd_scales *const scales = calloc(1, sizeof *scales);
+    if (!scales)
+        return kvd_no_memory(err, "a method", sizeof *scales);
+    scales->v = v;
+    if (of != KVD_SCALE_ONE && calibrate(scales, of, s, v->value[key + 1], largest, err)) {
+        kvd_scales_close(scales);
+        return -1;
+    }
+    *self = scales;
+    return 0;
+}
+
+void kvd_scales_close(void *self)
+{
+    kvd_scales *const scales = self;
+    free(scales->scale);
+    free(scales);
+}
+
 float kvd_scales_at(const kvd_scales *scales, kvd_side side, int layer, int kv_head)
 {
     return scales->scale ? *place(scales, (int)side, layer, kv_head) : 1;
-}
-
-void kvd_scales_release(kvd_scales *scales)
-{
-    free(scales->scale);
-    scales->scale = NULL;
 }

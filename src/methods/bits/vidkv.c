@@ -26,14 +26,12 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = (size_t)v->value[v->value[RESIDUAL] > 0 ? RESIDUAL : GROUP];
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int check(const kvd_parameter_values *v, kvd_err *err)
 {
-    (void)s;
-    if ((size_t)v->value[RESIDUAL] % (size_t)v->value[GROUP])
-        return kvd_fail(err, "residual %g is not a multiple of group %g", v->value[RESIDUAL],
-                        v->value[GROUP]);
-    *self = (void *)(uintptr_t)v;
-    return 0;
+    return (size_t)v->value[RESIDUAL] % (size_t)v->value[GROUP]
+               ? kvd_fail(err, "residual %g is not a multiple of group %g", v->value[RESIDUAL],
+                          v->value[GROUP])
+               : 0;
 }
 
 static float mean_magnitude(const float *x, size_t n, size_t stride)
@@ -211,6 +209,6 @@ const kvd_bits_method kvd_bits_vidkv = {
              .tradeoff = &tradeoff,
              .gpu = &kvd_gpu_packed},
     .window = window,
-    .open = open,
+    .check = check,
     .code = code,
 };

@@ -181,8 +181,7 @@ static void free_making(making *m)
 
 static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err *err)
 {
-    const size_t most = (size_t)w->v->value[ROWS], d = w->wide,
-                 n = s->calibration->n_tokens < most ? s->calibration->n_tokens : most;
+    const size_t d = w->wide, n = kvd_calibration_tokens(s, w->v->value[ROWS]);
     making m = {.x = malloc(n * d * sizeof *m.x),
                 .y = malloc(n * d * sizeof *m.y),
                 .head = malloc(2 * n * (size_t)s->config->d_head * sizeof *m.head),

@@ -176,23 +176,6 @@ kvd_xquant_matrices kvd_xquant_matrices_of(const void *self, int layer, kvd_side
     return (kvd_xquant_matrices){m->down, m->up, q->rank, m->bias, m->norm};
 }
 
-/*
- * Quantises x in place. A scale covers channels of a token or, if by_channel, tokens of a channel.
- */
-static void quantise(const xquant *q, float *x, size_t n, size_t d, bool by_channel,
-                     kvd_bits_count *count)
-{
-    const size_t lines = by_channel ? d : n, along = by_channel ? n : d;
-    const size_t next_line = by_channel ? 1 : d, next = by_channel ? d : 1;
-    for (size_t l = 0; l < lines; l++)
-        for (size_t at = 0; at < along; at += q->group) {
-            const size_t some = along - at < q->group ? along - at : q->group;
-            float *const first = x + l * next_line + at * next;
-            count->payload += kvd_quantise_group(first, some, next, q->bits, first);
-            count->side += KVD_GROUP_SIDE_BITS;
-        }
-}
-
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err)
 {
@@ -208,7 +191,8 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
         kvd_linear(b->input, m->down, n, d, q->rank, x, 0);
     else
         memcpy(x, b->input, n * d * sizeof *x);
-    quantise(q, x, n, q->rank, q->latent && b->side == KVD_KEYS, count);
+    kvd_bits_code_groups(x, n, q->rank, q->latent && b->side == KVD_KEYS, q->group, q->bits, x,
+                         count);
     /* K and V share the codes of X, so each counts half of the bits. */
     if (!q->latent) {
         count->payload /= 2;

@@ -27,14 +27,12 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = (size_t)v->value[BLOCK];
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int check(const kvd_parameter_values *v, kvd_err *err)
 {
-    (void)s;
-    if (v->value[HIGH] < v->value[LOW])
-        return kvd_fail(err, "high = %g bits of salient tokens is below low = %g", v->value[HIGH],
-                        v->value[LOW]);
-    *self = (void *)(uintptr_t)v;
-    return 0;
+    return v->value[HIGH] < v->value[LOW]
+               ? kvd_fail(err, "high = %g bits of salient tokens is below low = %g", v->value[HIGH],
+                          v->value[LOW])
+               : 0;
 }
 
 /*
@@ -131,6 +129,6 @@ const kvd_bits_method kvd_bits_zipcache = {
              .needs = KVD_NEEDS_PROBABILITIES,
              .gpu = &kvd_gpu_packed},
     .window = window,
-    .open = open,
+    .check = check,
     .code = code,
 };

@@ -15,6 +15,7 @@
 
 #include "common/linalg.h"
 #include "common/rng.h"
+#include "methods/bits/calibration.h"
 #include "methods/dims/dims.h"
 
 enum { P, HEADS, ROWS, SEARCH };
@@ -298,20 +299,10 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
     return 0;
 }
 
-static int check_calibration(const kvd_activations *a, const kvd_config *c, kvd_err *err)
-{
-    if (c->positions == KVD_POSITIONS_ROPE && !a->has_pre)
-        return kvd_fail(err, "the calibration has no K before RoPE: collect it with --rope both");
-    if (a->first_layer != 0 || a->n_layers != c->n_layers)
-        return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d",
-                        a->first_layer, a->first_layer + a->n_layers - 1, c->n_layers);
-    return 0;
-}
-
 static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d, kvd_err *err)
 {
     const kvd_config *const c = s->config;
-    if (!s->drawn && check_calibration(s->calibration, c, err))
+    if (!s->drawn && kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))
         return -1;
     if (v->given[HEADS] && c->n_kv_heads % (int)v->value[HEADS])
         return kvd_fail(err, "heads = %g does not divide the %d KV heads of the model",
@@ -319,8 +310,8 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     int heads = (int)v->value[HEADS] < c->n_kv_heads ? (int)v->value[HEADS] : c->n_kv_heads;
     while (c->n_kv_heads % heads)
         heads--;
-    const size_t wide = (size_t)heads * (size_t)c->d_head, most = (size_t)v->value[ROWS];
-    const size_t n = s->drawn || s->calibration->n_tokens > most ? most : s->calibration->n_tokens;
+    const size_t wide = (size_t)heads * (size_t)c->d_head,
+                 n = s->drawn ? 0 : kvd_calibration_tokens(s, v->value[ROWS]);
     const long each = lround((1 - v->value[P]) * (double)wide);
     const size_t groups = (size_t)c->n_layers * (size_t)(c->n_kv_heads / heads);
     /* [wide][wide] singular vectors, then [wide] singular values */

@@ -168,8 +168,7 @@ static int calibrate_head(a2ats *x, const kvd_method_setup *s, int layer, int g,
 
 static int calibrate(a2ats *x, const kvd_method_setup *s, kvd_err *err)
 {
-    const size_t d = x->d, wanted = (size_t)x->v->value[ROWS], all = s->calibration->n_tokens,
-                 n = wanted < all ? wanted : all;
+    const size_t d = x->d, n = kvd_calibration_tokens(s, x->v->value[ROWS]);
     if (n < x->size)
         return kvd_fail(err, "size = %zu centroids need as many calibration tokens: there are %zu",
                         x->size, n);

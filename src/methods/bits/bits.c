@@ -1,0 +1,30 @@
+#include "methods/bits/bits.h"
+
+int kvd_bits_open(const kvd_bits_method *m, const kvd_parameter_values *v,
+                  const kvd_method_setup *s, void **self, kvd_err *err)
+{
+    if (m->open)
+        return m->open(v, s, self, err);
+    *self = (void *)(uintptr_t)v;
+    return m->check ? m->check(v, err) : 0;
+}
+
+void kvd_bits_close(const kvd_bits_method *m, void *self)
+{
+    if (m->close && self)
+        m->close(self);
+}
+
+void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, size_t group,
+                          int bits, float *y, kvd_bits_count *count)
+{
+    const size_t lines = by_channel ? d : n, along = by_channel ? n : d,
+                 next_line = by_channel ? 1 : d, next = by_channel ? d : 1;
+    for (size_t l = 0; l < lines; l++)
+        for (size_t at = 0; at < along; at += group) {
+            const size_t some = along - at < group ? along - at : group,
+                         first = l * next_line + at * next;
+            count->payload += kvd_quantise_group(x + first, some, next, bits, y + first);
+            count->side += KVD_GROUP_SIDE_BITS;
+        }
+}
