@@ -184,30 +184,16 @@ static int unknown(const char *name, kvd_err *err)
                     nearest ? ", nearest: " : "", nearest ? nearest : "");
 }
 
-static const kvd_method_info *dims_member(const kvd_method *m)
+/* Returns the method that acts on `axis`, or NULL. */
+static const kvd_method_info *occupant(const kvd_method *m, const char *axis)
 {
-    return m->dims            ? &m->dims->info
-           : m->plan.maker    ? &m->plan.maker->info
-           : m->plan.channels ? &m->plan.channels->info
-                              : NULL;
-}
-
-static const kvd_method_info *occupant(const kvd_method *m, method_kind kind)
-{
-    switch (kind) {
-    case DIMS:
-    case MAKER:
-    case CHANNELS:
-        return dims_member(m);
-    case LAYERS:
-        return m->plan.layers ? &m->plan.layers->info : NULL;
-    case TOKENS:
-        return m->plan.tokens ? &m->plan.tokens->info : NULL;
-    case BITS:
-        return m->plan.bits ? &m->plan.bits->info : NULL;
-    case COMBINATION:
-        break;
-    }
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    const int n = kvd_plan_members(&m->plan, all);
+    if (m->dims && !strcmp(axis, "dims"))
+        return &m->dims->info;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(all[i].axis, axis))
+            return all[i].info;
     return NULL;
 }
 
@@ -256,7 +242,9 @@ static int add_combination(const combination *c, kvd_method *m, kvd_err *err)
 static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd_err *err)
 {
     const void *const method = info;
-    const kvd_method_info *const was = occupant(m, kind);
+    if (kind == COMBINATION)
+        return add_combination(method, m, err);
+    const kvd_method_info *const was = occupant(m, axis_of[kind]);
     if (kind == TOKENS && was && add_second_tokens(method, m))
         return 0;
     if (was)
@@ -286,7 +274,7 @@ static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd
         set_defaults(info, &m->plan.bits_values);
         break;
     case COMBINATION:
-        return add_combination(method, m, err);
+        break;
     }
     return 0;
 }
@@ -308,24 +296,6 @@ static int add_all(char *names, kvd_method *m, kvd_err *err)
             return -1;
     }
     return 0;
-}
-
-int kvd_method_members(kvd_method *m, kvd_keyed out[KVD_MEMBERS])
-{
-    int n = 0;
-    if (m->plan.layers)
-        out[n++] = (kvd_keyed){&m->plan.layers->info, &m->plan.layers_values};
-    if (m->plan.tokens)
-        out[n++] = (kvd_keyed){&m->plan.tokens->info, &m->plan.tokens_values};
-    if (m->plan.levels)
-        out[n++] = (kvd_keyed){&m->plan.levels->info, &m->plan.levels_values};
-    if (m->plan.maker)
-        out[n++] = (kvd_keyed){&m->plan.maker->info, &m->plan.maker_values};
-    if (m->plan.channels)
-        out[n++] = (kvd_keyed){&m->plan.channels->info, &m->plan.channels_values};
-    if (m->plan.bits)
-        out[n++] = (kvd_keyed){&m->plan.bits->info, &m->plan.bits_values};
-    return n;
 }
 
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
@@ -383,8 +353,8 @@ bool kvd_method_has_low(const kvd_method *m)
 
 const char *kvd_method_file(const kvd_method *m, int i)
 {
-    kvd_keyed all[KVD_MEMBERS];
-    const int n = kvd_method_members((kvd_method *)(uintptr_t)m, all);
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    const int n = kvd_plan_members(&m->plan, all);
     for (int k = 0; k < n; k++)
         if (*all[k].values->text && i-- == 0)
             return all[k].values->text;
@@ -406,25 +376,21 @@ bool kvd_method_is_text_key(const char *key, size_t length)
 
 void kvd_method_with_fisher(kvd_method *m)
 {
-    if (!m->plan.bits || !m->plan.bits->fisher_key || dims_member(m))
+    const kvd_bits_method *const bits = m->plan.bits;
+    if (!bits || !bits->fisher_key || occupant(m, "dims"))
         return;
-    for (int i = 0; m->plan.bits->info.parameter[i].key; i++)
-        if (!strcmp(m->plan.bits->info.parameter[i].key, m->plan.bits->fisher_key) &&
-            !m->plan.bits_values.given[i])
-            m->plan.bits_values.value[i] = 1;
+    const int i = kvd_parameter_index(&bits->info, bits->fisher_key);
+    if (!m->plan.bits_values.given[i])
+        m->plan.bits_values.value[i] = 1;
     kvd_method_write_settings(m);
 }
 
 bool kvd_method_reads_fisher(const kvd_method *m)
 {
-    if (kvd_plan_needs(&m->plan) & KVD_NEEDS_FISHER)
-        return true;
-    if (m->plan.maker && m->plan.maker->reads_fisher &&
-        m->plan.maker->reads_fisher(&m->plan.maker_values))
-        return true;
-    for (int i = 0; m->plan.bits && m->plan.bits->fisher_key && m->plan.bits->info.parameter[i].key;
-         i++)
-        if (!strcmp(m->plan.bits->info.parameter[i].key, m->plan.bits->fisher_key))
-            return m->plan.bits_values.value[i] > 0;
-    return false;
+    const kvd_bits_method *const bits = m->plan.bits;
+    const kvd_dims_maker *const maker = m->plan.maker;
+    return kvd_plan_needs(&m->plan) & KVD_NEEDS_FISHER ||
+           (maker && maker->reads_fisher && maker->reads_fisher(&m->plan.maker_values)) ||
+           (bits && bits->fisher_key &&
+            m->plan.bits_values.value[kvd_parameter_index(&bits->info, bits->fisher_key)] > 0);
 }

@@ -1,4 +1,5 @@
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +11,31 @@
 
 const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES] = {"eq6", "eq6-energy", "error", "loss"};
 
-int kvd_method_find_key(const kvd_keyed *k, const char *key)
+/* Returns the key in "NAME.KEY", or NULL if `key` does not begin with `name` and a dot. */
+static const char *key_of(const char *key, const char *name)
 {
-    for (int i = 0; k->info->parameter[i].key; i++)
-        if (!strcmp(k->info->parameter[i].key, key))
+    const size_t n = strlen(name);
+    return !strncmp(key, name, n) && key[n] == '.' ? key + n + 1 : NULL;
+}
+
+static void append(char *to, size_t room, const char *separator, const char *fmt, ...)
+    KVD_PRINTF(4, 5);
+static void append(char *to, size_t room, const char *separator, const char *fmt, ...)
+{
+    va_list ap;
+    if (*to)
+        strncat(to, separator, room - strlen(to) - 1);
+    const size_t used = strlen(to);
+    va_start(ap, fmt);
+    (void)vsnprintf(to + used, room - used, fmt, ap);
+    va_end(ap);
+}
+
+/* Returns the index of `text` among n names, or -1. */
+static int index_of(const char *const *name, int n, const char *text)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(text, name[i]))
             return i;
     return -1;
 }
@@ -97,20 +119,18 @@ static int set_dims(kvd_method *m, const char *key, const char *value, unsigned 
         return kvd_fail(err, "key '%s' is given twice", key);
     *seen |= bit;
     if (bit == KEY_RANKS) {
-        for (int i = 0; i < KVD_N_WIDTH_RULES; i++)
-            if (!strcmp(value, kvd_width_rule_name[i])) {
-                m->ranks = (kvd_width_rule)i;
-                return 0;
-            }
-        return kvd_fail(err, "ranks '%s' is none of eq6, eq6-energy, error, loss", value);
+        const int rule = index_of(kvd_width_rule_name, KVD_N_WIDTH_RULES, value);
+        if (rule < 0)
+            return kvd_fail(err, "ranks '%s' is none of eq6, eq6-energy, error, loss", value);
+        m->ranks = (kvd_width_rule)rule;
+        return 0;
     }
     if (bit == KEY_CUT) {
-        for (int i = 0; i < 3; i++)
-            if (!strcmp(value, cut_name[i])) {
-                m->cut = (kvd_cut)i;
-                return 0;
-            }
-        return kvd_fail(err, "cut '%s' is none of both, qk, v", value);
+        const int cut = index_of(cut_name, 3, value);
+        if (cut < 0)
+            return kvd_fail(err, "cut '%s' is none of both, qk, v", value);
+        m->cut = (kvd_cut)cut;
+        return 0;
     }
     if (bit == KEY_ONLINE || bit == KEY_EXPLICIT) {
         if (strcmp(value, "0") && strcmp(value, "1"))
@@ -134,7 +154,7 @@ static bool lowers(const kvd_method *m)
     return m->plan.levels || (m->plan.tokens && m->plan.tokens->lowers);
 }
 
-static int set_value(const kvd_keyed *k, int i, const char *value, kvd_err *err)
+static int set_value(const kvd_plan_member *k, int i, const char *value, kvd_err *err)
 {
     const kvd_parameter *const p = &k->info->parameter[i];
     double *const to = &k->values->value[i];
@@ -148,43 +168,38 @@ static int set_value(const kvd_keyed *k, int i, const char *value, kvd_err *err)
     return 0;
 }
 
-static int unknown_key(const kvd_method *m, const kvd_keyed *all, int n, const char *key,
+static int unknown_key(const kvd_method *m, const kvd_plan_member *all, int n, const char *key,
                        kvd_err *err)
 {
     char known[400] = "";
     if (kvd_method_is_none(m))
         return kvd_fail(err, "it takes no keys");
     if (m->dims)
-        snprintf(known, sizeof known, "%s%s%s", keys_of_dims, lowers(m) ? ", " : "",
-                 lowers(m) ? keys_of_low : "");
+        append(known, sizeof known, ", ", "%s", keys_of_dims);
+    if (m->dims && lowers(m))
+        append(known, sizeof known, ", ", "%s", keys_of_low);
     for (int k = 0; k < n; k++)
         if (all[k].info->text_key)
-            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
-                     *known ? ", " : "", all[k].info->text_key);
+            append(known, sizeof known, ", ", "%s", all[k].info->text_key);
     for (int k = 0; k < n; k++)
-        for (int i = 0; all[k].info->parameter[i].key; i++) {
-            if (*known)
-                strncat(known, ", ", sizeof known - strlen(known) - 1);
-            strncat(known, all[k].info->parameter[i].key, sizeof known - strlen(known) - 1);
-        }
+        for (int i = 0; all[k].info->parameter[i].key; i++)
+            append(known, sizeof known, ", ", "%s", all[k].info->parameter[i].key);
     return kvd_fail(err, "unknown key '%s', known are %s%s%s", key, known, *known ? ", " : "",
                     keep_layers);
 }
 
-static int find_text_key(const kvd_keyed *all, int n, const char *key)
+static int find_text_key(const kvd_plan_member *all, int n, const char *key)
 {
     for (int k = 0; k < n; k++) {
-        const kvd_method_info *const m = all[k].info;
-        const size_t len = strlen(m->name);
-        if (m->text_key &&
-            (!strcmp(key, m->text_key) || (!strncmp(key, m->name, len) && key[len] == '.' &&
-                                           !strcmp(key + len + 1, m->text_key))))
+        const char *const text = all[k].info->text_key;
+        const char *const of_member = key_of(key, all[k].info->name);
+        if (text && (!strcmp(key, text) || (of_member && !strcmp(of_member, text))))
             return k;
     }
     return -1;
 }
 
-static int set_text(const kvd_keyed *k, const char *value, kvd_err *err)
+static int set_text(const kvd_plan_member *k, const char *value, kvd_err *err)
 {
     const char *const key = k->info->text_key;
     if (*k->values->text)
@@ -196,43 +211,58 @@ static int set_text(const kvd_keyed *k, const char *value, kvd_err *err)
     return 0;
 }
 
+/* Finds parameter NAME.KEY of a member. Returns its index, or -1. */
+static int find_dotted(const kvd_method *m, const char *dotted, kvd_plan_member *member)
+{
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    const int n = kvd_plan_members(&m->plan, all);
+    for (int k = 0; k < n; k++) {
+        const char *const key = key_of(dotted, all[k].info->name);
+        const int i = key ? kvd_parameter_index(all[k].info, key) : -1;
+        if (i >= 0) {
+            *member = all[k];
+            return i;
+        }
+    }
+    return -1;
+}
+
+static int shared_key(const char *key, const char *one, const char *other, kvd_err *err)
+{
+    return kvd_fail(err, "key '%s' belongs to '%s' and '%s': write %s.%s", key, one, other, other,
+                    key);
+}
+
 static int set_key(kvd_method *m, const char *key, const char *value, unsigned *seen, kvd_err *err)
 {
-    kvd_keyed all[KVD_MEMBERS];
-    const int n = kvd_method_members(m, all), with_text = find_text_key(all, n, key);
+    kvd_plan_member all[KVD_PLAN_MEMBERS], found = {0};
+    const int n = kvd_plan_members(&m->plan, all), with_text = find_text_key(all, n, key);
+    int at = -1;
     if (with_text >= 0)
         return set_text(&all[with_text], value, err);
     if (!strcmp(key, keep_layers) && !kvd_method_is_none(m))
         return set_keep_layers(m, value, seen, KEY_KEEP_LAYERS, err);
     const bool of_dims = find_dims_key(key) >= 0;
-    const char *const dot = of_dims ? NULL : strchr(key, '.');
-    int member = -1, at = -1;
-    if (dot) {
-        const size_t len = (size_t)(dot - key);
-        if (m->dims && strlen(m->dims->info.name) == len &&
-            !strncmp(key, m->dims->info.name, len) && find_dims_key(dot + 1) >= 0)
-            return set_dims(m, dot + 1, value, seen, err);
-        for (int k = 0; k < n; k++)
-            if (strlen(all[k].info->name) == len && !strncmp(key, all[k].info->name, len) &&
-                (at = kvd_method_find_key(&all[k], dot + 1)) >= 0)
-                member = k;
+    if (!of_dims && strchr(key, '.')) {
+        const char *const rest = m->dims ? key_of(key, m->dims->info.name) : NULL;
+        if (rest && find_dims_key(rest) >= 0)
+            return set_dims(m, rest, value, seen, err);
+        at = find_dotted(m, key, &found);
     } else {
-        for (int k = 0; k < n; k++)
-            if (kvd_method_find_key(&all[k], key) >= 0) {
-                if (member >= 0)
-                    return kvd_fail(err, "key '%s' belongs to '%s' and '%s': write %s.%s", key,
-                                    all[member].info->name, all[k].info->name, all[k].info->name,
-                                    key);
-                member = k;
-                at = kvd_method_find_key(&all[k], key);
+        for (int k = 0; k < n; k++) {
+            const int i = kvd_parameter_index(all[k].info, key);
+            if (i >= 0 && at >= 0)
+                return shared_key(key, found.info->name, all[k].info->name, err);
+            if (i >= 0) {
+                found = all[k];
+                at = i;
             }
+        }
         if (m->dims && of_dims)
-            return member >= 0 ? kvd_fail(err, "key '%s' belongs to '%s' and '%s': write %s.%s",
-                                          key, m->dims->info.name, all[member].info->name,
-                                          all[member].info->name, key)
-                               : set_dims(m, key, value, seen, err);
+            return at >= 0 ? shared_key(key, m->dims->info.name, found.info->name, err)
+                           : set_dims(m, key, value, seen, err);
     }
-    return member >= 0 ? set_value(&all[member], at, value, err) : unknown_key(m, all, n, key, err);
+    return at >= 0 ? set_value(&found, at, value, err) : unknown_key(m, all, n, key, err);
 }
 
 /* Fails if the fraction to remove is given both for all matrices and for a side. */
@@ -284,10 +314,11 @@ static int check_rebuilt(const kvd_method *m, kvd_err *err)
 }
 
 /* Fails if the user changed a parameter that has no effect. The default value is allowed. */
-static int check_idle(const kvd_keyed *k, kvd_err *err)
+static int check_idle(const kvd_plan_member *k, kvd_err *err)
 {
     for (const kvd_idle_key *idle = k->info->idle; idle && idle->key; idle++) {
-        const int key = kvd_method_find_key(k, idle->key), by = kvd_method_find_key(k, idle->by);
+        const int key = kvd_parameter_index(k->info, idle->key),
+                  by = kvd_parameter_index(k->info, idle->by);
         const double value = k->values->value[key], other = k->values->value[by],
                      usual = k->info->parameter[key].value;
         if ((value < usual || value > usual) && other >= idle->lo && other <= idle->hi)
@@ -312,10 +343,11 @@ static int check(const kvd_method *m, unsigned seen, kvd_err *err)
                         "ranks=loss requires method fisher: only its singular values are in nats");
     if (kvd_method_has_low(m) && !lowers(m))
         return kvd_fail(err, "p_u sets entries at the low level, but no member lowers entries");
-    kvd_keyed all[KVD_MEMBERS];
-    const int n = kvd_method_members((kvd_method *)(uintptr_t)m, all);
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    const int n = kvd_plan_members(&m->plan, all);
     for (int j = 0; m->plan.bits && !lowers(m) && m->plan.bits->low_key[j]; j++)
-        if (m->plan.bits_values.given[kvd_method_find_key(&all[n - 1], m->plan.bits->low_key[j])])
+        if (m->plan.bits_values
+                .given[kvd_parameter_index(&m->plan.bits->info, m->plan.bits->low_key[j])])
             return kvd_fail(err, "%s sets entries at the low level, but no member lowers entries",
                             m->plan.bits->low_key[j]);
     for (int k = 0; k < n; k++)
@@ -334,13 +366,13 @@ static void set_usual(kvd_method *m)
     char copy[64];
     char *rest = copy;
     snprintf(copy, sizeof copy, "%s", m->usual ? m->usual : "");
-    kvd_keyed all[KVD_MEMBERS];
-    const int n = kvd_method_members(m, all);
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    const int n = kvd_plan_members(&m->plan, all);
     while (rest && *rest) {
         char *value = strsep(&rest, ",");
         const char *const key = strsep(&value, "=");
         for (int k = 0; k < n; k++) {
-            const int i = kvd_method_find_key(&all[k], key);
+            const int i = kvd_parameter_index(all[k].info, key);
             if (i >= 0 && !all[k].values->given[i])
                 all[k].values->value[i] = strtod(value, NULL);
         }
@@ -349,19 +381,8 @@ static void set_usual(kvd_method *m)
 
 void kvd_method_write_settings(kvd_method *m)
 {
-    *m->settings = '\0';
-    kvd_keyed all[KVD_MEMBERS];
-    const int n = kvd_method_members(m, all);
-    size_t used = 0;
-    if (m->cut != KVD_CUT_BOTH)
-        used = (size_t)snprintf(m->settings, sizeof m->settings, "cut=%s", cut_name[m->cut]);
-    if (m->dims && m->plan.channels)
-        used += (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s",
-                                 used ? "," : "", m->plan.channels->info.name);
-    if (m->plan.keep_first + m->plan.keep_last > 0)
-        used +=
-            (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s=%d:%d",
-                             used ? "," : "", keep_layers, m->plan.keep_first, m->plan.keep_last);
+    enum { ROOM = sizeof m->settings };
+    char *const to = m->settings;
     const struct {
         const char *key;
         double value;
@@ -370,21 +391,26 @@ void kvd_method_write_settings(kvd_method *m)
                 {"p_u", m->p_low},
                 {"p_u.qk", m->p_low_side[0]},
                 {"p_u.v", m->p_low_side[1]}};
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    const int n = kvd_plan_members(&m->plan, all);
+    *to = 0;
+    if (m->cut != KVD_CUT_BOTH)
+        append(to, ROOM, ",", "cut=%s", cut_name[m->cut]);
+    if (m->dims && m->plan.channels)
+        append(to, ROOM, ",", "%s", m->plan.channels->info.name);
+    if (m->plan.keep_first + m->plan.keep_last > 0)
+        append(to, ROOM, ",", "%s=%d:%d", keep_layers, m->plan.keep_first, m->plan.keep_last);
     for (size_t i = 0; i < sizeof rate / sizeof *rate; i++)
         if (!isnan(rate[i].value))
-            used +=
-                (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s.%s=%g",
-                                 used ? "," : "", m->dims->info.name, rate[i].key, rate[i].value);
+            append(to, ROOM, ",", "%s.%s=%g", m->dims->info.name, rate[i].key, rate[i].value);
     for (int k = 0; k < n; k++)
-        for (int i = 0; all[k].info->parameter[i].key && used < sizeof m->settings; i++)
-            used += (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s.%s=%g",
-                                     used ? "," : "", all[k].info->name,
-                                     all[k].info->parameter[i].key, all[k].values->value[i]);
-    for (int k = 0; k < n && used < sizeof m->settings; k++)
+        for (int i = 0; all[k].info->parameter[i].key; i++)
+            append(to, ROOM, ",", "%s.%s=%g", all[k].info->name, all[k].info->parameter[i].key,
+                   all[k].values->value[i]);
+    for (int k = 0; k < n; k++)
         if (*all[k].values->text)
-            used += (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s.%s=%s",
-                                     used ? "," : "", all[k].info->name, all[k].info->text_key,
-                                     all[k].values->text);
+            append(to, ROOM, ",", "%s.%s=%s", all[k].info->name, all[k].info->text_key,
+                   all[k].values->text);
 }
 
 int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err)
@@ -407,28 +433,6 @@ int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err)
 
 static const kvd_tradeoff tradeoff_of_p = {"p", 0.1, 0.8, false, NULL, 0, 0};
 
-/* Returns parameter `key` of the member `name` (`len` characters), or NULL. */
-static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len, const char *key,
-                                    kvd_keyed *member)
-{
-    kvd_keyed all[KVD_MEMBERS];
-    const int n = kvd_method_members(m, all);
-    for (int k = 0; k < n; k++) {
-        const int i = kvd_method_find_key(&all[k], key);
-        if (i >= 0 && strlen(all[k].info->name) == len && !strncmp(all[k].info->name, name, len)) {
-            *member = all[k];
-            return &all[k].info->parameter[i];
-        }
-    }
-    return NULL;
-}
-
-static const kvd_parameter *find_dotted(kvd_method *m, const char *dotted, kvd_keyed *member)
-{
-    const char *const dot = strchr(dotted, '.');
-    return dot ? find_of(m, dotted, (size_t)(dot - dotted), dot + 1, member) : NULL;
-}
-
 static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff *t, bool whole)
 {
     const char *const dot = name ? "." : "";
@@ -444,10 +448,11 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
 }
 
 /* Finds the trade-off parameter `key` of member `name`; NULL matches any. Returns false if none. */
-static bool of_member(kvd_method *m, const char *name, const char *key, kvd_method_tradeoff *out)
+static bool of_member(const kvd_method *m, const char *name, const char *key,
+                      kvd_method_tradeoff *out)
 {
-    kvd_keyed all[KVD_MEMBERS];
-    const int n = kvd_method_members(m, all);
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    const int n = kvd_plan_members(&m->plan, all);
     if (m->dims && (!name || !strcmp(name, m->dims->info.name)) && (!key || !strcmp(key, "p"))) {
         fill(out, NULL, &tradeoff_of_p, false);
         out->p = true;
@@ -456,7 +461,7 @@ static bool of_member(kvd_method *m, const char *name, const char *key, kvd_meth
     for (int k = 0; k < n; k++)
         if (all[k].info->tradeoff && (!name || !strcmp(name, all[k].info->name)) &&
             (!key || !strcmp(key, all[k].info->tradeoff->key))) {
-            const int i = kvd_method_find_key(&all[k], all[k].info->tradeoff->key);
+            const int i = kvd_parameter_index(all[k].info, all[k].info->tradeoff->key);
             fill(out, all[k].info->name, all[k].info->tradeoff, all[k].info->parameter[i].whole);
             return true;
         }
@@ -466,12 +471,11 @@ static bool of_member(kvd_method *m, const char *name, const char *key, kvd_meth
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err)
 {
-    kvd_method copy = *m;
     char name[64];
     if (key) {
         const char *const dot = strchr(key, '.');
         snprintf(name, sizeof name, "%.*s", dot ? (int)(dot - key) : 0, key);
-        if (of_member(&copy, dot ? name : NULL, dot ? dot + 1 : key, out))
+        if (of_member(m, dot ? name : NULL, dot ? dot + 1 : key, out))
             return 0;
         return kvd_fail(
             err,
@@ -480,14 +484,14 @@ int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tr
             m->name, key);
     }
     if (m->tradeoff) {
-        kvd_keyed member;
-        const kvd_parameter *const p = find_dotted(&copy, m->tradeoff->key, &member);
-        fill(out, NULL, m->tradeoff, p && p->whole);
-        out->p = !p;
+        kvd_plan_member member;
+        const int i = find_dotted(m, m->tradeoff->key, &member);
+        fill(out, NULL, m->tradeoff, i >= 0 && member.info->parameter[i].whole);
+        out->p = i < 0;
         return 0;
     }
     const char *const plus = strrchr(m->name, '+');
-    if (of_member(&copy, plus ? plus + 1 : m->name, NULL, out))
+    if (of_member(m, plus ? plus + 1 : m->name, NULL, out))
         return 0;
     return kvd_fail(err, "method '%s' has no key that trades bytes for quality", m->name);
 }
@@ -511,7 +515,7 @@ double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value)
 
 static void set(kvd_method *m, const char *name, double value, bool only_free)
 {
-    kvd_keyed member;
+    kvd_plan_member member;
     if (!strcmp(name, "p")) {
         m->p = value;
         m->r = m->p_side[0] = m->p_side[1] = NAN;
@@ -521,21 +525,19 @@ static void set(kvd_method *m, const char *name, double value, bool only_free)
         m->p_low = value;
         m->p_low_side[0] = m->p_low_side[1] = NAN;
     } else {
-        const kvd_parameter *const p = find_dotted(m, name, &member);
-        const size_t i = (size_t)(p - member.info->parameter);
+        const int i = find_dotted(m, name, &member);
         if (!only_free || !member.values->given[i])
-            member.values->value[i] = p->whole ? nearbyint(value) : value;
+            member.values->value[i] = member.info->parameter[i].whole ? nearbyint(value) : value;
     }
 }
 
 bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t)
 {
-    kvd_method copy = *m;
-    kvd_keyed member;
+    kvd_plan_member member;
     if (!strcmp(t->name, "p"))
         return !isnan(m->p) || !isnan(m->r);
-    const kvd_parameter *const p = find_dotted(&copy, t->name, &member);
-    return p && member.values->given[p - member.info->parameter];
+    const int i = find_dotted(m, t->name, &member);
+    return i >= 0 && member.values->given[i];
 }
 
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
@@ -550,8 +552,7 @@ void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, 
 
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t)
 {
-    kvd_method copy = *m;
-    kvd_keyed member;
-    const kvd_parameter *const p = find_dotted(&copy, t->name, &member);
-    return p ? member.values->value[p - member.info->parameter] : m->p;
+    kvd_plan_member member;
+    const int i = find_dotted(m, t->name, &member);
+    return i >= 0 ? member.values->value[i] : m->p;
 }

@@ -3,17 +3,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-static unsigned bits_needs(const kvd_plan *p)
+int kvd_plan_members(const kvd_plan *p, kvd_plan_member out[KVD_PLAN_MEMBERS])
 {
-    const bool calibrated = p->bits && p->bits->calibrated && p->bits->calibrated(&p->bits_values);
-    return (p->bits ? p->bits->info.needs : 0) | (calibrated ? KVD_NEEDS_ACTIVATIONS : 0);
+    kvd_plan *const m = (kvd_plan *)(uintptr_t)p;
+    int n = 0;
+    if (m->layers)
+        out[n++] = (kvd_plan_member){"layers", &m->layers->info, &m->layers_values};
+    if (m->tokens)
+        out[n++] = (kvd_plan_member){"tokens", &m->tokens->info, &m->tokens_values};
+    if (m->levels)
+        out[n++] = (kvd_plan_member){"tokens", &m->levels->info, &m->levels_values};
+    if (m->maker)
+        out[n++] = (kvd_plan_member){"dims", &m->maker->info, &m->maker_values};
+    if (m->channels)
+        out[n++] = (kvd_plan_member){"dims", &m->channels->info, &m->channels_values};
+    if (m->bits)
+        out[n++] = (kvd_plan_member){"bits", &m->bits->info, &m->bits_values};
+    return n;
+}
+
+int kvd_parameter_index(const kvd_method_info *m, const char *key)
+{
+    for (int i = 0; m->parameter[i].key; i++)
+        if (!strcmp(m->parameter[i].key, key))
+            return i;
+    return -1;
+}
+
+static unsigned needs_of(const kvd_plan *p, const kvd_method_info *m)
+{
+    const bool calibrated = p->bits && m == &p->bits->info && p->bits->calibrated &&
+                            p->bits->calibrated(&p->bits_values);
+    return m->needs | (calibrated ? KVD_NEEDS_ACTIVATIONS : 0);
 }
 
 unsigned kvd_plan_needs(const kvd_plan *p)
 {
-    return (p->layers ? p->layers->info.needs : 0) | (p->maker ? p->maker->info.needs : 0) |
-           (p->channels ? p->channels->info.needs : 0) | (p->tokens ? p->tokens->info.needs : 0) |
-           (p->levels ? p->levels->info.needs : 0) | bits_needs(p);
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    unsigned needs = 0;
+    for (int i = kvd_plan_members(p, all); i-- > 0;)
+        needs |= needs_of(p, all[i].info);
+    return needs;
 }
 
 bool kvd_plan_stepwise(const kvd_plan *p)
@@ -39,20 +69,19 @@ bool kvd_plan_beyond_widths(const kvd_plan *p)
 
 bool kvd_plan_first_pass(const kvd_plan *p)
 {
-    const void *self;
-    return p->layers || kvd_plan_ranker(p, &self);
+    return p->layers || kvd_plan_ranker(p, NULL);
 }
 
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self)
 {
-    *self = p->levels ? p->levels_self : p->tokens_self;
+    if (self)
+        *self = p->levels ? p->levels_self : p->tokens_self;
     return p->levels ? p->levels : p->tokens && p->tokens->rank ? p->tokens : NULL;
 }
 
 size_t kvd_plan_copies(const kvd_plan *p)
 {
-    const void *self;
-    const kvd_tokens_method *const ranker = kvd_plan_ranker(p, &self);
+    const kvd_tokens_method *const ranker = kvd_plan_ranker(p, NULL);
     return ranker && ranker->repeats ? 2 : 1;
 }
 
@@ -74,11 +103,10 @@ size_t kvd_plan_block(const kvd_plan *p)
 
 size_t kvd_plan_exact(const kvd_plan *p)
 {
-    const kvd_parameter *const all = p->bits ? p->bits->info.parameter : NULL;
-    for (int i = 0; all && p->bits->exact_key && all[i].key; i++)
-        if (!strcmp(all[i].key, p->bits->exact_key))
-            return (size_t)p->bits_values.value[i];
-    return 0;
+    return p->bits && p->bits->exact_key
+               ? (size_t)
+                     p->bits_values.value[kvd_parameter_index(&p->bits->info, p->bits->exact_key)]
+               : 0;
 }
 
 double kvd_plan_entry_bits(const kvd_plan *p)
@@ -172,14 +200,20 @@ static int check_merge(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
+/* Returns the name of the method that stores K and V in another form, or NULL. */
+static const char *other_form(const kvd_plan *p)
+{
+    return p->layers     ? p->layers->info.name
+           : p->maker    ? p->maker->info.name
+           : p->channels ? p->channels->info.name
+           : p->bits     ? p->bits->info.name
+                         : NULL;
+}
+
 static int check_rebuild(const kvd_plan *p, kvd_err *err)
 {
-    const char *const other = p->layers     ? p->layers->info.name
-                              : p->maker    ? p->maker->info.name
-                              : p->channels ? p->channels->info.name
-                              : p->bits     ? p->bits->info.name
-                              : p->dims     ? p->dims->method
-                                            : NULL;
+    const char *other = other_form(p);
+    other = other || !p->dims ? other : p->dims->method;
     return other ? kvd_fail(err,
                             "'%s' stores the keys of a prompt in low rank: it cannot be combined "
                             "with '%s', which stores them in another form",
@@ -234,12 +268,9 @@ static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
 /* For a model that caches one latent per token, rejects methods that change K and V separately. */
 static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
-    const char *const name = p->layers                       ? p->layers->info.name
-                             : p->maker                      ? p->maker->info.name
-                             : p->channels                   ? p->channels->info.name
-                             : p->bits                       ? p->bits->info.name
-                             : p->tokens && p->tokens->merge ? p->tokens->info.name
-                                                             : NULL;
+    const bool merges = p->tokens && p->tokens->merge;
+    const char *name = other_form(p);
+    name = name || !merges ? name : p->tokens->info.name;
     if (!c || !c->latent)
         return 0;
     if (p->dims)
@@ -264,13 +295,13 @@ static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setu
 int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
 {
     const kvd_method_setup s = setup_of(p, setup);
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    const int n = kvd_plan_members(p, all);
     if (check_latent(p, setup->config, err))
         return -1;
-    if ((p->layers && check_needs(&p->layers->info, p->layers->info.needs, &s, err)) ||
-        (p->tokens && check_needs(&p->tokens->info, p->tokens->info.needs, &s, err)) ||
-        (p->maker && check_needs(&p->maker->info, p->maker->info.needs, &s, err)) ||
-        (p->bits && check_needs(&p->bits->info, bits_needs(p), &s, err)))
-        return -1;
+    for (int i = 0; i < n; i++)
+        if (check_needs(all[i].info, needs_of(p, all[i].info), &s, err))
+            return -1;
     if (p->layers && (p->dims || p->maker || p->channels || p->bits))
         return kvd_fail(
             err,
@@ -331,43 +362,39 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
     return 0;
 }
 
+static int open_methods(kvd_plan *p, kvd_method_setup *s, kvd_err *err)
+{
+    if (p->maker) {
+        if (p->maker->make(&p->maker_values, s, &p->made, err))
+            return kvd_in(err, "method '%s'", p->maker->info.name);
+        p->dims = &p->made;
+    }
+    if (p->channels && p->channels->stacks && s->checkpoint &&
+        !(p->moments = kvd_channels_moments(s->checkpoint, err)))
+        return kvd_in(err, "method '%s'", p->channels->info.name);
+    s->dims = p->dims;
+    if (p->tokens && kvd_tokens_open(p->tokens, &p->tokens_values, s, &p->tokens_self, err))
+        return kvd_in(err, "method '%s'", p->tokens->info.name);
+    if (p->levels && kvd_tokens_open(p->levels, &p->levels_values, s, &p->levels_self, err))
+        return kvd_in(err, "method '%s'", p->levels->info.name);
+    if (p->bits && kvd_bits_open(p->bits, &p->bits_values, s, &p->bits_self, err))
+        return kvd_in(err, "method '%s'", p->bits->info.name);
+    return 0;
+}
+
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
 {
     kvd_method_setup s = setup_of(p, setup);
     if (kvd_plan_check(p, setup, err))
         return -1;
-    if (p->layers && p->layers->check && p->layers->check(&p->layers_values, s.config, err))
-        return -1;
-    if (p->layers && check_layers(p, s.config, err))
+    if (p->layers && ((p->layers->check && p->layers->check(&p->layers_values, s.config, err)) ||
+                      check_layers(p, s.config, err)))
         return -1;
     if (open_kept(p, s.config, err))
         return -1;
-    if (p->maker) {
-        if (p->maker->make(&p->maker_values, &s, &p->made, err)) {
-            kvd_plan_close(p);
-            return kvd_in(err, "method '%s'", p->maker->info.name);
-        }
-        p->dims = &p->made;
-    }
-    if (p->channels && p->channels->stacks && s.checkpoint &&
-        !(p->moments = kvd_channels_moments(s.checkpoint, err))) {
+    if (open_methods(p, &s, err)) {
         kvd_plan_close(p);
-        return kvd_in(err, "method '%s'", p->channels->info.name);
-    }
-    s.dims = p->dims;
-    if (p->tokens && kvd_tokens_open(p->tokens, &p->tokens_values, &s, &p->tokens_self, err)) {
-        /* `open` failed, so kvd_plan_close must not call `close`. */
-        p->tokens_self = NULL;
-        kvd_plan_close(p);
-        return kvd_in(err, "method '%s'", p->tokens->info.name);
-    }
-    if (p->levels && kvd_tokens_open(p->levels, &p->levels_values, &s, &p->levels_self, err)) {
-        kvd_plan_close(p);
-        return kvd_in(err, "method '%s'", p->levels->info.name);
-    }
-    if (p->bits && kvd_bits_open(p->bits, &p->bits_values, &s, &p->bits_self, err)) {
-        kvd_plan_close(p);
-        return kvd_in(err, "method '%s'", p->bits->info.name);
+        return -1;
     }
     return 0;
 }

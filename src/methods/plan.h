@@ -71,7 +71,7 @@ bool kvd_plan_stepwise(const kvd_plan *p);
 /* Returns true if a method needs a first pass over all prompts (prompts.h). */
 bool kvd_plan_first_pass(const kvd_plan *p);
 
-/* Returns the method that ranks prompt tokens over all layers, or NULL. */
+/* Returns the method that ranks prompt tokens over all layers, or NULL. `self` may be NULL. */
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
 /* Returns 2 if a method ranks tokens by a repeated prompt (kvd_tokens_method.repeats), else 1. */
@@ -104,5 +104,17 @@ bool kvd_plan_changes_nothing(const kvd_plan *p);
 bool kvd_plan_beyond_widths(const kvd_plan *p);
 
 unsigned kvd_plan_needs(const kvd_plan *p);
+
+enum { KVD_PLAN_MEMBERS = 6 };
+typedef struct {
+    const char *axis; /* "layers", "tokens", "dims" or "bits" */
+    const kvd_method_info *info;
+    kvd_parameter_values *values;
+} kvd_plan_member;
+/* Writes the plan's methods with parameters to `out`, a quantiser last. Returns their number. */
+int kvd_plan_members(const kvd_plan *p, kvd_plan_member out[KVD_PLAN_MEMBERS]);
+
+/* Returns the index of parameter `key` of a method, or -1. */
+int kvd_parameter_index(const kvd_method_info *m, const char *key);
 
 #endif

@@ -342,8 +342,7 @@ bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t s
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err)
 {
-    const void *self;
-    const kvd_tokens_method *const ranker = kvd_plan_ranker(plan, &self);
+    const kvd_tokens_method *const ranker = kvd_plan_ranker(plan, NULL);
     if (!ranker || !ranker->repeats)
         return 0;
     if (2 * length > (size_t)c->max_positions)

@@ -76,7 +76,6 @@ static int begin_layer(kvd_sequence_cache *r, kvd_sequence_cache_slot *s,
                        const kvd_attention_in *in, size_t sequence, kvd_err *err)
 {
     const kvd_plan *const p = kvd_plan_of_layer(r->plan, in->layer);
-    const void *self;
     const size_t n_kv = (size_t)in->config->n_kv_heads, wide = n_kv * (size_t)in->config->d_head;
     const size_t tables = r->hook.wants_pre && kvd_rope_local(in->config, in->layer)
                               ? s->whole * (size_t)in->config->d_head / 2
@@ -93,7 +92,7 @@ static int begin_layer(kvd_sequence_cache *r, kvd_sequence_cache_slot *s,
         const size_t prompt = in->offset[sequence + 1] - in->offset[sequence];
         *h = (kvd_head){.p = p,
                         .prompts = p->layers ? r->prompts : NULL,
-                        .ranked = kvd_plan_ranker(p, &self)
+                        .ranked = kvd_plan_ranker(p, NULL)
                                       ? kvd_prompts_levels(r->prompts, in->layer, (int)g, sequence)
                                       : NULL,
                         .sequence = sequence,

@@ -454,10 +454,9 @@ static int begin_head(kvd_head *h, const kvd_plan *p, const kvd_prompts *prompts
     const size_t first = in->offset[sequence], n = in->offset[sequence + 1] - first,
                  n0 = p->prompt < n ? p->prompt : n - 1;
     const size_t wide = (size_t)in->config->n_kv_heads * (size_t)in->config->d_head;
-    const void *self;
     *h = (kvd_head){.p = p,
                     .prompts = p->layers ? prompts : NULL,
-                    .ranked = kvd_plan_ranker(p, &self)
+                    .ranked = kvd_plan_ranker(p, NULL)
                                   ? kvd_prompts_levels(prompts, in->layer, g, sequence)
                                   : NULL,
                     .sequence = sequence,
