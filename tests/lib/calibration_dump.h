@@ -5,6 +5,7 @@
 #include "make_dump.h"
 #include "model/checkpoint/config.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 /* HEADS: number of KV heads; D: head dimension. */
 enum { LAYERS = 2, HEADS = 2, D = 8 };
@@ -34,14 +35,21 @@ static int open_dump(size_t n_tokens)
     return write_dump(&p, path, &run, &err) || kvd_activations_open(&dump, path, &err) ? -1 : 0;
 }
 
+/* Reads n tokens of one head to rows [n][D]. */
+static inline void head_rows(kvd_x x, int layer, int head, size_t n, float *rows)
+{
+    kvd_err err;
+    if (kvd_activations_rows(&dump, x, layer, head, 0, n, rows, NULL, &err))
+        fail_msg("%s", err.msg);
+}
+
 /* Reads n tokens to rows [n][HEADS * D]. */
 static inline void rows_side_by_side(kvd_x x, int layer, size_t n, float *rows)
 {
-    kvd_err err;
     float *const one = malloc(n * D * sizeof *one);
+    assert_non_null(one);
     for (int h = 0; h < HEADS; h++) {
-        if (!one || kvd_activations_rows(&dump, x, layer, h, 0, n, one, NULL, &err))
-            abort();
+        head_rows(x, layer, h, n, one);
         for (size_t t = 0; t < n; t++)
             memcpy(rows + (t * HEADS + (size_t)h) * D, one + t * D, D * sizeof(float));
     }
@@ -55,5 +63,14 @@ static int close_dump(void **state)
     kvd_run_release(&run);
     return 0;
 }
+
+/* Runs all tests with a dump of n tokens. */
+#define TEST_MAIN_WITH_DUMP(n)                                                                     \
+    static int open_dump_of_tests(void **state)                                                    \
+    {                                                                                              \
+        (void)state;                                                                               \
+        return open_dump(n);                                                                       \
+    }                                                                                              \
+    TEST_MAIN(open_dump_of_tests, close_dump)
 
 #endif

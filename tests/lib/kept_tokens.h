@@ -2,12 +2,8 @@
 #ifndef KVD_TESTS_KEPT_TOKENS_H
 #define KVD_TESTS_KEPT_TOKENS_H
 
-#include <stdlib.h>
-#include <string.h>
-
+#include "code_rows.h"
 #include "methods/head.h"
-#include "methods/method.h"
-#include "unit.h"
 
 enum { KEPT_HEADS = 8 };
 
@@ -22,14 +18,9 @@ static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_atten
     const size_t n = in->n_tokens, n_kv = (size_t)in->config->n_kv_heads, steps = 1 + n - prompt;
     const kvd_method_setup setup = {.config = in->config, .seed = 1};
     kvd_stepwise_account account[KEPT_HEADS] = {{0}}, sum = {0};
-    kvd_method m;
+    kvd_plan plan;
     kvd_err err = {""};
-    if (kvd_method_parse(text, &m, &err))
-        fail_msg("%s", err.msg);
-    kvd_plan plan = m.plan;
-    plan.prompt = prompt;
-    if (kvd_plan_open(&plan, &setup, &err))
-        fail_msg("%s", err.msg);
+    open_plan(&plan, text, prompt, &setup);
     assert_true(n_kv <= KEPT_HEADS);
     memset(kept, 0, n_kv * steps * n);
     for (size_t g = 0; g < n_kv; g++) {

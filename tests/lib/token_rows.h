@@ -58,6 +58,29 @@ static inline const uint16_t *set(const char *name, size_t n)
     return tensor(name, n);
 }
 
+/* Checks the kept tokens against a set [KV heads][STEPS][N] of the test file. */
+static inline void same_steps(const char *text, const char *name)
+{
+    const uint16_t *const want = set(name, KV * STEPS * N);
+    for (size_t i = 0; i < (size_t)KV * STEPS * N; i++)
+        if (kept[i] != (want[i] != 0))
+            fail_msg("%s, KV head %zu, step %zu, token %zu: %d", text, i / (STEPS * N),
+                     i / N % STEPS, i % N, kept[i]);
+}
+
+/* Runs the method and checks its outputs after the prompt. */
+static inline kvd_stepwise_account same_outputs(const char *text, const char *name)
+{
+    const size_t size = (size_t)(N - PROMPT) * HEADS * D;
+    const float *const want = tensor(name, size), *const got = out + PROMPT * HEADS * D;
+    const kvd_stepwise_account a = run(text, 0, PROMPT);
+    for (size_t i = 0; i < size; i++)
+        if (!(fabsf(got[i] - want[i]) < 1e-5f))
+            fail_msg("%s, step %zu, number %zu: %g, not %g", text, i / (HEADS * D), i % (HEADS * D),
+                     (double)got[i], (double)want[i]);
+    return a;
+}
+
 /* Checks which prompt tokens a method keeps. want [KV heads][PROMPT]: 1 for kept tokens. */
 static inline void same_prompt(const char *text, int layer, const uint16_t *want)
 {
@@ -84,12 +107,10 @@ static inline void same_first_pass(const char *text, const char *name, size_t pr
     const kvd_method_setup setup = {.config = &config};
     const uint16_t *const want = set(name, LAYERS * KV * prompt);
     kvd_err err = {""};
-    kvd_method m;
+    kvd_plan plan;
     kvd_prompts p;
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
-    m.plan.prompt = prompt;
-    assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), 0);
-    assert_int_equal(kvd_prompts_init(&p, &config, &m.plan, length, 1, &err), 0);
+    open_plan(&plan, text, prompt, &setup);
+    assert_int_equal(kvd_prompts_init(&p, &config, &plan, length, 1, &err), 0);
     for (int l = 0; l < LAYERS; l++) {
         kvd_attention_in in = rows(l);
         for (size_t j = 0; j < times * prompt * HEADS * D; j++)
@@ -109,7 +130,7 @@ static inline void same_first_pass(const char *text, const char *name, size_t pr
                     fail_msg("%s, layer %d, KV head %d, token %zu: %d", text, l, g, t, level[t]);
         }
     kvd_prompts_release(&p);
-    kvd_plan_close(&m.plan);
+    kvd_plan_close(&plan);
 }
 
 static inline size_t stored(size_t g, size_t step)
@@ -142,13 +163,7 @@ static inline void same_as_dense(const char *text)
 static inline void refused(const char *text, const char *message)
 {
     const kvd_method_setup setup = {.config = &config};
-    kvd_err err = {""};
-    kvd_method m;
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
-    m.plan.prompt = PROMPT;
-    assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), -1);
-    if (!strstr(err.msg, message))
-        fail_msg("%s: %s", text, err.msg);
+    refuse_plan(text, PROMPT, &setup, message);
 }
 
 static inline int open_rows(const char *path)

@@ -1,23 +1,11 @@
 /* Tests a2ats, which stores keys as centroids, against k-means in double precision. */
 
 #include "calibration_dump.h"
-#include "methods/method.h"
+#include "code_rows.h"
 #include "model/pass/blocks.h"
 #include "unit.h"
 
 enum { N = 60, LAYER = 1, HEAD = 1, SINK = 3, LOCAL = 7, RELATIVE = 100 };
-
-static int set_up(void **state)
-{
-    (void)state;
-    return open_dump(N);
-}
-
-static void read_rows(kvd_x x, int head, float *rows)
-{
-    kvd_err err = {""};
-    assert_int_equal(kvd_activations_rows(&dump, x, LAYER, head, 0, N, rows, NULL, &err), 0);
-}
 
 static void rotate(uint32_t position, float *x)
 {
@@ -33,13 +21,12 @@ static void choose(const char *text, uint8_t *read)
     const int group = config.n_heads / config.n_kv_heads;
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
     static uint32_t position[N];
-    kvd_method m;
+    const kvd_method m = parsed(text);
     void *self = NULL;
     kvd_err err = {""};
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
     if (m.plan.tokens->open(&m.plan.tokens_values, &setup, &self, &err))
         fail_msg("%s", err.msg);
-    read_rows(KVD_X_K_PRE, HEAD, k);
+    head_rows(KVD_X_K_PRE, LAYER, HEAD, N, k);
     for (uint32_t t = 0; t < N; t++) {
         position[t] = t;
         rotate(t, k + t * D);
@@ -47,7 +34,7 @@ static void choose(const char *text, uint8_t *read)
     }
     for (int j = 0; j < group; j++) {
         static float rows[N * D];
-        read_rows(KVD_X_Q_PRE, HEAD * group + j, rows);
+        head_rows(KVD_X_Q_PRE, LAYER, HEAD * group + j, N, rows);
         memcpy(q + j * D, rows + (N - 1) * D, D * sizeof *q);
         rotate(N - 1, q + j * D);
     }
@@ -79,7 +66,7 @@ static void expected(const double *keys, size_t budget, uint8_t *want)
     for (int j = 0; j < group; j++) {
         static float rows[N * D];
         double score[N];
-        read_rows(KVD_X_Q_PRE, HEAD * group + j, rows);
+        head_rows(KVD_X_Q_PRE, LAYER, HEAD * group + j, N, rows);
         float *const q = rows + (N - 1) * D;
         rotate(RELATIVE, q);
         for (size_t t = 0; t < N; t++) {
@@ -115,7 +102,7 @@ TEST(centroids_of_all_keys_are_exact)
 {
     static float k[N * D];
     static double keys[N * D];
-    read_rows(KVD_X_K_PRE, HEAD, k);
+    head_rows(KVD_X_K_PRE, LAYER, HEAD, N, k);
     for (size_t i = 0; i < (size_t)N * D; i++)
         keys[i] = (double)k[i];
     compare(60, keys);
@@ -129,9 +116,9 @@ TEST(few_centroids_are_those_of_queries)
     static double h[D * D], centroid[SIZE * D], keys[N * D];
     const int group = config.n_heads / config.n_kv_heads;
     size_t code[N] = {0};
-    read_rows(KVD_X_K_PRE, HEAD, k);
+    head_rows(KVD_X_K_PRE, LAYER, HEAD, N, k);
     for (int j = 0; j < group; j++) {
-        read_rows(KVD_X_Q_PRE, HEAD * group + j, q);
+        head_rows(KVD_X_Q_PRE, LAYER, HEAD * group + j, N, q);
         for (size_t t = 0; t < N; t++) {
             rotate(RELATIVE, q + t * D);
             for (size_t i = 0; i < D * D; i++)
@@ -173,23 +160,12 @@ TEST(few_centroids_are_those_of_queries)
 
 TEST(refusals)
 {
-    const char *const text[][2] = {
-        {"a2ats,size=61", "size = 61 centroids need as many calibration tokens: there are 60"},
-        {"a2ats,size=8,budget=0", "budget = 0 keeps nothing"},
-    };
-    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
-        kvd_method_setup setup = {.config = &config, .calibration = &dump};
-        kvd_err err = {""};
-        kvd_method m;
-        assert_int_equal(kvd_method_parse(text[i][0], &m, &err), 0);
-        m.plan.prompt = 4;
-        assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), -1);
-        if (!strstr(err.msg, text[i][1]))
-            fail_msg("%s", err.msg);
-        setup.calibration = NULL;
-        assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), -1);
-        assert_non_null(strstr(err.msg, "'a2ats' needs activations of calibration text"));
-    }
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump},
+                           without = {.config = &config};
+    refuse_plan("a2ats,size=61", 4, &setup,
+                "size = 61 centroids need as many calibration tokens: there are 60");
+    refuse_plan("a2ats,size=8,budget=0", 4, &setup, "budget = 0 keeps nothing");
+    refuse_plan("a2ats", 4, &without, "'a2ats' needs activations of calibration text");
 }
 
-TEST_MAIN(set_up, close_dump)
+TEST_MAIN_WITH_DUMP(N)

@@ -7,12 +7,6 @@
 
 enum { N = 2000, PLACES = LAYERS * HEADS };
 
-static int set_up(void **state)
-{
-    (void)state;
-    return open_dump(N);
-}
-
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
@@ -35,9 +29,7 @@ static void code(const char *text, const kvd_dims *dims, const kvd_spectrum *spe
     const kvd_method_setup setup = {
         .config = &config, .calibration = &dump, .dims = dims, .spectrum = spectrum};
     static float rows[N * D];
-    kvd_err err = {""};
-    const kvd_x what = side == KVD_VALUES ? KVD_X_V : dims ? KVD_X_K : KVD_X_K_PRE;
-    assert_int_equal(kvd_activations_rows(&dump, what, layer, head, 0, N, rows, NULL, &err), 0);
+    head_rows(side == KVD_VALUES ? KVD_X_V : dims ? KVD_X_K : KVD_X_K_PRE, layer, head, N, rows);
     for (size_t t = 0; t < N; t++)
         for (size_t j = 0; j < D; j++) {
             double sum = dims ? 0 : (double)rows[t * D + j];
@@ -176,4 +168,4 @@ TEST(singular_values_decide)
     kvd_spectrum_release(&s);
 }
 
-TEST_MAIN(set_up, close_dump)
+TEST_MAIN_WITH_DUMP(N)

@@ -43,12 +43,7 @@ static double error_of(const char *text, kvd_side side, kvd_bits_count *count)
     for (size_t i = 0; i < (size_t)N * D; i++)
         y[i] = NAN;
     code_rows(text, &nothing, b, y, count);
-    double diff = 0, norm = 0;
-    for (size_t i = 0; i < (size_t)N * D; i++) {
-        diff += ((double)y[i] - (double)x[i]) * ((double)y[i] - (double)x[i]);
-        norm += (double)x[i] * (double)x[i];
-    }
-    return sqrt(diff / norm);
+    return sqrt(squares(y, x, N * D) / squares(x, NULL, N * D));
 }
 
 TEST(more_bits_lose_less)
@@ -117,10 +112,8 @@ TEST(salient_tokens_lose_less)
             size_t better = 0;
             for (size_t j = 0; j < N; j++)
                 better += mass[j] / seen[j] > mass[i] / seen[i];
-            for (size_t j = 0; j < D; j++) {
-                of[better < 30] += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
-                norm[better < 30] += pow((double)x[i * D + j], 2);
-            }
+            of[better < 30] += squares(y + i * D, x + i * D, D);
+            norm[better < 30] += squares(x + i * D, NULL, D);
         }
         assert_true(of[1] / norm[1] < 0.2 * of[0] / norm[0]);
     }

@@ -9,12 +9,6 @@
 enum { N = 2000, GROUP = 10 };
 static float x[N * D], y[N * D];
 
-static int set_up(void **state)
-{
-    (void)state;
-    return open_dump(N);
-}
-
 static const kvd_method_setup *setup(void)
 {
     static kvd_method_setup s;
@@ -24,11 +18,8 @@ static const kvd_method_setup *setup(void)
 
 static kvd_bits_count code(const char *text, kvd_side side, int layer, int head)
 {
-    kvd_err err = {""};
     kvd_bits_count count;
-    assert_int_equal(kvd_activations_rows(&dump, side == KVD_KEYS ? KVD_X_K : KVD_X_V, layer, head,
-                                          0, N, x, NULL, &err),
-                     0);
+    head_rows(side == KVD_KEYS ? KVD_X_K : KVD_X_V, layer, head, N, x);
     const kvd_bits_block b = {
         .side = side, .layer = layer, .kv_head = head, .n = N, .d = D, .x = x, .prompt = true};
     code_rows(text, setup(), b, y, &count);
@@ -85,14 +76,10 @@ TEST(wider_steps_lose_more_and_store_less)
                                 "cachegen,bin=6"};
     double before = 0, stored = INFINITY;
     for (int i = 0; i < 4; i++) {
-        double off = 0, all = 0;
         const kvd_bits_count count = code(text[i], KVD_VALUES, 1, 0);
-        for (size_t k = 0; k < (size_t)N * D; k++) {
-            off += pow((double)y[k] - (double)x[k], 2);
-            all += pow((double)x[k], 2);
-        }
-        assert_true(off / all > before && count.payload < stored && (i || off / all < 0.002));
-        before = off / all;
+        const double off = squares(y, x, N * D) / squares(x, NULL, N * D);
+        assert_true(off > before && count.payload < stored && (i || off < 0.002));
+        before = off;
         stored = count.payload;
     }
     assert_true(stored < 1.2 * N * D); /* Nine of ten numbers need much less than one bit. */
@@ -111,12 +98,7 @@ TEST(lanes_decode_the_same)
         assert_true(fabs(lanes.side - (32.0 * N / 8 + blocks * KVD_STREAM_HEADER_BITS)) < 0.5);
         assert_true(lanes.payload < one.payload && lanes.payload > 0.8 * one.payload);
     }
-    kvd_method m;
-    void *self = NULL;
-    kvd_err err = {""};
-    assert_int_equal(kvd_method_parse("cachegen,own=1,lanes=1", &m, &err), 0);
-    assert_int_equal(m.plan.bits->open(&m.plan.bits_values, setup(), &self, &err), -1);
-    assert_non_null(strstr(err.msg, "use lanes=0"));
+    refuse_plan("cachegen,own=1,lanes=1", 0, setup(), "use lanes=0");
 }
 
 /*
@@ -140,18 +122,10 @@ TEST(blocks_with_tables_of_their_own)
         }
     }
     const kvd_method_setup without = {.config = &config};
-    kvd_method m;
-    kvd_err err = {""};
-    const struct {
-        const char *text, *message;
-    } all[] = {{"cachegen,own=1", NULL}, {"cachegen", "needs activations of calibration text"}};
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(kvd_method_parse(all[i].text, &m, &err), 0);
-        assert_int_equal(kvd_plan_open(&m.plan, &without, &err), all[i].message ? -1 : 0);
-        if (all[i].message)
-            assert_non_null(strstr(err.msg, all[i].message));
-        kvd_plan_close(&m.plan);
-    }
+    kvd_plan plan;
+    open_plan(&plan, "cachegen,own=1", 0, &without);
+    kvd_plan_close(&plan);
+    refuse_plan("cachegen", 0, &without, "needs activations of calibration text");
 }
 
 TEST(other_numbers)
@@ -169,17 +143,10 @@ TEST(other_numbers)
 
 TEST(a_stream_loses_no_entry)
 {
-    const char *const text[] = {"h2o+cachegen", "snapkv+cachegen"};
-    for (int i = 0; i < 2; i++) {
-        kvd_method m;
-        kvd_err err = {""};
-        assert_int_equal(kvd_method_parse(text[i], &m, &err), 0);
-        m.plan.prompt = 40;
-        assert_int_equal(kvd_plan_open(&m.plan, setup(), &err), i ? 0 : -1);
-        if (i == 0)
-            assert_non_null(strstr(err.msg, "'cachegen' codes a block of entries as one stream"));
-        kvd_plan_close(&m.plan);
-    }
+    kvd_plan plan;
+    open_plan(&plan, "snapkv+cachegen", 40, setup());
+    kvd_plan_close(&plan);
+    refuse_plan("h2o+cachegen", 40, setup(), "'cachegen' codes a block of entries as one stream");
 }
 
-TEST_MAIN(set_up, close_dump)
+TEST_MAIN_WITH_DUMP(N)

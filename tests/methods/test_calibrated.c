@@ -8,28 +8,16 @@
 enum { N = 300 };
 static char fisher_path[64];
 
-static int set_up(void **state)
-{
-    (void)state;
-    return open_dump(N);
-}
-
 static float x[N * D], y[N * D];
 
 static double code(const char *text, kvd_side side, int layer, int head, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
-    kvd_err err = {""};
-    double sum = 0;
-    assert_int_equal(kvd_activations_rows(&dump, side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, layer,
-                                          head, 0, N, x, NULL, &err),
-                     0);
+    head_rows(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, layer, head, N, x);
     const kvd_bits_block b = {
         .side = side, .layer = layer, .kv_head = head, .n = N, .d = D, .x = x, .prompt = true};
     code_rows(text, &setup, b, y, count);
-    for (size_t i = 0; i < (size_t)N * D; i++)
-        sum += pow((double)y[i] - (double)x[i], 2);
-    return sum;
+    return squares(y, x, N * D);
 }
 
 static int by_size(const void *a, const void *b)
@@ -257,10 +245,9 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
     static uint32_t position[N];
     static uint8_t level[N];
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = f};
-    kvd_method m;
+    kvd_method m = parsed(text);
     void *self = NULL;
     kvd_err err = {""};
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
     if (use)
         kvd_method_with_fisher(&m);
     strcpy(settings, m.settings);
@@ -278,9 +265,7 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
                                       .level = level,
                                       .position = position,
                                       .prompt = true};
-            assert_int_equal(kvd_activations_rows(&dump, side ? KVD_X_V : KVD_X_K_PRE, 1, h, 0, N,
-                                                  x, NULL, &err),
-                             0);
+            head_rows(side ? KVD_X_V : KVD_X_K_PRE, 1, h, N, x);
             for (uint32_t t = 0; t < N; t++)
                 position[t] = t;
             assert_int_equal(
@@ -292,10 +277,9 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
 /* Sums squared errors of keys with squared gradient 1e-3 (error[0]) and 1e-9 (error[1]). */
 static void errors_of_keys(const float *all, double error[2])
 {
-    kvd_err err;
     error[0] = error[1] = 0;
     for (int h = 0; h < HEADS; h++) {
-        assert_int_equal(kvd_activations_rows(&dump, KVD_X_K_PRE, 1, h, 0, N, x, NULL, &err), 0);
+        head_rows(KVD_X_K_PRE, 1, h, N, x);
         for (size_t i = 0; i < (size_t)N * D; i++)
             error[of_large_keys(i / D, h, 0) < 1e-6f] +=
                 pow((double)all[(size_t)h * N * D + i] - (double)x[i], 2);
@@ -332,45 +316,35 @@ TEST(kvquant_weighs_numbers)
     kvd_fisher_close(&f);
 }
 
-static void assert_open_fails(const char *text, kvd_fisher *f, const kvd_dims *dims,
-                              const char *message)
+static void assert_open_fails(const char *text, kvd_fisher *f, const char *message)
 {
-    const kvd_method_setup setup = {
-        .config = &config, .calibration = &dump, .fisher = f, .dims = dims};
-    kvd_method m;
-    kvd_err err = {""};
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
-    kvd_plan plan = m.plan;
-    plan.dims = dims;
-    assert_int_equal(kvd_plan_open(&plan, &setup, &err), -1);
-    if (!strstr(err.msg, message))
-        fail_msg("'%s' lacks '%s'", err.msg, message);
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = f};
+    refuse_plan(text, 0, &setup, message);
 }
 
 TEST(squared_gradients_that_do_not_serve)
 {
     kvd_fisher f;
     kvd_err err;
-    assert_open_fails("kvquant,weights=1", NULL, NULL,
+    assert_open_fails("kvquant,weights=1", NULL,
                       "weights=1 needs squared gradients: give --fisher");
-    assert_open_fails("palu,search=1", NULL, NULL,
-                      "search=1 needs squared gradients: give --fisher");
+    assert_open_fails("palu,search=1", NULL, "search=1 needs squared gradients: give --fisher");
     write_fisher(0, dump.corpus_hash, equal);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
-    assert_open_fails("kvquant,weights=1", &f, NULL,
+    assert_open_fails("kvquant,weights=1", &f,
                       "squared gradients of 0 tokens one by one, 300 are read: collect them with "
                       "--fisher-rows 300");
-    assert_open_fails("palu+kvquant,weights=1", &f, NULL, "squared gradients are of whole heads");
+    assert_open_fails("palu+kvquant,weights=1", &f, "squared gradients are of whole heads");
     kvd_fisher_close(&f);
     write_fisher(N, "xxh3:5", equal);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
-    assert_open_fails("kvquant,weights=1", &f, NULL,
+    assert_open_fails("kvquant,weights=1", &f,
                       "the squared gradients are of other tokens than the calibration");
     memset(f.root[0], 0, LAYERS * HEADS * sizeof(double));
-    assert_open_fails("palu,search=1", &f, NULL, "every squared gradient of W_K and W_V is 0");
+    assert_open_fails("palu,search=1", &f, "every squared gradient of W_K and W_V is 0");
     f.n_layers = 1;
-    assert_open_fails("palu,search=1", &f, NULL, "of layers 0 to 0, the model has 2");
+    assert_open_fails("palu,search=1", &f, "of layers 0 to 0, the model has 2");
     kvd_fisher_close(&f);
 }
 
-TEST_MAIN(set_up, close_dump)
+TEST_MAIN_WITH_DUMP(N)

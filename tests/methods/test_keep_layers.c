@@ -2,14 +2,9 @@
  * Tests parameter keep_layers: first and last layers stay uncompressed, layers between are as
  * without the parameter.
  */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "code_rows.h"
 #include "common/rng.h"
 #include "methods/cache.h"
-#include "methods/method.h"
-#include "unit.h"
 
 enum { N = 48, PROMPT = 30, HEADS = 4, KV = 2, D = 16, LAYERS = 5, OUT = N * HEADS * D };
 static float q[OUT], k[N * KV * D], v[N * KV * D];
@@ -38,13 +33,10 @@ static void fill(void)
 static kvd_cache_account run(const char *text, float *out)
 {
     const kvd_method_setup setup = {.config = &config, .seed = 1};
-    kvd_method m;
+    kvd_plan plan;
     kvd_cache c;
-    if (kvd_method_parse(text, &m, &err))
-        fail_msg("%s", err.msg);
-    kvd_plan plan = m.plan;
-    plan.prompt = PROMPT;
-    if (kvd_plan_open(&plan, &setup, &err) || kvd_cache_init(&c, &config, &plan, N, &err))
+    open_plan(&plan, text, PROMPT, &setup);
+    if (kvd_cache_init(&c, &config, &plan, N, &err))
         fail_msg("%s", err.msg);
     for (int l = 0; l < LAYERS; l++) {
         const kvd_attention_in in = {.config = &config,
@@ -94,16 +86,8 @@ TEST(first_and_last_layers)
 
 static void refused(const char *text, const char *message)
 {
-    const kvd_method_setup setup = {.config = &config};
     kvd_method m;
-    int status = kvd_method_parse(text, &m, &err);
-    if (!status) {
-        kvd_plan plan = m.plan;
-        plan.prompt = PROMPT;
-        if (!(status = kvd_plan_open(&plan, &setup, &err)))
-            kvd_plan_close(&plan);
-    }
-    assert_int_equal(status, -1);
+    assert_int_equal(kvd_method_parse(text, &m, &err), -1);
     if (!strstr(err.msg, message))
         fail_msg("%s: %s", text, err.msg);
 }
@@ -115,19 +99,19 @@ TEST(refusals)
     refused("h2o,keep_layers=-1:1", "is not FIRST:LAST");
     refused("h2o,keep_layers=1:1,keep_layers=1:1", "is given twice");
     refused("none,keep_layers=1:1", "it takes no keys");
-    refused("h2o,keep_layers=3:2", "keep_layers=3:2 keeps all 5 layers of the model whole");
-    refused("xkv,layers=4,keep_layers=2:0",
-            "divides layers 0 to 3, which method 'xkv' stores together");
     refused("h2o,keep=1", "known are heavy, recent, keep_layers");
+    const kvd_method_setup setup = {.config = &config};
+    refuse_plan("h2o,keep_layers=3:2", PROMPT, &setup,
+                "keep_layers=3:2 keeps all 5 layers of the model whole");
+    refuse_plan("xkv,layers=4,keep_layers=2:0", PROMPT, &setup,
+                "divides layers 0 to 3, which method 'xkv' stores together");
 }
 
 TEST(settings_name_it)
 {
-    kvd_method m;
-    assert_int_equal(kvd_method_parse("h2o,keep_layers=1:2", &m, &err), 0);
-    assert_string_equal(m.settings, "keep_layers=1:2,h2o.heavy=0.1,h2o.recent=0.1");
-    assert_int_equal(kvd_method_parse("h2o,keep_layers=0:0", &m, &err), 0);
-    assert_string_equal(m.settings, "h2o.heavy=0.1,h2o.recent=0.1");
+    assert_string_equal(parsed("h2o,keep_layers=1:2").settings,
+                        "keep_layers=1:2,h2o.heavy=0.1,h2o.recent=0.1");
+    assert_string_equal(parsed("h2o,keep_layers=0:0").settings, "h2o.heavy=0.1,h2o.recent=0.1");
 }
 
 int main(void)

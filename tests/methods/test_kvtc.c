@@ -24,21 +24,10 @@ static int set_up(void **state)
 static double code(const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
-    kvd_method m;
-    kvd_err err = {""};
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
-    const kvd_bits_block b = {.side = side,
-                              .layer = 1,
-                              .n = N,
-                              .d = m.plan.bits->all_heads ? (size_t)WIDE : (size_t)D,
-                              .x = x,
-                              .position = position,
-                              .prompt = true};
+    const kvd_bits_block b = {
+        .side = side, .layer = 1, .n = N, .d = WIDE, .x = x, .position = position, .prompt = true};
     code_rows(text, &setup, b, y, count);
-    double sum = 0;
-    for (size_t i = 0; i < b.n * b.d; i++)
-        sum += pow((double)y[i] - (double)x[i], 2) / (double)(b.n * b.d);
-    return sum;
+    return squares(y, x, N * WIDE) / (N * WIDE);
 }
 
 static void read_rows(kvd_side side)
@@ -50,10 +39,9 @@ TEST(budgets)
 {
     const double bits[] = {1, 2, 4, 6, 12};
     for (int side = 0; side < KVD_N_SIDES; side++) {
-        double before = INFINITY, square = 0;
+        double before = INFINITY;
         read_rows((kvd_side)side);
-        for (size_t i = 0; i < (size_t)N * WIDE; i++)
-            square += (double)x[i] * (double)x[i] / (N * WIDE);
+        const double square = squares(x, NULL, N * WIDE) / (N * WIDE);
         for (int i = 0; i < 5; i++) {
             char text[40];
             kvd_bits_count count;
@@ -98,21 +86,11 @@ TEST(decorrelation)
     memcpy(kept, x, sizeof x);
     double other = 0;
     for (size_t h = 0; h < HEADS; h++) {
-        static uint8_t level[N];
-        for (size_t i = 0; i < N; i++) {
-            level[i] = KVD_LEVEL_HIGH;
+        for (size_t i = 0; i < N; i++)
             memcpy(x + i * D, kept + i * WIDE + h * D, D * sizeof *x);
-        }
-        kvd_method m;
-        void *self;
-        kvd_err err;
-        const kvd_bits_block b = {
-            .side = KVD_VALUES, .layer = 1, .n = N, .d = D, .x = x, .level = level};
-        assert_int_equal(kvd_method_parse("hetero,v=2", &m, &err), 0);
-        assert_int_equal(kvd_bits_open(m.plan.bits, &m.plan.bits_values, NULL, &self, &err), 0);
-        assert_int_equal(m.plan.bits->code(self, &b, y, &plain, &err), 0);
-        for (size_t i = 0; i < N * (size_t)D; i++)
-            other += pow((double)y[i] - (double)x[i], 2) / (N * WIDE);
+        const kvd_bits_block b = {.side = KVD_VALUES, .layer = 1, .n = N, .d = D, .x = x};
+        code_rows("hetero,v=2", NULL, b, y, &plain);
+        other += squares(y, x, N * D) / (N * WIDE);
     }
     if (!(off < other && count.payload + count.side < HEADS * (plain.payload + plain.side)))
         fail_msg("%g at %g bits, per token %g at %g bits", off,
@@ -208,11 +186,10 @@ TEST(divisions_are_the_best)
         for (int l = 0; l < LAYERS; l++)
             measure_ways(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, l, error[l]);
         for (size_t t = 0; t < sizeof text / sizeof *text; t++) {
-            kvd_method m;
+            const kvd_method m = parsed(text[t]);
             void *self;
             kvd_err err;
             double bits = 0, off = 0, least = INFINITY;
-            assert_int_equal(kvd_method_parse(text[t], &m, &err), 0);
             assert_int_equal(m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err), 0);
             for (int l = 0; l < LAYERS; l++) {
                 const kvd_kvtc_group *g;
@@ -250,14 +227,9 @@ TEST(divisions_are_the_best)
 TEST(refused)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
-    kvd_method m;
-    kvd_err err;
-    assert_int_equal(kvd_method_parse("h2o+kvtc", &m, &err), 0);
-    assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), -1);
-    assert_non_null(strstr(err.msg, "'kvtc' codes all heads of a layer together"));
-    assert_int_equal(kvd_method_parse("kvtc,sink=1000", &m, &err), 0);
-    assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), -1);
-    assert_non_null(strstr(err.msg, "every token of the calibration is one of the first 1000"));
+    refuse_plan("h2o+kvtc", 0, &setup, "'kvtc' codes all heads of a layer together");
+    refuse_plan("kvtc,sink=1000", 0, &setup,
+                "every token of the calibration is one of the first 1000");
 }
 
 TEST(lanes_decode_the_same)

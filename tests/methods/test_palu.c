@@ -3,27 +3,26 @@
 #include <unistd.h>
 
 #include "calibration_dump.h"
+#include "code_rows.h"
 #include "dims_fixture.h"
-#include "methods/method.h"
-#include "unit.h"
 
 enum { N = 300, WIDE = HEADS * D };
 
-static int set_up(void **state)
+static void singular_values(const float *rows, size_t width, double *sigma)
 {
-    (void)state;
-    return open_dump(N);
-}
-
-/* Returns the sum of squared singular values after the first r. *all: sum of all. */
-static double tail_of(const float *rows, size_t width, size_t r, double *all)
-{
-    double x[N * WIDE], sigma[WIDE], superb[WIDE], tail = 0;
+    double x[N * WIDE], superb[WIDE];
     for (size_t i = 0; i < N * width; i++)
         x[i] = (double)rows[i];
     assert_int_equal(LAPACKE_dgesvd(LAPACK_ROW_MAJOR, 'N', 'N', N, (lapack_int)width, x,
                                     (lapack_int)width, sigma, NULL, 1, NULL, 1, superb),
                      0);
+}
+
+/* Returns the sum of squared singular values after the first r. *all: sum of all. */
+static double tail_of(const float *rows, size_t width, size_t r, double *all)
+{
+    double sigma[WIDE], tail = 0;
+    singular_values(rows, width, sigma);
     *all = 0;
     for (size_t i = 0; i < width; i++) {
         *all += sigma[i] * sigma[i];
@@ -61,12 +60,8 @@ TEST(palu_is_the_best_of_its_rank)
     const size_t rank[] = {8, 12, 4, 16};
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
     for (size_t i = 0; i < 4; i++) {
-        kvd_method m;
-        kvd_err err;
-        assert_int_equal(kvd_method_parse(text[i], &m, &err), 0);
-        kvd_plan plan = m.plan;
-        if (kvd_plan_open(&plan, &setup, &err))
-            fail_msg("%s", err.msg);
+        kvd_plan plan;
+        open_plan(&plan, text[i], 0, &setup);
         /* palu groups four heads by default, but the model has two. */
         assert_int_equal(plan.dims->heads, HEADS);
         for (int l = 0; l < LAYERS; l++)
@@ -89,15 +84,12 @@ TEST(palu_is_the_best_of_its_rank)
 TEST(palu_of_single_heads)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
-    kvd_method m;
-    kvd_err err;
-    assert_int_equal(kvd_method_parse("palu,p=0.5,heads=1", &m, &err), 0);
-    kvd_plan plan = m.plan;
-    assert_int_equal(kvd_plan_open(&plan, &setup, &err), 0);
+    kvd_plan plan;
+    open_plan(&plan, "palu,p=0.5,heads=1", 0, &setup);
     for (int h = 0; h < HEADS; h++) {
         float rows[N * D];
         double all;
-        assert_int_equal(kvd_activations_rows(&dump, KVD_X_K_PRE, 1, h, 0, N, rows, NULL, &err), 0);
+        head_rows(KVD_X_K_PRE, 1, h, N, rows);
         const double tail = tail_of(rows, D, D / 2, &all);
         assert_true(fabs(rebuilt_error(&plan.dims->head[HEADS + h], KVD_KEYS, rows, D, 0) - tail) <
                     1e-5 * all);
@@ -115,13 +107,9 @@ static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                                     .spectrum = drawn,
                                     .seed = 1,
                                     .drawn = drawn != NULL};
-    kvd_method m;
-    kvd_err err = {""};
+    kvd_plan plan;
     int sum = 0;
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
-    kvd_plan plan = m.plan;
-    if (kvd_plan_open(&plan, &setup, &err))
-        fail_msg("%s", err.msg);
+    open_plan(&plan, text, 0, &setup);
     for (int i = 0; i < LAYERS * HEADS; i++) {
         rank[i / HEADS][i % HEADS][KVD_KEYS] = plan.dims->head[i].d_qk;
         rank[i / HEADS][i % HEADS][KVD_VALUES] = plan.dims->head[i].d_v;
@@ -174,22 +162,6 @@ TEST(palu_gives_ranks_by_information)
     }
 }
 
-static void singular_values(int layer, int head, int side, double *sigma)
-{
-    static float rows[N * D];
-    static double wide[N * D];
-    double superb[D];
-    kvd_err err;
-    assert_int_equal(kvd_activations_rows(&dump, side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, layer,
-                                          head, 0, N, rows, NULL, &err),
-                     0);
-    for (size_t i = 0; i < (size_t)N * D; i++)
-        wide[i] = (double)rows[i];
-    assert_int_equal(
-        LAPACKE_dgesvd(LAPACK_ROW_MAJOR, 'N', 'N', N, D, wide, D, sigma, NULL, 1, NULL, 1, superb),
-        0);
-}
-
 /* ZACK, Eq. 6: removed singular values of a head sum to at most r times the sum of all. */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
@@ -204,15 +176,18 @@ static void ranks_by_eq6(const kvd_spectrum *drawn)
         for (int l = 0; l < LAYERS; l++)
             for (int h = 0; h < HEADS; h++)
                 for (int side = 0; side < KVD_N_SIDES; side++) {
+                    float rows[N * D];
                     double sigma[D], all = 0, tail = 0;
                     const int r = rank[l][h][side];
-                    if (drawn)
+                    if (drawn) {
                         memcpy(sigma,
                                kvd_spectrum_sigma(
                                    drawn, side == KVD_KEYS ? KVD_PAIR_QK : KVD_PAIR_WV, l, h),
                                sizeof sigma);
-                    else
-                        singular_values(l, h, side, sigma);
+                    } else {
+                        head_rows(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, l, h, N, rows);
+                        singular_values(rows, D, sigma);
+                    }
                     for (int j = D - 1; j >= 0; j--)
                         all += sigma[j];
                     for (int j = r; j < D; j++)
@@ -243,13 +218,9 @@ TEST(palu_draws_matrices_of_given_spread)
     for (int i = 0; i < 2; i++) {
         const kvd_method_setup setup = {
             .config = &config, .spectrum = i ? NULL : &s, .seed = 1, .drawn = true};
-        kvd_method m;
-        assert_int_equal(kvd_method_parse(text[i], &m, &err), 0);
-        kvd_plan plan = m.plan;
-        assert_int_equal(kvd_plan_open(&plan, &setup, &err), -1);
-        assert_non_null(strstr(err.msg, i ? "give --calibration or --spread" : "heads=1"));
+        refuse_plan(text[i], 0, &setup, i ? "give --calibration or --spread" : "heads=1");
     }
     kvd_spectrum_release(&s);
 }
 
-TEST_MAIN(set_up, close_dump)
+TEST_MAIN_WITH_DUMP(N)

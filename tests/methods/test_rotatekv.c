@@ -7,12 +7,6 @@
 
 enum { N = 300, WIDE = HEADS * D };
 
-static int set_up(void **state)
-{
-    (void)state;
-    return open_dump(N);
-}
-
 /* Multiplies groups of `each` numbers by the Walsh-Hadamard matrix: signs (-1)^popcount(i & j). */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
@@ -106,4 +100,4 @@ TEST(rotations)
     assert_true(count.side == 0 && count.payload == 16.0 * N * WIDE && error[3] < 1e-4 * error[2]);
 }
 
-TEST_MAIN(set_up, close_dump)
+TEST_MAIN_WITH_DUMP(N)

@@ -126,9 +126,8 @@ static int low_prompt(const void *self, void *state, const kvd_prompt_attention 
 TEST(balanced_channels)
 {
     const kvd_parameter none[] = {{.key = NULL}};
-    const kvd_tokens_method method = {.info = {.name = "low", .parameter = none},
-                                      .prompt = low_prompt,
-                                      .state_bytes = no_state};
+    const kvd_tokens_method method = {
+        .info = {.name = "low", .parameter = none}, .prompt = low_prompt, .state_bytes = no_state};
     problem *p = make(0);
     const kvd_method_setup setup = {.config = &p->config};
     double error[2], side[2];

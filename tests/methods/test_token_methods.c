@@ -17,27 +17,20 @@ TEST(prompts_of_public_code)
                     pyramid + (size_t)l * KV * PROMPT);
 }
 
-static void same_steps(const char *text, const char *name)
-{
-    const uint16_t *const want = set(name, KV * STEPS * N);
-    run(text, 0, PROMPT);
-    for (size_t i = 0; i < (size_t)KV * STEPS * N; i++)
-        if (kept[i] != (want[i] != 0))
-            fail_msg("%s, KV head %zu, step %zu, token %zu: %d", text, i / (STEPS * N),
-                     i / N % STEPS, i % N, kept[i]);
-}
-
 TEST(steps_of_public_code)
 {
-    same_steps("streaming,sink=4,recent=16", "streaming");
-    same_steps("tova,budget=20", "tova");
+    const char *const text[][2] = {{"streaming,sink=4,recent=16", "streaming"},
+                                   {"tova,budget=20", "tova"}};
+    for (int i = 0; i < 2; i++) {
+        run(text[i][0], 0, PROMPT);
+        same_steps(text[i][0], text[i][1]);
+    }
 }
 
 /* quest reads only some pages per step. The authors' code supports one query head per KV head. */
 TEST(pages_that_are_read)
 {
     static float q[N * KV * D];
-    const uint16_t *const want = set("quest", KV * STEPS * N);
     const kvd_config one = {.n_layers = 1,
                             .n_heads = KV,
                             .n_kv_heads = KV,
@@ -52,13 +45,10 @@ TEST(pages_that_are_read)
     in.q = q;
     const kvd_stepwise_account a = kept_tokens("quest,budget=32,page=8", &in, PROMPT, kept, out);
     double read = 0, entries = 0;
-    for (size_t i = 0; i < (size_t)KV * STEPS * N; i++) {
-        if (kept[i] != (want[i] != 0))
-            fail_msg("KV head %zu, step %zu, token %zu: %d", i / (STEPS * N), i / N % STEPS, i % N,
-                     kept[i]);
+    same_steps("quest", "quest");
+    for (size_t i = 0; i < (size_t)KV * STEPS * N; i++)
         if (i / N % STEPS)
             read += kept[i] * 2.0 * D * 32;
-    }
     for (size_t t = PROMPT; t < N; t++)
         /* quest stores the smallest and largest number of each key channel per page of 8 tokens. */
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
@@ -83,11 +73,7 @@ TEST(merged_tokens)
     static uint8_t h2o[sizeof kept];
     const size_t size = (size_t)(N - PROMPT) * HEADS * D;
     const float *const want = tensor("d2o_out", size);
-    const kvd_stepwise_account a = run("d2o,heavy=10,recent=6", 0, PROMPT);
-    for (size_t i = 0; i < size; i++)
-        if (!(fabsf(out[PROMPT * HEADS * D + i] - want[i]) < 1e-5f))
-            fail_msg("step %zu, number %zu: %g, not %g", i / (HEADS * D), i % (HEADS * D),
-                     (double)out[PROMPT * HEADS * D + i], (double)want[i]);
+    const kvd_stepwise_account a = same_outputs("d2o,heavy=10,recent=6", "d2o_out");
     assert_true(a.merged > 0 && a.merged < a.dropped);
     memcpy(h2o, kept, sizeof kept);
     const kvd_stepwise_account b = run("h2o,heavy=10,recent=6", 0, PROMPT);
@@ -189,9 +175,7 @@ static size_t smaller(size_t a, size_t b)
 static void same_budget(const char *text, int layer)
 {
     const kvd_evict_request r = {PROMPT, N, layer, LAYERS};
-    kvd_err err = {""};
-    kvd_method m;
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
+    const kvd_method m = parsed(text);
     assert_non_null(m.plan.tokens->eviction);
     const kvd_evict_budget b = m.plan.tokens->eviction->budget(&m.plan.tokens_values, &r);
     const size_t newest = smaller(PROMPT, (size_t)b.keep_new),
@@ -239,11 +223,10 @@ static void same_budgets(const char *text, size_t shorter)
     static float q[PROMPT * HEADS * D];
     static uint8_t level[LAYERS * KV * PROMPT];
     const kvd_method_setup setup = {.config = &config};
+    const kvd_method m = parsed(text);
     kvd_err err = {""};
-    kvd_method m;
     void *self;
     kvd_evict_budget budget[LAYERS];
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
     const kvd_tokens_method *const t = m.plan.tokens;
     const kvd_parameter_values *const v = &m.plan.tokens_values;
     assert_int_equal(kvd_tokens_open(t, v, &setup, &self, &err), 0);

@@ -41,12 +41,8 @@ TEST(distortions_of_the_paper)
         (void)snprintf(text, sizeof text, "turboquant,bits=%d", bits);
         code(text, KVD_VALUES, 1, N, D, &count);
         for (size_t i = 0; i < N; i++) {
-            double off = 0, all = 0;
-            for (size_t j = 0; j < D; j++) {
-                off += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
-                all += pow((double)x[i * D + j], 2);
-            }
-            mean += off / all / N;
+            const float *const row = x + i * D;
+            mean += squares(y + i * D, row, D) / squares(row, NULL, D) / N;
         }
         if (!(fabs(mean / want[bits - 1] - 1) < 0.03))
             fail_msg("%d bits: %g, not %g", bits, mean, want[bits - 1]);
@@ -119,12 +115,8 @@ TEST(widths_and_bytes)
         code("turboquant,bits=8,qjl=0", KVD_KEYS, 1, 4, d, &count);
         assert_true(count.payload == 32.0 * (double)d && count.side == 4.0 * 16);
         for (size_t i = 0; i < 4; i++) {
-            double off = 0, all = 0;
-            for (size_t j = 0; j < d; j++) {
-                off += pow((double)y[i * d + j] - (double)x[i * d + j], 2);
-                all += pow((double)x[i * d + j], 2);
-            }
-            assert_true(off < 1e-4 * all);
+            const float *const row = x + i * d;
+            assert_true(squares(y + i * d, row, d) < 1e-4 * squares(row, NULL, d));
         }
     }
 }
@@ -221,23 +213,19 @@ TEST(fractions_lie_between)
     double last = 1e300;
     size_t newest = 1, block = 0;
     kvd_bits_count count;
-    kvd_method m;
     kvd_rng r;
-    kvd_err err = {""};
     static float kept[N * D];
     memcpy(kept, x, sizeof kept);
     kvd_rng_seed(&r, 8, 1);
     for (size_t i = 0; i < (size_t)N * D; i++)
         x[i] = (float)kvd_rng_normal(&r);
     for (size_t k = 0; k < sizeof text / sizeof *text; k++) {
-        double off = 0;
         code(text[k], KVD_KEYS, 1, N, D, &count);
-        for (size_t i = 0; i < (size_t)N * D; i++)
-            off += pow((double)y[i] - (double)x[i], 2);
+        const double off = squares(y, x, N * D);
         if (!(off < 0.9 * last))
             fail_msg("%s: squared error %g after %g", text[k], off, last);
         last = off;
-        assert_int_equal(kvd_method_parse(text[k], &m, &err), 0);
+        const kvd_method m = parsed(text[k]);
         m.plan.bits->window(&m.plan.bits_values, KVD_VALUES, &newest, &block);
         assert_true(newest == 0 && block == (k % 2 ? 32 : 1));
     }

@@ -6,10 +6,9 @@
 #include <unistd.h>
 
 #include "calibration_dump.h"
+#include "code_rows.h"
 #include "common/rng.h"
 #include "methods/bits/streams.h"
-#include "methods/method.h"
-#include "unit.h"
 
 enum { N = 600, WIDE = HEADS * D };
 static float x[N * WIDE], y[N * WIDE], again[N * WIDE];
@@ -57,11 +56,10 @@ static double code(const char *text, kvd_side side, size_t each, float *to, kvd_
     const double *const f = moment[side] + WIDE * WIDE;
     double trace = 0, loss = 0;
     uint32_t stream[KVD_LANES] = {0};
-    kvd_method m;
+    const kvd_method m = parsed(text);
     void *self = NULL;
     kvd_err err = {""};
-    if (kvd_method_parse(text, &m, &err) ||
-        m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err))
+    if (m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err))
         fail_msg("%s", err.msg);
     *sum = (kvd_bits_count){0, 0};
     for (size_t i = 0; i < N; i += each) {
@@ -184,17 +182,10 @@ TEST(refused)
     kvd_fisher without = fisher;
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &without},
                            none = {.config = &config, .calibration = &dump};
-    kvd_method m;
-    kvd_err err;
-    assert_int_equal(kvd_method_parse("h2o+waterfill", &m, &err), 0);
-    assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), -1);
-    assert_non_null(strstr(err.msg, "'waterfill' codes all heads of a layer together"));
-    assert_int_equal(kvd_method_parse("waterfill", &m, &err), 0);
-    assert_int_equal(kvd_plan_open(&m.plan, &none, &err), -1);
-    assert_non_null(strstr(err.msg, "--fisher"));
+    refuse_plan("h2o+waterfill", 0, &setup, "'waterfill' codes all heads of a layer together");
+    refuse_plan("waterfill", 0, &none, "--fisher");
     without.moment[KVD_VALUES] = NULL;
-    assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), -1);
-    assert_non_null(strstr(err.msg, "--fisher has no /moment/k_pre and /moment/v"));
+    refuse_plan("waterfill", 0, &setup, "--fisher has no /moment/k_pre and /moment/v");
 }
 
 TEST_MAIN(set_up, close_dump)

@@ -205,13 +205,8 @@ TEST(refusals)
 {
     model *const m = open_model("tests/data/families/falcon-40b");
     const kvd_method_setup setup = {.config = m->config, .checkpoint = m->checkpoint};
-    kvd_method method;
-    void *self;
-    kvd_err err = {""};
-    assert_int_equal(kvd_method_parse("xquant,latent=0", &method, &err), 0);
-    assert_int_equal(method.plan.bits->open(&method.plan.bits_values, &setup, &self, &err), -1);
-    assert_non_null(strstr(err.msg, "latent=0 stores"));
-    assert_non_null(strstr(err.msg, "give latent=1"));
+    refuse_plan("xquant,latent=0", 0, &setup, "latent=0 stores");
+    refuse_plan("xquant,latent=0", 0, &setup, "give latent=1");
     close_model(m);
 }
 
