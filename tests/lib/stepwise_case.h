@@ -2,14 +2,10 @@
 #ifndef KVD_TESTS_STEPWISE_CASE_H
 #define KVD_TESTS_STEPWISE_CASE_H
 
-#include <math.h>
-#include <string.h>
-
+#include "code_rows.h"
 #include "common/rng.h"
 #include "methods/cache.h"
-#include "methods/method.h"
 #include "methods/stepwise.h"
-#include "unit.h"
 #include "worst.h"
 
 enum { HEADS = 4, KV_HEADS = 2, D = 16, LONGEST = 70, TOKENS = 45 + LONGEST };

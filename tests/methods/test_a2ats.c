@@ -1,9 +1,7 @@
 /* Tests a2ats, which stores keys as centroids, against k-means in double precision. */
-
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "model/pass/blocks.h"
-#include "unit.h"
 
 enum { N = 60, LAYER = 1, HEAD = 1, SINK = 3, LOCAL = 7, RELATIVE = 100 };
 

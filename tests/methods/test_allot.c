@@ -1,9 +1,6 @@
 /* Tests allot, which gives each dimension its own number of bits by water-filling. */
-#include <unistd.h>
-
 #include "calibration_dump.h"
 #include "code_rows.h"
-#include "unit.h"
 
 enum { N = 2000, PLACES = LAYERS * HEADS };
 

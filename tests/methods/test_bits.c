@@ -1,13 +1,8 @@
 /* Tests quantisation methods: errors, bit counts and each method's defining property. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "code_rows.h"
 #include "common/quantise.h"
 #include "common/rng.h"
 #include "methods/bits/levels.h"
-#include "unit.h"
 
 enum { N = 150, D = 48 };
 static float x[N * D], y[N * D];

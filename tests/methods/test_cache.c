@@ -42,6 +42,17 @@ static int teardown(void **state)
     return 0;
 }
 
+static float out[TOKENS * HEADS * D], want[TOKENS * HEADS * D];
+
+static kvd_dims built(const kvd_dims_method *m)
+{
+    kvd_dims dims;
+    kvd_err err = {""};
+    if (kvd_dims_build(&dims, m, &spectrum, &widths, &err))
+        fail_msg("%s", err.msg);
+    return dims;
+}
+
 static double distance(const float *a, const float *b, size_t n)
 {
     double diff = 0, norm = 0;
@@ -52,15 +63,15 @@ static double distance(const float *a, const float *b, size_t n)
     return sqrt(diff / norm);
 }
 
-static void run(const kvd_dims *dims, kvd_dtype type, float *out, kvd_cache_account *account)
+static void run(const kvd_dims *dims, kvd_dtype type, float *to, kvd_cache_account *account)
 {
     kvd_err err = {""};
     kvd_cache c;
     for (size_t i = 0; i < TOKENS * HEADS * D; i++)
-        out[i] = NAN;
+        to[i] = NAN;
     const kvd_plan plan = {.dims = dims, .type = type};
     assert_int_equal(kvd_cache_init(&c, &config, &plan, 150, &err), 0);
-    assert_int_equal(c.hook.run(&c.hook, &data.in, out, &err), 0);
+    assert_int_equal(c.hook.run(&c.hook, &data.in, to, &err), 0);
     if (account)
         *account = c.account;
     kvd_cache_release(&c);
@@ -81,14 +92,11 @@ static const kvd_dims_method *const all[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd
 
 TEST(test_full_rank_is_dense)
 {
-    static float out[TOKENS * HEADS * D];
-    kvd_err err;
     set_widths(D, D, D, D);
     run(NULL, KVD_F32, out, NULL);
     assert_true(distance(out, dense, TOKENS * HEADS * D) < 1e-7);
     for (size_t m = 0; m < sizeof all / sizeof *all; m++) {
-        kvd_dims dims;
-        assert_int_equal(kvd_dims_build(&dims, all[m], &spectrum, &widths, &err), 0);
+        kvd_dims dims = built(all[m]);
         run(&dims, KVD_F32, out, NULL);
         assert_true(distance(out, dense, TOKENS * HEADS * D) < 1e-5);
         kvd_dims_release(&dims);
@@ -96,7 +104,7 @@ TEST(test_full_rank_is_dense)
 }
 
 /* Reference: o = softmax(q A_q (k A_k)^T / sqrt(D)) v A_v B_v, in double precision. */
-static void plain(const kvd_dims *dims, float *out)
+static void plain(const kvd_dims *dims, float *to)
 {
     for (size_t s = 0; s < SEQUENCES; s++)
         for (size_t t = data.offset[s]; t < data.offset[s + 1]; t++)
@@ -137,22 +145,19 @@ static void plain(const kvd_dims *dims, float *out)
                         o[i] += oj * (double)x->b_v[j * D + i];
                 }
                 for (int i = 0; i < D; i++)
-                    out[(t * HEADS + h) * D + (size_t)i] = (float)o[i];
+                    to[(t * HEADS + h) * D + (size_t)i] = (float)o[i];
             }
 }
 
 TEST(test_cut_against_plain_loops)
 {
-    static float out[TOKENS * HEADS * D], want[TOKENS * HEADS * D];
     const int cases[][4] = {{8, 8, 8, 8}, {1, 16, 16, 1}, {5, 3, 11, 7}, {1, 1, 1, 1}};
-    kvd_err err;
     for (size_t m = 0; m < sizeof all / sizeof *all; m++)
         for (size_t i = 0; i < 4; i++) {
             if (all[m]->one_p && i != 0)
                 continue;
-            kvd_dims dims;
             set_widths(cases[i][0], cases[i][1], cases[i][2], cases[i][3]);
-            assert_int_equal(kvd_dims_build(&dims, all[m], &spectrum, &widths, &err), 0);
+            kvd_dims dims = built(all[m]);
             run(&dims, KVD_F32, out, NULL);
             plain(&dims, want);
             assert_true(distance(out, want, TOKENS * HEADS * D) < 1e-5);
@@ -163,12 +168,10 @@ TEST(test_cut_against_plain_loops)
 
 TEST(test_window)
 {
-    static float out[TOKENS * HEADS * D], want[TOKENS * HEADS * D];
     const size_t windows[] = {1, 20, 130, 150};
-    kvd_err err;
     kvd_dims dims;
     set_widths(6, 9, 16, 4);
-    assert_int_equal(kvd_dims_build(&dims, &kvd_dims_zack, &spectrum, &widths, &err), 0);
+    dims = built(&kvd_dims_zack);
     for (size_t w = 0; w < 4; w++) {
         data.in.window = windows[w];
         run(&dims, KVD_F32, out, NULL);
@@ -183,13 +186,12 @@ TEST(test_window)
 
 TEST(test_cut_is_zero_padding)
 {
-    static float out[TOKENS * HEADS * D], padded[TOKENS * HEADS * D];
-    kvd_err err;
+    static float padded[TOKENS * HEADS * D];
     kvd_dims dims, full;
     set_widths(5, 3, 11, 7);
-    assert_int_equal(kvd_dims_build(&dims, &kvd_dims_zack, &spectrum, &widths, &err), 0);
+    dims = built(&kvd_dims_zack);
     set_widths(D, D, D, D);
-    assert_int_equal(kvd_dims_build(&full, &kvd_dims_zack, &spectrum, &widths, &err), 0);
+    full = built(&kvd_dims_zack);
     for (int i = 0; i < LAYERS * KV; i++)
         for (int row = 0; row < D; row++)
             for (int j = 0; j < D; j++) {
@@ -209,16 +211,14 @@ TEST(test_cut_is_zero_padding)
 TEST(test_ragged_output_product)
 {
     enum { M = 32 };
-    static float out[TOKENS * HEADS * D];
     static double w_o[HEADS * D * M];
-    kvd_err err;
     kvd_dims dims;
     kvd_rng r;
     kvd_rng_seed(&r, 21, 0);
     for (size_t i = 0; i < HEADS * D * M; i++)
         w_o[i] = kvd_rng_normal(&r);
     set_widths(5, 3, 11, 7);
-    assert_int_equal(kvd_dims_build(&dims, &kvd_dims_zack, &spectrum, &widths, &err), 0);
+    dims = built(&kvd_dims_zack);
     run(&dims, KVD_F32, out, NULL);
     for (size_t t = 0; t < TOKENS; t += 13)
         for (size_t m = 0; m < M; m++) {
@@ -245,7 +245,6 @@ TEST(test_ragged_output_product)
 
 TEST(test_one_head_cut_leaves_the_others)
 {
-    static float out[TOKENS * HEADS * D];
     kvd_err err;
     for (int side = 0; side < 2; side++) {
         kvd_dims dims;
@@ -268,12 +267,11 @@ TEST(test_one_head_cut_leaves_the_others)
 
 TEST(test_account)
 {
-    static float out[TOKENS * HEADS * D];
     kvd_err err;
     kvd_dims dims;
     kvd_cache_account a;
     set_widths(5, 3, 11, 7);
-    assert_int_equal(kvd_dims_build(&dims, &kvd_dims_zack, &spectrum, &widths, &err), 0);
+    dims = built(&kvd_dims_zack);
     run(&dims, KVD_BF16, out, &a);
     assert_int_equal(a.calls, SEQUENCES);
     assert_int_equal(a.tokens, TOKENS);
@@ -294,7 +292,7 @@ TEST(test_account)
 
 TEST(test_rounded_store)
 {
-    static float out[TOKENS * HEADS * D], v[TOKENS * KV * D];
+    static float v[D];
     const kvd_dtype types[] = {KVD_F16, KVD_BF16};
     const double unit[] = {1.0 / 2048, 1.0 / 256};
     for (int i = 0; i < 2; i++) {
@@ -312,7 +310,6 @@ TEST(test_rounded_store)
 
 TEST(test_refuses)
 {
-    static float out[TOKENS * HEADS * D];
     kvd_err err;
     kvd_cache c;
     kvd_dims dims;
@@ -322,7 +319,7 @@ TEST(test_refuses)
     assert_string_equal(err.msg, "sequence 0 has 150 tokens, the cache was made for 1 to 149");
     kvd_cache_release(&c);
     set_widths(4, 4, 4, 4);
-    assert_int_equal(kvd_dims_build(&dims, &kvd_dims_zack, &spectrum, &widths, &err), 0);
+    dims = built(&kvd_dims_zack);
     const kvd_config other = fixture_config(LAYERS, HEADS, KV, 2 * D);
     assert_int_equal(kvd_cache_init(&c, &other, &cut, 10, &err), -1);
     assert_string_equal(

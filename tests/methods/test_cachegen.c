@@ -1,10 +1,7 @@
 /* Tests cachegen, which entropy-codes differences from a group's first token (anchor). */
-#include <unistd.h>
-
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "methods/bits/rans.h"
-#include "unit.h"
 
 enum { N = 2000, GROUP = 10 };
 static float x[N * D], y[N * D];

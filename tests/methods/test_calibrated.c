@@ -3,7 +3,6 @@
 
 #include "calibration_dump.h"
 #include "code_rows.h"
-#include "unit.h"
 
 enum { N = 300 };
 static char fisher_path[64];

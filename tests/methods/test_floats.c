@@ -2,13 +2,10 @@
  * Tests fp8, mxfp4, nvfp4, comet and vidkv against PyTorch and torchao
  * (tests/oracle/make_floats.py).
  */
-#include <unistd.h>
-
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "methods/bits/minifloat.h"
 #include "model/checkpoint/safetensors.h"
-#include "unit.h"
 
 enum { N = 300 };
 static kvd_safetensors *file;
@@ -27,18 +24,16 @@ static int tear_down(void **state)
     return close_dump(state);
 }
 
-/* Returns a tensor of the oracle file with *n elements. The caller must free the result. */
-static float *tensor(const char *name, size_t *n)
+enum { CASTS = 2602 };
+
+static const float *tensor(const char *name, size_t n)
 {
     kvd_tensor t;
     kvd_err err = {""};
     if (kvd_safetensors_find(file, name, &t, &err))
         fail_msg("%s: %s", name, err.msg);
-    *n = t.n;
-    float *const x = malloc(t.n * sizeof *x);
-    assert_non_null(x);
-    memcpy(x, t.data, t.n * sizeof *x);
-    return x;
+    assert_int_equal(t.n, n);
+    return t.data;
 }
 
 static void code(const char *text, kvd_side side, int layer, int head, const float *x, size_t n,
@@ -61,18 +56,14 @@ TEST(casts_of_pytorch)
                {"fp8_e4m3_scaled", &kvd_e4m3, 0.037f},
                {"fp8_e5m2_scaled", &kvd_e5m2, 0.037f}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-        size_t n, same;
-        float *const x = tensor("fp8_x", &n), *const want = tensor(all[k].name, &same);
-        assert_int_equal(n, same);
-        for (size_t i = 0; i < n; i++) {
+        const float *const x = tensor("fp8_x", CASTS), *const want = tensor(all[k].name, CASTS);
+        for (size_t i = 0; i < CASTS; i++) {
             const float got =
                 kvd_minifloat_round(all[k].format, x[i] / all[k].scale) * all[k].scale;
             if (memcmp(&got, &want[i], sizeof got) != 0)
                 fail_msg("%s of %.9g: %.9g, not %.9g", all[k].name, (double)x[i], (double)got,
                          (double)want[i]);
         }
-        free(want);
-        free(x);
     }
     assert_true(isnan(kvd_minifloat_round(&kvd_e4m3, NAN)));
     assert_true(kvd_minifloat_round(&kvd_e4m3, INFINITY) == 448);
@@ -83,16 +74,11 @@ TEST(fp8_is_the_cast)
 {
     const char *const names[][2] = {{"fp8", "fp8_e4m3"}, {"fp8,mantissa=2", "fp8_e5m2"}};
     for (int k = 0; k < 2; k++) {
-        size_t n, same;
+        static float y[CASTS];
         kvd_bits_count count;
-        float *const x = tensor("fp8_x", &n), *const want = tensor(names[k][1], &same),
-                     *const y = malloc(n * sizeof *y);
-        code(names[k][0], KVD_KEYS, 0, 0, x, 1, n, y, &count);
-        assert_memory_equal(y, want, n * sizeof *y);
-        assert_true(count.payload == 8.0 * (double)n && count.side == 0);
-        free(y);
-        free(want);
-        free(x);
+        code(names[k][0], KVD_KEYS, 0, 0, tensor("fp8_x", CASTS), 1, CASTS, y, &count);
+        assert_memory_equal(y, tensor(names[k][1], CASTS), sizeof y);
+        assert_true(count.payload == 8.0 * CASTS && count.side == 0);
     }
 }
 
@@ -105,19 +91,16 @@ TEST(blocks_of_torchao)
     } all[] = {{"mxfp4", "mx_x", "mx", 3 * 8}, {"nvfp4", "nv_x", "nv", 6 * 8}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         enum { ROWS = 40, WIDE = 96 };
-        size_t n, same;
-        kvd_bits_count count;
-        float *const x = tensor(all[k].input, &n), *const want = tensor(all[k].output, &same);
+        const float *const x = tensor(all[k].input, ROWS * WIDE), *const want = tensor(
+                                                                      all[k].output, ROWS * WIDE);
         static float y[ROWS * WIDE];
-        assert_true(n == (size_t)ROWS * WIDE && same == n);
+        kvd_bits_count count;
         code(all[k].method, KVD_VALUES, 0, 0, x, ROWS, WIDE, y, &count);
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < (size_t)ROWS * WIDE; i++)
             if (y[i] < want[i] || y[i] > want[i])
                 fail_msg("%s, number %zu, %.9g: %.9g, not %.9g", all[k].method, i, (double)x[i],
                          (double)y[i], (double)want[i]);
-        assert_true(count.payload == 4.0 * (double)n && count.side == all[k].side * ROWS);
-        free(want);
-        free(x);
+        assert_true(count.payload == 4.0 * ROWS * WIDE && count.side == all[k].side * ROWS);
     }
 }
 
@@ -153,18 +136,15 @@ TEST(codes_per_channel)
                {"comet", "comet", KVD_KEYS},
                {"comet", "comet", KVD_VALUES}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-        size_t n, same;
-        kvd_bits_count count;
-        float *const x = tensor("vid_x", &n), *const want = tensor(all[k].output, &same);
+        const float *const x = tensor("vid_x", ROWS * WIDE), *const want =
+                                                                 tensor(all[k].output, ROWS * WIDE);
         static float y[ROWS * WIDE];
-        assert_true(n == (size_t)ROWS * WIDE && same == n);
+        kvd_bits_count count;
         code(all[k].method, all[k].side, 0, 0, x, ROWS, WIDE, y, &count);
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < (size_t)ROWS * WIDE; i++)
             if (!(fabsf(y[i] - want[i]) < 2e-6f * (1 + fabsf(want[i]))))
                 fail_msg("%s, number %zu, %.9g: %.9g, not %.9g", all[k].output, i, (double)x[i],
                          (double)y[i], (double)want[i]);
-        free(want);
-        free(x);
     }
 }
 
@@ -201,20 +181,17 @@ TEST(scales_of_calibration)
                     assert_memory_equal(&y[i], &want, sizeof want);
                 }
             }
-    size_t n, same;
-    float *const nv = tensor("nv_x", &n), *const want = tensor("nv_scaled", &same),
-                 *const got = malloc(n * sizeof *got);
+    enum { NV = 40 * 96 };
+    static float nv[NV], got[NV];
+    const float *const from = tensor("nv_x", NV), *const want = tensor("nv_scaled", NV);
     const float c = largest_of(KVD_X_V, 0, 1) / (6 * 448) / 0.0123f;
-    for (size_t i = 0; i < n; i++)
-        nv[i] *= c;
+    for (size_t i = 0; i < NV; i++)
+        nv[i] = from[i] * c;
     code("nvfp4,scale=2", KVD_VALUES, 0, 1, nv, 40, 96, got, &count);
     size_t off = 0;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < NV; i++)
         off += fabsf(got[i] - c * want[i]) > 1e-5f * fabsf(c * want[i]);
-    assert_true(off <= n / 500);
-    free(got);
-    free(want);
-    free(nv);
+    assert_true(off <= NV / 500);
 }
 
 TEST(scales_need_calibration)

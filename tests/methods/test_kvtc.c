@@ -6,7 +6,6 @@
 #include "common/linalg.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/streams.h"
-#include "unit.h"
 
 enum { N = 600, WIDE = HEADS * D };
 static float x[N * WIDE], y[N * WIDE];

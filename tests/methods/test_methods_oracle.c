@@ -1,31 +1,21 @@
 /* Compares methods with PyTorch and SciPy (tests/oracle/make_methods.py). */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
+#include "code_rows.h"
 #include "formats/activations.h"
-#include "methods/method.h"
 #include "methods/stepwise.h"
 #include "model/checkpoint/safetensors.h"
 #include "temp_folder.h"
-#include "unit.h"
 #include "worst.h"
 
 static kvd_safetensors *file;
 
-/* Returns a tensor of n elements of the oracle file. The caller must free it. */
-static float *tensor(const char *name, size_t n)
+static const float *tensor(const char *name, size_t n)
 {
     kvd_tensor t;
     kvd_err err = {""};
-    float *const x = malloc(n * sizeof *x);
-    assert_non_null(x);
     if (kvd_safetensors_find(file, name, &t, &err))
         fail_msg("%s: %s", name, err.msg);
     assert_int_equal(t.n, n);
-    memcpy(x, t.data, n * sizeof *x);
-    return x;
+    return t.data;
 }
 
 TEST(kivi)
@@ -33,8 +23,8 @@ TEST(kivi)
     enum { N = 64, D = 32 };
     const kvd_parameter_values values = {.value = {2, 32, 64}};
     for (int side = 0; side < KVD_N_SIDES; side++) {
-        float *const x = tensor("kivi_x", N * D);
-        float *const want = tensor(side == KVD_KEYS ? "kivi_keys" : "kivi_values", N * D);
+        const float *const x = tensor("kivi_x", N * D);
+        const float *const want = tensor(side == KVD_KEYS ? "kivi_keys" : "kivi_values", N * D);
         static float got[N * D];
         kvd_bits_count count;
         kvd_err err;
@@ -42,8 +32,6 @@ TEST(kivi)
         assert_int_equal(kvd_bits_kivi.code(&values, &b, got, &count, &err), 0);
         for (size_t i = 0; i < (size_t)N * D; i++)
             assert_true(fabsf(got[i] - want[i]) < 1e-5f * (1 + fabsf(want[i])));
-        free(want);
-        free(x);
     }
 }
 
@@ -58,10 +46,10 @@ static void attend(const char *text, const char *name, size_t dropped)
                                .d_head = WIDTH,
                                .max_positions = 128,
                                .rope_theta = 1e4};
-    float *const q = tensor("tokens_q", TOKENS * HEADS * WIDTH),
-                 *const k = tensor("tokens_k", TOKENS * WIDTH),
-                 *const v = tensor("tokens_v", TOKENS * WIDTH),
-                 *const want = tensor(name, TOKENS * HEADS * WIDTH);
+    const float *const q = tensor("tokens_q", TOKENS * HEADS * WIDTH),
+                       *const k = tensor("tokens_k", TOKENS * WIDTH),
+                       *const v = tensor("tokens_v", TOKENS * WIDTH),
+                       *const want = tensor(name, TOKENS * HEADS * WIDTH);
     static float got[TOKENS * HEADS * WIDTH];
     const kvd_attention_in in = {.config = &config,
                                  .n_sequences = 1,
@@ -74,12 +62,9 @@ static void attend(const char *text, const char *name, size_t dropped)
                                  .k_pre = k};
     const kvd_method_setup setup = {.config = &config};
     kvd_stepwise_account account = {0};
-    kvd_method m;
+    kvd_plan plan;
     kvd_err err = {""};
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
-    kvd_plan plan = m.plan;
-    plan.prompt = PROMPT;
-    assert_int_equal(kvd_plan_open(&plan, &setup, &err), 0);
+    open_plan(&plan, text, PROMPT, &setup);
     if (kvd_stepwise_heads(&plan, NULL, &in, 0, 0, 1, NULL, NULL, got, &account, &err))
         fail_msg("%s", err.msg);
     kvd_plan_close(&plan);
@@ -88,10 +73,6 @@ static void attend(const char *text, const char *name, size_t dropped)
         if (!(fabsf(got[i] - want[i]) < 1e-5f * (1 + fabsf(want[i]))))
             fail_msg("%s: row %zu, number %zu: %g, not %g", text, i / (HEADS * WIDTH),
                      i % (HEADS * WIDTH), (double)got[i], (double)want[i]);
-    free(want);
-    free(v);
-    free(k);
-    free(q);
 }
 
 TEST(selections)
@@ -109,7 +90,7 @@ static int write_rows(const kvd_run *run, kvd_err *err)
 {
     static float x[ROWS * D], weights[2 * KV * D * MODEL];
     static uint32_t token[3 * ROWS];
-    float *const k = tensor("rows_k", ROWS * WIDE), *const v = tensor("rows_v", ROWS * WIDE);
+    const float *const k = tensor("rows_k", ROWS * WIDE), *const v = tensor("rows_v", ROWS * WIDE);
     kvd_activations a = {.model = {.n_layers = 1,
                                    .n_heads = KV,
                                    .n_kv_heads = KV,
@@ -140,8 +121,6 @@ static int write_rows(const kvd_run *run, kvd_err *err)
         }
     for (uint32_t t = 0; t < ROWS; t++)
         token[2 * ROWS + t] = t;
-    free(v);
-    free(k);
     return status || kvd_activations_put_weights(&a, 0, weights, weights, err) ||
            kvd_activations_put_tokens(&a, 0, ROWS, token, token + ROWS, token + 2 * ROWS, err) ||
            kvd_activations_finish(&a, err);
@@ -158,14 +137,11 @@ static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
 TEST(palu)
 {
-    float *const rows = tensor("rows_k", ROWS * WIDE), *const want = tensor("palu_k", ROWS * WIDE);
-    kvd_method m;
-    kvd_err err = {""};
+    const float *const rows = tensor("rows_k", ROWS * WIDE), *const want =
+                                                                 tensor("palu_k", ROWS * WIDE);
+    kvd_plan plan;
     double worst = 0, most = 0;
-    assert_int_equal(kvd_method_parse("palu,p=0.5,heads=2", &m, &err), 0);
-    kvd_plan plan = m.plan;
-    if (kvd_plan_open(&plan, &setup, &err))
-        fail_msg("%s", err.msg);
+    open_plan(&plan, "palu,p=0.5,heads=2", 0, &setup);
     for (size_t h = 0; h < KV; h++) {
         const kvd_dims_head *const one = &plan.dims->head[h];
         assert_int_equal(one->d_qk, 8);
@@ -183,8 +159,19 @@ TEST(palu)
     }
     assert_true(worst < 1e-4 * most);
     kvd_plan_close(&plan);
-    free(want);
-    free(rows);
+}
+
+/* Codes head h of rows [ROWS][WIDE]. x [ROWS][D] receives the head, y the decoded numbers. */
+static kvd_bits_count code_head(const char *text, const kvd_method_setup *s, int side, int h,
+                                const float *rows, float *x, float *y)
+{
+    kvd_bits_count count;
+    for (size_t i = 0; i < (size_t)ROWS * D; i++)
+        x[i] = rows[i / D * WIDE + (size_t)h * D + i % D];
+    const kvd_bits_block b = {
+        .side = (kvd_side)side, .kv_head = h, .n = ROWS, .d = D, .x = x, .prompt = true};
+    code_rows(text, s, b, y, &count);
+    return count;
 }
 
 /* k-means has local optima, so errors may differ from SciPy's by 2 %. */
@@ -193,30 +180,14 @@ TEST(kvquant)
     for (int side = 0; side < KVD_N_SIDES; side++) {
         const char *const names[][3] = {{"rows_k", "kvquant_k", "kvquant_k_apart"},
                                         {"rows_v", "kvquant_v", "kvquant_v_apart"}};
-        float *const rows = tensor(names[side][0], ROWS * WIDE),
-                     *const want = tensor(names[side][1], ROWS * WIDE),
-                     *const apart = tensor(names[side][2], ROWS * WIDE);
-        static uint32_t position[ROWS];
-        kvd_method m;
-        void *self = NULL;
-        kvd_err err = {""};
+        const float *const rows = tensor(names[side][0], ROWS * WIDE),
+                           *const want = tensor(names[side][1], ROWS * WIDE),
+                           *const apart = tensor(names[side][2], ROWS * WIDE);
         double ours = 0, theirs = 0, n_apart = 0, count_apart = 0;
-        assert_int_equal(kvd_method_parse("kvquant,bits=3,outliers=0.04,sink=0", &m, &err), 0);
-        if (m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err))
-            fail_msg("%s", err.msg);
         for (int h = 0; h < KV; h++) {
             float x[ROWS * D], y[ROWS * D];
-            kvd_bits_count count;
-            for (size_t i = 0; i < (size_t)ROWS * D; i++)
-                x[i] = rows[i / D * WIDE + (size_t)h * D + i % D];
-            const kvd_bits_block b = {.side = (kvd_side)side,
-                                      .kv_head = h,
-                                      .n = ROWS,
-                                      .d = D,
-                                      .x = x,
-                                      .position = position,
-                                      .prompt = true};
-            assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
+            const kvd_bits_count count =
+                code_head("kvquant,bits=3,outliers=0.04,sink=0", &setup, side, h, rows, x, y);
             count_apart += (count.side - (side == KVD_KEYS ? 0 : 32.0 * ROWS)) / 32;
             for (size_t i = 0; i < (size_t)ROWS * D; i++) {
                 const size_t at = i / D * WIDE + (size_t)h * D + i % D;
@@ -232,10 +203,6 @@ TEST(kvquant)
         assert_true(n_apart == count_apart);
         if (!(ours < 1.02 * theirs && theirs < 1.02 * ours))
             fail_msg("%s: squared error %g, SciPy's levels %g", names[side][1], ours, theirs);
-        m.plan.bits->close(self);
-        free(apart);
-        free(want);
-        free(rows);
     }
 }
 
@@ -256,11 +223,10 @@ static int write_fisher(const kvd_run *run, kvd_err *err)
     memcpy(f.corpus_hash, dump.corpus_hash, sizeof f.corpus_hash);
     int status = kvd_fisher_create(&f, fisher_path, run, err);
     for (int side = 0; !status && side < KVD_F_SIDES; side++) {
-        float *const w = tensor(name[side], ROWS * WIDE);
+        const float *const w = tensor(name[side], ROWS * WIDE);
         for (size_t i = 0; i < (size_t)ROWS * WIDE; i++)
             x[(i % WIDE / D * ROWS + i / WIDE) * D + i % D] = w[i];
         status = kvd_fisher_put_rows(&f, side, 0, 0, ROWS, x, err);
-        free(w);
     }
     status = status || kvd_fisher_finish(&f, err);
     kvd_fisher_close(&f);
@@ -274,11 +240,10 @@ TEST(weighted)
         const char *const names[2][5] = {
             {"rows_k", "fisher_k", "kvquant_k_apart", "fisher_levels_k", "fisher_scaled_k"},
             {"rows_v", "fisher_v", "kvquant_v_apart", "fisher_levels_v", "fisher_scaled_v"}};
-        float *const rows = tensor(names[side][0], ROWS * WIDE),
-                     *const weight = tensor(names[side][1], ROWS * WIDE),
-                     *const apart = tensor(names[side][2], ROWS * WIDE),
-                     *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
-        static uint32_t position[ROWS];
+        const float *const rows = tensor(names[side][0], ROWS * WIDE),
+                           *const weight = tensor(names[side][1], ROWS * WIDE),
+                           *const apart = tensor(names[side][2], ROWS * WIDE),
+                           *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
         /*
          * weighted squared errors of kvquant with weights, kvquant without weights, SciPy with
          * weights
@@ -287,29 +252,13 @@ TEST(weighted)
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {
             char text[64];
-            kvd_method m;
-            void *self = NULL;
-            kvd_err err = {""};
             snprintf(text, sizeof text, "kvquant,bits=3,outliers=0.04,sink=0,weights=%d",
                      plain    ? 0
                      : scaled ? 2
                               : 1);
-            assert_int_equal(kvd_method_parse(text, &m, &err), 0);
-            if (m.plan.bits->open(&m.plan.bits_values, &with, &self, &err))
-                fail_msg("%s", err.msg);
             for (int h = 0; h < KV; h++) {
                 float x[ROWS * D], y[ROWS * D], half[ROWS * D];
-                kvd_bits_count count;
-                for (size_t j = 0; j < (size_t)ROWS * D; j++)
-                    x[j] = rows[j / D * WIDE + (size_t)h * D + j % D];
-                const kvd_bits_block b = {.side = (kvd_side)side,
-                                          .kv_head = h,
-                                          .n = ROWS,
-                                          .d = D,
-                                          .x = x,
-                                          .position = position,
-                                          .prompt = true};
-                assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
+                (void)code_head(text, &with, side, h, rows, x, y);
                 /*
                  * The largest possible error is half of the range of a key channel or value vector,
                  * without outliers.
@@ -339,7 +288,6 @@ TEST(weighted)
                     error[2] += plain ? 0 : w * pow((double)want[at] - (double)x[j], 2);
                 }
             }
-            m.plan.bits->close(self);
         }
         if (!(error[0] < 1.002 * error[2] && error[2] < 1.02 * error[0]))
             fail_msg("%s: weighted error %g, SciPy's levels %g", names[side][3 + scaled], error[0],
@@ -347,20 +295,14 @@ TEST(weighted)
         if (!(error[0] < 0.97 * error[1]))
             fail_msg("%s: weighted error %g, %g without weights", names[side][3 + scaled], error[0],
                      error[1]);
-        free(want);
-        free(apart);
-        free(weight);
-        free(rows);
     }
 }
 
 TEST(ranks)
 {
     enum { CASES = 25, TARGETS = 2 * KV };
-    float *const information = tensor("ranks_information", CASES * TARGETS), *const want = tensor(
-                                                                                 "ranks",
-                                                                                 2 * CASES *
-                                                                                     TARGETS);
+    const float *const information = tensor("ranks_information", CASES * TARGETS),
+                       *const want = tensor("ranks", 2 * CASES * TARGETS);
     const char *const text[] = {"palu,p=0.5,heads=1,search=1", "palu,p=0.25,heads=1,search=1",
                                 "palu,p=0.5,heads=1,search=2"};
     for (size_t i = 0; i < 3 * (size_t)CASES; i++) {
@@ -374,12 +316,8 @@ TEST(ranks)
             f.weight[side] = i < 2 * (size_t)CASES ? none : root[side];
         }
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &f};
-        kvd_method m;
-        kvd_err err = {""};
-        assert_int_equal(kvd_method_parse(text[i / CASES], &m, &err), 0);
-        kvd_plan plan = m.plan;
-        if (kvd_plan_open(&plan, &with, &err))
-            fail_msg("%s", err.msg);
+        kvd_plan plan;
+        open_plan(&plan, text[i / CASES], 0, &with);
         for (size_t j = 0; j < TARGETS; j++) {
             const kvd_dims_head *const h = &plan.dims->head[j / KVD_N_SIDES];
             const size_t at = (i < 2 * (size_t)CASES ? i : i - 2 * (size_t)CASES) * TARGETS + j;
@@ -387,8 +325,6 @@ TEST(ranks)
         }
         kvd_plan_close(&plan);
     }
-    free(want);
-    free(information);
 }
 
 static int set_up(void **state)

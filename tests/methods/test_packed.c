@@ -8,8 +8,8 @@
 #include "methods/bits/packed_layout.h"
 #include "unit.h"
 #ifdef KVD_CUDA
+#include "code_rows.h"
 #include "methods/bits/cuda/packed.h"
-#include "methods/method.h"
 #endif
 
 enum { TOKENS = KVD_PAGE_TOKENS, D = 48, GROUP = 32 };
@@ -180,6 +180,20 @@ TEST(groups_come_back)
 #ifdef KVD_CUDA
 enum { HEADS = 3, WIDE = 64, MOST = 150 };
 
+/* Describes the pages of a method in a layer with one head. */
+static kvd_packed_args describe(const char *method)
+{
+    const kvd_config config = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE};
+    const kvd_attn_heads heads = {
+        .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE, .d_qk = {WIDE}, .d_v = {WIDE}};
+    const kvd_method m = parsed(method);
+    kvd_packed_args a;
+    kvd_attn_map map;
+    assert_int_equal(kvd_attn_map_make(&heads, &map), 0);
+    kvd_gpu_packed_describe(&m.plan, &config, &map, NULL, 0, &a);
+    return a;
+}
+
 /* Marks bytes of a gear page as used. The bytes must be unused before. */
 static void use(uint8_t *page, size_t size, int at, int bytes, const char *method)
 {
@@ -224,17 +238,8 @@ TEST(pages_of_gear_have_room)
                                          "gear,outliers=0,group=3,rank=8,rank2=8,buffer=33",
                                          "gear,bits=8,buffer=1,rank2=1"};
     static uint8_t page[1 << 20];
-    const kvd_config config = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE};
-    const kvd_attn_heads heads = {
-        .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE, .d_qk = {WIDE}, .d_v = {WIDE}};
     for (size_t i = 0; i < sizeof method / sizeof *method; i++) {
-        kvd_method m;
-        kvd_err err = {""};
-        kvd_packed_args a;
-        kvd_attn_map map;
-        assert_int_equal(kvd_method_parse(method[i], &m, &err), 0);
-        assert_int_equal(kvd_attn_map_make(&heads, &map), 0);
-        kvd_gpu_packed_describe(&m.plan, &config, &map, NULL, 0, &a);
+        const kvd_packed_args a = describe(method[i]);
         assert_in_range(a.page_bytes, 1, sizeof page);
         assert_int_equal(a.page_bytes % 16, 0);
         const int block = a.gear.of.buffer;
@@ -289,17 +294,8 @@ TEST(pages_of_classes_have_room)
                                          "zipcache,block=3,share=0.5,high=1,low=8",
                                          "zipcache,block=128,share=0.28125"};
     static uint8_t page[1 << 20];
-    const kvd_config config = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE};
-    const kvd_attn_heads heads = {
-        .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE, .d_qk = {WIDE}, .d_v = {WIDE}};
     for (size_t i = 0; i < sizeof method / sizeof *method; i++) {
-        kvd_method m;
-        kvd_err err = {""};
-        kvd_packed_args a;
-        kvd_attn_map map;
-        assert_int_equal(kvd_method_parse(method[i], &m, &err), 0);
-        assert_int_equal(kvd_attn_map_make(&heads, &map), 0);
-        kvd_gpu_packed_describe(&m.plan, &config, &map, NULL, 0, &a);
+        const kvd_packed_args a = describe(method[i]);
         assert_in_range(12 * a.page_bytes, 1, sizeof page);
         assert_int_equal(a.page_bytes % 16, 0);
         for (int prompt = 0; prompt <= 700; prompt += a.k_block)
@@ -391,13 +387,11 @@ TEST(bits_are_the_methods)
     for (size_t i = 0; i < 2 * sizeof method / sizeof *method; i++) {
         const kvd_method_setup setup = {.config = &config, .drawn = true};
         const bool narrow = i % 2;
-        kvd_method m;
         kvd_err err = {""};
         kvd_packed_args a;
         kvd_attn_map map;
         kvd_attn_heads heads = {.n_heads = HEADS, .n_kv_heads = HEADS, .d_head = WIDE};
-        assert_int_equal(kvd_method_parse(method[i / 2], &m, &err), 0);
-        kvd_plan plan = m.plan;
+        kvd_plan plan = parsed(method[i / 2]).plan;
         plan.type = KVD_BF16;
         plan.prompt = 1;
         plan.dims = narrow ? &dims : NULL;

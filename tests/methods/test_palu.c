@@ -1,6 +1,5 @@
 /* Tests palu, which stores low-rank latents of groups of heads. */
 #include <lapacke.h>
-#include <unistd.h>
 
 #include "calibration_dump.h"
 #include "code_rows.h"

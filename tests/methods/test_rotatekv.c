@@ -1,9 +1,6 @@
 /* Tests rotatekv against products of dense matrices. */
-#include <unistd.h>
-
 #include "calibration_dump.h"
 #include "code_rows.h"
-#include "unit.h"
 
 enum { N = 300, WIDE = HEADS * D };
 

@@ -2,12 +2,8 @@
  * Tests shadowkv (low-rank keys, reads only chunks with large scores) against double precision,
  * without RoPE.
  */
-#include <math.h>
-#include <string.h>
-
 #include "common/rng.h"
 #include "kept_tokens.h"
-#include "unit.h"
 
 enum { N = 96, PROMPT = 70, STEPS = 1 + N - PROMPT, HEADS = 4, KV = 2, D = 16, RANK = 12 };
 enum { CHUNK = 4, OUTLIERS = 3, LOCAL = 2, CHUNKS = PROMPT / CHUNK - LOCAL, READ = 5 };

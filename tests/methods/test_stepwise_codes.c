@@ -165,15 +165,10 @@ TEST(levels_count_their_own_bits)
     const problem *p = make(0);
     const kvd_method_setup setup = {.config = &p->config};
     kvd_stepwise_account a;
-    kvd_method m;
-    kvd_err err = {""};
+    kvd_plan plan;
     double payload = 0, side = 0;
-    assert_int_equal(kvd_method_parse("lower+hetero,k=8,v=8,lk=2,lv=2,heavy=3,recent=5", &m, &err),
-                     0);
-    m.plan.type = KVD_BF16;
-    m.plan.prompt = PROMPT;
-    assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), 0);
-    run(&m.plan, p, got, &a);
+    open_plan(&plan, "lower+hetero,k=8,v=8,lk=2,lv=2,heavy=3,recent=5", PROMPT, &setup);
+    run(&plan, p, got, &a);
     for (size_t s = 0; s < 2; s++)
         for (size_t n = PROMPT + 1; n <= offset[s + 1] - offset[s]; n++) {
             payload += KV_HEADS * 2 * D * (8.0 * HIGH + 2.0 * (double)(n - HIGH));
@@ -181,7 +176,7 @@ TEST(levels_count_their_own_bits)
         }
     assert_float_equal(a.payload, payload, 1e-6);
     assert_float_equal(a.side, side, 1e-6);
-    kvd_plan_close(&m.plan);
+    kvd_plan_close(&plan);
 }
 
 /* think prunes prompt channels i with the smallest |Q_i| |K_i|, summed over query heads. */

@@ -1,12 +1,8 @@
 /* Tests turboquant's errors against arXiv 2504.19874, Theorems 1 and 2. */
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "code_rows.h"
 #include "common/rng.h"
-#include "unit.h"
 
 enum { N = 400, D = 128 };
 static float x[N * D], y[N * D];

@@ -1,8 +1,6 @@
 /*
  * Tests waterfill, which quantises principal components in steps that depend on squared gradients.
  */
-#include <math.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "calibration_dump.h"

@@ -1,14 +1,10 @@
 /* Tests xquant, which computes K and V from quantised layer inputs, against double precision. */
 #include <lapacke.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "code_rows.h"
 #include "common/rng.h"
 #include "model/checkpoint/weights.h"
-#include "unit.h"
 
 enum { N = 24, MOST = 512, LAYER = 1 };
 static float input[N * MOST], unused[N * MOST], y[N * MOST];
