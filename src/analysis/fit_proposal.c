@@ -85,8 +85,8 @@ static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double
                      kvd_widths *w, kvd_err *err)
 {
     kvd_widths v = {0};
-    int status = kvd_widths_side_for_p(s, pair, 0, p[0], false, NULL, w, err) ||
-                         kvd_widths_side_for_p(s, pair, 1, p[1], false, NULL, &v, err)
+    int status = kvd_widths_for_p(s, pair, 0, p[0], false, NULL, w, err) ||
+                         kvd_widths_for_p(s, pair, 1, p[1], false, NULL, &v, err)
                      ? -1
                      : 0;
     if (!status)

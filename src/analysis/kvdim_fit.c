@@ -165,7 +165,7 @@ static int fit_by_error(const config *cfg, const kvd_spectrum *s, kvd_rates *r, 
                 program, cfg->error_table);
     for (size_t i = 0; !status && i < r->n_points; i++) {
         r->removal_rate[i] = NAN;
-        status = kvd_widths_by_error(&t, cfg->value[i], &r->widths[i], err);
+        status = kvd_widths_by_error(&t, KVD_BOTH_SIDES, cfg->value[i], &r->widths[i], err);
     }
     kvd_error_table_release(&t);
     return status;
@@ -178,7 +178,7 @@ static int fit_by_loss(const config *cfg, const kvd_spectrum *s, kvd_rates *r, k
         return -1;
     for (size_t i = 0; i < r->n_points; i++) {
         r->removal_rate[i] = NAN;
-        if (kvd_widths_by_loss(s, r->pair, cfg->value[i], NULL, &r->widths[i], err))
+        if (kvd_widths_by_loss(s, r->pair, KVD_BOTH_SIDES, cfg->value[i], NULL, &r->widths[i], err))
             return -1;
     }
     return 0;

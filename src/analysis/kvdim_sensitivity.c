@@ -220,7 +220,7 @@ static int print(const job *j, kvd_err *err)
     for (int i = 1; i < 9; i++) {
         kvd_widths w = {0};
         double loss;
-        const int status = kvd_widths_by_loss(s, pair, i / 10.0, &loss, &w, err);
+        const int status = kvd_widths_by_loss(s, pair, KVD_BOTH_SIDES, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
             /* A larger removed fraction p would leave too few dimensions, too. */

@@ -144,7 +144,7 @@ static int alloc_widths(const kvd_method *m, kvd_widths *w, kvd_err *err)
     return kvd_widths_alloc(w, s->n_layers, s->model.n_kv_heads, s->model.d_head, err);
 }
 
-static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_widths *w,
+static int widths_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
                      kvd_err *err)
 {
     if (m->dims->one_p) {
@@ -162,27 +162,11 @@ static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_wi
     }
     const int status =
         m->ranks == KVD_WIDTH_RULE_LOSS
-            ? kvd_widths_by_loss(m->spectrum, m->dims->pair, p, NULL, w, err)
+            ? kvd_widths_by_loss(m->spectrum, m->dims->pair, side, p, NULL, w, err)
         : m->ranks == KVD_WIDTH_RULE_ERROR
-            ? kvd_widths_by_error(m->table, p, w, err)
-            : kvd_widths_for_p(m->spectrum, m->dims->pair, p, m->ranks == KVD_WIDTH_RULE_EQ6_ENERGY,
-                               removal_rate, w, err);
-    return status ? kvd_in(err, "'%s': method '%s', p = %g",
-                           m->table ? m->table_path : m->spectrum_path, m->dims->info.name, p)
-                  : 0;
-}
-
-/* Removes the fraction p of Q and K (side 0) or V (side 1). */
-static int side_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
-                   kvd_err *err)
-{
-    const int status =
-        m->ranks == KVD_WIDTH_RULE_LOSS
-            ? kvd_widths_side_by_loss(m->spectrum, m->dims->pair, side, p, w, err)
-        : m->ranks == KVD_WIDTH_RULE_ERROR
-            ? kvd_widths_side_by_error(m->table, side, p, w, err)
-            : kvd_widths_side_for_p(m->spectrum, m->dims->pair, side, p,
-                                    m->ranks == KVD_WIDTH_RULE_EQ6_ENERGY, removal_rate, w, err);
+            ? kvd_widths_by_error(m->table, side, p, w, err)
+            : kvd_widths_for_p(m->spectrum, m->dims->pair, side, p,
+                               m->ranks == KVD_WIDTH_RULE_EQ6_ENERGY, removal_rate, w, err);
     return status ? kvd_in(err, "'%s': method '%s', p = %g",
                            m->table ? m->table_path : m->spectrum_path, m->dims->info.name, p)
                   : 0;
@@ -195,7 +179,7 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
     kvd_widths v = {0};
     double r[2] = {NAN, NAN};
     assert(!m->dims->one_p);
-    if (side_at(m, 0, p[0], &r[0], w, err) || side_at(m, 1, p[1], &r[1], &v, err)) {
+    if (widths_at(m, 0, p[0], &r[0], w, err) || widths_at(m, 1, p[1], &r[1], &v, err)) {
         kvd_widths_release(&v);
         return -1;
     }
@@ -235,7 +219,7 @@ static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
     kvd_widths w = {0};
     double r, whole;
     const bool both = !isnan(m->p_low);
-    const int status = (both ? widths_at(m, m->p_low, &r, &w, err)
+    const int status = (both ? widths_at(m, KVD_BOTH_SIDES, m->p_low, &r, &w, err)
                              : widths_of_sides(m, m->p_low_side, &r, &w, err)) ||
                        kvd_dims_build(&point->low, m->dims, m->spectrum, &w, err) ||
                        leave_whole(m, &point->low, point->low_p, &whole, err);
@@ -281,6 +265,14 @@ static void clear(const kvd_method *m, kvd_point *point)
         point->side_p[side] = point->low_p[side] = NAN;
 }
 
+/* Builds the point with the widths *w, unless `status` tells of a failure, and releases *w. */
+static int finish(const kvd_method *m, int status, kvd_widths *w, kvd_point *point, kvd_err *err)
+{
+    status = status || build(m, w, point, err);
+    kvd_widths_release(w);
+    return status ? -1 : 0;
+}
+
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err)
 {
     clear(m, point);
@@ -288,11 +280,8 @@ int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err)
     kvd_widths w = {0};
     point->rule = m->dims->one_p ? "uniform" : kvd_width_rule_name[m->ranks];
     point->p_wanted = p;
-    int status = widths_at(m, p, &point->removal_rate, &w, err);
-    if (!status)
-        status = build(m, &w, point, err);
-    kvd_widths_release(&w);
-    return status;
+    return finish(m, widths_at(m, KVD_BOTH_SIDES, p, &point->removal_rate, &w, err), &w, point,
+                  err);
 }
 
 static int point_at_r(const kvd_method *m, double r, kvd_point *point, kvd_err *err)
@@ -301,14 +290,11 @@ static int point_at_r(const kvd_method *m, double r, kvd_point *point, kvd_err *
     kvd_widths w = {0};
     point->rule = kvd_width_rule_name[m->ranks];
     point->removal_rate = r;
-    int status = kvd_widths_eq6(m->spectrum, m->dims->pair, r,
-                                m->ranks == KVD_WIDTH_RULE_EQ6_ENERGY, &w, err);
+    const bool energy = m->ranks == KVD_WIDTH_RULE_EQ6_ENERGY;
+    const int status = kvd_widths_eq6(m->spectrum, m->dims->pair, r, energy, &w, err);
     if (status)
         kvd_in(err, "'%s': method '%s', r = %g", m->spectrum_path, m->dims->info.name, r);
-    else
-        status = build(m, &w, point, err);
-    kvd_widths_release(&w);
-    return status;
+    return finish(m, status, &w, point, err);
 }
 
 static int point_of_sides(const kvd_method *m, kvd_point *point, kvd_err *err)
@@ -318,11 +304,7 @@ static int point_of_sides(const kvd_method *m, kvd_point *point, kvd_err *err)
     clear(m, point);
     point->rule = kvd_width_rule_name[m->ranks];
     point->p_wanted = (p[0] + p[1]) / 2;
-    int status = widths_of_sides(m, p, &point->removal_rate, &w, err);
-    if (!status)
-        status = build(m, &w, point, err);
-    kvd_widths_release(&w);
-    return status;
+    return finish(m, widths_of_sides(m, p, &point->removal_rate, &w, err), &w, point, err);
 }
 
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err)

@@ -151,35 +151,29 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
     return 0;
 }
 
-int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy,
-                     double *r, kvd_widths *w, kvd_err *err)
+/* Names the pair of `side` in the message *err. Returns -1. */
+static int in_side(const kvd_pair pair[2], int side, kvd_err *err)
 {
-    double *table_r = NULL, *table_p = NULL;
+    return side < 0 ? -1 : kvd_in(err, "pair '%s'", kvd_pair_name[pair[side]]);
+}
+
+int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
+                     bool energy, double *r, kvd_widths *w, kvd_err *err)
+{
+    const kvd_pair used[2] = {pair[side < 0 ? 0 : side], pair[side < 0 ? 1 : side]};
+    double *table_r = NULL, *table_p = NULL, rate;
     size_t n;
-    if (kvd_rate_table(s, pair, energy, &table_r, &table_p, &n, err))
-        return -1;
-    int status = kvd_table_r_for(table_r, table_p, n, wanted_p, r, err);
-    if (!status)
-        status = kvd_widths_eq6(s, pair, *r, energy, w, err);
+    const int status = kvd_rate_table(s, used, energy, &table_r, &table_p, &n, err) ||
+                       kvd_table_r_for(table_r, table_p, n, wanted_p, &rate, err) ||
+                       kvd_widths_eq6(s, used, rate, energy, w, err);
     free(table_r);
     free(table_p);
-    return status;
-}
-
-static void leave_other(kvd_widths *w, int side)
-{
-    for (int i = 0; i < w->n_layers * w->n_kv_heads; i++)
+    if (status)
+        return in_side(pair, side, err);
+    for (int i = 0; side >= 0 && i < w->n_layers * w->n_kv_heads; i++)
         w->kept[1 - side][i] = w->d_head;
-}
-
-int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
-                          bool energy, double *r, kvd_widths *w, kvd_err *err)
-{
-    const kvd_pair alone[2] = {pair[side], pair[side]};
-    double rate;
-    if (kvd_widths_for_p(s, alone, wanted_p, energy, r ? r : &rate, w, err))
-        return kvd_in(err, "pair '%s'", kvd_pair_name[pair[side]]);
-    leave_other(w, side);
+    if (r)
+        *r = rate;
     return 0;
 }
 
@@ -248,14 +242,11 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
     return 0;
 }
 
-/*
- * Chooses kept dimensions by measured errors, for sides first .. first+n_sides-1 (0: Q and K, 1:
- * V).
- */
-static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, double wanted_p,
-                    kvd_widths *w, kvd_err *err)
+static int by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
+                    kvd_err *err)
 {
-    const size_t heads = (size_t)t->n_layers * (size_t)t->n_kv_heads, n = t->n_widths;
+    const size_t heads = (size_t)t->n_layers * (size_t)t->n_kv_heads, n = t->n_widths,
+                 n_sides = side < 0 ? 2 : 1;
     const double stored = (double)(n_sides * heads) * (double)t->d_head;
     const double most = 1 - (double)t->width[0] / (double)t->d_head;
     if (wanted_p > most + 1e-12)
@@ -275,7 +266,7 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     size_t m = 0;
     for (size_t h = 0; h < 2 * heads; h++) {
         w->kept[h / heads][h % heads] = t->d_head;
-        if (h / heads - first < n_sides)
+        if (side < 0 || h / heads == (size_t)side)
             m += hull_edges(t->width, t->error + h * n, n, h, hull, edges + m);
     }
     qsort(edges, m, sizeof *edges, compare_edges);
@@ -294,17 +285,10 @@ done:
     return status;
 }
 
-int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err)
+int kvd_widths_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
+                        kvd_err *err)
 {
-    return by_error(t, 0, 2, wanted_p, w, err);
-}
-
-int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
-                             kvd_err *err)
-{
-    return by_error(t, (size_t)side, 1, wanted_p, w, err)
-               ? kvd_in(err, "pair '%s'", kvd_pair_name[t->pair[side]])
-               : 0;
+    return by_error(t, side, wanted_p, w, err) ? in_side(t->pair, side, err) : 0;
 }
 
 typedef struct {
@@ -321,11 +305,10 @@ static int compare_directions(const void *a, const void *b)
     return (x->head > y->head) - (x->head < y->head);
 }
 
-/* Removes the smallest singular values of sides first .. first+n_sides-1 (0: Q and K, 1: V). */
-static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, size_t n_sides,
-                   double wanted_p, double *loss, kvd_widths *w, kvd_err *err)
+static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
+                   double *loss, kvd_widths *w, kvd_err *err)
 {
-    const size_t d = (size_t)s->model.d_head,
+    const size_t d = (size_t)s->model.d_head, n_sides = side < 0 ? 2 : 1,
                  heads = (size_t)s->n_layers * (size_t)s->model.n_kv_heads,
                  most = n_sides * heads * (d - 1);
     const double stored = (double)(n_sides * heads) * (double)d;
@@ -350,7 +333,7 @@ static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, 
     for (size_t h = 0; h < 2 * heads; h++) {
         const double *const sigma = s->pair[pair[h / heads]].sigma + h % heads * d;
         w->kept[h / heads][h % heads] = (int32_t)d;
-        for (size_t j = 1; h / heads - first < n_sides && j < d; j++)
+        for (size_t j = 1; (side < 0 || h / heads == (size_t)side) && j < d; j++)
             all[m++] = (direction){sigma[j], h};
     }
     qsort(all, m, sizeof *all, compare_directions);
@@ -365,16 +348,8 @@ static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, 
     return 0;
 }
 
-int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
-                       kvd_widths *w, kvd_err *err)
+int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
+                       double *loss, kvd_widths *w, kvd_err *err)
 {
-    return by_loss(s, pair, 0, 2, wanted_p, loss, w, err);
-}
-
-int kvd_widths_side_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side,
-                            double wanted_p, kvd_widths *w, kvd_err *err)
-{
-    return by_loss(s, pair, (size_t)side, 1, wanted_p, NULL, w, err)
-               ? kvd_in(err, "pair '%s'", kvd_pair_name[pair[side]])
-               : 0;
+    return by_loss(s, pair, side, wanted_p, loss, w, err) ? in_side(pair, side, err) : 0;
 }

@@ -40,41 +40,34 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
 
-/*
- * Writes the smallest removal rate *r that removes at least wanted_p of all dimensions, and the
- * kept dimensions *w.
- */
-int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy,
-                     double *r, kvd_widths *w, kvd_err *err);
+/* Value of `side`: the fraction concerns Q, K and V together. Otherwise 0: Q and K, 1: V alone. */
+enum { KVD_BOTH_SIDES = -1 };
 
 /*
- * Removes at least wanted_p of all dimensions, the smallest squared singular values first. *loss,
- * unless NULL: half the removed sum (nats per token, to second order, for Fisher-weighted
- * matrices).
+ * Finds the smallest removal rate that removes at least wanted_p of the dimensions of `side`, and
+ * the kept dimensions *w. *r, unless NULL: the rate.
  */
-int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
-                       kvd_widths *w, kvd_err *err);
+int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
+                     bool energy, double *r, kvd_widths *w, kvd_err *err);
 
 /*
- * Removes the fraction wanted_p of Q and K (side 0) or V (side 1). *r, unless NULL: removal rate of
- * Eq. 6.
+ * Removes at least wanted_p of the dimensions of `side`, the smallest squared singular values
+ * first. *loss, unless NULL: half the removed sum (nats per token, to second order, for
+ * Fisher-weighted matrices).
  */
-int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
-                          bool energy, double *r, kvd_widths *w, kvd_err *err);
-int kvd_widths_side_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side,
-                            double wanted_p, kvd_widths *w, kvd_err *err);
+int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
+                       double *loss, kvd_widths *w, kvd_err *err);
 
 /* Fails if the error table names other rotations than the spectrum's. */
 int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kvd_spectrum *s,
                       const char *spectrum_path, kvd_err *err);
 
 /*
- * Removes at least the fraction wanted_p of dimensions such that the sum of the heads' table errors
- * is smallest. Errors are interpolated on each head's lower convex hull. No head falls below the
- * table's smallest width. side: 0 Q and K, 1 V.
+ * Removes at least wanted_p of the dimensions of `side` such that the sum of the heads' table
+ * errors is smallest. Errors are interpolated on each head's lower convex hull. No head falls below
+ * the table's smallest width.
  */
-int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err);
-int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
-                             kvd_err *err);
+int kvd_widths_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
+                        kvd_err *err);
 
 #endif

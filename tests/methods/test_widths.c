@@ -145,7 +145,7 @@ TEST(test_wanted_p)
     for (double want = 0; want <= 0.93; want += 0.01) {
         kvd_widths w, below;
         double r;
-        assert_int_equal(kvd_widths_for_p(&s, pairs, want, false, &r, &w, &err), 0);
+        assert_int_equal(kvd_widths_for_p(&s, pairs, KVD_BOTH_SIDES, want, false, &r, &w, &err), 0);
         assert_true(kvd_widths_p(&w, 0) >= want - 1e-12 && r >= last_r);
         if (r > 0) {
             assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
@@ -157,9 +157,10 @@ TEST(test_wanted_p)
     }
     kvd_widths w;
     double r;
-    assert_int_equal(kvd_widths_for_p(&s, pairs, 15.0 / 16, false, &r, &w, &err), 0);
+    assert_int_equal(kvd_widths_for_p(&s, pairs, KVD_BOTH_SIDES, 15.0 / 16, false, &r, &w, &err),
+                     0);
     kvd_widths_release(&w);
-    assert_int_equal(kvd_widths_for_p(&s, pairs, 0.94, false, &r, &w, &err), -1);
+    assert_int_equal(kvd_widths_for_p(&s, pairs, KVD_BOTH_SIDES, 0.94, false, &r, &w, &err), -1);
     assert_string_equal(err.msg,
                         "no removal rate reaches p = 0.94: the largest attainable is 0.9375, where "
                         "one dimension of every head is kept");
@@ -175,7 +176,7 @@ TEST(test_one_side)
         for (double want = 0; want <= 0.93; want += 0.03) {
             kvd_widths w, at, below;
             double r;
-            assert_int_equal(kvd_widths_side_for_p(&s, pairs, side, want, false, &r, &w, &err), 0);
+            assert_int_equal(kvd_widths_for_p(&s, pairs, side, want, false, &r, &w, &err), 0);
             assert_int_equal(kvd_widths_eq6(&s, pairs, r, false, &at, &err), 0);
             assert_memory_equal(w.kept[side], at.kept[side], (size_t)(L * H) * sizeof(int32_t));
             assert_true(kvd_widths_side_p(&w, side) >= want - 1e-12 &&
@@ -191,7 +192,7 @@ TEST(test_one_side)
             kvd_widths_release(&at);
         }
     kvd_widths w = {0};
-    assert_int_equal(kvd_widths_side_for_p(&s, pairs, 1, 0.94, false, NULL, &w, &err), -1);
+    assert_int_equal(kvd_widths_for_p(&s, pairs, 1, 0.94, false, NULL, &w, &err), -1);
     assert_string_equal(
         err.msg,
         "pair 'vw': no removal rate reaches p = 0.94: the largest attainable is 0.9375, where "
@@ -248,8 +249,9 @@ TEST(test_by_loss_is_optimal)
                 best = fmin(best, sum);
         }
         kvd_widths w;
-        assert_int_equal(
-            kvd_widths_by_loss(&s, fisher, (double)gone / (HEADS * SMALL), &loss, &w, &err), 0);
+        assert_int_equal(kvd_widths_by_loss(&s, fisher, KVD_BOTH_SIDES,
+                                            (double)gone / (HEADS * SMALL), &loss, &w, &err),
+                         0);
         assert_true(fabs(loss - best) <= 1e-14 &&
                     kvd_widths_p(&w, 0) == (double)gone / (HEADS * SMALL));
         kvd_widths_release(&w);
@@ -266,8 +268,9 @@ TEST(test_by_loss_is_optimal)
                         left += pow(sigma[2 * side + h][j], 2);
                 best = second >= 1 && second <= SMALL ? fmin(best, left) : best;
             }
-            assert_int_equal(kvd_widths_side_by_loss(
-                                 &s, fisher, side, (double)gone / (HEADS / 2 * SMALL), &one, &err),
+            assert_int_equal(kvd_widths_by_loss(&s, fisher, side,
+                                                (double)gone / (HEADS / 2 * SMALL), NULL, &one,
+                                                &err),
                              0);
             for (int h = 0; h < 2; h++)
                 for (int j = one.kept[side][h]; j < SMALL; j++)
@@ -277,9 +280,9 @@ TEST(test_by_loss_is_optimal)
             kvd_widths_release(&one);
         }
     kvd_widths w = {0};
-    assert_int_equal(kvd_widths_by_loss(&s, fisher, 0.8, NULL, &w, &err), -1);
+    assert_int_equal(kvd_widths_by_loss(&s, fisher, KVD_BOTH_SIDES, 0.8, NULL, &w, &err), -1);
     assert_non_null(strstr(err.msg, "p = 0.8 is not attainable"));
-    assert_int_equal(kvd_widths_by_loss(&s, pairs, 0.5, NULL, &w, &err), -1);
+    assert_int_equal(kvd_widths_by_loss(&s, pairs, KVD_BOTH_SIDES, 0.5, NULL, &w, &err), -1);
     assert_non_null(strstr(err.msg, "it requires pairs fqk and fvw"));
     kvd_spectrum_release(&s);
 }
@@ -323,7 +326,7 @@ TEST(test_by_error_is_optimal_on_convex_curves)
         .n_layers = 1, .n_kv_heads = 1, .d_head = 5, .n_widths = 5, .width = width, .error = error};
     for (int gone = 0; gone <= 8; gone++) {
         kvd_widths w, all;
-        assert_int_equal(kvd_widths_by_error(&t, gone / 10.0, &w, &err), 0);
+        assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, gone / 10.0, &w, &err), 0);
         assert_int_equal(w.kept[0][0] + w.kept[1][0], 10 - gone);
         double best = INFINITY;
         assert_int_equal(kvd_widths_alloc(&all, 1, 1, 5, &err), 0);
@@ -338,11 +341,11 @@ TEST(test_by_error_is_optimal_on_convex_curves)
     }
     kvd_widths w;
     for (int side = 0; side < 2; side++) {
-        assert_int_equal(kvd_widths_side_by_error(&t, side, 0.55, &w, &err), 0);
+        assert_int_equal(kvd_widths_by_error(&t, side, 0.55, &w, &err), 0);
         assert_true(w.kept[side][0] == 2 && w.kept[1 - side][0] == 5);
         kvd_widths_release(&w);
     }
-    assert_int_equal(kvd_widths_by_error(&t, 0.81, &w, &err), -1);
+    assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, 0.81, &w, &err), -1);
     assert_string_equal(
         err.msg, "p = 0.81 is not attainable: the table's smallest width is 1 of 5, p = 0.8");
 }
@@ -360,19 +363,19 @@ TEST(test_by_error_walks_the_hull)
                          .n_widths = 3,
                          .width = width,
                          .error = error};
-    assert_int_equal(kvd_widths_by_error(&t, 0.25, &w, &err), 0);
+    assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, 0.25, &w, &err), 0);
     assert_int_equal(w.kept[0][0], 16);
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
-    assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
+    assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, 0.5, &w, &err), 0);
     assert_int_equal(w.kept[0][0], 8);
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
-    assert_int_equal(kvd_widths_by_error(&t, 0.75, &w, &err), 0);
+    assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, 0.75, &w, &err), 0);
     assert_int_equal(w.kept[0][0], 4);
     assert_int_equal(w.kept[1][0], 4);
     kvd_widths_release(&w);
-    assert_int_equal(kvd_widths_by_error(&t, 0, &w, &err), 0);
+    assert_int_equal(kvd_widths_by_error(&t, KVD_BOTH_SIDES, 0, &w, &err), 0);
     assert_int_equal(w.kept[0][0] + w.kept[1][0], 32);
     kvd_widths_release(&w);
 }

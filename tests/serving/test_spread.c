@@ -68,7 +68,7 @@ TEST(test_dealing)
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
-    assert_int_equal(kvd_widths_for_p(&b, pair, 0.5, false, &r, &w, &err), 0);
+    assert_int_equal(kvd_widths_for_p(&b, pair, KVD_BOTH_SIDES, 0.5, false, &r, &w, &err), 0);
     int least = 4, most = 0;
     for (int i = 0; i < 6; i++) {
         least = w.kept[0][i] < least ? w.kept[0][i] : least;
