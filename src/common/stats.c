@@ -42,6 +42,34 @@ void kvd_sort(double *x, size_t n)
     qsort(x, n, sizeof *x, ascending);
 }
 
+static int descending(const void *a, const void *b)
+{
+    return ascending(b, a);
+}
+
+void kvd_sort_falling(double *x, size_t n)
+{
+    qsort(x, n, sizeof *x, descending);
+}
+
+int kvd_by_index(const void *a, const void *b)
+{
+    const size_t x = ((const kvd_ranked *)a)->index, y = ((const kvd_ranked *)b)->index;
+    return (x > y) - (x < y);
+}
+
+int kvd_by_rising_value(const void *a, const void *b)
+{
+    const int order = ascending(&((const kvd_ranked *)a)->value, &((const kvd_ranked *)b)->value);
+    return order ? order : kvd_by_index(a, b);
+}
+
+int kvd_by_falling_value(const void *a, const void *b)
+{
+    const int order = ascending(&((const kvd_ranked *)b)->value, &((const kvd_ranked *)a)->value);
+    return order ? order : kvd_by_index(a, b);
+}
+
 /* Returns quantile q by interpolation at position (n - 1) q, as R's type 7 and NumPy do. */
 static double sorted_quantile(const double *x, size_t n, double q)
 {

@@ -12,6 +12,17 @@ double kvd_stddev(const double *x, size_t n);
 double kvd_cv(const double *x, size_t n);
 /* Sorts numbers in rising order. None may be NaN. */
 void kvd_sort(double *x, size_t n);
+void kvd_sort_falling(double *x, size_t n);
+
+/* Element of a ranking. For qsort: by value, equal ones by rising index; by index alone. */
+typedef struct {
+    double value;
+    size_t index;
+} kvd_ranked;
+int kvd_by_rising_value(const void *a, const void *b);
+int kvd_by_falling_value(const void *a, const void *b);
+int kvd_by_index(const void *a, const void *b);
+
 /* Returns quantile q, in [0, 1], of x [n] by linear interpolation, or NaN if memory runs out. */
 double kvd_quantile(const double *x, size_t n, double q);
 double kvd_mad(const double *x, size_t n);

@@ -291,20 +291,6 @@ int kvd_widths_by_error(const kvd_error_table *t, int side, double wanted_p, kvd
     return by_error(t, side, wanted_p, w, err) ? in_side(t->pair, side, err) : 0;
 }
 
-typedef struct {
-    double sigma;
-    /* index in [2][n_layers][n_kv_heads], Q and K first, then V */
-    size_t head;
-} direction;
-
-static int compare_directions(const void *a, const void *b)
-{
-    const direction *x = a, *y = b;
-    if (x->sigma != y->sigma)
-        return x->sigma < y->sigma ? -1 : 1;
-    return (x->head > y->head) - (x->head < y->head);
-}
-
 static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                    double *loss, kvd_widths *w, kvd_err *err)
 {
@@ -326,21 +312,22 @@ static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, doub
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err) ||
         kvd_widths_alloc(w, s->n_layers, s->model.n_kv_heads, s->model.d_head, err))
         return -1;
-    direction *const all = malloc((most ? most : 1) * sizeof *all);
+    kvd_ranked *const all = malloc((most ? most : 1) * sizeof *all);
     if (!all)
         return kvd_no_memory(err, "singular values", (unsigned long long)most * sizeof *all);
+    /* Indices are in [2][n_layers][n_kv_heads], Q and K first, then V. */
     size_t m = 0;
     for (size_t h = 0; h < 2 * heads; h++) {
         const double *const sigma = s->pair[pair[h / heads]].sigma + h % heads * d;
         w->kept[h / heads][h % heads] = (int32_t)d;
         for (size_t j = 1; (side < 0 || h / heads == (size_t)side) && j < d; j++)
-            all[m++] = (direction){sigma[j], h};
+            all[m++] = (kvd_ranked){sigma[j], h};
     }
-    qsort(all, m, sizeof *all, compare_directions);
+    qsort(all, m, sizeof *all, kvd_by_rising_value);
     double sum = 0;
     for (size_t i = 0; (double)i < gone; i++) {
-        w->kept[all[i].head / heads][all[i].head % heads]--;
-        sum += all[i].sigma * all[i].sigma;
+        w->kept[all[i].index / heads][all[i].index % heads]--;
+        sum += all[i].value * all[i].value;
     }
     free(all);
     if (loss)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/stats.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/gear.h"
 
@@ -52,33 +53,21 @@ double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool promp
            (double)(n + d) * kvd_gear_rank(s, n, d, prompt) * 16;
 }
 
-typedef struct {
-    float value;
-    size_t at;
-} placed;
-
-/* Sorts by value, then by position, so that outliers do not depend on qsort. */
-static int by_value(const void *a, const void *b)
-{
-    const placed *const p = a, *const q = b;
-    const int order = (p->value > q->value) - (p->value < q->value);
-    return order ? order : (p->at > q->at) - (p->at < q->at);
-}
-
 /* Replaces the k smallest and k largest numbers by the mean of the others. */
-static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *order, float *exact)
+static void take_outliers(float *x, size_t n, size_t stride, size_t k, kvd_ranked *order,
+                          float *exact)
 {
     double sum = 0;
     for (size_t i = 0; i < n; i++)
-        order[i] = (placed){x[i * stride], i};
-    qsort(order, n, sizeof *order, by_value);
+        order[i] = (kvd_ranked){(double)x[i * stride], i};
+    qsort(order, n, sizeof *order, kvd_by_rising_value);
     for (size_t i = k; i + k < n; i++)
-        sum += (double)order[i].value;
+        sum += order[i].value;
     const float middle = n > 2 * k ? (float)(sum / (double)(n - 2 * k)) : 0;
     for (size_t i = 0; i < n; i++)
         if (i < k || i + k >= n) {
-            exact[order[i].at * stride] = kvd_round_f16(order[i].value);
-            x[order[i].at * stride] = middle;
+            exact[order[i].index * stride] = kvd_round_f16((float)order[i].value);
+            x[order[i].index * stride] = middle;
         }
 }
 
@@ -152,7 +141,7 @@ static int code(const void *self, const kvd_bits_block *block, float *decoded,
                  r = (size_t)kvd_gear_rank(&s, (int)n, (int)d, block->prompt);
     *count = (kvd_bits_count){0, kvd_gear_side_bits(&s, keys, (int)n, (int)d, block->prompt)};
     float *const work = malloc((2 * size + (n + d) * r + 1) * sizeof *work);
-    placed *const order = malloc(along * sizeof *order);
+    kvd_ranked *const order = malloc(along * sizeof *order);
     if (!work || !order) {
         free(order);
         free(work);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/rng.h"
+#include "common/stats.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
 #include "methods/bits/levels.h"
@@ -55,22 +56,9 @@ static void rotate_all(float *x, size_t n, size_t each)
         rotate(x + i, each);
 }
 
-typedef struct {
-    float sum;
-    uint32_t channel;
-} placed;
-
-static int rising(const void *a, const void *b)
-{
-    const placed *const x = a, *const y = b;
-    if (x->sum < y->sum || x->sum > y->sum)
-        return x->sum < y->sum ? -1 : 1;
-    return x->channel < y->channel ? -1 : 1;
-}
-
 /* Sorts a layer's key channels by the sums of rotated numbers over n calibration tokens. */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
-                      float *rows, float *sum, placed *sorted, kvd_err *err)
+                      float *rows, float *sum, kvd_ranked *sorted, kvd_err *err)
 {
     const size_t wide = r->n_kv_heads * r->d;
     for (size_t g = 0; g < r->n_kv_heads; g++) {
@@ -85,10 +73,10 @@ static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer,
     }
     rotate_all(sum, wide, r->heads * r->d);
     for (size_t i = 0; i < wide; i++)
-        sorted[i] = (placed){sum[i], (uint32_t)i};
-    qsort(sorted, wide, sizeof *sorted, rising);
+        sorted[i] = (kvd_ranked){(double)sum[i], i};
+    qsort(sorted, wide, sizeof *sorted, kvd_by_rising_value);
     for (size_t i = 0; i < wide; i++)
-        r->order[(size_t)layer * wide + i] = sorted[i].channel;
+        r->order[(size_t)layer * wide + i] = (uint32_t)sorted[i].index;
     return 0;
 }
 
@@ -104,7 +92,7 @@ static int calibrate(const rotatekv *r, const kvd_method_setup *s, kvd_err *err)
     const kvd_x x = s->config->positions == KVD_POSITIONS_ROPE ? KVD_X_K_PRE : KVD_X_K;
     const size_t wide = r->n_kv_heads * r->d, n = kvd_calibration_tokens(s, r->v->value[ROWS]);
     float *const rows = malloc((2 * n * r->d + wide) * sizeof *rows);
-    placed *const sorted = malloc(wide * sizeof *sorted);
+    kvd_ranked *const sorted = malloc(wide * sizeof *sorted);
     int status =
         rows && sorted ? 0 : kvd_no_memory(err, "calibration rows", 2 * n * r->d * sizeof *rows);
     for (int l = 0; !status && l < s->config->n_layers; l++)

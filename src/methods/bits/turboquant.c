@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "common/rng.h"
+#include "common/stats.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/levels.h"
 #include "methods/dims/dims.h"
@@ -262,48 +263,28 @@ static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d,
     return 0;
 }
 
-typedef struct {
-    double square;
-    size_t channel;
-} ranked;
-
-/* Sorts channels by falling sum of squares; ties: lower number first. */
-static int by_square(const void *a, const void *b)
-{
-    const ranked *const x = a, *const y = b;
-    if (x->square < y->square || x->square > y->square)
-        return x->square < y->square ? 1 : -1;
-    return (x->channel > y->channel) - (x->channel < y->channel);
-}
-
-static int by_channel(const void *a, const void *b)
-{
-    const ranked *const x = a, *const y = b;
-    return (x->channel > y->channel) - (x->channel < y->channel);
-}
-
 /*
  * Orders channels: the `outliers` with the largest sums of squares, then the rest, each ascending.
  */
-static void order_channels(const float *x, size_t n, size_t d, size_t outliers, ranked *order)
+static void order_channels(const float *x, size_t n, size_t d, size_t outliers, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {
-        order[j] = (ranked){0, j};
+        order[j] = (kvd_ranked){0, j};
         for (size_t i = 0; i < n; i++)
-            order[j].square += (double)x[i * d + j] * (double)x[i * d + j];
+            order[j].value += (double)x[i * d + j] * (double)x[i * d + j];
     }
-    qsort(order, d, sizeof *order, by_square);
-    qsort(order, outliers, sizeof *order, by_channel);
-    qsort(order + outliers, d - outliers, sizeof *order, by_channel);
+    qsort(order, d, sizeof *order, kvd_by_falling_value);
+    qsort(order, outliers, sizeof *order, kvd_by_index);
+    qsort(order + outliers, d - outliers, sizeof *order, kvd_by_index);
 }
 
 /* Copies the first m channels of `order` from x to part [n][m]; `back`: from part to x. */
-static void move_channels(float *x, size_t n, size_t d, const ranked *order, size_t m, float *part,
-                          bool back)
+static void move_channels(float *x, size_t n, size_t d, const kvd_ranked *order, size_t m,
+                          float *part, bool back)
 {
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < m; j++) {
-            float *const in = x + i * d + order[j].channel, *const out = part + i * m + j;
+            float *const in = x + i * d + order[j].index, *const out = part + i * m + j;
             *(back ? in : out) = *(back ? out : in);
         }
 }
@@ -313,7 +294,7 @@ static int code_split(const turboquant *q, const kvd_bits_block *b, bool qjl, fl
 {
     const size_t n = b->n, d = b->d, outliers = (size_t)lround(q->outliers * (double)d);
     float *const part = malloc(n * d * sizeof *part);
-    ranked *const order = malloc(d * sizeof *order);
+    kvd_ranked *const order = malloc(d * sizeof *order);
     int status =
         part && order ? 0 : kvd_no_memory(err, "a block of the cache", n * d * sizeof *part);
     if (!status) {
@@ -321,7 +302,7 @@ static int code_split(const turboquant *q, const kvd_bits_block *b, bool qjl, fl
         order_channels(b->x, n, d, outliers, order);
     }
     for (int other = 0; !status && other < 2; other++) {
-        const ranked *const from = other ? order + outliers : order;
+        const kvd_ranked *const from = other ? order + outliers : order;
         const size_t m = other ? d - outliers : outliers;
         move_channels(decoded, n, d, from, m, part, false);
         status = code_vectors(q, part, n, m, q->bits + !other, qjl, part, count, err);

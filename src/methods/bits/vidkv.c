@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/stats.h"
 #include "methods/bits/bits.h"
 
 enum { KEY_BITS, GROUP, RESIDUAL, TERNARY };
@@ -108,27 +109,8 @@ static void transform_back(const float *y, size_t m, const double *wave, float *
     }
 }
 
-typedef struct {
-    float range;
-    size_t channel;
-} ranged;
-
-static int falling(const void *a, const void *b)
-{
-    const ranged *const x = a, *const y = b;
-    if (x->range < y->range || x->range > y->range)
-        return x->range > y->range ? -1 : 1;
-    return x->channel < y->channel ? -1 : 1;
-}
-
-static int by_channel(const void *a, const void *b)
-{
-    const ranged *const x = a, *const y = b;
-    return x->channel < y->channel ? -1 : 1;
-}
-
 /* Sorts the channels: the `two` with the largest ranges, then the others ascending. */
-static void sort_channels(const float *x, size_t n, size_t d, size_t two, ranged *order)
+static void sort_channels(const float *x, size_t n, size_t d, size_t two, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {
         float lo = x[j], hi = x[j];
@@ -136,10 +118,10 @@ static void sort_channels(const float *x, size_t n, size_t d, size_t two, ranged
             lo = fminf(lo, x[i * d + j]);
             hi = fmaxf(hi, x[i * d + j]);
         }
-        order[j] = (ranged){hi - lo, j};
+        order[j] = (kvd_ranked){(double)(hi - lo), j};
     }
-    qsort(order, d, sizeof *order, falling);
-    qsort(order + two, d - two, sizeof *order, by_channel);
+    qsort(order, d, sizeof *order, kvd_by_falling_value);
+    qsort(order + two, d - two, sizeof *order, kvd_by_index);
 }
 
 static int code_keys(const kvd_parameter_values *v, const kvd_bits_block *b, float *decoded,
@@ -147,7 +129,7 @@ static int code_keys(const kvd_parameter_values *v, const kvd_bits_block *b, flo
 {
     const size_t n = b->n, d = b->d, group = (size_t)v->value[GROUP],
                  two = (size_t)((v->value[KEY_BITS] - 1) * (double)d), m = d - two;
-    ranged *const order = malloc(d * sizeof *order);
+    kvd_ranked *const order = malloc(d * sizeof *order);
     float *const easy = malloc((n * m + m + 1) * sizeof *easy), *const line =
                                                                     easy ? easy + n * m : NULL;
     double *const wave = malloc(2 * (m + 1) * sizeof *wave);
@@ -157,8 +139,8 @@ static int code_keys(const kvd_parameter_values *v, const kvd_bits_block *b, flo
     if (!status) {
         sort_channels(b->x, n, d, two, order);
         for (size_t k = 0; k < two; k++)
-            count->side += 32.0 * (double)code_column(code_two_bits, b->x + order[k].channel, n, d,
-                                                      group, decoded + order[k].channel);
+            count->side += 32.0 * (double)code_column(code_two_bits, b->x + order[k].index, n, d,
+                                                      group, decoded + order[k].index);
         const double turn = 4 * acos(0);
         for (size_t i = 0; i < m; i++) {
             wave[i] = cos(turn * (double)i / (double)m);
@@ -166,7 +148,7 @@ static int code_keys(const kvd_parameter_values *v, const kvd_bits_block *b, flo
         }
         for (size_t i = 0; m && i < n; i++) {
             for (size_t k = 0; k < m; k++)
-                line[k] = b->x[i * d + order[two + k].channel];
+                line[k] = b->x[i * d + order[two + k].index];
             transform(line, m, wave, easy + i * m);
         }
         for (size_t k = 0; k < m; k++)
@@ -174,7 +156,7 @@ static int code_keys(const kvd_parameter_values *v, const kvd_bits_block *b, flo
         for (size_t i = 0; m && i < n; i++) {
             transform_back(easy + i * m, m, wave, line);
             for (size_t k = 0; k < m; k++)
-                decoded[i * d + order[two + k].channel] = line[k];
+                decoded[i * d + order[two + k].index] = line[k];
         }
         count->payload = (double)(n * (2 * two + m));
         count->side += (double)d;

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/stats.h"
 #include "methods/dims/dims.h"
 
 enum { P, WINDOW };
@@ -17,19 +18,6 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_tradeoff tradeoff = {"p", 0.1, 0.9, false, NULL, 0, 0};
-
-typedef struct {
-    double score;
-    size_t channel;
-} ranked;
-
-static int falling(const void *a, const void *b)
-{
-    const ranked *const x = a, *const y = b;
-    if (x->score > y->score || x->score < y->score)
-        return x->score > y->score ? -1 : 1;
-    return x->channel < y->channel ? -1 : 1;
-}
 
 static double square_of(const float *x, size_t n, size_t ld)
 {
@@ -44,7 +32,7 @@ static int prune(const kvd_parameter_values *v, const kvd_channels_in *in, uint8
 {
     const size_t window = (size_t)v->value[WINDOW], rows = window < in->n_q ? window : in->n_q;
     const size_t pruned = (size_t)(v->value[P] * (double)in->d);
-    ranked *const order = malloc(in->d * sizeof *order);
+    kvd_ranked *const order = malloc(in->d * sizeof *order);
     if (!order)
         return kvd_no_memory(err, "scores of channels", in->d * sizeof *order);
     for (size_t i = 0; i < in->d; i++) {
@@ -52,11 +40,11 @@ static int prune(const kvd_parameter_values *v, const kvd_channels_in *in, uint8
         for (size_t j = 0; j < in->group; j++)
             queries +=
                 sqrt(square_of(in->q + (in->n_q - rows) * in->ldq + j * in->d + i, rows, in->ldq));
-        order[i] = (ranked){queries * sqrt(square_of(in->k + i, in->n_k, in->d)), i};
+        order[i] = (kvd_ranked){queries * sqrt(square_of(in->k + i, in->n_k, in->d)), i};
     }
-    qsort(order, in->d, sizeof *order, falling);
+    qsort(order, in->d, sizeof *order, kvd_by_falling_value);
     for (size_t i = 0; i < in->d; i++)
-        keep[order[i].channel] = i + pruned < in->d;
+        keep[order[i].index] = i + pruned < in->d;
     free(order);
     *newest = window;
     return 0;

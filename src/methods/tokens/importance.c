@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/stats.h"
 #include "methods/tokens/tokens.h"
 
 enum { G, RISE, OVERLAP, MEAN, LAYERS };
@@ -45,19 +46,6 @@ static int check(const kvd_parameter_values *v, kvd_err *err)
                : 0;
 }
 
-typedef struct {
-    double value;
-    size_t token;
-} ranked;
-
-static int falling(const void *a, const void *b)
-{
-    const ranked *const x = a, *const y = b;
-    if (x->value > y->value || x->value < y->value)
-        return x->value > y->value ? -1 : 1;
-    return x->token < y->token ? -1 : 1;
-}
-
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers)
 {
     const double depth = n_layers > 1 ? (double)layer / (n_layers - 1) : 0;
@@ -70,21 +58,21 @@ int kvd_tokens_layers(const kvd_parameter_values *v)
 }
 
 /* Gives KVD_LEVEL_HIGH to the fraction `share` of n tokens with the largest values. */
-static void mark(double share, size_t n, ranked *order, uint8_t *level)
+static void mark(double share, size_t n, kvd_ranked *order, uint8_t *level)
 {
     const size_t important = (size_t)lround(share * (double)n);
-    qsort(order, n, sizeof *order, falling);
+    qsort(order, n, sizeof *order, kvd_by_falling_value);
     for (size_t i = 0; i < n; i++)
-        level[order[i].token] = i < important ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW;
+        level[order[i].index] = i < important ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW;
 }
 
 static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, int l,
-                     ranked *order, uint8_t *level)
+                     kvd_ranked *order, uint8_t *level)
 {
     for (size_t t = 0; t < p->n; t++)
-        order[t] = (ranked){p->log_denominator[(size_t)l * p->n + t] -
-                                (v->value[MEAN] > 0 ? log((double)t + 1) : 0),
-                            t};
+        order[t] = (kvd_ranked){p->log_denominator[(size_t)l * p->n + t] -
+                                    (v->value[MEAN] > 0 ? log((double)t + 1) : 0),
+                                t};
     mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
@@ -104,7 +92,7 @@ static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t leve
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
     const kvd_parameter_values *const v = kvd_tokens_values(self);
-    ranked *const order = malloc((p->n + 1) * sizeof *order);
+    kvd_ranked *const order = malloc((p->n + 1) * sizeof *order);
     if (!order)
         return kvd_no_memory(err, "a ranking of tokens", p->n * sizeof *order);
     for (int l = 0; l < p->n_layers; l++)
@@ -151,13 +139,13 @@ static int rank_received(const void *self, const kvd_prompt_layers *p, uint8_t *
 {
     const kvd_tokens_self *const z = self;
     const size_t heads = (size_t)z->config->n_kv_heads;
-    ranked *const order = malloc((p->n + 1) * sizeof *order);
+    kvd_ranked *const order = malloc((p->n + 1) * sizeof *order);
     if (!order)
         return kvd_no_memory(err, "a ranking of tokens", p->n * sizeof *order);
     for (size_t l = 0; l < (size_t)p->n_layers; l++) {
         uint8_t *const own = level + l * heads * p->n;
         for (size_t t = 0; t < p->n; t++)
-            order[t] = (ranked){p->observed[l * p->n + t], t};
+            order[t] = (kvd_ranked){p->observed[l * p->n + t], t};
         mark(kvd_tokens_important(z->v, (int)l, p->n_layers), p->n, order, own);
         for (size_t h = 1; h < heads; h++)
             memcpy(own + h * p->n, own, p->n);

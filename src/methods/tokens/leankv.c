@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/stats.h"
 #include "methods/tokens/tokens.h"
 
 enum { TH, TL, WINDOW };
@@ -46,26 +47,13 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(significance) + 2 * n * sizeof(double);
 }
 
-typedef struct {
-    double value;
-    size_t token;
-} ranked;
-
-static int by_value(const void *a, const void *b)
-{
-    const ranked *const x = a, *const y = b;
-    if (x->value < y->value || x->value > y->value)
-        return x->value < y->value ? -1 : 1;
-    return x->token < y->token ? -1 : 1;
-}
-
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
     const kvd_parameter_values *const v = kvd_tokens_values(self);
     significance *const s = state;
     const size_t window = (size_t)v->value[WINDOW], body = p->n > window ? p->n - window : 0;
-    ranked *const order = malloc((body + 1) * sizeof *order);
+    kvd_ranked *const order = malloc((body + 1) * sizeof *order);
     double total = 0, cumulative = 0;
     if (!order)
         return kvd_no_memory(err, "a ranking of tokens", body * sizeof *order);
@@ -74,19 +62,19 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         s->sum_rows[t] = (p->mass[t] - p->own[t]) / p->group;
         s->sum_rows[s->room + t] = (double)(p->n - t - 1);
         if (t < body) {
-            order[t] = (ranked){s->sum_rows[t] / (double)(p->n - t - 1), t};
+            order[t] = (kvd_ranked){s->sum_rows[t] / (double)(p->n - t - 1), t};
             total += order[t].value;
         }
     }
-    qsort(order, body, sizeof *order, by_value);
+    qsort(order, body, sizeof *order, kvd_by_rising_value);
     for (size_t i = 0; i < body; i++) {
         const double relative = order[i].value * (double)body / total;
         cumulative += order[i].value / total;
         if (cumulative < v->value[TL]) {
-            level[order[i].token] = KVD_LEVEL_DROPPED;
+            level[order[i].index] = KVD_LEVEL_DROPPED;
             s->cut_low = relative;
         } else if (cumulative < v->value[TH]) {
-            level[order[i].token] = KVD_LEVEL_LOW;
+            level[order[i].index] = KVD_LEVEL_LOW;
         } else {
             break;
         }

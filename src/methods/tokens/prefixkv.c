@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/stats.h"
 #include "methods/tokens/tokens.h"
 
 enum { BUDGET, SINK };
@@ -15,12 +16,6 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
-
-static int falling(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x < y) - (x > y);
-}
 
 /*
  * Returns how many of the most important tokens reach the fraction `share`. sum[i] is the
@@ -86,7 +81,7 @@ static int numbers_of(const kvd_parameter_values *v, const double *x, size_t lay
 #pragma omp parallel for schedule(dynamic)
     for (size_t l = 0; l < layers; l++) {
         double *const s = sum + l * n;
-        qsort(s, n, sizeof *s, falling);
+        kvd_sort_falling(s, n);
         for (size_t i = 1; i < n; i++)
             s[i] += s[i - 1];
         const double all = s[n - 1];

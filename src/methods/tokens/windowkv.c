@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/stats.h"
 #include "methods/tokens/tokens.h"
 
 enum { BUDGET, WINDOW = KVD_WINDOW_ROWS, REVIEW, LAYERS, BETA, LARGEST };
@@ -39,12 +40,6 @@ static size_t observed(const void *self, size_t n)
     return (kvd_tokens_window_old(w->v, n) + review - 1) / review;
 }
 
-static int falling(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x < y) - (x > y);
-}
-
 /* Returns a window's score. May sort its token scores x [n]. */
 static double score_of(const kvd_tokens_self *w, double *x, size_t n)
 {
@@ -54,7 +49,7 @@ static double score_of(const kvd_tokens_self *w, double *x, size_t n)
                                                                            : 1;
     double sum = 0;
     if (some < n)
-        qsort(x, n, sizeof *x, falling);
+        kvd_sort_falling(x, n);
     for (size_t i = 0; i < some; i++)
         sum += x[i];
     return sum / (double)some;
