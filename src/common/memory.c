@@ -1,6 +1,7 @@
 #include "common/memory.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,4 +151,50 @@ int kvd_memory_check(const kvd_memory_part *part, size_t n, const char *advice, 
                : kvd_fail(err,
                           "%.2f GiB of memory are needed (%s), %.2f GiB are available (%s): %s",
                           needed / gib, parts, left.bytes / gib, left.limit, advice);
+}
+
+struct kvd_pool_block {
+    struct kvd_pool_block *next;
+    max_align_t data[];
+};
+
+void *kvd_pool_new(kvd_pool *p, size_t bytes)
+{
+    struct kvd_pool_block *const b = calloc(1, sizeof *b + bytes);
+    p->bytes += bytes;
+    p->failed = p->failed || !b;
+    if (!b)
+        return NULL;
+    b->next = p->first;
+    p->first = b;
+    return b->data;
+}
+
+int kvd_pool_check(const kvd_pool *p, const char *what, kvd_err *err)
+{
+    return p->failed ? kvd_no_memory(err, what, p->bytes) : 0;
+}
+
+void kvd_pool_free(kvd_pool *p)
+{
+    for (struct kvd_pool_block *b = p->first, *next; b; b = next) {
+        next = b->next;
+        free(b);
+    }
+    *p = (kvd_pool){0};
+}
+
+void *kvd_pool_open(size_t bytes)
+{
+    kvd_pool p = {0};
+    kvd_pool *const self = kvd_pool_new(&p, bytes);
+    if (self)
+        *self = p;
+    return self;
+}
+
+void kvd_pool_close(void *self)
+{
+    kvd_pool p = *(kvd_pool *)self;
+    kvd_pool_free(&p);
 }

@@ -29,4 +29,23 @@ typedef struct {
 /* Fails if the parts exceed kvd_memory_available. `advice` names options that lower the need. */
 int kvd_memory_check(const kvd_memory_part *part, size_t n, const char *advice, kvd_err *err);
 
+/* Zeroed allocations that are freed together. Begins as {0}. */
+typedef struct {
+    struct kvd_pool_block *first;
+    unsigned long long bytes;
+    bool failed;
+} kvd_pool;
+
+/* Returns NULL if memory runs out; kvd_pool_check then fails. */
+void *kvd_pool_new(kvd_pool *p, size_t bytes);
+int kvd_pool_check(const kvd_pool *p, const char *what, kvd_err *err);
+void kvd_pool_free(kvd_pool *p);
+
+/*
+ * kvd_pool_open returns a zeroed structure whose first member is the kvd_pool that holds it, or
+ * NULL. kvd_pool_close frees it with the pool.
+ */
+void *kvd_pool_open(size_t bytes);
+void kvd_pool_close(void *self);
+
 #endif

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/memory.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
 #include "methods/bits/levels.h"
@@ -27,6 +28,7 @@ enum { BINS = 2048, MOST_BITS = KVD_ALLOT_BITS };
 static const double RANGE = 8;
 
 typedef struct {
+    kvd_pool pool; /* must be first */
     const kvd_parameter_values *v;
     int n_layers, n_kv_heads;
     size_t wide;
@@ -223,32 +225,22 @@ static void share_out(allot *a, const making *m, size_t first, size_t last)
         (void)give(a, m, at, most * exp(hi));
 }
 
-static void close(void *self)
-{
-    allot *const a = self;
-    free(a->scale);
-    free(a->given);
-    free(a->levels);
-    free(a);
-}
-
 static int make(allot *a, const kvd_method_setup *s, bool pre, kvd_err *err)
 {
     const size_t places = (size_t)a->n_layers * (size_t)a->n_kv_heads * KVD_N_SIDES,
                  n = places * a->wide;
     const bool one_unit = weighed(s, KVD_KEYS) && weighed(s, KVD_VALUES) &&
                           kvd_pair_fisher(s->dims->pair[0]) && kvd_pair_fisher(s->dims->pair[1]);
-    making m = {.cost = calloc(n, sizeof *m.cost),
-                .width = calloc(places, sizeof *m.width),
-                .loss = calloc((size_t)a->n_layers * KVD_N_SIDES, sizeof *m.loss)};
-    int status = m.cost && m.width && m.loss ? 0 : kvd_no_memory(err, "costs", n * sizeof *m.cost);
+    kvd_pool pool = {0};
+    making m = {.cost = kvd_pool_new(&pool, n * sizeof *m.cost),
+                .width = kvd_pool_new(&pool, places * sizeof *m.width),
+                .loss = kvd_pool_new(&pool, (size_t)a->n_layers * KVD_N_SIDES * sizeof *m.loss)};
+    int status = kvd_pool_check(&pool, "costs", err);
     status = status || (s->calibration ? calibrate(a, &m, s, pre, err)
                                        : make_up(a, &m, s->dims, s->config->d_head, err));
     for (size_t at = 0; !status && at < places; at += one_unit ? places : 1)
         share_out(a, &m, at, one_unit ? places : at + 1);
-    free(m.cost);
-    free(m.width);
-    free(m.loss);
+    kvd_pool_free(&pool);
     return status ? -1 : 0;
 }
 
@@ -259,22 +251,20 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                pre = c->positions == KVD_POSITIONS_ROPE && (!s->dims || latent);
     if (s->calibration && kvd_calibration_fits(s, pre, err))
         return -1;
-    allot *const a = calloc(1, sizeof *a);
+    allot *const a = kvd_pool_open(sizeof *a);
     if (!a)
         return kvd_no_memory(err, "a method", sizeof *a);
-    *a = (allot){.v = v,
-                 .n_layers = c->n_layers,
-                 .n_kv_heads = c->n_kv_heads,
-                 .wide = (size_t)c->d_head * (size_t)(latent ? s->dims->heads : 1)};
+    a->v = v;
+    a->n_layers = c->n_layers;
+    a->n_kv_heads = c->n_kv_heads;
+    a->wide = (size_t)c->d_head * (size_t)(latent ? s->dims->heads : 1);
     const size_t n = (size_t)a->n_layers * (size_t)a->n_kv_heads * KVD_N_SIDES * a->wide,
                  levels = ((size_t)a->n_layers * KVD_N_SIDES * (MOST_BITS + 1)) << MOST_BITS;
-    a->scale = calloc(2 * n, sizeof *a->scale);
-    a->given = calloc(n, 1);
-    a->levels = calloc(levels, sizeof *a->levels);
-    if (!a->scale || !a->given || !a->levels
-            ? kvd_no_memory(err, "levels", levels * sizeof *a->levels)
-            : make(a, s, pre, err)) {
-        close(a);
+    a->scale = kvd_pool_new(&a->pool, 2 * n * sizeof *a->scale);
+    a->given = kvd_pool_new(&a->pool, n);
+    a->levels = kvd_pool_new(&a->pool, levels * sizeof *a->levels);
+    if (kvd_pool_check(&a->pool, "levels", err) || make(a, s, pre, err)) {
+        kvd_pool_close(a);
         return -1;
     }
     *self = a;
@@ -334,6 +324,6 @@ const kvd_bits_method kvd_bits_allot = {
     .drawn = true,
     .keys_before_rope = true,
     .open = open,
-    .close = close,
+    .close = kvd_pool_close,
     .code = code,
 };

@@ -28,3 +28,30 @@ void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, s
             count->side += KVD_GROUP_SIDE_BITS;
         }
 }
+
+size_t kvd_bits_take_rows(const kvd_bits_block *b, size_t sink, const float *mean, float *decoded,
+                          float *rows, uint32_t *position, kvd_bits_count *count)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        const float *const x = b->x + i * b->d;
+        const bool exact = b->position[i] < sink;
+        for (size_t j = 0; j < b->d; j++)
+            if (exact)
+                decoded[i * b->d + j] = kvd_round_f16(x[j]);
+            else
+                rows[n * b->d + j] = x[j] - mean[j];
+        count->payload += exact ? 16.0 * (double)b->d : 0;
+        if (!exact)
+            position[n++] = b->position[i];
+    }
+    return n;
+}
+
+void kvd_bits_give_rows(const kvd_bits_block *b, size_t sink, const float *mean, const float *rows,
+                        float *decoded)
+{
+    for (size_t i = 0; i < b->n; i++)
+        for (size_t j = 0; b->position[i] >= sink && j < b->d; j++)
+            decoded[i * b->d + j] = *rows++ + mean[j];
+}

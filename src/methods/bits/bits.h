@@ -107,6 +107,16 @@ void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, s
                           int bits, float *y, kvd_bits_count *count);
 
 /*
+ * kvd_bits_take_rows stores tokens before position `sink` exactly in `decoded`, counts their bits,
+ * and copies the others minus mean [d] to rows [n][d]. Returns n.
+ * kvd_bits_give_rows writes rows + mean to `decoded`.
+ */
+size_t kvd_bits_take_rows(const kvd_bits_block *b, size_t sink, const float *mean, float *decoded,
+                          float *rows, uint32_t *position, kvd_bits_count *count);
+void kvd_bits_give_rows(const kvd_bits_block *b, size_t sink, const float *mean, const float *rows,
+                        float *decoded);
+
+/*
  * Matrices of xquant for K or V of one layer with inputs X. The cache stores Y = X down^T. V is
  * restored as Y up^T + bias, K as the RMS norm of this sum.
  */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/memory.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
 #include "methods/bits/rans.h"
@@ -30,6 +31,7 @@ enum { ANCHOR_BITS = 8, ZERO = KVD_CACHEGEN_ZERO, CODES = KVD_CACHEGEN_CODES };
 _Static_assert(sizeof(kvd_rans_table) == KVD_STREAM_TABLE * sizeof(uint16_t), "tables of streams");
 
 typedef struct {
+    kvd_pool pool; /* must be first */
     const kvd_parameter_values *v;
     int n_layers;
     size_t n_kv_heads, wide, group;
@@ -138,13 +140,12 @@ static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r,
                           double unit, kvd_err *err)
 {
     const size_t seq_len = r->setup->calibration->seq_len;
-    float *const step = c->step + at * c->wide, *const y = malloc(d * sizeof *y);
-    double *const square = calloc(d, sizeof *square);
-    uint64_t(*const count)[KVD_RANS_SYMBOLS] = calloc(1 + d, sizeof *count);
-    uint8_t *const code = malloc(d);
-    int status = y && square && count && code
-                     ? 0
-                     : kvd_no_memory(err, "frequencies", (1 + d) * sizeof *count);
+    kvd_pool pool = {0};
+    float *const step = c->step + at * c->wide, *const y = kvd_pool_new(&pool, d * sizeof *y);
+    double *const square = kvd_pool_new(&pool, d * sizeof *square);
+    uint64_t(*const count)[KVD_RANS_SYMBOLS] = kvd_pool_new(&pool, (1 + d) * sizeof *count);
+    uint8_t *const code = kvd_pool_new(&pool, d);
+    int status = kvd_pool_check(&pool, "frequencies", err);
     if (!status) {
         const size_t n = read_rows(c, r->cut, r->n, d, seq_len, NULL, square, NULL, y, code);
         if (n == 0)
@@ -157,11 +158,7 @@ static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r,
             make_table(&c->table[at * (1 + c->wide) + k], count[k], codes);
         }
     }
-    free(code);
-    /* cppcheck-suppress autovarInvalidDeallocation ; `count` points to heap memory */
-    free(count);
-    free(square);
-    free(y);
+    kvd_pool_free(&pool);
     return status;
 }
 
@@ -193,23 +190,13 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = (size_t)v->value[GROUPS] * (size_t)v->value[GROUP];
 }
 
-static void close(void *self)
-{
-    cachegen *const c = self;
-    free(c->step);
-    free(c->table);
-    free(c->anchor);
-    free(c->difference);
-    free(c);
-}
-
 /* Sets the offset of each channel's frequency table from the first table of K or V. */
 static int place_codes(cachegen *c, kvd_err *err)
 {
-    c->anchor = malloc(c->wide * sizeof *c->anchor);
-    c->difference = malloc(c->wide * sizeof *c->difference);
-    if (!c->anchor || !c->difference)
-        return kvd_no_memory(err, "tables", 2 * c->wide * sizeof *c->anchor);
+    c->anchor = kvd_pool_new(&c->pool, c->wide * sizeof *c->anchor);
+    c->difference = kvd_pool_new(&c->pool, c->wide * sizeof *c->difference);
+    if (kvd_pool_check(&c->pool, "tables", err))
+        return -1;
     for (size_t j = 0; j < c->wide; j++) {
         c->anchor[j] = (kvd_stream_component){0, 0, KVD_RANS_SYMBOLS};
         c->difference[j] =
@@ -226,29 +213,27 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
         return kvd_fail(err, "'cachegen' with own=1 stores a table per block: use lanes=0");
     if (calibrated(v) && !s->drawn && kvd_calibration_fits(s, pre, err))
         return -1;
-    cachegen *const c = calloc(1, sizeof *c);
+    cachegen *const c = kvd_pool_open(sizeof *c);
     if (!c)
         return kvd_no_memory(err, "a method", sizeof *c);
-    *c = (cachegen){.v = v,
-                    .n_layers = s->config->n_layers,
-                    .n_kv_heads = (size_t)s->config->n_kv_heads,
-                    .wide = (size_t)s->config->d_head * (size_t)(latent ? s->dims->heads : 1),
-                    .group = (size_t)v->value[GROUP],
-                    .drawn = s->drawn};
-    *self = c;
-    if (!calibrated(v))
-        return 0;
+    c->v = v;
+    c->n_layers = s->config->n_layers;
+    c->n_kv_heads = (size_t)s->config->n_kv_heads;
+    c->wide = (size_t)s->config->d_head * (size_t)(latent ? s->dims->heads : 1);
+    c->group = (size_t)v->value[GROUP];
+    c->drawn = s->drawn;
     const size_t places = (size_t)c->n_layers * c->n_kv_heads * KVD_N_SIDES;
-    c->step = calloc(places * c->wide, sizeof *c->step);
-    c->table = calloc(places * (1 + c->wide), sizeof *c->table);
-    if (!c->step || !c->table
-            ? kvd_no_memory(err, "tables", places * (1 + c->wide) * sizeof *c->table)
-            : (v->value[LANES] > 0 && place_codes(c, err)) ||
-                  (s->drawn ? draw(c) : calibrate(c, s, pre, err))) {
-        close(c);
-        *self = NULL;
-        return -1;
+    if (calibrated(v)) {
+        c->step = kvd_pool_new(&c->pool, places * c->wide * sizeof *c->step);
+        c->table = kvd_pool_new(&c->pool, places * (1 + c->wide) * sizeof *c->table);
+        if (kvd_pool_check(&c->pool, "tables", err) ||
+            (v->value[LANES] > 0 && place_codes(c, err)) ||
+            (s->drawn ? draw(c) : calibrate(c, s, pre, err))) {
+            kvd_pool_close(c);
+            return -1;
+        }
     }
+    *self = c;
     return 0;
 }
 
@@ -463,6 +448,6 @@ const kvd_bits_method kvd_bits_cachegen = {
     .calibrated = calibrated,
     .window = window,
     .open = open,
-    .close = close,
+    .close = kvd_pool_close,
     .code = code,
 };

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/memory.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
 #include "methods/bits/levels.h"
@@ -31,8 +32,8 @@ static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 enum { BINS = 4096 };
 
 typedef struct {
+    kvd_pool pool; /* must be first */
     const kvd_parameter_values *v;
-    const kvd_dims *dims;
     int n_layers, n_kv_heads, d_head, range_width;
     /* [n_layers][n_kv_heads][range_width][2] middle and half width of each key channel's range */
     float *range;
@@ -194,14 +195,14 @@ static int calibrate(kvquant *q, const kvd_method_setup *s, bool pre, kvd_fisher
                      kvd_err *err)
 {
     const size_t d = (size_t)q->d_head, n = kvd_calibration_tokens(s, q->v->value[ROWS]);
-    float *const gradient2 = fisher ? malloc(n * d * sizeof *gradient2) : NULL;
-    float *const sorted = malloc((n + (size_t)q->range_width) * sizeof *sorted);
-    histograms *const histogram = malloc(sizeof *histogram);
-    uint8_t *const outlier = malloc((size_t)q->range_width);
+    kvd_pool pool = {0};
+    float *const gradient2 = fisher ? kvd_pool_new(&pool, n * d * sizeof *gradient2) : NULL;
+    float *const sorted = kvd_pool_new(&pool, (n + (size_t)q->range_width) * sizeof *sorted);
+    histograms *const histogram = kvd_pool_new(&pool, sizeof *histogram);
+    uint8_t *const outlier = kvd_pool_new(&pool, (size_t)q->range_width);
     kvd_calibration_rows rows;
-    int status = kvd_calibration_rows_open(&rows, s, pre, n, err);
-    if (!status && !(histogram && sorted && outlier && (gradient2 || !fisher)))
-        status = kvd_no_memory(err, "calibration rows", n * d * sizeof *sorted);
+    int status = kvd_calibration_rows_open(&rows, s, pre, n, err) ||
+                 kvd_pool_check(&pool, "calibration rows", err);
     for (int l = 0; !status && l < q->n_layers; l++)
         for (int side = 0; !status && side < KVD_N_SIDES; side++) {
             size_t width;
@@ -218,10 +219,7 @@ static int calibrate(kvquant *q, const kvd_method_setup *s, bool pre, kvd_fisher
             status = status || set_levels(q, l, side, histogram, err);
         }
     kvd_calibration_rows_close(&rows);
-    free(gradient2);
-    free(outlier);
-    free(sorted);
-    free(histogram);
+    kvd_pool_free(&pool);
     return status ? -1 : 0;
 }
 
@@ -257,14 +255,6 @@ static int make_up(kvquant *q, kvd_err *err)
                        (2U << (int)q->v->value[BITS]) * sizeof(float));
     free(h);
     return status;
-}
-
-static void close(void *self)
-{
-    kvquant *const q = self;
-    free(q->range);
-    free(q->levels);
-    free(q);
 }
 
 /* Fails unless the squared gradients belong to the same tokens as the calibration activations. */
@@ -307,25 +297,22 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     if (s->calibration &&
         (kvd_calibration_fits(s, pre, err) || (v->value[WEIGHTS] > 0 && check_fisher(v, s, err))))
         return -1;
-    kvquant *const q = calloc(1, sizeof *q);
+    kvquant *const q = kvd_pool_open(sizeof *q);
     if (!q)
         return kvd_no_memory(err, "a method", sizeof *q);
-    *q = (kvquant){.v = v,
-                   .dims = s->dims,
-                   .n_layers = c->n_layers,
-                   .n_kv_heads = c->n_kv_heads,
-                   .d_head = c->d_head};
+    q->v = v;
+    q->n_layers = c->n_layers;
+    q->n_kv_heads = c->n_kv_heads;
+    q->d_head = c->d_head;
     const size_t heads = (size_t)c->n_layers * (size_t)c->n_kv_heads;
     const size_t levels = (size_t)c->n_layers * KVD_N_SIDES * (2U << (int)v->value[BITS]);
     q->range_width = c->d_head * (s->dims && s->dims->rebuild ? s->dims->heads : 1);
-    q->range = calloc(heads * (size_t)q->range_width * 2, sizeof *q->range);
-    q->levels = calloc(levels, sizeof *q->levels);
-    const int status =
-        !q->range || !q->levels ? kvd_no_memory(err, "levels", levels * sizeof *q->levels)
-        : s->calibration ? calibrate(q, s, pre, v->value[WEIGHTS] > 0 ? s->fisher : NULL, err)
-                         : make_up(q, err);
-    if (status) {
-        close(q);
+    q->range = kvd_pool_new(&q->pool, heads * (size_t)q->range_width * 2 * sizeof *q->range);
+    q->levels = kvd_pool_new(&q->pool, levels * sizeof *q->levels);
+    kvd_fisher *const fisher = v->value[WEIGHTS] > 0 ? s->fisher : NULL;
+    if (kvd_pool_check(&q->pool, "levels", err) ||
+        (s->calibration ? calibrate(q, s, pre, fisher, err) : make_up(q, err))) {
+        kvd_pool_close(q);
         return -1;
     }
     *self = q;
@@ -405,6 +392,6 @@ const kvd_bits_method kvd_bits_kvquant = {
     .drawn = true,
     .keys_before_rope = true,
     .open = open,
-    .close = close,
+    .close = kvd_pool_close,
     .code = code,
 };

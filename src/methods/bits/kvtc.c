@@ -10,6 +10,7 @@
 #include <zlib.h>
 
 #include "common/linalg.h"
+#include "common/memory.h"
 #include "common/rng.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
@@ -48,6 +49,7 @@ typedef struct {
 } coder;
 
 typedef struct {
+    kvd_pool pool; /* must be first */
     const kvd_parameter_values *v;
     int n_layers;
     size_t wide;
@@ -193,45 +195,26 @@ static int decorrelate(kvtc *t, const kvd_method_setup *s, kvd_x what, int layer
     return 0;
 }
 
-static void free_making(const kvtc *t, making *m)
-{
-    for (int l = 0; m->cost && l < t->n_layers; l++) {
-        free(m->cost[l].coded);
-        free(m->cost[l].variance);
-        free(m->cost[l].c);
-    }
-    free(m->cost);
-    free(m->rows);
-    free(m->head);
-    free(m->gram);
-    free(m->basis);
-    free(m->sigma);
-    free(m->scratch);
-    free(m->least);
-    free(m->choice);
-}
-
-static int new_making(const kvtc *t, const kvd_method_setup *s, size_t n, making *m, kvd_err *err)
+static int new_making(const kvtc *t, const kvd_method_setup *s, size_t n, kvd_pool *pool, making *m,
+                      kvd_err *err)
 {
     const size_t wide = t->wide, units = units_of(wide);
-    *m = (making){.rows = malloc(n * wide * sizeof *m->rows),
-                  .head = malloc(2 * n * (size_t)s->config->d_head * sizeof *m->head),
-                  .gram = malloc(wide * wide * sizeof *m->gram),
-                  .basis = malloc(wide * wide * sizeof *m->basis),
-                  .sigma = malloc(wide * sizeof *m->sigma),
-                  .scratch = malloc(kvd_gram_scratch(wide) * sizeof *m->scratch),
-                  .least = malloc((units + 1) * sizeof *m->least),
-                  .choice = malloc(units + 1),
-                  .cost = calloc((size_t)t->n_layers, sizeof *m->cost)};
-    bool all = m->rows && m->head && m->gram && m->basis && m->sigma && m->scratch && m->least &&
-               m->choice && m->cost;
-    for (int l = 0; all && l < t->n_layers; l++) {
-        m->cost[l] = (costs){.coded = malloc(units * sizeof *m->cost[l].coded),
-                             .variance = malloc(units * sizeof *m->cost[l].variance),
-                             .c = malloc(SAMPLES * wide * sizeof *m->cost[l].c)};
-        all = m->cost[l].coded && m->cost[l].variance && m->cost[l].c;
+    *m = (making){.rows = kvd_pool_new(pool, n * wide * sizeof *m->rows),
+                  .head = kvd_pool_new(pool, 2 * n * (size_t)s->config->d_head * sizeof *m->head),
+                  .gram = kvd_pool_new(pool, wide * wide * sizeof *m->gram),
+                  .basis = kvd_pool_new(pool, wide * wide * sizeof *m->basis),
+                  .sigma = kvd_pool_new(pool, wide * sizeof *m->sigma),
+                  .scratch = kvd_pool_new(pool, kvd_gram_scratch(wide) * sizeof *m->scratch),
+                  .least = kvd_pool_new(pool, (units + 1) * sizeof *m->least),
+                  .choice = kvd_pool_new(pool, units + 1),
+                  .cost = kvd_pool_new(pool, (size_t)t->n_layers * sizeof *m->cost)};
+    for (int l = 0; m->cost && l < t->n_layers; l++) {
+        costs *const c = &m->cost[l];
+        c->coded = kvd_pool_new(pool, units * sizeof *c->coded);
+        c->variance = kvd_pool_new(pool, units * sizeof *c->variance);
+        c->c = kvd_pool_new(pool, SAMPLES * wide * sizeof *c->c);
     }
-    return all ? 0 : kvd_no_memory(err, "calibration rows", n * wide * sizeof *m->rows);
+    return kvd_pool_check(pool, "calibration rows", err);
 }
 
 /* Counts the codes of a group in n calibration tokens with components c [n][wide]. */
@@ -281,16 +264,18 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
  * Builds c->lanes for the groups of `c`. cost->c: components of calibration tokens; NULL: equally
  * likely codes.
  */
-static int make_lanes(coder *c, size_t wide, const costs *cost, kvd_err *err)
+static int make_lanes(kvtc *t, coder *c, const costs *cost, kvd_err *err)
 {
+    const size_t wide = t->wide;
     size_t kept = 0;
     for (size_t g = 0; g < c->n; g++)
         kept += c->groups[g].bits ? c->groups[g].size : 0;
-    const lane_arrays a = {malloc((kept + 1) * sizeof *a.component),
-                           malloc((c->n + 1) * (KVD_RANS_SYMBOLS + 1) * sizeof *a.start),
-                           malloc((c->n + 1) * sizeof *a.group),
-                           malloc((kept + 1) * wide * sizeof *a.to),
-                           malloc((kept + 1) * wide * sizeof *a.from)};
+    const size_t starts = (c->n + 1) * (KVD_RANS_SYMBOLS + 1);
+    const lane_arrays a = {kvd_pool_new(&t->pool, (kept + 1) * sizeof *a.component),
+                           kvd_pool_new(&t->pool, starts * sizeof *a.start),
+                           kvd_pool_new(&t->pool, (c->n + 1) * sizeof *a.group),
+                           kvd_pool_new(&t->pool, (kept + 1) * wide * sizeof *a.to),
+                           kvd_pool_new(&t->pool, (kept + 1) * wide * sizeof *a.from)};
     c->lanes = (kvd_stream_coder){.wide = wide,
                                   .mean = c->mean,
                                   .to = a.to,
@@ -299,8 +284,8 @@ static int make_lanes(coder *c, size_t wide, const costs *cost, kvd_err *err)
                                   .group = a.group,
                                   .streams = {0, a.component, a.start},
                                   .drawn = !cost};
-    if (!a.component || !a.start || !a.group || !a.to || !a.from)
-        return kvd_no_memory(err, "tables of lanes", 2 * kept * wide * sizeof *a.to);
+    if (kvd_pool_check(&t->pool, "tables of lanes", err))
+        return -1;
     for (size_t g = 0; g < c->n; g++) {
         uint64_t count[KVD_RANS_SYMBOLS] = {0};
         if (c->groups[g].bits && cost)
@@ -311,20 +296,12 @@ static int make_lanes(coder *c, size_t wide, const costs *cost, kvd_err *err)
     return 0;
 }
 
-static void free_lanes(kvd_stream_coder *l)
-{
-    free((void *)(uintptr_t)l->streams.component);
-    free((void *)(uintptr_t)l->streams.start);
-    free((void *)(uintptr_t)l->group);
-    free((void *)(uintptr_t)l->to);
-    free((void *)(uintptr_t)l->from);
-}
-
 static int calibrate(kvtc *t, const kvd_method_setup *s, bool pre, kvd_err *err)
 {
     const size_t n = kvd_calibration_tokens(s, t->v->value[ROWS]);
+    kvd_pool pool = {0};
     making m;
-    int status = new_making(t, s, n, &m, err);
+    int status = new_making(t, s, n, &pool, &m, err);
     for (int side = 0; !status && side < KVD_N_SIDES; side++) {
         const kvd_x what = side == KVD_VALUES ? KVD_X_V : pre ? KVD_X_K_PRE : KVD_X_K;
         for (int l = 0; !status && l < t->n_layers; l++)
@@ -332,9 +309,9 @@ static int calibrate(kvtc *t, const kvd_method_setup *s, bool pre, kvd_err *err)
         if (!status)
             share_out(t, side, m.cost, m.least, m.choice);
         for (int l = 0; !status && t->v->value[LANES] > 0 && l < t->n_layers; l++)
-            status = make_lanes(&t->coder[l * KVD_N_SIDES + side], t->wide, &m.cost[l], err);
+            status = make_lanes(t, &t->coder[l * KVD_N_SIDES + side], &m.cost[l], err);
     }
-    free_making(t, &m);
+    kvd_pool_free(&pool);
     return status;
 }
 
@@ -345,23 +322,11 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = v->value[LANES] > 0 ? 1 : (size_t)v->value[BLOCK];
 }
 
-static void close_method(void *self)
-{
-    kvtc *const t = self;
-    for (int i = 0; t->coder && i < t->n_layers * KVD_N_SIDES; i++) {
-        free(t->coder[i].mean);
-        free(t->coder[i].basis);
-        free(t->coder[i].groups);
-        free_lanes(&t->coder[i].lanes);
-    }
-    free(t->coder);
-    free(t);
-}
-
 /* Makes a coder for timing, with a reflection I - 2 v v^T as basis. */
-static int draw(coder *c, size_t wide, double budget, bool lanes, kvd_rng *r, kvd_err *err)
+static int draw(kvtc *t, coder *c, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
+    const size_t wide = t->wide;
     /* vector v of the reflection, temporarily stored as the mean */
     float *const v = c->mean;
     double square = 0, bits = 0;
@@ -376,7 +341,7 @@ static int draw(coder *c, size_t wide, double budget, bool lanes, kvd_rng *r, kv
     c->n = c->kept = 0;
     for (size_t at = 0; at < wide; at += SIZE) {
         const size_t size = wide - at < SIZE ? wide - at : SIZE;
-        const double left = budget * (double)wide - bits;
+        const double left = t->v->value[BITS] * (double)wide - bits;
         const int b = left >= 4.5 * (double)size && 2 * at < wide ? 4
                       : left >= 2.5 * (double)size || !at         ? 2
                                                                   : 0;
@@ -384,7 +349,7 @@ static int draw(coder *c, size_t wide, double budget, bool lanes, kvd_rng *r, kv
         c->kept = b ? at + size : c->kept;
         bits += b ? KVD_GROUP_SIDE_BITS + (double)size * b : 0;
     }
-    return lanes ? make_lanes(c, wide, NULL, err) : 0;
+    return t->v->value[LANES] > 0 ? make_lanes(t, c, NULL, err) : 0;
 }
 
 static int draw_all(kvtc *t, const kvd_method_setup *s, kvd_err *err)
@@ -393,7 +358,7 @@ static int draw_all(kvtc *t, const kvd_method_setup *s, kvd_err *err)
     int status = 0;
     kvd_rng_seed(&r, s->seed, 0);
     for (int i = 0; !status && i < t->n_layers * KVD_N_SIDES; i++)
-        status = draw(&t->coder[i], t->wide, t->v->value[BITS], t->v->value[LANES] > 0, &r, err);
+        status = draw(t, &t->coder[i], &r, err);
     return status;
 }
 
@@ -404,24 +369,22 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     const size_t wide = (size_t)c->n_kv_heads * (size_t)c->d_head;
     if (!s->drawn && kvd_calibration_fits(s, pre, err))
         return -1;
-    kvtc *const t = calloc(1, sizeof *t);
+    const int coders = c->n_layers * KVD_N_SIDES;
+    kvtc *const t = kvd_pool_open(sizeof *t);
     if (!t)
         return kvd_no_memory(err, "a method", sizeof *t);
-    *t = (kvtc){.v = v,
-                .n_layers = c->n_layers,
-                .wide = wide,
-                .coder = calloc((size_t)c->n_layers * KVD_N_SIDES, sizeof *t->coder)};
-    bool all = t->coder;
-    for (int i = 0; all && i < c->n_layers * KVD_N_SIDES; i++) {
-        t->coder[i] = (coder){.mean = malloc(wide * sizeof(float)),
-                              .basis = malloc(wide * wide * sizeof(float)),
-                              .groups = malloc(units_of(wide) * sizeof(kvd_kvtc_group))};
-        all = t->coder[i].mean && t->coder[i].basis && t->coder[i].groups;
-    }
-    if (!all       ? kvd_no_memory(err, "bases", wide * wide * sizeof(float))
-        : s->drawn ? draw_all(t, s, err)
-                   : calibrate(t, s, pre, err)) {
-        close_method(t);
+    t->v = v;
+    t->n_layers = c->n_layers;
+    t->wide = wide;
+    t->coder = kvd_pool_new(&t->pool, (size_t)coders * sizeof *t->coder);
+    for (int i = 0; t->coder && i < coders; i++)
+        t->coder[i] =
+            (coder){.mean = kvd_pool_new(&t->pool, wide * sizeof(float)),
+                    .basis = kvd_pool_new(&t->pool, wide * wide * sizeof(float)),
+                    .groups = kvd_pool_new(&t->pool, units_of(wide) * sizeof(kvd_kvtc_group))};
+    if (kvd_pool_check(&t->pool, "bases", err) ||
+        (s->drawn ? draw_all(t, s, err) : calibrate(t, s, pre, err))) {
+        kvd_pool_close(t);
         return -1;
     }
     *self = t;
@@ -444,7 +407,7 @@ typedef struct {
     uint8_t *codes;
     uint8_t *packed;
     uint8_t *small;
-    const uint32_t *position;
+    uint32_t *position;
 } buffers;
 
 static size_t packed_bytes(const coder *c, size_t n)
@@ -573,45 +536,29 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 {
     const kvtc *const t = self;
     const coder *const c = &t->coder[b->layer * KVD_N_SIDES + (int)b->side];
-    const size_t wide = t->wide, sink = (size_t)t->v->value[SINK],
-                 packed = packed_bytes(c, b->n) + c->n, small = compressBound(packed),
-                 own = t->v->value[LANES] > 0 && !b->state ? states(t) : 0,
-                 numbers = 2 * b->n * wide + 2 * b->n * c->n + own + b->n,
-                 floats = numbers * sizeof(float);
-    float *const memory = malloc(floats + wide + packed + small);
-    if (!memory)
-        return kvd_no_memory(err, "a block of the cache", floats + wide + packed + small);
-    buffers w = {.x = memory, .c = memory + b->n * wide, .scale = memory + 2 * b->n * wide};
-    uint32_t *const mine = (uint32_t *)(void *)(w.scale + 2 * b->n * c->n), *const position =
-                                                                                mine + own;
-    memset(mine, 0, own * sizeof *mine);
-    w.position = position;
-    w.codes = (uint8_t *)(position + b->n);
-    w.packed = w.codes + wide;
-    w.small = w.packed + packed;
-    size_t n = 0;
+    const size_t wide = t->wide, numbers = b->n * wide, sink = (size_t)t->v->value[SINK],
+                 packed = packed_bytes(c, b->n) + c->n, small = compressBound(packed);
+    const bool lanes = t->v->value[LANES] > 0;
+    kvd_pool pool = {0};
+    const buffers w = {.x = kvd_pool_new(&pool, numbers * sizeof *w.x),
+                       .c = kvd_pool_new(&pool, numbers * sizeof *w.c),
+                       .scale = kvd_pool_new(&pool, 2 * b->n * c->n * sizeof *w.scale),
+                       .codes = kvd_pool_new(&pool, wide),
+                       .packed = kvd_pool_new(&pool, packed),
+                       .small = kvd_pool_new(&pool, small),
+                       .position = kvd_pool_new(&pool, b->n * sizeof *w.position)};
+    uint32_t *state = lanes ? b->state : NULL;
+    if (lanes && !state)
+        state = kvd_pool_new(&pool, states(t) * sizeof *state);
+    int status = kvd_pool_check(&pool, "a block of the cache", err);
     *count = (kvd_bits_count){0, 0};
-    for (size_t i = 0; i < b->n; i++)
-        for (size_t j = 0; j < wide; j++) {
-            const float x = b->x[i * wide + j];
-            if (b->position[i] < sink)
-                decoded[i * wide + j] = kvd_round_f16(x);
-            else
-                w.x[n * wide + j] = x - c->mean[j];
-            position[n] = b->position[i];
-            n += b->position[i] >= sink && j + 1 == wide;
-        }
-    count->payload = 16.0 * (double)((b->n - n) * wide);
-    uint32_t *const state = t->v->value[LANES] > 0 ? own ? mine : b->state : NULL;
-    const int status = n ? code_rows(c, &w, n, wide, small, state, count, err) : 0;
-    n = 0;
-    for (size_t i = 0; !status && i < b->n; i++)
-        if (b->position[i] >= sink) {
-            for (size_t j = 0; j < wide; j++)
-                decoded[i * wide + j] = w.x[n * wide + j] + c->mean[j];
-            n++;
-        }
-    free(memory);
+    if (!status) {
+        const size_t n = kvd_bits_take_rows(b, sink, c->mean, decoded, w.x, w.position, count);
+        status = n ? code_rows(c, &w, n, wide, small, state, count, err) : 0;
+    }
+    if (!status)
+        kvd_bits_give_rows(b, sink, c->mean, w.x, decoded);
+    kvd_pool_free(&pool);
     return status;
 }
 
@@ -631,6 +578,6 @@ const kvd_bits_method kvd_bits_kvtc = {
     .states = states,
     .window = window,
     .open = open,
-    .close = close_method,
+    .close = kvd_pool_close,
     .code = code,
 };

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/memory.h"
 #include "common/rng.h"
 #include "common/stats.h"
 #include "methods/bits/bits.h"
@@ -30,6 +31,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 typedef struct {
+    kvd_pool pool; /* must be first */
     const kvd_parameter_values *v;
     size_t n_kv_heads, d, heads;
     uint32_t *order; /* [n_layers][n_kv_heads * d] channels of keys in sorted order */
@@ -78,13 +80,6 @@ static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer,
     for (size_t i = 0; i < wide; i++)
         r->order[(size_t)layer * wide + i] = (uint32_t)sorted[i].index;
     return 0;
-}
-
-static void close(void *self)
-{
-    rotatekv *const r = self;
-    free(r->order);
-    free(r);
 }
 
 static int calibrate(const rotatekv *r, const kvd_method_setup *s, kvd_err *err)
@@ -148,19 +143,17 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     int heads = asked < c->n_kv_heads ? asked : c->n_kv_heads;
     while (c->n_kv_heads % heads || heads & (heads - 1))
         heads--;
-    rotatekv *const r = malloc(sizeof *r);
+    rotatekv *const r = kvd_pool_open(sizeof *r);
     const size_t n = (size_t)c->n_layers * (size_t)c->n_kv_heads * (size_t)c->d_head;
     if (!r)
         return kvd_no_memory(err, "a method", sizeof *r);
-    *r = (rotatekv){.v = v,
-                    .n_kv_heads = (size_t)c->n_kv_heads,
-                    .d = (size_t)c->d_head,
-                    .heads = (size_t)heads,
-                    .order = malloc(n * sizeof *r->order)};
-    if (!r->order || (a && calibrate(r, s, err))) {
-        if (!r->order)
-            (void)kvd_no_memory(err, "orders of channels", n * sizeof *r->order);
-        close(r);
+    r->v = v;
+    r->n_kv_heads = (size_t)c->n_kv_heads;
+    r->d = (size_t)c->d_head;
+    r->heads = (size_t)heads;
+    r->order = kvd_pool_new(&r->pool, n * sizeof *r->order);
+    if (kvd_pool_check(&r->pool, "orders of channels", err) || (a && calibrate(r, s, err))) {
+        kvd_pool_close(r);
         return -1;
     }
     if (!a)
@@ -263,6 +256,6 @@ const kvd_bits_method kvd_bits_rotatekv = {
     .keys_before_rope = true,
     .all_heads = true,
     .open = open,
-    .close = close,
+    .close = kvd_pool_close,
     .code = code,
 };

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "common/linalg.h"
+#include "common/memory.h"
 #include "common/rng.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
@@ -54,6 +55,7 @@ typedef struct {
 } coder;
 
 typedef struct {
+    kvd_pool pool; /* must be first */
     const kvd_parameter_values *v;
     int n_layers;
     size_t wide;
@@ -166,34 +168,20 @@ static void count_multiples(coder *to, const float *y, size_t n, size_t d, doubl
     to->offset = others > 0 ? sum / others : 0;
 }
 
-static void free_making(making *m)
-{
-    free(m->x);
-    free(m->y);
-    free(m->head);
-    free(m->a);
-    free(m->c);
-    free(m->u);
-    free(m->product);
-    free(m->sigma);
-    free(m->scratch);
-}
-
 static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err *err)
 {
     const size_t d = w->wide, n = kvd_calibration_tokens(s, w->v->value[ROWS]);
-    making m = {.x = malloc(n * d * sizeof *m.x),
-                .y = malloc(n * d * sizeof *m.y),
-                .head = malloc(2 * n * (size_t)s->config->d_head * sizeof *m.head),
-                .a = malloc(d * d * sizeof *m.a),
-                .c = malloc(d * d * sizeof *m.c),
-                .u = malloc(d * d * sizeof *m.u),
-                .product = malloc(d * d * sizeof *m.product),
-                .sigma = malloc(d * sizeof *m.sigma),
-                .scratch = malloc(kvd_gram_scratch(d) * sizeof *m.scratch)};
-    int status = m.x && m.y && m.head && m.a && m.c && m.u && m.product && m.sigma && m.scratch
-                     ? 0
-                     : kvd_no_memory(err, "calibration rows", 2 * n * d * sizeof *m.x);
+    kvd_pool pool = {0};
+    making m = {.x = kvd_pool_new(&pool, n * d * sizeof *m.x),
+                .y = kvd_pool_new(&pool, n * d * sizeof *m.y),
+                .head = kvd_pool_new(&pool, 2 * n * (size_t)s->config->d_head * sizeof *m.head),
+                .a = kvd_pool_new(&pool, d * d * sizeof *m.a),
+                .c = kvd_pool_new(&pool, d * d * sizeof *m.c),
+                .u = kvd_pool_new(&pool, d * d * sizeof *m.u),
+                .product = kvd_pool_new(&pool, d * d * sizeof *m.product),
+                .sigma = kvd_pool_new(&pool, d * sizeof *m.sigma),
+                .scratch = kvd_pool_new(&pool, kvd_gram_scratch(d) * sizeof *m.scratch)};
+    int status = kvd_pool_check(&pool, "calibration rows", err);
     for (int l = 0; !status && l < w->n_layers; l++)
         for (int side = 0; !status && side < KVD_N_SIDES; side++) {
             coder *const to = &w->coder[l * KVD_N_SIDES + side];
@@ -213,7 +201,7 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
                         (blasint)d, 1, m.x, (blasint)d, to->to, (blasint)d, 0, m.y, (blasint)d);
             count_multiples(to, m.y, kept, d, w->v->value[STEP]);
         }
-    free_making(&m);
+    kvd_pool_free(&pool);
     return status;
 }
 
@@ -285,21 +273,6 @@ static int check_inputs(const kvd_method_setup *s, bool pre, kvd_err *err)
     return 0;
 }
 
-static void close_method(void *self)
-{
-    waterfill *const w = self;
-    for (int i = 0; w->coder && i < w->n_layers * KVD_N_SIDES; i++) {
-        free(w->coder[i].mean);
-        free(w->coder[i].to);
-        free(w->coder[i].from);
-        free(w->coder[i].table);
-        free(w->coder[i].component);
-        free(w->coder[i].start);
-    }
-    free(w->coder);
-    free(w);
-}
-
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
@@ -307,29 +280,27 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     const size_t wide = (size_t)c->n_kv_heads * (size_t)c->d_head;
     if (!s->drawn && check_inputs(s, pre, err))
         return -1;
-    waterfill *const w = calloc(1, sizeof *w);
+    const int coders = c->n_layers * KVD_N_SIDES;
+    waterfill *const w = kvd_pool_open(sizeof *w);
     if (!w)
         return kvd_no_memory(err, "a method", sizeof *w);
-    *w = (waterfill){.v = v,
-                     .n_layers = c->n_layers,
-                     .wide = wide,
-                     .drawn = s->drawn,
-                     .coder = calloc((size_t)c->n_layers * KVD_N_SIDES, sizeof *w->coder)};
-    bool all = w->coder;
-    for (int i = 0; all && i < c->n_layers * KVD_N_SIDES; i++) {
-        w->coder[i] = (coder){.mean = malloc(wide * sizeof(float)),
-                              .to = malloc(wide * wide * sizeof(float)),
-                              .from = malloc(wide * wide * sizeof(float)),
-                              .table = malloc((wide + 1) * sizeof(kvd_rans_table)),
-                              .component = malloc(wide * sizeof(kvd_stream_component)),
-                              .start = malloc(wide * KVD_RANS_SYMBOLS * sizeof(uint16_t))};
-        all = w->coder[i].mean && w->coder[i].to && w->coder[i].from && w->coder[i].table &&
-              w->coder[i].component && w->coder[i].start;
+    w->v = v;
+    w->n_layers = c->n_layers;
+    w->wide = wide;
+    w->drawn = s->drawn;
+    w->coder = kvd_pool_new(&w->pool, (size_t)coders * sizeof *w->coder);
+    for (int i = 0; w->coder && i < coders; i++) {
+        coder *const to = &w->coder[i];
+        to->mean = kvd_pool_new(&w->pool, wide * sizeof *to->mean);
+        to->to = kvd_pool_new(&w->pool, wide * wide * sizeof *to->to);
+        to->from = kvd_pool_new(&w->pool, wide * wide * sizeof *to->from);
+        to->table = kvd_pool_new(&w->pool, (wide + 1) * sizeof *to->table);
+        to->component = kvd_pool_new(&w->pool, wide * sizeof *to->component);
+        to->start = kvd_pool_new(&w->pool, wide * KVD_RANS_SYMBOLS * sizeof *to->start);
     }
-    if (!all       ? kvd_no_memory(err, "transforms", 2 * wide * wide * sizeof(float))
-        : s->drawn ? draw_all(w, s)
-                   : calibrate(w, s, pre, err)) {
-        close_method(w);
+    if (kvd_pool_check(&w->pool, "transforms", err) ||
+        (s->drawn ? draw_all(w, s) : calibrate(w, s, pre, err))) {
+        kvd_pool_close(w);
         return -1;
     }
     *self = w;
@@ -342,7 +313,7 @@ typedef struct {
     uint8_t *symbol;
     uint8_t *stream;
     size_t n;
-    const uint32_t *position;
+    uint32_t *position;
 } buffers;
 
 static bool plain(const coder *c, size_t j, double q)
@@ -484,40 +455,25 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 {
     const waterfill *const t = self;
     const coder *const c = &t->coder[b->layer * KVD_N_SIDES + (int)b->side];
-    const size_t wide = t->wide, sink = (size_t)t->v->value[SINK], size = b->n * wide,
-                 room = (1 + ESCAPE_BYTES) * size, own = b->state ? 0 : states(t),
-                 words = 2 * size + own + b->n,
-                 bytes = words * sizeof(float) + 3 * room + kvd_rans_room(room);
-    float *const memory = malloc(bytes);
-    if (!memory)
-        return kvd_no_memory(err, "a block of the cache", bytes);
-    uint32_t *const state = b->state ? b->state : (uint32_t *)(void *)(memory + 2 * size);
-    uint32_t *const position = (uint32_t *)(void *)(memory + 2 * size + own);
-    memset(state, 0, own * sizeof *state);
-    buffers w = {.x = memory, .y = memory + size, .position = position};
-    w.context = (uint16_t *)(void *)(memory + words);
-    w.symbol = (uint8_t *)(w.context + room);
-    w.stream = w.symbol + room;
-    size_t n = 0;
-    for (size_t i = 0; i < b->n; i++) {
-        for (size_t j = 0; j < wide; j++)
-            if (b->position[i] < sink)
-                decoded[i * wide + j] = kvd_round_f16(b->x[i * wide + j]);
-            else
-                w.x[n * wide + j] = b->x[i * wide + j] - c->mean[j];
-        position[n] = b->position[i];
-        n += b->position[i] >= sink;
+    const size_t sink = (size_t)t->v->value[SINK], size = b->n * t->wide,
+                 room = (1 + ESCAPE_BYTES) * size;
+    kvd_pool pool = {0};
+    buffers w = {.x = kvd_pool_new(&pool, size * sizeof *w.x),
+                 .y = kvd_pool_new(&pool, size * sizeof *w.y),
+                 .context = kvd_pool_new(&pool, room * sizeof *w.context),
+                 .symbol = kvd_pool_new(&pool, room),
+                 .stream = kvd_pool_new(&pool, kvd_rans_room(room)),
+                 .position = kvd_pool_new(&pool, b->n * sizeof *w.position)};
+    uint32_t *const state = b->state ? b->state : kvd_pool_new(&pool, states(t) * sizeof *b->state);
+    int status = kvd_pool_check(&pool, "a block of the cache", err);
+    *count = (kvd_bits_count){0, 0};
+    if (!status) {
+        const size_t n = kvd_bits_take_rows(b, sink, c->mean, decoded, w.x, w.position, count);
+        status = n ? code_rows(t, c, &w, n, state, count, err) : 0;
     }
-    *count = (kvd_bits_count){16.0 * (double)((b->n - n) * wide), 0};
-    const int status = n ? code_rows(t, c, &w, n, state, count, err) : 0;
-    n = 0;
-    for (size_t i = 0; !status && i < b->n; i++)
-        if (b->position[i] >= sink) {
-            for (size_t j = 0; j < wide; j++)
-                decoded[i * wide + j] = w.x[n * wide + j] + c->mean[j];
-            n++;
-        }
-    free(memory);
+    if (!status)
+        kvd_bits_give_rows(b, sink, c->mean, w.x, decoded);
+    kvd_pool_free(&pool);
     return status;
 }
 
@@ -551,6 +507,6 @@ const kvd_bits_method kvd_bits_waterfill = {
     .stream = true,
     .states = states,
     .open = open,
-    .close = close_method,
+    .close = kvd_pool_close,
     .code = code,
 };

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/memory.h"
 #include "methods/bits/calibration.h"
 #include "methods/tokens/tokens.h"
 #include "model/pass/blocks.h"
@@ -31,6 +32,7 @@ static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 enum { ITERATIONS = 10 };
 
 typedef struct {
+    kvd_pool pool; /* must be first */
     const kvd_parameter_values *v;
     const kvd_config *config;
     size_t size, d;
@@ -40,15 +42,6 @@ typedef struct {
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;
-
-static void close(void *self)
-{
-    a2ats *const x = self;
-    free(x->factor);
-    free(x->moved);
-    free(x->centroid);
-    free(x);
-}
 
 /* Applies RoPE to x [d] by `positions`, which may be negative. table [d] is scratch memory. */
 static void turn(const kvd_config *c, int layer, double positions, float *table, float *x)
@@ -195,18 +188,19 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
         return kvd_fail(err, "it looks up whole keys: leave out the method of the dims axis");
     if (kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))
         return -1;
-    a2ats *const x = calloc(1, sizeof *x);
+    a2ats *const x = kvd_pool_open(sizeof *x);
     if (!x)
         return kvd_no_memory(err, "a method", sizeof *x);
-    *x = (a2ats){.v = v, .config = c, .size = (size_t)v->value[SIZE], .d = (size_t)c->d_head};
+    x->v = v;
+    x->config = c;
+    x->size = (size_t)v->value[SIZE];
+    x->d = (size_t)c->d_head;
     const size_t heads = (size_t)c->n_layers * (size_t)c->n_kv_heads;
-    x->factor = malloc(heads * x->d * x->d * sizeof *x->factor);
-    x->moved = malloc(heads * x->size * x->d * sizeof *x->moved);
-    x->centroid = malloc(heads * x->size * x->d * sizeof *x->centroid);
-    if (!x->factor || !x->moved || !x->centroid
-            ? kvd_no_memory(err, "codebooks", heads * x->size * x->d * sizeof *x->moved)
-            : calibrate(x, s, err)) {
-        close(x);
+    x->factor = kvd_pool_new(&x->pool, heads * x->d * x->d * sizeof *x->factor);
+    x->moved = kvd_pool_new(&x->pool, heads * x->size * x->d * sizeof *x->moved);
+    x->centroid = kvd_pool_new(&x->pool, heads * x->size * x->d * sizeof *x->centroid);
+    if (kvd_pool_check(&x->pool, "codebooks", err) || calibrate(x, s, err)) {
+        kvd_pool_close(x);
         return -1;
     }
     *self = x;
@@ -307,7 +301,7 @@ const kvd_tokens_method kvd_tokens_a2ats = {
     .read_rule = read_rule,
     .read_codes = read_codes,
     .open = open,
-    .close = close,
+    .close = kvd_pool_close,
     .state_bytes = state_bytes,
     .select = choose,
     .select_bits = select_bits,
