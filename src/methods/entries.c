@@ -194,20 +194,22 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     const size_t w = h->width[side], kept = level == KVD_LEVEL_LOW ? h->low[side] : w,
                  room = to - from;
     size_t n = 0;
-    float *const x = malloc(2 * room * kept * sizeof *x);
-    size_t *const entry = malloc(room * sizeof *entry);
-    double *const mass = malloc(2 * room * sizeof *mass);
-    uint32_t *const position = malloc(room * sizeof *position);
-    uint8_t *const levels = malloc(room);
-    int status = x && entry && mass && position && levels
-                     ? 0
-                     : kvd_no_memory(err, "a block of one level", room * kept);
+    kvd_pool pool = {0};
+    float *const x = kvd_pool_new(&pool, room * kept * sizeof *x), *const decoded = kvd_pool_new(
+                                                                       &pool, room * kept *
+                                                                                  sizeof *decoded);
+    size_t *const entry = kvd_pool_new(&pool, room * sizeof *entry);
+    double *const mass = kvd_pool_new(&pool, room * sizeof *mass), *const seen = kvd_pool_new(
+                                                                       &pool, room * sizeof *seen);
+    uint32_t *const position = kvd_pool_new(&pool, room * sizeof *position);
+    uint8_t *const levels = kvd_pool_new(&pool, room);
+    int status = kvd_pool_check(&pool, "a block of one level", err);
     for (size_t i = from; !status && i < to; i++)
         if (h->level[i] == level) {
             memcpy(x + n * kept, h->x[side] + i * w, kept * sizeof *x);
             position[n] = h->position[i];
             mass[n] = h->mass[i];
-            mass[room + n] = h->seen[i];
+            seen[n] = h->seen[i];
             levels[n] = level;
             entry[n++] = i;
         }
@@ -220,11 +222,10 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
                                   .level = levels,
                                   .position = position,
                                   .mass = mass,
-                                  .seen = mass ? mass + room : NULL,
+                                  .seen = seen,
                                   .balance = side == KVD_KEYS && h->balanced ? h->balance : NULL,
                                   .prompt = prompt};
     kvd_bits_count count = {0, 0};
-    float *const decoded = x ? x + room * kept : NULL;
     if (!status && n)
         status = code_block(h, &block, decoded, &count, err);
     for (size_t k = 0; !status && k < n; k++) {
@@ -232,11 +233,7 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
         set_bits(h, side, entry[k], count.payload / (double)n, count.side / (double)n);
         h->account->coded += position[k] >= h->exact;
     }
-    free(x);
-    free(entry);
-    free(mass);
-    free(position);
-    free(levels);
+    kvd_pool_free(&pool);
     return status;
 }
 
@@ -387,11 +384,11 @@ static int merge_dropped(kvd_head *h, kvd_err *err)
                                      .v = h->x[KVD_VALUES],
                                      .d_k = h->width[KVD_KEYS],
                                      .d_v = h->width[KVD_VALUES]};
-    size_t *const into = malloc(h->m * sizeof *into);
-    double *const weight = malloc(h->m * sizeof *weight);
-    uint8_t *const target = calloc(h->m, 1);
-    int status =
-        into && weight && target ? 0 : kvd_no_memory(err, "merged entries", h->m * sizeof *into);
+    kvd_pool pool = {0};
+    size_t *const into = kvd_pool_new(&pool, h->m * sizeof *into);
+    double *const weight = kvd_pool_new(&pool, h->m * sizeof *weight);
+    uint8_t *const target = kvd_pool_new(&pool, h->m);
+    int status = kvd_pool_check(&pool, "merged entries", err);
     for (size_t i = 0; !status && i < h->m; i++) {
         into[i] = h->m;
         weight[i] = 1;
@@ -405,9 +402,7 @@ static int merge_dropped(kvd_head *h, kvd_err *err)
     for (size_t j = 0; !status && j < h->m; j++)
         for (int side = 0; target[j] && side < KVD_N_SIDES; side++)
             merge_into(h, side, j, into, weight);
-    free(target);
-    free(weight);
-    free(into);
+    kvd_pool_free(&pool);
     return status ? -1 : 0;
 }
 
@@ -539,12 +534,9 @@ int kvd_head_cut(kvd_head *h, kvd_err *err)
     for (int side = 0; side < KVD_N_SIDES; side++) {
         basis_widths(h, side);
         const size_t width = h->n_basis[side];
-        float *const a = malloc((h->d + 1) * width * sizeof *a);
-        if (!a)
-            return kvd_no_memory(err, "a basis", (h->d + 1) * width * sizeof *a);
-        const int status = find_basis(h, side, a, err);
+        float *const a = kvd_pool_new(&h->pool, (h->d + 1) * width * sizeof *a);
         h->basis[side] = a;
-        if (status)
+        if (kvd_pool_check(&h->pool, "a basis", err) || find_basis(h, side, a, err))
             return -1;
         round_row(h, a, h->d * width);
         for (size_t i = 0; i < h->m; i++)

@@ -13,20 +13,13 @@ const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g)
 
 void kvd_head_release(kvd_head *h)
 {
-    void *const all[] = {h->cut[0],   h->cut[1],     h->q_cut,      h->o_cut,   h->position,
-                         h->level,    h->x[0],       h->x[1],       h->k_read,  h->mass,
-                         h->seen,     h->payload[0], h->payload[1], h->side[0], h->side[1],
-                         h->state,    h->score,      h->prob,       h->block,   h->decision,
-                         h->kept,     h->statistics, h->keep,       h->balance, h->basis[0],
-                         h->basis[1], h->stream[0],  h->stream[1]};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
+    kvd_pool_free(&h->pool);
+    kvd_pool_free(&h->of_prompt);
 }
 
 void kvd_head_end_prompt(kvd_head *h)
 {
-    free(h->block);
-    free(h->statistics);
+    kvd_pool_free(&h->of_prompt);
     h->block = NULL;
     h->statistics = NULL;
 }
@@ -34,45 +27,37 @@ void kvd_head_end_prompt(kvd_head *h)
 int kvd_head_allocate(kvd_head *h, kvd_err *err)
 {
     const kvd_plan *p = h->p;
+    kvd_pool *const pool = &h->pool;
     const size_t n = h->most,
                  states = p->bits && p->bits->states ? p->bits->states(p->bits_self) : 1;
-    size_t bytes = 0;
-    bool failed = false;
-#define NEW(pointer, count)                                                                        \
-    do {                                                                                           \
-        const size_t size = (count) * sizeof *(pointer);                                           \
-        bytes += size;                                                                             \
-        failed = !((pointer) = calloc(size ? size : 1, 1)) || failed;                              \
-    } while (0)
     for (int side = 0; side < KVD_N_SIDES; side++) {
-        NEW(h->cut[side], h->room * h->width[side]);
-        NEW(h->x[side], n * h->width[side]);
-        NEW(h->payload[side], n);
-        NEW(h->side[side], n);
-        NEW(h->stream[side], states);
+        h->cut[side] = kvd_pool_new(pool, h->room * h->width[side] * sizeof(float));
+        h->x[side] = kvd_pool_new(pool, n * h->width[side] * sizeof(float));
+        h->payload[side] = kvd_pool_new(pool, n * sizeof(double));
+        h->side[side] = kvd_pool_new(pool, n * sizeof(double));
+        h->stream[side] = kvd_pool_new(pool, states * sizeof(uint32_t));
     }
-    NEW(h->q_cut, h->group * h->step_room * h->read);
-    NEW(h->o_cut, h->group * h->step_room * h->width[KVD_VALUES]);
-    NEW(h->position, n);
-    NEW(h->level, n);
-    NEW(h->k_read, h->before_rope ? n * h->read : 0);
-    NEW(h->mass, n);
-    NEW(h->seen, n);
-    NEW(h->score, h->group * n);
-    NEW(h->prob, h->group * n);
-    NEW(h->block, KVD_ATTEND_ROWS * h->n0);
-    NEW(h->decision, n);
-    NEW(h->kept, n);
-    NEW(h->statistics, (5 + h->group) * h->n0);
-    NEW(h->keep, h->d);
-    NEW(h->balance, h->d);
-#undef NEW
-    if (h->tokens && h->tokens->state_bytes) {
-        const size_t size = h->tokens->state_bytes(p->tokens_self, n);
-        bytes += size;
-        failed = !(h->state = calloc(size ? size : 1, 1)) || failed;
-    }
-    return failed ? kvd_no_memory(err, "a head's entries", bytes) : 0;
+    h->q_cut = kvd_pool_new(pool, h->group * h->step_room * h->read * sizeof(float));
+    h->o_cut = kvd_pool_new(pool, h->group * h->step_room * h->width[KVD_VALUES] * sizeof(float));
+    h->position = kvd_pool_new(pool, n * sizeof *h->position);
+    h->level = kvd_pool_new(pool, n);
+    h->k_read = kvd_pool_new(pool, h->before_rope ? n * h->read * sizeof(float) : 0);
+    h->mass = kvd_pool_new(pool, n * sizeof *h->mass);
+    h->seen = kvd_pool_new(pool, n * sizeof *h->seen);
+    h->score = kvd_pool_new(pool, h->group * n * sizeof *h->score);
+    h->prob = kvd_pool_new(pool, h->group * n * sizeof *h->prob);
+    h->decision = kvd_pool_new(pool, n);
+    h->kept = kvd_pool_new(pool, n * sizeof *h->kept);
+    h->keep = kvd_pool_new(pool, h->d);
+    h->balance = kvd_pool_new(pool, h->d * sizeof *h->balance);
+    if (h->tokens && h->tokens->state_bytes)
+        h->state = kvd_pool_new(pool, h->tokens->state_bytes(p->tokens_self, n));
+    h->block = kvd_pool_new(&h->of_prompt, KVD_ATTEND_ROWS * h->n0 * sizeof *h->block);
+    h->statistics = kvd_pool_new(&h->of_prompt, (5 + h->group) * h->n0 * sizeof *h->statistics);
+    return kvd_pool_check(pool, "a head's entries", err) ||
+                   kvd_pool_check(&h->of_prompt, "statistics of a prompt", err)
+               ? -1
+               : 0;
 }
 
 static void describe_window(kvd_head *h, size_t window)

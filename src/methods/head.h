@@ -2,6 +2,7 @@
 #ifndef KVD_METHODS_HEAD_H
 #define KVD_METHODS_HEAD_H
 
+#include "common/memory.h"
 #include "methods/account.h"
 #include "methods/prompts.h"
 
@@ -10,6 +11,8 @@
  * positions base .. end-1, batch rows from `first` on.
  */
 typedef struct {
+    /* memory of the arrays, and of those that only the prompt needs */
+    kvd_pool pool, of_prompt;
     const kvd_plan *p;
     /* prompts of the batch whose layers were merged, or NULL */
     const kvd_prompts *prompts;

@@ -156,21 +156,20 @@ static int init_ranks(kvd_prompts *p, kvd_err *err)
     const size_t layers = (size_t)p->config->n_layers;
     size_t rows = layers * p->offset[p->n_sequences] + 1;
     if (m && m->observe) {
-        if (!(p->observed_at = calloc(p->n_sequences + 1, sizeof *p->observed_at)))
-            return kvd_no_memory(err, "prompts", p->n_sequences * sizeof *p->observed_at);
+        p->observed_at = kvd_pool_new(&p->pool, (p->n_sequences + 1) * sizeof *p->observed_at);
+        if (kvd_pool_check(&p->pool, "prompts", err))
+            return -1;
         for (size_t s = 0; s < p->n_sequences; s++)
             p->observed_at[s + 1] =
                 p->observed_at[s] + layers * m->observed(self, p->offset[s + 1] - p->offset[s]);
-        const size_t n = p->observed_at[p->n_sequences] + 1;
-        if (!(p->observed = malloc(n * sizeof *p->observed)))
-            return kvd_no_memory(err, "scores of prompts", n * sizeof *p->observed);
+        p->observed = kvd_pool_new(&p->pool, p->observed_at[p->n_sequences] * sizeof *p->observed);
         rows *= (size_t)p->config->n_kv_heads;
-    } else if (m && !(p->log_denominator = malloc(rows * sizeof *p->log_denominator))) {
-        return kvd_no_memory(err, "denominators of prompts", rows * sizeof *p->log_denominator);
+    } else if (m) {
+        p->log_denominator = kvd_pool_new(&p->pool, rows * sizeof *p->log_denominator);
     }
-    if (m && !(p->level = malloc(rows)))
-        return kvd_no_memory(err, "levels of prompts", rows);
-    return 0;
+    if (m)
+        p->level = kvd_pool_new(&p->pool, rows);
+    return kvd_pool_check(&p->pool, "scores of prompts", err);
 }
 
 int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
@@ -183,8 +182,9 @@ int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
     p->config = c;
     p->plan = plan;
     p->n_sequences = n_sequences;
-    if (!(p->offset = calloc(n_sequences + 1, sizeof *p->offset)))
-        return kvd_no_memory(err, "prompts", n_sequences * sizeof *p->offset);
+    p->offset = kvd_pool_new(&p->pool, (n_sequences + 1) * sizeof *p->offset);
+    if (kvd_pool_check(&p->pool, "prompts", err))
+        return -1;
     for (size_t s = 0; s < n_sequences; s++)
         p->offset[s + 1] = p->offset[s] + length[s];
     const size_t shares = (size_t)c->n_layers * n_sequences;
@@ -192,10 +192,10 @@ int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
     if (init_ranks(p, err))
         return -1;
     for (int side = 0; plan->layers && side < KVD_N_SIDES; side++) {
-        p->x[side] = malloc((n ? n : 1) * sizeof *p->x[side]);
-        p->share[side] = malloc(shares * sizeof *p->share[side]);
-        if (!p->x[side] || !p->share[side])
-            return kvd_no_memory(err, "keys and values of prompts", 2 * n * sizeof *p->x[side]);
+        p->x[side] = kvd_pool_new(&p->pool, n * sizeof *p->x[side]);
+        p->share[side] = kvd_pool_new(&p->pool, shares * sizeof *p->share[side]);
+        if (kvd_pool_check(&p->pool, "keys and values of prompts", err))
+            return -1;
         for (size_t i = 0; i < shares; i++)
             p->share[side][i] = NAN;
     }
@@ -204,15 +204,7 @@ int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
 
 void kvd_prompts_release(kvd_prompts *p)
 {
-    for (int side = 0; side < KVD_N_SIDES; side++) {
-        free(p->x[side]);
-        free(p->share[side]);
-    }
-    free(p->log_denominator);
-    free(p->observed);
-    free(p->observed_at);
-    free(p->level);
-    free(p->offset);
+    kvd_pool_free(&p->pool);
     kvd_dense_attention_release(&p->dense);
     memset(p, 0, sizeof *p);
 }
@@ -246,14 +238,14 @@ static int apply_rope(kvd_prompts *p, const size_t *whole, size_t s, kvd_err *er
 {
     const size_t n = p->offset[s + 1] - p->offset[s], half = (size_t)p->config->d_head / 2,
                  tables = p->config->rope_local_theta > 0 ? 2 : 1, size = n * half;
-    float *const cosine = malloc((2 * tables * size + 1) * sizeof *cosine);
-    uint32_t *const position = malloc((n + 1) * sizeof *position);
-    if (!cosine || !position) {
-        free(position);
-        free(cosine);
-        return kvd_no_memory(err, "a rope table", 2 * tables * size * sizeof *cosine);
+    kvd_pool pool = {0};
+    float *const cosine = kvd_pool_new(&pool, tables * size * sizeof *cosine),
+                 *const sine = kvd_pool_new(&pool, tables * size * sizeof *sine);
+    uint32_t *const position = kvd_pool_new(&pool, n * sizeof *position);
+    if (kvd_pool_check(&pool, "a rope table", err)) {
+        kvd_pool_free(&pool);
+        return -1;
     }
-    float *const sine = cosine + tables * size;
     for (size_t i = 0; i < tables; i++)
         kvd_rope_tables(p->config, i, whole[s], n, cosine + i * size, sine + i * size);
     for (size_t t = 0; t < n; t++)
@@ -263,8 +255,7 @@ static int apply_rope(kvd_prompts *p, const size_t *whole, size_t s, kvd_err *er
         kvd_rope_apply(p->config, cosine + at, sine + at, position, n,
                        (size_t)p->config->n_kv_heads, rows_of(p, KVD_KEYS, l, s));
     }
-    free(position);
-    free(cosine);
+    kvd_pool_free(&pool);
     return 0;
 }
 

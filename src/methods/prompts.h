@@ -5,6 +5,7 @@
 #ifndef KVD_METHODS_PROMPTS_H
 #define KVD_METHODS_PROMPTS_H
 
+#include "common/memory.h"
 #include "methods/plan.h"
 #include "model/pass/attention.h"
 #include "model/pass/forward.h"
@@ -14,6 +15,7 @@ typedef struct {
     kvd_attention hook;
     /* The following fields are private. */
     kvd_dense_attention dense;
+    kvd_pool pool;
     const kvd_config *config;
     const kvd_plan *plan;
     /* offset [n_sequences + 1]: first token of each prompt */

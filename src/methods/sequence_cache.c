@@ -14,6 +14,7 @@ typedef struct {
 } kept_rows;
 
 struct kvd_sequence_cache_slot {
+    kvd_pool pool;
     /* n: tokens processed so far. whole: tokens of the whole sequence; 0 if the slot is free. */
     size_t n, whole;
     kvd_head *head;
@@ -25,18 +26,10 @@ struct kvd_sequence_cache_slot {
 void kvd_sequence_cache_end(kvd_sequence_cache *r, size_t slot)
 {
     kvd_sequence_cache_slot *const s = &r->slots[slot];
-    const size_t layers = (size_t)r->config->n_layers,
-                 heads = layers * (size_t)r->config->n_kv_heads;
+    const size_t heads = (size_t)r->config->n_layers * (size_t)r->config->n_kv_heads;
     for (size_t i = 0; s->head && i < heads; i++)
         kvd_head_release(&s->head[i]);
-    for (size_t l = 0; s->rows && l < layers; l++) {
-        for (int side = 0; side < KVD_N_SIDES; side++)
-            free(s->rows[l].x[side]);
-        free(s->rows[l].input);
-    }
-    free(s->head);
-    free(s->rows);
-    free(s->cosine);
+    kvd_pool_free(&s->pool);
     *s = (kvd_sequence_cache_slot){0};
 }
 
@@ -60,12 +53,12 @@ static int begin(kvd_sequence_cache *r, kvd_sequence_cache_slot *s, size_t whole
     const size_t table =
         r->hook.wants_pre && c->positions == KVD_POSITIONS_ROPE ? tables * whole * half : 0;
     s->whole = whole;
-    s->head = calloc(layers * (size_t)c->n_kv_heads, sizeof *s->head);
-    s->rows = calloc(layers, sizeof *s->rows);
-    s->cosine = malloc((2 * table + 1) * sizeof *s->cosine);
-    if (!s->head || !s->rows || !s->cosine)
-        return kvd_no_memory(err, "a running sequence", 2 * table * sizeof *s->cosine);
-    s->sine = s->cosine + table;
+    s->head = kvd_pool_new(&s->pool, layers * (size_t)c->n_kv_heads * sizeof *s->head);
+    s->rows = kvd_pool_new(&s->pool, layers * sizeof *s->rows);
+    s->cosine = kvd_pool_new(&s->pool, table * sizeof *s->cosine);
+    s->sine = kvd_pool_new(&s->pool, table * sizeof *s->sine);
+    if (kvd_pool_check(&s->pool, "a running sequence", err))
+        return -1;
     for (size_t i = 0; table && i < tables; i++)
         kvd_rope_tables(c, i, whole, whole, s->cosine + i * whole * half,
                         s->sine + i * whole * half);
@@ -82,11 +75,12 @@ static int begin_layer(kvd_sequence_cache *r, kvd_sequence_cache_slot *s,
                               : 0;
     kept_rows *const rows = &s->rows[in->layer];
     for (int side = 0; p->bits && p->bits->all_heads && side < KVD_N_SIDES; side++)
-        if (!(rows->x[side] = malloc(s->whole * wide * sizeof(float))))
-            return kvd_no_memory(err, "rows of all heads", s->whole * wide * sizeof(float));
-    const size_t inputs = in->input ? s->whole * (size_t)in->config->d_model : 0;
-    if (inputs && !(rows->input = malloc(inputs * sizeof *rows->input)))
-        return kvd_no_memory(err, "inputs of a layer", inputs * sizeof *rows->input);
+        rows->x[side] = kvd_pool_new(&s->pool, s->whole * wide * sizeof(float));
+    if (in->input)
+        rows->input =
+            kvd_pool_new(&s->pool, s->whole * (size_t)in->config->d_model * sizeof *rows->input);
+    if (kvd_pool_check(&s->pool, "rows of a layer", err))
+        return -1;
     for (size_t g = 0; g < n_kv; g++) {
         kvd_head *const h = &s->head[(size_t)in->layer * n_kv + g];
         const size_t prompt = in->offset[sequence + 1] - in->offset[sequence];

@@ -428,22 +428,18 @@ int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err)
 {
     if (!kvd_plan_heads_together(h->p))
         return take(h, n, NULL, out, err);
-    const together all = {.state = malloc(n * sizeof *all.state),
-                          .level = malloc(n * sizeof *all.level),
-                          .prompt = malloc(n * sizeof *all.prompt),
-                          .step = malloc(n * sizeof *all.step)};
-    int status = all.state && all.level && all.prompt && all.step
-                     ? 0
-                     : kvd_no_memory(err, "heads of a layer", n * sizeof *all.prompt);
+    kvd_pool pool = {0};
+    const together all = {.state = kvd_pool_new(&pool, n * sizeof *all.state),
+                          .level = kvd_pool_new(&pool, n * sizeof *all.level),
+                          .prompt = kvd_pool_new(&pool, n * sizeof *all.prompt),
+                          .step = kvd_pool_new(&pool, n * sizeof *all.step)};
+    int status = kvd_pool_check(&pool, "heads of a layer", err);
     for (size_t i = 0; !status && i < n; i++) {
         all.state[i] = h[i].state;
         all.level[i] = h[i].decision;
     }
     status = status || take(h, n, &all, out, err);
-    free(all.state);
-    free(all.level);
-    free(all.prompt);
-    free(all.step);
+    kvd_pool_free(&pool);
     return status ? -1 : 0;
 }
 

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/memory.h"
 #include "methods/tokens/tokens.h"
 #include "model/pass/blocks.h"
 
@@ -43,30 +44,19 @@ typedef struct {
     uint32_t *position;
 } buffers;
 
-static void release(buffers *b)
+static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_pool *pool, kvd_err *err)
 {
-    free(b->cosine);
-    free(b->x);
-    free(b->z);
-    free(b->position);
-}
-
-static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_err *err)
-{
-    const size_t floats = 3 * n * d + d * d + d;
-    *b = (buffers){.cosine = malloc(2 * (table + d) * sizeof *b->cosine),
-                   .x = malloc(floats * sizeof *b->x),
-                   .z = malloc(2 * n * sizeof *b->z),
-                   .position = calloc(n, sizeof *b->position)};
-    if (!b->cosine || !b->x || !b->z || !b->position)
-        return kvd_no_memory(err, "expected attention", floats * sizeof *b->x);
-    b->sine = b->cosine + table + d;
-    b->k = b->x + n * d;
-    b->y = b->k + n * d;
-    b->cov = b->y + n * d;
-    b->mean = b->cov + d * d;
-    b->score = b->z + n;
-    return 0;
+    *b = (buffers){.cosine = kvd_pool_new(pool, (table + d) * sizeof *b->cosine),
+                   .sine = kvd_pool_new(pool, (table + d) * sizeof *b->sine),
+                   .x = kvd_pool_new(pool, n * d * sizeof *b->x),
+                   .k = kvd_pool_new(pool, n * d * sizeof *b->k),
+                   .y = kvd_pool_new(pool, n * d * sizeof *b->y),
+                   .cov = kvd_pool_new(pool, d * d * sizeof *b->cov),
+                   .mean = kvd_pool_new(pool, d * sizeof *b->mean),
+                   .z = kvd_pool_new(pool, n * sizeof *b->z),
+                   .score = kvd_pool_new(pool, n * sizeof *b->score),
+                   .position = kvd_pool_new(pool, n * sizeof *b->position)};
+    return kvd_pool_check(pool, "expected attention", err);
 }
 
 /* Writes R^T k to b->k. Then negates the sine table, so that kvd_rope_apply rotates back. */
@@ -158,13 +148,13 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
     const kvd_tokens_self *const e = self;
     const size_t n = p->n, d = p->d, sink = (size_t)e->v->value[SINK];
     const size_t budget = kvd_tokens_budget(e->v->value[BUDGET], n);
+    kvd_pool pool = {0};
     buffers b;
     (void)state;
     if (n <= sink)
         return 0;
-    int status = allocate(&b, n, d, (n + (size_t)e->v->value[FUTURE]) * (d / 2), err);
+    int status = allocate(&b, n, d, (n + (size_t)e->v->value[FUTURE]) * (d / 2), &pool, err);
     if (!status) {
-        memset(b.score, 0, n * sizeof *b.score);
         turn_keys(e, p, &b);
         for (int j = 0; j < p->group; j++)
             add_head(e, p, j, sink, &b);
@@ -174,7 +164,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         status = kvd_tokens_keep_top(b.score + sink, n - sink, budget > sink ? budget - sink : 0,
                                      level + sink, err);
     }
-    release(&b);
+    kvd_pool_free(&pool);
     return status;
 }
 
