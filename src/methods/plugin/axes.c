@@ -8,13 +8,6 @@
 
 enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
-typedef struct {
-    const kvd_plugin_method *method;
-    const void *self;
-    /* pointer that the plugin's `open` stored */
-    void *own;
-} opened;
-
 /* Calls the plugin's `window`. Returns false for numbers out of range. */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -44,41 +37,21 @@ static int wrong_window(const kvd_plugin_method *m, kvd_err *err)
                             BLOCK_MOST);
 }
 
-static void close(void *self)
-{
-    opened *const o = self;
-    if (o->method->api.bits.close)
-        o->method->api.bits.close(o->own);
-    free(o);
-}
-
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_plugin_method *const m = kvd_plugin_of(v);
     const kvdim_bits_method *const a = &m->api.bits;
-    const kvdim_model model = kvd_plugin_model(s->config, s->seed);
-    char error[KVDIM_ERROR_BYTES] = "";
     size_t newest, block;
-    opened *const o = calloc(1, sizeof *o);
-    if (!o)
-        return kvd_no_memory(err, "a method", sizeof *o);
-    *o = (opened){.method = m, .self = v->value};
-    if (a->open && a->open(v->value, &model, &o->own, error)) {
-        free(o);
-        return kvd_plugin_failed(m, "open", error, err);
-    }
-    if (a->open)
-        o->self = o->own;
-    for (int side = 0; side < KVD_N_SIDES; side++)
-        if (!ask_window(v, (kvd_side)side, &newest, &block)) {
-            close(o);
-            return wrong_window(m, err);
-        }
-    *self = o;
-    return 0;
+    if (kvd_plugin_open(v, s, a->open, a->close, self, err))
+        return -1;
+    if (ask_window(v, KVD_KEYS, &newest, &block) && ask_window(v, KVD_VALUES, &newest, &block))
+        return 0;
+    kvd_plugin_close(*self);
+    *self = NULL;
+    return wrong_window(m, err);
 }
 
-static int check_code(const opened *o, const kvd_bits_block *b, const float *decoded,
+static int check_code(const kvd_plugin_opened *o, const kvd_bits_block *b, const float *decoded,
                       const kvd_bits_count *count, kvd_err *err)
 {
     const kvd_plugin_method *const m = o->method;
@@ -102,7 +75,7 @@ static int check_code(const opened *o, const kvd_bits_block *b, const float *dec
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err)
 {
-    const opened *const o = self;
+    const kvd_plugin_opened *const o = self;
     const bool sums = o->method->api.method.needs & KVDIM_NEEDS_PROBABILITIES;
     const kvdim_block in = {.struct_size = sizeof in,
                             .side = b->side == KVD_KEYS ? KVDIM_SIDE_KEYS : KVDIM_SIDE_VALUES,
@@ -153,7 +126,7 @@ int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err)
         .keys_before_rope = a->keys_before_rope != 0,
         .window = a->window ? window : NULL,
         .open = open,
-        .close = close,
+        .close = kvd_plugin_close,
         .code = code};
     return 0;
 }

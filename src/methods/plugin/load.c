@@ -334,6 +334,36 @@ const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v)
     return (const kvd_plugin_method *)(const void *)v->method;
 }
 
+int kvd_plugin_open(const kvd_parameter_values *v, const kvd_method_setup *s,
+                    int (*open)(const double *value, const kvdim_model *model, void **own,
+                                char *error),
+                    void (*close)(void *own), void **self, kvd_err *err)
+{
+    const kvd_plugin_method *const m = kvd_plugin_of(v);
+    const kvdim_model model = kvd_plugin_model(s->config, s->seed);
+    char error[KVDIM_ERROR_BYTES] = "";
+    kvd_plugin_opened *const o = calloc(1, sizeof *o);
+    if (!o)
+        return kvd_no_memory(err, "a method", sizeof *o);
+    *o = (kvd_plugin_opened){.method = m, .self = v->value, .close = close};
+    if (open && open(v->value, &model, &o->own, error)) {
+        free(o);
+        return kvd_plugin_failed(m, "open", error, err);
+    }
+    if (open)
+        o->self = o->own;
+    *self = o;
+    return 0;
+}
+
+void kvd_plugin_close(void *self)
+{
+    kvd_plugin_opened *const o = self;
+    if (o->close)
+        o->close(o->own);
+    free(o);
+}
+
 kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m)
 {
     return (kvd_plugin_method *)(uintptr_t)m;

@@ -44,6 +44,20 @@ typedef struct {
 
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
+/* Private data of an open method of the tokens or bits axis. */
+typedef struct {
+    const kvd_plugin_method *method;
+    const void *self;
+    void *own; /* pointer that the plugin's `open` stored */
+    void (*close)(void *own);
+} kvd_plugin_opened;
+/* Calls `open`, unless NULL, and sets *self to a kvd_plugin_opened. */
+int kvd_plugin_open(const kvd_parameter_values *v, const kvd_method_setup *s,
+                    int (*open)(const double *value, const kvdim_model *model, void **own,
+                                char *error),
+                    void (*close)(void *own), void **self, kvd_err *err);
+void kvd_plugin_close(void *self);
+
 kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m);
 
 /* Fills *err with a message about a wrong result of the plugin's `function`. Returns -1. */

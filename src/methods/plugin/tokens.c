@@ -7,14 +7,7 @@
 
 enum { STATE_MOST = 1 << 30, WINDOW_MOST = 1 << 24 };
 
-typedef struct {
-    const kvd_plugin_method *method;
-    const void *self;
-    /* pointer that the plugin's `open` stored */
-    void *own;
-} opened;
-
-static const kvdim_tokens_method *api_of(const opened *o)
+static const kvdim_tokens_method *api_of(const kvd_plugin_opened *o)
 {
     return &o->method->api.tokens;
 }
@@ -23,36 +16,14 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 {
     const kvd_plugin_method *const m = kvd_plugin_of(v);
     const kvdim_tokens_method *const a = &m->api.tokens;
-    const kvdim_model model = kvd_plugin_model(s->config, s->seed);
-    char error[KVDIM_ERROR_BYTES] = "";
-    opened *const o = calloc(1, sizeof *o);
-    if (!o)
-        return kvd_no_memory(err, "a method", sizeof *o);
-    *o = (opened){.method = m, .self = v->value};
-    if (a->open && a->open(v->value, &model, &o->own, error)) {
-        free(o);
-        return kvd_plugin_failed(m, "open", error, err);
-    }
-    if (a->open)
-        o->self = o->own;
+    if (kvd_plugin_open(v, s, a->open, a->close, self, err))
+        return -1;
     const size_t rows = a->window ? a->window(v->value) : 0;
-    if (rows > WINDOW_MOST) {
-        if (a->close)
-            a->close(o->own);
-        free(o);
-        return kvd_plugin_wrong(m, "window", err, "returned %zu rows, more than %d", rows,
-                                WINDOW_MOST);
-    }
-    *self = o;
-    return 0;
-}
-
-static void close(void *self)
-{
-    opened *const o = self;
-    if (api_of(o)->close)
-        api_of(o)->close(o->own);
-    free(o);
+    if (rows <= WINDOW_MOST)
+        return 0;
+    kvd_plugin_close(*self);
+    *self = NULL;
+    return kvd_plugin_wrong(m, "window", err, "returned %zu rows, more than %d", rows, WINDOW_MOST);
 }
 
 static size_t window(const kvd_parameter_values *v)
@@ -64,7 +35,7 @@ static size_t window(const kvd_parameter_values *v)
 /* Returns the bytes of a state. Too large a size makes a later function fail. */
 static size_t state_bytes(const void *self, size_t n)
 {
-    const opened *const o = self;
+    const kvd_plugin_opened *const o = self;
     const size_t bytes = api_of(o)->state_bytes(o->self, n);
     if (bytes <= STATE_MOST)
         return bytes;
@@ -72,7 +43,7 @@ static size_t state_bytes(const void *self, size_t n)
     return 0;
 }
 
-static int check_state(const opened *o, kvd_err *err)
+static int check_state(const kvd_plugin_opened *o, kvd_err *err)
 {
     return atomic_load(&o->method->bad_state)
                ? kvd_plugin_wrong(o->method, "state_bytes", err, "returned more than %d bytes",
@@ -93,8 +64,8 @@ static uint32_t *new_list(size_t n)
 }
 
 /* Sets mark[i] to 0 for every token i outside `list`. Fails for an invalid list. */
-static int take_list(const opened *o, const char *function, const uint32_t *list, size_t some,
-                     size_t n, uint8_t *mark, kvd_err *err)
+static int take_list(const kvd_plugin_opened *o, const char *function, const uint32_t *list,
+                     size_t some, size_t n, uint8_t *mark, kvd_err *err)
 {
     const kvd_plugin_method *const m = o->method;
     if (!kvd_guard_holds(list, n * sizeof *list))
@@ -119,7 +90,7 @@ static int take_list(const opened *o, const char *function, const uint32_t *list
     return 0;
 }
 
-static kvdim_prompt prompt_of(const opened *o, const kvd_prompt_attention *p)
+static kvdim_prompt prompt_of(const kvd_plugin_opened *o, const kvd_prompt_attention *p)
 {
     const bool sums = api_of(o)->method.needs & KVDIM_NEEDS_PROBABILITIES;
     return (kvdim_prompt){.struct_size = sizeof(kvdim_prompt),
@@ -158,7 +129,7 @@ static kvdim_step step_of(const kvd_step_attention *a)
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const opened *const o = self;
+    const kvd_plugin_opened *const o = self;
     const kvdim_prompt in = prompt_of(o, p);
     char error[KVDIM_ERROR_BYTES] = "";
     size_t n = p->n;
@@ -177,7 +148,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
 static int step(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err)
 {
-    const opened *const o = self;
+    const kvd_plugin_opened *const o = self;
     const kvdim_step in = step_of(a);
     char error[KVDIM_ERROR_BYTES] = "";
     size_t n = a->n;
@@ -227,7 +198,7 @@ static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 static int prompt_heads(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err)
 {
-    const opened *const o = self;
+    const kvd_plugin_opened *const o = self;
     char error[KVDIM_ERROR_BYTES] = "";
     layer_lists l = {.n = malloc(n_heads * sizeof *l.n)};
     for (size_t h = 0; l.n && h < n_heads; h++)
@@ -247,7 +218,7 @@ static int prompt_heads(const void *self, void *const *state, const kvd_prompt_a
 static int step_heads(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err)
 {
-    const opened *const o = self;
+    const kvd_plugin_opened *const o = self;
     char error[KVDIM_ERROR_BYTES] = "";
     layer_lists l = {.n = malloc(n_heads * sizeof *l.n)};
     for (size_t h = 0; l.n && h < n_heads; h++)
@@ -266,7 +237,7 @@ static int step_heads(const void *self, void *const *state, const kvd_step_atten
 static int choose(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err)
 {
-    const opened *const o = self;
+    const kvd_plugin_opened *const o = self;
     const kvdim_read in = {.struct_size = sizeof in,
                            .layer = c->layer,
                            .kv_head = c->kv_head,
@@ -298,7 +269,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
-    const opened *const o = self;
+    const kvd_plugin_opened *const o = self;
     const double bits = api_of(o)->select_bits(o->self, state, n, d);
     (void)position, (void)number_bits;
     if (isfinite(bits) && bits >= 0)
@@ -344,7 +315,7 @@ int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err)
         .entry_bits = a->entry_bits,
         .window = a->window ? window : NULL,
         .open = open,
-        .close = close,
+        .close = kvd_plugin_close,
         .state_bytes = a->state_bytes ? state_bytes : NULL,
         .prompt = a->prompt ? prompt : NULL,
         .step = a->step ? step : NULL,
