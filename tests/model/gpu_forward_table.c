@@ -151,12 +151,14 @@ static void test_fixture(const char *name)
 
 static void test_rows(void)
 {
-    for (size_t i = 0; i < kvd_family_count(); i++) {
+    const kvd_family *f = NULL;
+    size_t n_families = 0;
+    for (; (f = kvd_family_at(n_families)); n_families++) {
         size_t n = 0;
         for (size_t r = 0; r < n_rows; r++)
-            n += !strcmp(row[r].family, kvd_family_at(i)->name);
+            n += !strcmp(row[r].family, f->name);
         if (n != 1)
-            test_result(0, kvd_family_at(i)->name, "%s", n ? "has several rows" : "has no row");
+            test_result(0, f->name, "%s", n ? "has several rows" : "has no row");
     }
     for (size_t r = 0; r < n_rows; r++)
         for (int i = 0; i < COLUMNS && row[r].used; i++) {
@@ -165,7 +167,7 @@ static void test_rows(void)
                 (!strncmp(cell, "yes", 3) && !row[r].accepted[i]))
                 test_result(0, row[r].family, "%s", cell);
         }
-    test_result(n_rows == kvd_family_count(), "rows", "%s",
+    test_result(n_rows == n_families, "rows", "%s",
                 n_rows ? "one for each family" : "no table found");
 }
 

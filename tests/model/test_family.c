@@ -38,9 +38,9 @@ static void assert_place(const kvd_config *c, kvd_part part, bool bias, const ch
 
 TEST(test_registry)
 {
-    assert_in_range(kvd_family_count(), 7, 100);
-    for (size_t i = 0; i < kvd_family_count(); i++) {
-        const kvd_family *f = kvd_family_at(i);
+    const kvd_family *f = NULL;
+    assert_non_null(kvd_family_at(6));
+    for (size_t i = 0; (f = kvd_family_at(i)); i++) {
         assert_ptr_equal(kvd_family_find(f->name, NULL), f);
         assert_ptr_equal(kvd_family_find(NULL, f->architecture), f);
         assert_ptr_equal(kvd_family_find(f->name, f->architecture), f);

@@ -14,8 +14,8 @@ static void list_families(bool architectures, char *list, size_t size)
 {
     size_t at = 0;
     list[0] = '\0';
-    for (size_t i = 0; i < kvd_family_count() && at < size; i++) {
-        const kvd_family *f = kvd_family_at(i);
+    for (size_t i = 0; kvd_family_at(i) && at < size; i++) {
+        const kvd_family *const f = kvd_family_at(i);
         const char *const name = architectures ? f->architecture : f->name;
         const bool fits = at + strlen(name) + sizeof ", , ..." < size;
         at += (size_t)snprintf(list + at, size - at, "%s%s", i ? ", " : "", fits ? name : "...");

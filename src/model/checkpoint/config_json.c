@@ -4,6 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+void kvd_cfg_mark(uint64_t *layers, int layer)
+{
+    layers[layer / 64] |= (uint64_t)1 << (layer % 64);
+}
+
 const json_t *kvd_cfg_member(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
@@ -193,6 +198,38 @@ int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const ch
                             "supported");
 }
 
+int kvd_cfg_usual(const json_t *root, const kvd_usual *u, kvd_config *c, kvd_err *err)
+{
+    const bool gated = !u->activation;
+    if (kvd_cfg_activation(root, "hidden_act", gated, gated ? "silu" : u->activation, c, err) ||
+        kvd_cfg_sizes(root, c, err) ||
+        (!u->no_ffn && kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err)) ||
+        kvd_cfg_heads(root, u->kv_heads, u->d_head, c, err) ||
+        kvd_cfg_positive(root, u->eps ? u->eps : "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_head_and_tokens(root, u->tied, c, err))
+        return -1;
+    return 0;
+}
+
+int kvd_cfg_usual_rope(const json_t *root, const kvd_usual *u, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_usual(root, u, c, err) ||
+        (u->rotated > 0 ? kvd_cfg_rope_part(root, u->rotated, c, err)
+                        : kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err)))
+        return -1;
+    if (u->theta > 0)
+        kvd_cfg_theta_or(root, u->theta, c);
+    return 0;
+}
+
+int kvd_cfg_attention_bias(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err))
+        return -1;
+    c->bias_o = c->bias_qkv;
+    return 0;
+}
+
 int kvd_cfg_geglu(const json_t *root, const char *key, kvd_config *c, kvd_err *err)
 {
     static const char only[] = "gelu_pytorch_tanh";
@@ -213,29 +250,41 @@ static int check_window_layers(const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-static void mark(kvd_config *c, int layer)
-{
-    c->window_layers[layer / 64] |= (uint64_t)1 << (layer % 64);
-}
-
 int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err)
 {
     if (check_window_layers(c, err))
         return -1;
     c->window = window;
     for (int l = first; l < c->n_layers; l++)
-        mark(c, l);
+        kvd_cfg_mark(c->window_layers, l);
     return 0;
 }
 
-int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err)
+int kvd_cfg_window(const json_t *root, int absent, int *window, kvd_err *err)
 {
+    *window = json_object_get(root, "sliding_window") ? 0 : absent;
+    return kvd_cfg_size_or(root, "sliding_window", window, err);
+}
+
+int kvd_cfg_window_from(const json_t *root, int window, int first, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_member(root, "layer_types"))
+        return kvd_cfg_layer_types(root, window, true, c, err);
+    return window && first < c->n_layers ? kvd_cfg_set_window(c, window, first, err) : 0;
+}
+
+int kvd_cfg_window_pattern(const json_t *root, int window, int pattern, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_member(root, "layer_types"))
+        return kvd_cfg_layer_types(root, window, true, c, err);
+    if (!window)
+        return 0;
     if (check_window_layers(c, err))
         return -1;
     c->window = window;
     for (int l = 0; l < c->n_layers; l++)
         if ((l + 1) % pattern)
-            mark(c, l);
+            kvd_cfg_mark(c->window_layers, l);
     return 0;
 }
 
@@ -278,7 +327,7 @@ int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config
             if (check_window_layers(c, err))
                 return -1;
             c->window = window;
-            mark(c, (int)i);
+            kvd_cfg_mark(c->window_layers, (int)i);
         } else if (!decides && sliding != (kvd_config_window(c, (int)i) > 0)) {
             return kvd_fail(err, "layer_types[%zu] is '%s', but 'sliding_window' is %s", i,
                             sliding ? "sliding_attention" : "full_attention",
@@ -290,7 +339,7 @@ int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config
 
 static void mark_unrotated(kvd_config *c, int layer)
 {
-    c->unrotated_layers[layer / 64] |= (uint64_t)1 << (layer % 64);
+    kvd_cfg_mark(c->unrotated_layers, layer);
     c->rope_local_theta = INFINITY;
 }
 
@@ -368,11 +417,6 @@ int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *
     return 0;
 }
 
-static void mark_dense(kvd_config *c, int layer)
-{
-    c->dense_layers[layer / 64] |= (uint64_t)1 << (layer % 64);
-}
-
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *only = kvd_cfg_member(root, "mlp_only_layers");
@@ -381,7 +425,7 @@ int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err)
         return -1;
     for (int l = 0; l < c->n_layers; l++)
         if ((l + 1) % step)
-            mark_dense(c, l);
+            kvd_cfg_mark(c->dense_layers, l);
     if (only && !json_is_array(only))
         return kvd_fail(err, "'mlp_only_layers' is not a list");
     for (size_t i = 0; i < json_array_size(only); i++) {
@@ -390,7 +434,7 @@ int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err)
             json_integer_value(layer) >= c->n_layers)
             return kvd_fail(err, "mlp_only_layers[%zu] is not one of the layers 0 to %d", i,
                             c->n_layers - 1);
-        mark_dense(c, (int)json_integer_value(layer));
+        kvd_cfg_mark(c->dense_layers, (int)json_integer_value(layer));
     }
     return 0;
 }

@@ -10,6 +10,9 @@
 
 #include "model/checkpoint/config.h"
 
+/* Sets the bit of a layer in a field of kvd_config such as dense_layers. */
+void kvd_cfg_mark(uint64_t *layers, int layer);
+
 /* Returns the member `key`, or NULL if it is absent or null. */
 const json_t *kvd_cfg_member(const json_t *object, const char *key);
 
@@ -42,6 +45,26 @@ int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
  */
 int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_err *err);
 
+/* Defaults of absent keys that kvd_cfg_usual reads. */
+typedef struct {
+    const char *activation; /* of a feed-forward block without gate; NULL means SwiGLU */
+    const char *eps;        /* name of the key, or NULL for rms_norm_eps */
+    int kv_heads, d_head;   /* as in kvd_cfg_heads */
+    bool no_ffn;            /* intermediate_size is not read */
+    bool tied;
+    double theta;   /* base of RoPE; 0 means 10000 */
+    double rotated; /* partial_rotary_factor; 0 means that only 1 may be stated */
+} kvd_usual;
+
+/* Reads hidden_act, sizes, heads, the norms' epsilon, tied head and special tokens. */
+int kvd_cfg_usual(const json_t *root, const kvd_usual *u, kvd_config *c, kvd_err *err);
+
+/* Reads the keys of kvd_cfg_usual, and RoPE. */
+int kvd_cfg_usual_rope(const json_t *root, const kvd_usual *u, kvd_config *c, kvd_err *err);
+
+/* Reads attention_bias, which counts for Q, K, V and the output; *c holds its default. */
+int kvd_cfg_attention_bias(const json_t *root, kvd_config *c, kvd_err *err);
+
 /* Reads an activation function, by default `absent`. If `gated`, only "silu" is accepted. */
 int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const char *absent,
                        kvd_config *c, kvd_err *err);
@@ -57,8 +80,15 @@ int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err);
 /* Sets the sliding window of layers first .. n_layers-1. */
 int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 
-/* Sets the sliding window of all layers but every `pattern`-th. */
-int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err);
+/* Reads sliding_window, by default `absent`; null means 0, no window. */
+int kvd_cfg_window(const json_t *root, int absent, int *window, kvd_err *err);
+
+/* Sets the window of the layers in layer_types; if absent, of all layers from `first` on. */
+int kvd_cfg_window_from(const json_t *root, int window, int first, kvd_config *c, kvd_err *err);
+
+/* Sets the window of the layers in layer_types; if absent, of all but every `pattern`-th. */
+int kvd_cfg_window_pattern(const json_t *root, int window, int pattern, kvd_config *c,
+                           kvd_err *err);
 
 /* Reads layer_types. Unless `decides`, the list must agree with the windows already in *c. */
 int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err);

@@ -204,7 +204,7 @@ static int read_longrope(const json_t *root, const json_t *rope, int original, k
         read_divisors(rope, "long_factor", c, c->rope_long, err))
         return -1;
     c->rope_factor = (double)c->max_positions / c->rope_original_positions;
-    if (kvd_cfg_member(rope, "factor") && kvd_cfg_positive(rope, "factor", &c->rope_factor, err))
+    if (kvd_cfg_positive_or(rope, "factor", &c->rope_factor, err))
         return -1;
     if (kvd_cfg_member(rope, "attention_factor"))
         return kvd_cfg_positive(rope, "attention_factor", &c->rope_attention_factor, err);
@@ -248,8 +248,7 @@ static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_c
                  {"mscale", &mscale},
                  {"mscale_all_dim", &mscale_all}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (kvd_cfg_member(rope, known[i].key) &&
-            kvd_cfg_positive(rope, known[i].key, known[i].value, err))
+        if (kvd_cfg_positive_or(rope, known[i].key, known[i].value, err))
             return -1;
     if (c->rope_beta_fast < c->rope_beta_slow)
         return kvd_fail(err, "'beta_fast' %g is below 'beta_slow' %g", c->rope_beta_fast,
@@ -352,9 +351,7 @@ static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, 
     const char *type = "default", *first = sliding ? NULL : "";
     kvd_config local = {.d_head = c->d_head};
     if (!sliding)
-        return kvd_cfg_member(root, "rope_local_base_freq")
-                   ? kvd_cfg_positive(root, "rope_local_base_freq", &c->rope_local_theta, err)
-                   : 0;
+        return kvd_cfg_positive_or(root, "rope_local_base_freq", &c->rope_local_theta, err);
     local.rope_theta = c->rope_local_theta;
     if (!json_is_object(sliding))
         return kvd_fail(err, "not an object");

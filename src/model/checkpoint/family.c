@@ -8,43 +8,59 @@
 #include "model/checkpoint/families/families.h"
 
 static const kvd_family *const families[] = {
-    &kvd_family_llama,      &kvd_family_mistral,     &kvd_family_qwen2,
-    &kvd_family_qwen3,      &kvd_family_phi3,        &kvd_family_opt,
-    &kvd_family_falcon,     &kvd_family_gemma2,      &kvd_family_gemma3_text,
-    &kvd_family_gemma3,     &kvd_family_mixtral,     &kvd_family_qwen2_moe,
-    &kvd_family_qwen3_moe,  &kvd_family_olmo2,       &kvd_family_olmo3,
-    &kvd_family_glm4,       &kvd_family_glm,         &kvd_family_starcoder2,
-    &kvd_family_gpt_oss,    &kvd_family_deepseek_v2, &kvd_family_deepseek_v3,
-    &kvd_family_gemma,      &kvd_family_ministral,   &kvd_family_seed_oss,
-    &kvd_family_ernie4_5,   &kvd_family_internlm3,   &kvd_family_smollm3,
-    &kvd_family_granite,    &kvd_family_minicpm,     &kvd_family_exaone4,
-    &kvd_family_ministral3, &kvd_family_mistral3,    &kvd_family_cohere,
-    &kvd_family_cohere2,    &kvd_family_glm4_moe,    &kvd_family_gpt_neox,
-    &kvd_family_stablelm,   &kvd_family_nemotron,    &kvd_family_arcee,
-    &kvd_family_internlm2,  &kvd_family_olmoe,       &kvd_family_dots1,
-    &kvd_family_solar_open, &kvd_family_minimax_m2,  &kvd_family_glm4_moe_lite,
-    &kvd_family_youtu};
-enum { N_FAMILIES = sizeof families / sizeof families[0] };
+    kvd_llama_families,  kvd_qwen_families,    kvd_opt_families,
+    kvd_falcon_families, kvd_gemma_families,   kvd_olmo_families,
+    kvd_glm_families,    kvd_gpt_oss_families, kvd_deepseek_families};
+enum { N_FILES = sizeof families / sizeof families[0] };
 
-size_t kvd_family_count(void)
-{
-    return N_FAMILIES;
-}
+/* Tensor names of most families. */
+static const kvd_stored usual[] = {
+    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_O, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_GATE, "mlp.gate_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_UP, "mlp.up_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_DOWN, "post_feedforward_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_ROUTER, "mlp.gate", KVD_ROWS_ALL, NULL},
+    {KVD_PART_SHARED_GATE, "mlp.shared_experts.gate_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_SHARED_UP, "mlp.shared_experts.up_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_SHARED_DOWN, "mlp.shared_experts.down_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_SHARED_SCALE, "mlp.shared_expert_gate", KVD_ROWS_ALL, NULL},
+    {KVD_PART_SINKS, "self_attn.sinks", KVD_ROWS_ALL, NULL},
+    {KVD_PART_ROUTER_BIAS, "mlp.gate.e_score_correction_bias", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_UP, "mlp.experts.#.up_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_DOWN, "mlp.experts.#.down_proj", KVD_ROWS_ALL, NULL},
+    {.name = NULL},
+};
 
 const kvd_family *kvd_family_at(size_t i)
 {
-    return families[i];
+    for (size_t t = 0; t < N_FILES; t++)
+        for (const kvd_family *f = families[t]; f->name; f++)
+            if (i-- == 0)
+                return f;
+    return NULL;
 }
 
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture)
 {
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        const kvd_family *const f = families[i];
-        if ((!model_type || strcmp(model_type, f->name) == 0 ||
-             (f->other_name && strcmp(model_type, f->other_name) == 0)) &&
-            (!architecture || strcmp(architecture, f->architecture) == 0))
-            return f;
-    }
+    for (size_t t = 0; t < N_FILES; t++)
+        for (const kvd_family *f = families[t]; f->name; f++)
+            if ((!model_type || strcmp(model_type, f->name) == 0 ||
+                 (f->other_name && strcmp(model_type, f->other_name) == 0)) &&
+                (!architecture || strcmp(architecture, f->architecture) == 0))
+                return f;
     return NULL;
 }
 
@@ -230,9 +246,12 @@ bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows,
 
 static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd_part part)
 {
-    for (size_t i = 0; i < f->n_stored; i++)
-        if (f->stored[i].part == part && (!f->stored[i].when || f->stored[i].when(c)))
-            return &f->stored[i];
+    for (const kvd_stored *s = f->stored; s && s->name; s++)
+        if (s->part == part && (!s->when || s->when(c)))
+            return s;
+    for (const kvd_stored *s = usual; s->name; s++)
+        if (s->part == part)
+            return s;
     return NULL;
 }
 

@@ -97,8 +97,8 @@ typedef struct {
     const char *const *other_bases, *const *other_models;
     /* Prefix of a layer's tensors, such as "model.layers.". */
     const char *layers;
+    /* Tensors that Llama has not or calls otherwise; a row without a name ends them. NULL: none. */
     const kvd_stored *stored;
-    size_t n_stored;
     /* Tensor that old files have in every layer and that is not read, or NULL. */
     const char *ignored_layer;
     /* Tensor outside the layers that is not read, or NULL. */
@@ -110,7 +110,6 @@ typedef struct {
 /*
  * Return families by index, or by model_type or architecture. The result is NULL if there is none.
  */
-size_t kvd_family_count(void);
 const kvd_family *kvd_family_at(size_t i);
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture);
 

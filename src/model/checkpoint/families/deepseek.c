@@ -107,7 +107,7 @@ static int read_experts(const json_t *root, const kvd_routed_keys *keys, int sha
         return kvd_fail(err, "'first_k_dense_replace' is not a number of layers");
     const json_int_t n_dense = first ? json_integer_value(first) : dense;
     for (int l = 0; l < c->n_layers && l < n_dense; l++)
-        c->dense_layers[l / 64] |= (uint64_t)1 << (l % 64);
+        kvd_cfg_mark(c->dense_layers, l);
     if ((double)shared * c->d_expert > KVD_CONFIG_MAX_SIZE)
         return kvd_fail(err, "%d shared experts of width %d are too wide", shared, c->d_expert);
     c->d_shared = shared * c->d_expert;
@@ -214,7 +214,7 @@ static int read_mlp_types(const json_t *root, kvd_config *c, kvd_err *err)
             return kvd_fail(err, "mlp_layer_types[%d] is '%s', expected 'dense' or 'sparse'", l,
                             type ? type : "not a string");
         if (strcmp(type, "dense") == 0)
-            c->dense_layers[l / 64] |= (uint64_t)1 << (l % 64);
+            kvd_cfg_mark(c->dense_layers, l);
     }
     return 0;
 }
@@ -248,28 +248,23 @@ static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
         "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 128, 8, 1408};
-    if (read_sigmoids(root, c, err) || kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
-        kvd_cfg_bool(root, "use_qk_norm", &c->qk_norm, err) ||
-        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
-        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
-        kvd_cfg_heads(root, 8, 0, c, err) ||
-        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_rope_part(root, 0.5, c, err) || read_experts(root, &keys, 1, 1, 1, c, err) ||
-        read_groups(root, 1, 1, 2, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
-        return -1;
-    return 0;
+    return read_sigmoids(root, c, err) || kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+                   kvd_cfg_bool(root, "use_qk_norm", &c->qk_norm, err) ||
+                   kvd_cfg_usual_rope(root, &(kvd_usual){.kv_heads = 8, .rotated = 0.5}, c, err) ||
+                   read_experts(root, &keys, 1, 1, 1, c, err) || read_groups(root, 1, 1, 2, c, err)
+               ? -1
+               : 0;
 }
 
 /* Reads the sliding window of dots.llm1, which only layers from max_window_layers on use. */
 static int read_dots1_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    int window = json_object_get(root, "sliding_window") ? 0 : 4096, first = 62;
-    if (kvd_cfg_size_or(root, "sliding_window", &window, err) ||
-        kvd_cfg_size_or(root, "max_window_layers", &first, err))
-        return -1;
-    if (kvd_cfg_member(root, "layer_types"))
-        return kvd_cfg_layer_types(root, window, true, c, err);
-    return window && first < c->n_layers ? kvd_cfg_set_window(c, window, first, err) : 0;
+    int window = 0, first = 62;
+    return kvd_cfg_window(root, 4096, &window, err) ||
+                   kvd_cfg_size_or(root, "max_window_layers", &first, err) ||
+                   kvd_cfg_window_from(root, window, first, c, err)
+               ? -1
+               : 0;
 }
 
 /* Reads dots.llm1 (arXiv:2506.05767): the attention of Qwen3, routed as in DeepSeek-V3. */
@@ -277,17 +272,12 @@ static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
         "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 0, 0, 1408};
-    if (read_sigmoids(root, c, err) || kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
-        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
-        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
-        kvd_cfg_heads(root, 32, 0, c, err) ||
-        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        read_dots1_window(root, c, err) || kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
-        read_experts(root, &keys, 0, 0, 1, c, err) || read_groups(root, 1, 1, 2, c, err) ||
-        kvd_cfg_head_and_tokens(root, false, c, err))
-        return -1;
     c->qk_norm = true;
-    c->bias_o = c->bias_qkv;
+    if (read_sigmoids(root, c, err) || kvd_cfg_attention_bias(root, c, err) ||
+        kvd_cfg_usual_rope(root, &(kvd_usual){.kv_heads = 32}, c, err) ||
+        read_dots1_window(root, c, err) || read_experts(root, &keys, 0, 0, 1, c, err) ||
+        read_groups(root, 1, 1, 2, c, err))
+        return -1;
     c->chosen_add_up = c->chosen_add_up && kvd_cfg_member(root, "norm_topk_prob");
     return 0;
 }
@@ -297,16 +287,14 @@ static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
         "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 128, 8, 1280};
+    static const kvd_usual usual = {
+        .kv_heads = 8, .d_head = 128, .no_ffn = true, .theta = 1e6, .rotated = 1};
     if (read_sigmoids(root, c, err) || kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
-        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
-        kvd_cfg_sizes(root, c, err) || kvd_cfg_heads(root, 8, 128, c, err) ||
-        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_rope_part(root, 1, c, err) || read_experts(root, &keys, 1, 0, 1, c, err) ||
-        read_groups(root, 1, 1, 2, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
+        kvd_cfg_usual_rope(root, &usual, c, err) || read_experts(root, &keys, 1, 0, 1, c, err) ||
+        read_groups(root, 1, 1, 2, c, err))
         return -1;
     c->d_ffn = c->d_expert;
     memset(c->dense_layers, 0, sizeof c->dense_layers);
-    kvd_cfg_theta_or(root, 1e6, c);
     return 0;
 }
 
@@ -321,13 +309,10 @@ static int read_minimax_m2(const json_t *root, kvd_config *c, kvd_err *err)
     if (check_text(root, "scoring_func", "sigmoid", err) ||
         check_text(root, "qk_norm_type", "per_layer", err) ||
         kvd_cfg_bool(root, "use_qk_norm", &norms, err) ||
-        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
-        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
-        kvd_cfg_heads(root, 8, 128, c, err) ||
-        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_usual(root, &(kvd_usual){.kv_heads = 8, .d_head = 128}, c, err) ||
         kvd_cfg_size_or(root, "rotary_dim", &rotated, err) ||
         kvd_cfg_rope_part(root, rotated ? (double)rotated / c->d_head : 1, c, err) ||
-        kvd_cfg_routed(root, &keys, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
+        kvd_cfg_routed(root, &keys, c, err))
         return -1;
     if (!norms)
         return kvd_fail(err, "'use_qk_norm' is false, only true is supported");
@@ -343,128 +328,35 @@ static bool factored(const kvd_config *c)
     return c->q_rank > 0;
 }
 
-/* Stored tensors of the second norm and the feed-forward blocks. */
-#define FEED_FORWARD                                                                               \
-    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL}, KVD_LLAMA_MLP,            \
-        {KVD_PART_ROUTER, "mlp.gate", KVD_ROWS_ALL, NULL},                                         \
-        {KVD_PART_ROUTER_BIAS, "mlp.gate.e_score_correction_bias", KVD_ROWS_ALL, NULL},            \
-        {KVD_PART_SHARED_GATE, "mlp.shared_experts.gate_proj", KVD_ROWS_ALL, NULL},                \
-        {KVD_PART_SHARED_UP, "mlp.shared_experts.up_proj", KVD_ROWS_ALL, NULL},                    \
-        {KVD_PART_SHARED_DOWN, "mlp.shared_experts.down_proj", KVD_ROWS_ALL, NULL},                \
-        {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_proj", KVD_ROWS_ALL, NULL},                     \
-        {KVD_PART_EXPERT_UP, "mlp.experts.#.up_proj", KVD_ROWS_ALL, NULL},                         \
-    {                                                                                              \
-        KVD_PART_EXPERT_DOWN, "mlp.experts.#.down_proj", KVD_ROWS_ALL, NULL                        \
-    }
-
-static const kvd_stored stored[] = {
-    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+static const kvd_stored latent_stored[] = {
     {KVD_PART_Q_DOWN, "self_attn.q_a_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_Q_DOWN, "self_attn.q_a_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_Q, "self_attn.q_b_proj", KVD_ROWS_ALL, factored},
-    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_LATENT, "self_attn.kv_a_proj_with_mqa", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_LATENT, "self_attn.kv_a_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_LATENT_UP, "self_attn.kv_b_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
-    FEED_FORWARD,
-    KVD_LLAMA_ENDS,
-};
-
-const kvd_family kvd_family_deepseek_v2 = {
-    .name = "deepseek_v2",
-    .architecture = "DeepseekV2ForCausalLM",
-    .read = read_v2,
-    KVD_LLAMA_NAMES,
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
-};
-
-const kvd_family kvd_family_deepseek_v3 = {
-    .name = "deepseek_v3",
-    .other_name = "kimi_k2",
-    .architecture = "DeepseekV3ForCausalLM",
-    .read = read_v3,
-    KVD_LLAMA_NAMES,
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
-};
-
-static const kvd_stored glm4_moe_stored[] = {
-    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_QKV,
-    {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
-    FEED_FORWARD,
-    KVD_LLAMA_ENDS,
-};
-
-const kvd_family kvd_family_glm4_moe = {
-    .name = "glm4_moe",
-    .architecture = "Glm4MoeForCausalLM",
-    .read = read_glm4_moe,
-    KVD_LLAMA_NAMES,
-    .stored = glm4_moe_stored,
-    .n_stored = sizeof glm4_moe_stored / sizeof glm4_moe_stored[0],
-};
-
-const kvd_family kvd_family_dots1 = {
-    .name = "dots1",
-    .architecture = "Dots1ForCausalLM",
-    .read = read_dots1,
-    KVD_LLAMA_NAMES,
-    .stored = glm4_moe_stored,
-    .n_stored = sizeof glm4_moe_stored / sizeof glm4_moe_stored[0],
-};
-
-const kvd_family kvd_family_solar_open = {
-    .name = "solar_open",
-    .architecture = "SolarOpenForCausalLM",
-    .read = read_solar_open,
-    KVD_LLAMA_NAMES,
-    .stored = glm4_moe_stored,
-    .n_stored = sizeof glm4_moe_stored / sizeof glm4_moe_stored[0],
+    {.name = NULL},
 };
 
 static const kvd_stored minimax_m2_stored[] = {
-    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_QKV,
-    {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_ROUTER, "block_sparse_moe.gate", KVD_ROWS_ALL, NULL},
     {KVD_PART_ROUTER_BIAS, "block_sparse_moe.e_score_correction_bias", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_GATE, "block_sparse_moe.experts.#.w1", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_UP, "block_sparse_moe.experts.#.w3", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_DOWN, "block_sparse_moe.experts.#.w2", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_ENDS,
+    {.name = NULL},
 };
 
-const kvd_family kvd_family_minimax_m2 = {
-    .name = "minimax_m2",
-    .architecture = "MiniMaxM2ForCausalLM",
-    .read = read_minimax_m2,
-    KVD_LLAMA_NAMES,
-    .stored = minimax_m2_stored,
-    .n_stored = sizeof minimax_m2_stored / sizeof minimax_m2_stored[0],
-};
-
-const kvd_family kvd_family_glm4_moe_lite = {
-    .name = "glm4_moe_lite",
-    .architecture = "Glm4MoeLiteForCausalLM",
-    .read = read_glm4_moe_lite,
-    KVD_LLAMA_NAMES,
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
-};
-
-const kvd_family kvd_family_youtu = {
-    .name = "youtu",
-    .architecture = "YoutuForCausalLM",
-    .read = read_youtu,
-    KVD_LLAMA_NAMES,
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
+const kvd_family kvd_deepseek_families[] = {
+    {KVD_LLAMA_FAMILY("deepseek_v2", "DeepseekV2ForCausalLM", read_v2, latent_stored)},
+    {KVD_LLAMA_FAMILY("deepseek_v3", "DeepseekV3ForCausalLM", read_v3, latent_stored),
+     .other_name = "kimi_k2"},
+    {KVD_LLAMA_FAMILY("glm4_moe", "Glm4MoeForCausalLM", read_glm4_moe, NULL)},
+    {KVD_LLAMA_FAMILY("dots1", "Dots1ForCausalLM", read_dots1, NULL)},
+    {KVD_LLAMA_FAMILY("solar_open", "SolarOpenForCausalLM", read_solar_open, NULL)},
+    {KVD_LLAMA_FAMILY("minimax_m2", "MiniMaxM2ForCausalLM", read_minimax_m2, minimax_m2_stored)},
+    {KVD_LLAMA_FAMILY("glm4_moe_lite", "Glm4MoeLiteForCausalLM", read_glm4_moe_lite,
+                      latent_stored)},
+    {KVD_LLAMA_FAMILY("youtu", "YoutuForCausalLM", read_youtu, latent_stored)},
+    {.name = NULL},
 };

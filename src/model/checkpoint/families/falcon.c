@@ -71,37 +71,18 @@ static bool two_norms(const kvd_config *c)
     return c->order == KVD_ORDER_PARALLEL && !c->shared_norm;
 }
 
-static bool no_two_norms(const kvd_config *c)
-{
-    return !two_norms(c);
-}
-
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "ln_attn", KVD_ROWS_ALL, two_norms},
-    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, no_two_norms},
     {KVD_PART_Q, "self_attention.query_key_value", KVD_ROWS_GROUPED, NULL},
     {KVD_PART_K, "self_attention.query_key_value", KVD_ROWS_GROUPED, NULL},
     {KVD_PART_V, "self_attention.query_key_value", KVD_ROWS_GROUPED, NULL},
     {KVD_PART_O, "self_attention.dense", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "ln_mlp", KVD_ROWS_ALL, two_norms},
-    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, no_two_norms},
     {KVD_PART_UP, "mlp.dense_h_to_4h", KVD_ROWS_ALL, NULL},
     {KVD_PART_DOWN, "mlp.dense_4h_to_h", KVD_ROWS_ALL, NULL},
     {KVD_PART_EMBEDDING, "transformer.word_embeddings", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FINAL, "transformer.ln_f", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
-};
-
-const kvd_family kvd_family_falcon = {
-    .name = "falcon",
-    .architecture = "FalconForCausalLM",
-    .read = read_config,
-    .base = "transformer.",
-    .layers = "transformer.h.",
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
-    .ignored_layer = "self_attention.rotary_emb.inv_freq",
-    .ignored = "transformer.rotary_emb.inv_freq",
+    {.name = NULL},
 };
 
 /* Reads GPT-NeoX (Black et al. 2022, arXiv:2204.06745) and Pythia. */
@@ -133,44 +114,29 @@ static int read_gpt_neox(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 static const kvd_stored neox_stored[] = {
-    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_Q, "attention.query_key_value", KVD_ROWS_GROUPED, NULL},
     {KVD_PART_K, "attention.query_key_value", KVD_ROWS_GROUPED, NULL},
     {KVD_PART_V, "attention.query_key_value", KVD_ROWS_GROUPED, NULL},
     {KVD_PART_O, "attention.dense", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_UP, "mlp.dense_h_to_4h", KVD_ROWS_ALL, NULL},
     {KVD_PART_DOWN, "mlp.dense_4h_to_h", KVD_ROWS_ALL, NULL},
     {KVD_PART_EMBEDDING, "gpt_neox.embed_in", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FINAL, "gpt_neox.final_layer_norm", KVD_ROWS_ALL, NULL},
     {KVD_PART_HEAD, "embed_out", KVD_ROWS_ALL, NULL},
-};
-
-const kvd_family kvd_family_gpt_neox = {
-    .name = "gpt_neox",
-    .architecture = "GPTNeoXForCausalLM",
-    .read = read_gpt_neox,
-    .base = "gpt_neox.",
-    .layers = "gpt_neox.layers.",
-    .stored = neox_stored,
-    .n_stored = sizeof neox_stored / sizeof neox_stored[0],
-    .ignored_layer = "attention.rotary_emb.inv_freq attention.bias attention.masked_bias",
+    {.name = NULL},
 };
 
 /* Reads StableLM (Bellagente et al. 2024, arXiv:2402.17834); 12B runs its blocks in parallel. */
 static int read_stablelm(const json_t *root, kvd_config *c, kvd_err *err)
 {
+    static const kvd_usual usual = {.eps = "layer_norm_eps", .kv_heads = 32, .rotated = 0.25};
     bool parallel = false;
     c->norm = KVD_NORM_LAYER;
     if (kvd_cfg_refuse_true(root, "qk_layernorm", "layer norms of Q and K are not supported",
                             err) ||
         kvd_cfg_bool(root, "use_parallel_residual", &parallel, err) ||
         kvd_cfg_bool(root, "use_qkv_bias", &c->bias_qkv, err) ||
-        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
-        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
-        kvd_cfg_heads(root, 32, 0, c, err) ||
-        kvd_cfg_positive(root, "layer_norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_rope_part(root, 0.25, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
+        kvd_cfg_usual_rope(root, &usual, c, err))
         return -1;
     c->order = parallel ? KVD_ORDER_PARALLEL : KVD_ORDER_BEFORE;
     c->shared_norm = parallel;
@@ -180,34 +146,33 @@ static int read_stablelm(const json_t *root, kvd_config *c, kvd_err *err)
 /* Reads Nemotron (Parmar et al. 2024, arXiv:2402.16819), which has squared ReLU. */
 static int read_nemotron(const json_t *root, kvd_config *c, kvd_err *err)
 {
+    static const kvd_usual usual = {.activation = "relu2", .eps = "norm_eps", .rotated = 0.5};
     c->norm = KVD_NORM_LAYER;
     c->norm_plus_one = true;
-    if (kvd_cfg_activation(root, "hidden_act", false, "relu2", c, err) ||
-        kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
-        kvd_cfg_bool(root, "mlp_bias", &c->bias_ffn, err) || kvd_cfg_sizes(root, c, err) ||
-        kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
-        kvd_cfg_heads(root, 0, 0, c, err) ||
-        kvd_cfg_positive(root, "norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_rope_part(root, 0.5, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
-        return -1;
-    c->bias_o = c->bias_qkv;
-    return 0;
+    return kvd_cfg_attention_bias(root, c, err) ||
+                   kvd_cfg_bool(root, "mlp_bias", &c->bias_ffn, err) ||
+                   kvd_cfg_usual_rope(root, &usual, c, err)
+               ? -1
+               : 0;
 }
 
-const kvd_family kvd_family_stablelm = {
-    .name = "stablelm",
-    .architecture = "StableLmForCausalLM",
-    .read = read_stablelm,
-    KVD_LLAMA_NAMES,
-    .stored = kvd_llama_stored,
-    .n_stored = KVD_LLAMA_STORED,
-};
-
-const kvd_family kvd_family_nemotron = {
-    .name = "nemotron",
-    .architecture = "NemotronForCausalLM",
-    .read = read_nemotron,
-    KVD_LLAMA_NAMES,
-    .stored = kvd_llama_stored,
-    .n_stored = KVD_LLAMA_STORED,
+const kvd_family kvd_falcon_families[] = {
+    {.name = "falcon",
+     .architecture = "FalconForCausalLM",
+     .read = read_config,
+     .base = "transformer.",
+     .layers = "transformer.h.",
+     .stored = stored,
+     .ignored_layer = "self_attention.rotary_emb.inv_freq",
+     .ignored = "transformer.rotary_emb.inv_freq"},
+    {.name = "gpt_neox",
+     .architecture = "GPTNeoXForCausalLM",
+     .read = read_gpt_neox,
+     .base = "gpt_neox.",
+     .layers = "gpt_neox.layers.",
+     .stored = neox_stored,
+     .ignored_layer = "attention.rotary_emb.inv_freq attention.bias attention.masked_bias"},
+    {KVD_LLAMA_FAMILY("stablelm", "StableLmForCausalLM", read_stablelm, NULL)},
+    {KVD_LLAMA_FAMILY("nemotron", "NemotronForCausalLM", read_nemotron, NULL)},
+    {.name = NULL},
 };

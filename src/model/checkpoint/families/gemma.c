@@ -8,15 +8,6 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-static int read_windows(const json_t *root, int window, int pattern, kvd_config *c, kvd_err *err)
-{
-    if (kvd_cfg_size_or(root, "sliding_window", &window, err))
-        return -1;
-    if (kvd_cfg_member(root, "layer_types"))
-        return kvd_cfg_layer_types(root, window, true, c, err);
-    return kvd_cfg_window_pattern(c, window, pattern, err);
-}
-
 /* Reads the bound c of a softcap c tanh(x / c); null means none. */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
@@ -31,14 +22,13 @@ static int read_common(const json_t *root, const double softcap[2], kvd_config *
     double scalar = 256;
     if (kvd_cfg_refuse_true(root, "use_bidirectional_attention",
                             "only causal attention is supported", err) ||
-        kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
-        kvd_cfg_geglu(root, "hidden_activation", c, err) || kvd_cfg_heads(root, 4, 256, c, err) ||
+        kvd_cfg_attention_bias(root, c, err) || kvd_cfg_geglu(root, "hidden_activation", c, err) ||
+        kvd_cfg_heads(root, 4, 256, c, err) ||
         kvd_cfg_positive_or(root, "query_pre_attn_scalar", &scalar, err) ||
         read_softcap(root, "attn_logit_softcapping", softcap[0], &c->score_softcap, err) ||
         read_softcap(root, "final_logit_softcapping", softcap[1], &c->logit_softcap, err) ||
         kvd_cfg_head_and_tokens(root, true, c, err))
         return -1;
-    c->bias_o = c->bias_qkv;
     c->score_scale = 1 / sqrt(scalar);
     c->embed_scale = sqrt(c->d_model);
     c->norm_plus_one = true;
@@ -60,14 +50,12 @@ static int read_gemma(const json_t *root, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_refuse_true(root, "use_bidirectional_attention",
                             "only causal attention is supported", err) ||
-        kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
-        read_gemma_activation(root, c, err) || kvd_cfg_sizes(root, c, err) ||
-        kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_attention_bias(root, c, err) || read_gemma_activation(root, c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
         kvd_cfg_heads(root, 16, 256, c, err) || kvd_cfg_layer_types(root, 0, false, c, err) ||
         kvd_cfg_head_and_tokens(root, true, c, err))
         return -1;
-    c->bias_o = c->bias_qkv;
     c->embed_scale = sqrt(c->d_model);
     c->norm_plus_one = true;
     return kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err);
@@ -76,9 +64,12 @@ static int read_gemma(const json_t *root, kvd_config *c, kvd_err *err)
 static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const double softcap[2] = {50, 30};
+    int window = 4096;
     if (kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        read_common(root, softcap, c, err) || read_windows(root, 4096, 2, c, err))
+        read_common(root, softcap, c, err) ||
+        kvd_cfg_size_or(root, "sliding_window", &window, err) ||
+        kvd_cfg_window_pattern(root, window, 2, c, err))
         return -1;
     return kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err);
 }
@@ -107,11 +98,12 @@ static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 static int read_gemma3_text(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const double softcap[2] = {0, 0};
-    int pattern = 6;
+    int window = 4096, pattern = 6;
     c->qk_norm = true;
     if (read_gemma3_sizes(root, c, err) || read_common(root, softcap, c, err) ||
         kvd_cfg_size_or(root, "sliding_window_pattern", &pattern, err) ||
-        read_windows(root, 4096, pattern, c, err))
+        kvd_cfg_size_or(root, "sliding_window", &window, err) ||
+        kvd_cfg_window_pattern(root, window, pattern, c, err))
         return -1;
     if (c->score_softcap > 0)
         return kvd_fail(err,
@@ -137,44 +129,9 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 
-const kvd_family kvd_family_gemma = {
-    .name = "gemma",
-    .architecture = "GemmaForCausalLM",
-    .read = read_gemma,
-    KVD_LLAMA_NAMES,
-    .stored = kvd_llama_stored,
-    .n_stored = KVD_LLAMA_STORED,
-};
-
-static const kvd_stored stored[] = {
-    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_QKV,
-    {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_O, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
+static const kvd_stored gemma2_stored[] = {
     {KVD_PART_NORM_FFN, "pre_feedforward_layernorm", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_MLP,
-    {KVD_PART_NORM_DOWN, "post_feedforward_layernorm", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_ENDS,
-};
-
-const kvd_family kvd_family_gemma2 = {
-    .name = "gemma2",
-    .architecture = "Gemma2ForCausalLM",
-    .read = read_gemma2,
-    KVD_LLAMA_NAMES,
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
-};
-
-const kvd_family kvd_family_gemma3_text = {
-    .name = "gemma3_text",
-    .architecture = "Gemma3ForCausalLM",
-    .read = read_gemma3_text,
-    KVD_LLAMA_NAMES,
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
+    {.name = NULL},
 };
 
 const char *const kvd_multimodal_bases[] = {"language_model.model.", "model.language_model.", NULL};
@@ -182,13 +139,11 @@ const char *const kvd_multimodal_models[] = {"vision_tower.", "multi_modal_proje
                                              "model.vision_tower.", "model.multi_modal_projector.",
                                              NULL};
 
-const kvd_family kvd_family_gemma3 = {
-    .name = "gemma3",
-    .architecture = "Gemma3ForConditionalGeneration",
-    .read = read_gemma3,
-    .other_bases = kvd_multimodal_bases,
-    .other_models = kvd_multimodal_models,
-    KVD_LLAMA_NAMES,
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
+const kvd_family kvd_gemma_families[] = {
+    {KVD_LLAMA_FAMILY("gemma", "GemmaForCausalLM", read_gemma, NULL)},
+    {KVD_LLAMA_FAMILY("gemma2", "Gemma2ForCausalLM", read_gemma2, gemma2_stored)},
+    {KVD_LLAMA_FAMILY("gemma3_text", "Gemma3ForCausalLM", read_gemma3_text, gemma2_stored)},
+    {KVD_LLAMA_FAMILY("gemma3", "Gemma3ForConditionalGeneration", read_gemma3, gemma2_stored),
+     KVD_MULTIMODAL_NAMES},
+    {.name = NULL},
 };

@@ -35,7 +35,6 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
 
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "self_attn_layer_norm", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_QKV,
     {KVD_PART_O, "self_attn.out_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "final_layer_norm", KVD_ROWS_ALL, NULL},
     {KVD_PART_UP, "fc1", KVD_ROWS_ALL, NULL},
@@ -45,15 +44,15 @@ static const kvd_stored stored[] = {
     {KVD_PART_PROJECT_IN, "model.decoder.project_in", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FINAL, "model.decoder.final_layer_norm", KVD_ROWS_ALL, NULL},
     {KVD_PART_PROJECT_OUT, "model.decoder.project_out", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    {.name = NULL},
 };
 
-const kvd_family kvd_family_opt = {
-    .name = "opt",
-    .architecture = "OPTForCausalLM",
-    .read = read_config,
-    .base = "model.",
-    .layers = "model.decoder.layers.",
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
+const kvd_family kvd_opt_families[] = {
+    {.name = "opt",
+     .architecture = "OPTForCausalLM",
+     .read = read_config,
+     .base = "model.",
+     .layers = "model.decoder.layers.",
+     .stored = stored},
+    {.name = NULL},
 };

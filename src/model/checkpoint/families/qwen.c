@@ -6,9 +6,9 @@
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool used = false;
-    int window = json_object_get(root, "sliding_window") ? 0 : 4096, first = 28;
+    int window = 0, first = 28;
     if (kvd_cfg_bool(root, "use_sliding_window", &used, err) ||
-        kvd_cfg_size_or(root, "sliding_window", &window, err))
+        kvd_cfg_window(root, 4096, &window, err))
         return -1;
     /* max_window_layers may be 0, but kvd_cfg_size refuses 0. */
     const json_t *stated = kvd_cfg_member(root, "max_window_layers");
@@ -17,79 +17,41 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     if (stated)
         first = json_integer_value(stated) < c->n_layers ? (int)json_integer_value(stated)
                                                          : c->n_layers;
-    if (!used)
-        window = 0;
-    if (kvd_cfg_member(root, "layer_types"))
-        return kvd_cfg_layer_types(root, window, true, c, err);
-    return window && first < c->n_layers ? kvd_cfg_set_window(c, window, first, err) : 0;
-}
-
-/* Reads keys of Qwen2 and Qwen3. d_head is the default of head_dim; 0 means d_model / n_heads. */
-static int read_common(const json_t *root, int d_head, kvd_config *c, kvd_err *err)
-{
-    if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
-        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
-        kvd_cfg_heads(root, 32, d_head, c, err) ||
-        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) || read_window(root, c, err) ||
-        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
-        kvd_cfg_head_and_tokens(root, false, c, err))
-        return -1;
-    return 0;
+    return kvd_cfg_window_from(root, used ? window : 0, first, c, err);
 }
 
 static int read_qwen2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->bias_qkv = true;
-    return read_common(root, 0, c, err);
+    return kvd_cfg_usual_rope(root, &(kvd_usual){.kv_heads = 32}, c, err) ||
+                   read_window(root, c, err)
+               ? -1
+               : 0;
 }
 
 static int read_qwen3(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err))
-        return -1;
-    c->bias_o = c->bias_qkv;
     c->qk_norm = true;
-    return read_common(root, 128, c, err);
+    return kvd_cfg_attention_bias(root, c, err) ||
+                   kvd_cfg_usual_rope(root, &(kvd_usual){.kv_heads = 32, .d_head = 128}, c, err) ||
+                   read_window(root, c, err)
+               ? -1
+               : 0;
 }
-
-const kvd_family kvd_family_qwen2 = {
-    .name = "qwen2",
-    .architecture = "Qwen2ForCausalLM",
-    .read = read_qwen2,
-    KVD_LLAMA_NAMES,
-    .stored = kvd_llama_stored,
-    .n_stored = KVD_LLAMA_STORED,
-};
-
-const kvd_family kvd_family_qwen3 = {
-    .name = "qwen3",
-    .architecture = "Qwen3ForCausalLM",
-    .read = read_qwen3,
-    KVD_LLAMA_NAMES,
-    .stored = kvd_llama_stored,
-    .n_stored = KVD_QWEN3_STORED,
-};
-
-/* Mixture-of-experts models; Qwen2-MoE has a gated shared expert. */
 
 static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *keys, kvd_config *c,
                     kvd_err *err)
 {
     if (kvd_cfg_refuse_true(root, "use_sliding_window",
                             "which is not supported in a Qwen model with experts", err) ||
-        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
-        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_usual_rope(root, &(kvd_usual){.kv_heads = kv_heads}, c, err) ||
         kvd_cfg_routed(root, keys, c, err) || kvd_cfg_dense_layers(root, c, err) ||
-        kvd_cfg_bool(root, "norm_topk_prob", &c->chosen_add_up, err) ||
-        kvd_cfg_heads(root, kv_heads, 0, c, err) ||
-        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_layer_types(root, 0, false, c, err) ||
-        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
-        kvd_cfg_head_and_tokens(root, false, c, err))
+        kvd_cfg_bool(root, "norm_topk_prob", &c->chosen_add_up, err))
         return -1;
-    return 0;
+    return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
+/* Reads Qwen2-MoE, which has a gated shared expert. */
 static int read_qwen2_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
@@ -107,11 +69,8 @@ static int read_qwen3_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
         "num_experts", "num_experts_per_tok", "moe_intermediate_size", 128, 8, 768};
-    if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err))
-        return -1;
-    c->bias_o = c->bias_qkv;
     c->qk_norm = true;
-    return read_moe(root, 4, &keys, c, err);
+    return kvd_cfg_attention_bias(root, c, err) || read_moe(root, 4, &keys, c, err) ? -1 : 0;
 }
 
 /* Reads OLMoE (Muennighoff et al. 2024, arXiv:2409.02060). */
@@ -119,56 +78,24 @@ static int read_olmoe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
         "num_experts", "num_experts_per_tok", "intermediate_size", 64, 8, 2048};
-    if (kvd_cfg_refuse_set(root, "clip_qkv", err) ||
-        kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err))
+    if (kvd_cfg_refuse_set(root, "clip_qkv", err) || kvd_cfg_attention_bias(root, c, err))
         return -1;
-    c->bias_o = c->bias_qkv;
     c->qk_norm = c->qk_norm_whole = true;
     return read_moe(root, 0, &keys, c, err);
 }
 
-static const kvd_stored stored[] = {
-    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_QKV,
-    {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_MLP,
-    {KVD_PART_ROUTER, "mlp.gate", KVD_ROWS_ALL, NULL},
+static const kvd_stored qwen2_moe_stored[] = {
     {KVD_PART_SHARED_GATE, "mlp.shared_expert.gate_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_SHARED_UP, "mlp.shared_expert.up_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_SHARED_DOWN, "mlp.shared_expert.down_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_SHARED_SCALE, "mlp.shared_expert_gate", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EXPERT_UP, "mlp.experts.#.up_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EXPERT_DOWN, "mlp.experts.#.down_proj", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_ENDS,
+    {.name = NULL},
 };
 
-const kvd_family kvd_family_qwen2_moe = {
-    .name = "qwen2_moe",
-    .architecture = "Qwen2MoeForCausalLM",
-    .read = read_qwen2_moe,
-    KVD_LLAMA_NAMES,
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
-};
-
-const kvd_family kvd_family_qwen3_moe = {
-    .name = "qwen3_moe",
-    .architecture = "Qwen3MoeForCausalLM",
-    .read = read_qwen3_moe,
-    KVD_LLAMA_NAMES,
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
-};
-
-const kvd_family kvd_family_olmoe = {
-    .name = "olmoe",
-    .architecture = "OlmoeForCausalLM",
-    .read = read_olmoe,
-    KVD_LLAMA_NAMES,
-    .stored = stored,
-    .n_stored = sizeof stored / sizeof stored[0],
+const kvd_family kvd_qwen_families[] = {
+    {KVD_LLAMA_FAMILY("qwen2", "Qwen2ForCausalLM", read_qwen2, NULL)},
+    {KVD_LLAMA_FAMILY("qwen3", "Qwen3ForCausalLM", read_qwen3, NULL)},
+    {KVD_LLAMA_FAMILY("qwen2_moe", "Qwen2MoeForCausalLM", read_qwen2_moe, qwen2_moe_stored)},
+    {KVD_LLAMA_FAMILY("qwen3_moe", "Qwen3MoeForCausalLM", read_qwen3_moe, NULL)},
+    {KVD_LLAMA_FAMILY("olmoe", "OlmoeForCausalLM", read_olmoe, NULL)},
+    {.name = NULL},
 };
