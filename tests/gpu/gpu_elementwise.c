@@ -34,10 +34,7 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
         up[i] = gated ? in.host[at + ffn] + (biased ? bias.host[ffn + i % ffn] : 0) : 1;
         scale[i] = isfinite(want[i]) ? want[i] * up[i] : 1;
     }
-    if (gated)
-        (kind == KVD_SWIGLU ? kvd_swiglu : kvd_geglu_tanh)(want, up, n * ffn);
-    else
-        kvd_layer_activate(kind, want, n * ffn);
+    kvd_activate(kind, want, up, n * ffn);
     check(kvd_gpu_activate(kind, type, in.dev, biased ? bias.dev : NULL, n, ffn, y.dev, NULL),
           name);
     const bool intact = fetch(&y);

@@ -7,7 +7,7 @@
 #include "model/checkpoint/config.h"
 #include "unit.h"
 
-/* Parses a config.json, in which every ' of `text` stands for a double quote. */
+/* Parses a config.json, whose double quotes may be written ' in `text`. */
 static inline int parse_config(const char *text, kvd_config *c, kvd_err *err)
 {
     const size_t len = strlen(text);

@@ -380,21 +380,20 @@ TEST(test_swiglu)
         double *exact = malloc(n * sizeof *exact);
         for (size_t i = 0; i < n; i++)
             exact[i] = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];
-        kvd_swiglu(gate, up, n);
+        kvd_activate(KVD_SWIGLU, gate, up, n);
         assert_true(distance(gate, exact, n) < 2e-7);
         free(gate);
         free(up);
         free(exact);
     }
     float gate[4] = {-1000, 1000, -0.0f, NAN}, up[4] = {1, 1, 1, 1};
-    kvd_swiglu(gate, up, 4);
+    kvd_activate(KVD_SWIGLU, gate, up, 4);
     assert_true(gate[0] == 0 && gate[1] == 1000 && gate[2] == 0 && isnan(gate[3]));
 }
 
 TEST(test_activations)
 {
-    static void (*const activation[])(float *, size_t) = {kvd_gelu, kvd_gelu_tanh, kvd_relu,
-                                                          kvd_relu2};
+    static const kvd_activation activation[] = {KVD_GELU, KVD_GELU_TANH, KVD_RELU, KVD_RELU2};
     const size_t lengths[] = {1, 3, 16, 31, 40000};
     for (size_t a = 0; a < 5; a++) {
         const size_t n = lengths[a];
@@ -409,7 +408,7 @@ TEST(test_activations)
                                ? v * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v))) / 2
                                : pow(fmax(v, 0), kind - 1);
             }
-            activation[kind](x, n);
+            kvd_activate(activation[kind], x, NULL, n);
             assert_true(distance(x, exact, n) < 1e-6);
             free(x);
             free(exact);
@@ -419,7 +418,7 @@ TEST(test_activations)
     for (int kind = 0; kind < 3; kind++)
         for (size_t i = 0; i < 7; i++) {
             float x = far[i];
-            activation[kind](&x, 1);
+            kvd_activate(activation[kind], &x, NULL, 1);
             assert_true(isnan(far[i]) ? isnan(x) : x == (far[i] > 0 ? far[i] : 0));
         }
 }
@@ -505,7 +504,7 @@ TEST(test_geglu)
         const double x = (double)gate[i];
         exact[i] = x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))) / 2 * (double)up[i];
     }
-    kvd_geglu_tanh(gate, up, n);
+    kvd_activate(KVD_GEGLU_TANH, gate, up, n);
     assert_true(distance(gate, exact, n) < 3e-7);
     free(gate);
     free(up);

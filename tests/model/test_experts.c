@@ -225,14 +225,6 @@ static const char gpt_oss_20b[] =
     "\"rope_theta\":150000,\"sliding_window\":128,\"swiglu_limit\":7.0,"
     "\"tie_word_embeddings\":false,\"vocab_size\":201088}";
 
-static void refuse(const char *text, const char *message)
-{
-    kvd_config c;
-    kvd_err err = {""};
-    if (kvd_config_parse("c", text, strlen(text), &c, &err) == 0 || !strstr(err.msg, message))
-        fail_msg("%s: '%s' lacks '%s'", text, err.msg, message);
-}
-
 static void test_published(void **state)
 {
     (void)state;

@@ -264,13 +264,6 @@ KVD_CLONES static void swiglu_chunk(float *restrict gate, const float *restrict 
         gate[i] = gate[i] / (1.0f + kvd_expf(-gate[i])) * up[i];
 }
 
-void kvd_swiglu(float *gate, const float *up, size_t n)
-{
-#pragma omp parallel for schedule(static) if (n >= WORTH_THREADS)
-    for (size_t i = 0; i < n; i += CHUNK)
-        swiglu_chunk(gate + i, up + i, n - i < CHUNK ? n - i : CHUNK);
-}
-
 KVD_CLONES static void geglu_tanh_chunk(float *restrict gate, const float *restrict up, size_t n)
 {
     /* gelu_tanh(x) = x / (1 + exp(-twice * (x + 0.044715 x^3))), twice = 2 sqrt(2 / pi). */
@@ -280,13 +273,6 @@ KVD_CLONES static void geglu_tanh_chunk(float *restrict gate, const float *restr
         const float x = gate[i];
         gate[i] = x / (1.0f + kvd_expf(-twice * (x + 0.044715f * x * x * x))) * up[i];
     }
-}
-
-void kvd_geglu_tanh(float *gate, const float *up, size_t n)
-{
-#pragma omp parallel for schedule(static) if (n >= WORTH_THREADS)
-    for (size_t i = 0; i < n; i += CHUNK)
-        geglu_tanh_chunk(gate + i, up + i, n - i < CHUNK ? n - i : CHUNK);
 }
 
 KVD_CLONES static void swiglu_clamped_chunk(float *restrict gate, const float *restrict up,
@@ -323,33 +309,40 @@ KVD_CLONES static void gelu_tanh_chunk(float *restrict x, size_t n)
         x[i] = x[i] / (1.0f + kvd_expf(-twice * (x[i] + 0.044715f * x[i] * x[i] * x[i])));
 }
 
-void kvd_gelu(float *x, size_t n)
+/* Applies max(x, 0), squared if `twice`; NaN stays NaN. */
+static void relu_chunk(float *x, size_t n, bool twice)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        x[i] = x[i] < 0.0f ? 0.0f : twice ? x[i] * x[i] : x[i];
+}
+
+static void activate_chunk(kvd_activation a, float *x, const float *up, size_t n)
+{
+    switch (a) {
+    case KVD_SWIGLU:
+        swiglu_chunk(x, up, n);
+        break;
+    case KVD_GEGLU_TANH:
+        geglu_tanh_chunk(x, up, n);
+        break;
+    case KVD_GELU:
+        gelu_chunk(x, n);
+        break;
+    case KVD_GELU_TANH:
+        gelu_tanh_chunk(x, n);
+        break;
+    case KVD_RELU:
+    case KVD_RELU2:
+        relu_chunk(x, n, a == KVD_RELU2);
+    }
+}
+
+void kvd_activate(kvd_activation a, float *x, const float *up, size_t n)
 {
 #pragma omp parallel for schedule(static) if (n >= WORTH_THREADS)
     for (size_t i = 0; i < n; i += CHUNK)
-        gelu_chunk(x + i, n - i < CHUNK ? n - i : CHUNK);
-}
-
-void kvd_gelu_tanh(float *x, size_t n)
-{
-#pragma omp parallel for schedule(static) if (n >= WORTH_THREADS)
-    for (size_t i = 0; i < n; i += CHUNK)
-        gelu_tanh_chunk(x + i, n - i < CHUNK ? n - i : CHUNK);
-}
-
-/* Applies max(x, 0); NaN stays NaN. */
-void kvd_relu(float *x, size_t n)
-{
-#pragma omp parallel for simd schedule(static) if (n >= WORTH_THREADS)
-    for (size_t i = 0; i < n; i++)
-        x[i] = x[i] < 0.0f ? 0.0f : x[i];
-}
-
-void kvd_relu2(float *x, size_t n)
-{
-#pragma omp parallel for simd schedule(static) if (n >= WORTH_THREADS)
-    for (size_t i = 0; i < n; i++)
-        x[i] = x[i] < 0.0f ? 0.0f : x[i] * x[i];
+        activate_chunk(a, x + i, up ? up + i : NULL, n - i < CHUNK ? n - i : CHUNK);
 }
 
 KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const float *sink)

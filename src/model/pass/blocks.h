@@ -50,23 +50,14 @@ double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_
 void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
                     const uint32_t *position, size_t n, size_t n_heads, float *x);
 
-/* Computes gate [n] = silu(gate) * up; kvd_geglu_tanh: gelu_tanh(gate) * up. */
-void kvd_swiglu(float *gate, const float *up, size_t n);
-void kvd_geglu_tanh(float *gate, const float *up, size_t n);
+/* Applies an activation to x [n] in place; if it has a gate, x is the gate, times `up` [n]. */
+void kvd_activate(kvd_activation a, float *x, const float *up, size_t n);
+
 /*
  * Computes gate = g sigmoid(alpha g) (1 + u), with g = min(gate, limit) and u = up clamped to
  * -limit .. limit (gpt-oss, arXiv:2508.10925).
  */
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
-
-/*
- * Activations in place: kvd_gelu computes x Phi(x), with the normal distribution Phi, and
- * kvd_gelu_tanh x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)).
- */
-void kvd_gelu(float *x, size_t n);
-void kvd_gelu_tanh(float *x, size_t n);
-void kvd_relu(float *x, size_t n);
-void kvd_relu2(float *x, size_t n);
 
 /* x [n] = softcap * tanh(scale * x / softcap) in place; softcap > 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);

@@ -246,7 +246,7 @@ static void rest_of_block(kvd_experts *e, const block *m, size_t n)
         kvd_swiglu_clamped(e->gate, e->up, n * m->width, (float)e->c->expert_alpha,
                            (float)e->c->expert_limit);
     else
-        kvd_swiglu(e->gate, e->up, n * m->width);
+        kvd_activate(KVD_SWIGLU, e->gate, e->up, n * m->width);
     multiply(e->gate, m, KVD_PART_EXPERT_DOWN, n, m->width, e->d, e->out);
 }
 
@@ -421,7 +421,7 @@ static void block_back(kvd_experts *e, const block *m, size_t n)
         kvd_swiglu_clamped_back(e->d_gate, e->up, n * width, (float)e->c->expert_alpha,
                                 (float)e->c->expert_limit, e->d_hidden);
     else
-        kvd_swiglu_back(e->d_gate, e->up, n * width, e->d_hidden);
+        kvd_activate_back(KVD_SWIGLU, e->d_gate, e->up, n * width, e->d_hidden);
     kvd_linear_back(e->d_gate, m->w[0], n, d, width, e->d_in, 0);
     kvd_linear_back(e->d_hidden, m->w[1], n, d, width, e->d_in, 1);
 }

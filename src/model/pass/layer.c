@@ -1,6 +1,5 @@
 #include "model/pass/layer.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "model/checkpoint/streaming.h"
@@ -119,33 +118,16 @@ void kvd_layer_before_attention(const kvd_config *c, const kvd_layer_weights *w,
     kvd_layer_rope(c, w, rows, out);
 }
 
-void kvd_layer_activate(kvd_activation a, float *x, size_t n)
-{
-    assert(a != KVD_SWIGLU && a != KVD_GEGLU_TANH);
-    if (a == KVD_GELU)
-        kvd_gelu(x, n);
-    else if (a == KVD_GELU_TANH)
-        kvd_gelu_tanh(x, n);
-    else if (a == KVD_RELU)
-        kvd_relu(x, n);
-    else
-        kvd_relu2(x, n);
-}
-
 void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                             size_t rows, float *gate, float *up, float *x)
 {
     const size_t d = (size_t)c->d_model, ffn = (size_t)c->d_ffn;
+    float *const hidden = kvd_config_gated(c) ? gate : up;
     if (kvd_config_gated(c))
         kvd_layer_project(in, w, KVD_PART_GATE, rows, d, ffn, gate, 0);
     kvd_layer_project(in, w, KVD_PART_UP, rows, d, ffn, up, 0);
-    if (kvd_config_gated(c)) {
-        (c->activation == KVD_SWIGLU ? kvd_swiglu : kvd_geglu_tanh)(gate, up, rows * ffn);
-        up = gate;
-    } else {
-        kvd_layer_activate(c->activation, up, rows * ffn);
-    }
-    kvd_layer_project(up, w, KVD_PART_DOWN, rows, ffn, d, x, 1);
+    kvd_activate(c->activation, hidden, up, rows * ffn);
+    kvd_layer_project(hidden, w, KVD_PART_DOWN, rows, ffn, d, x, 1);
 }
 
 size_t kvd_layer_scratch(const kvd_config *c)

@@ -55,9 +55,6 @@ void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part
 void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows,
                     const kvd_layer_qkv *out);
 
-/* Applies an activation without gate to x [n] in place. */
-void kvd_layer_activate(kvd_activation a, float *x, size_t n);
-
 /* Adds the feed-forward block of `in` [rows][d_model] to x; gate and up are scratch. */
 void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                             size_t rows, float *gate, float *up, float *x);

@@ -1,6 +1,5 @@
 #include "model/pass/layer_back.h"
 
-#include <assert.h>
 #include <cblas.h>
 #include <math.h>
 #include <string.h>
@@ -85,11 +84,6 @@ KVD_CLONES static void swiglu_back(float *restrict gate, const float *restrict u
     }
 }
 
-void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy)
-{
-    swiglu_back(gate, up, n, dy);
-}
-
 /* Gradient of kvd_swiglu_clamped, 0 where the forward pass clamped. */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
@@ -124,11 +118,6 @@ KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restri
     }
 }
 
-void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy)
-{
-    geglu_tanh_back(gate, up, n, dy);
-}
-
 /* (x Phi(x))' = Phi(x) + x phi(x), for the normal distribution Phi and its density phi. */
 static void gelu_back(const float *x, size_t n, float *dy)
 {
@@ -148,16 +137,31 @@ KVD_CLONES static void gelu_tanh_back(const float *restrict x, size_t n, float *
     }
 }
 
-void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy)
+static void relu_back(float *x, size_t n, bool squared, float *dy)
 {
-    assert(a != KVD_SWIGLU && a != KVD_GEGLU_TANH);
-    if (a == KVD_GELU)
+    for (size_t i = 0; i < n; i++)
+        dy[i] *= !(x[i] > 0) ? 0 : squared ? 2 * x[i] : 1;
+}
+
+void kvd_activate_back(kvd_activation a, float *x, const float *up, size_t n, float *dy)
+{
+    switch (a) {
+    case KVD_SWIGLU:
+        swiglu_back(x, up, n, dy);
+        break;
+    case KVD_GEGLU_TANH:
+        geglu_tanh_back(x, up, n, dy);
+        break;
+    case KVD_GELU:
         gelu_back(x, n, dy);
-    else if (a == KVD_GELU_TANH)
+        break;
+    case KVD_GELU_TANH:
         gelu_tanh_back(x, n, dy);
-    else
-        for (size_t i = 0; i < n; i++)
-            dy[i] *= !(x[i] > 0) ? 0 : a == KVD_RELU ? 1 : 2 * x[i];
+        break;
+    case KVD_RELU:
+    case KVD_RELU2:
+        relu_back(x, n, a == KVD_RELU2, dy);
+    }
 }
 
 /* Multiplies the gradient of capped scores s by 1 - (s / softcap)^2; product [keys] is q . k. */
@@ -257,53 +261,20 @@ static void normalise(const kvd_config *c, const kvd_layer_weights *w, kvd_part 
     kvd_layer_normalise(c, x, w->w[part], w->b[part], rows, y);
 }
 
-static void project(const float *x, const kvd_layer_weights *w, kvd_part part, size_t rows,
-                    size_t in, size_t out, float *y)
-{
-    kvd_linear(x, w->w[part], rows, in, out, y, 0);
-    if (w->b[part])
-        kvd_add_bias(y, w->b[part], rows, out);
-}
-
-static void activate(const kvd_config *c, const kvd_layer_weights *w, const float *in, size_t rows,
-                     float *gate, float *up)
-{
-    const size_t d = (size_t)c->d_model, ffn = (size_t)c->d_ffn;
-    if (kvd_config_gated(c))
-        project(in, w, KVD_PART_GATE, rows, d, ffn, gate);
-    project(in, w, KVD_PART_UP, rows, d, ffn, up);
-}
-
 static void feed_forward_back(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                               size_t rows, const float *dy, float *scratch, float *din)
 {
     const size_t d = (size_t)c->d_model, ffn = (size_t)c->d_ffn;
+    const bool gated = kvd_config_gated(c);
     float *const gate = scratch, *const up = gate + rows * ffn, *const da = up + rows * ffn;
-    activate(c, w, in, rows, gate, up);
+    if (gated)
+        kvd_layer_project(in, w, KVD_PART_GATE, rows, d, ffn, gate, 0);
+    kvd_layer_project(in, w, KVD_PART_UP, rows, d, ffn, up, 0);
     kvd_linear_back(dy, w->w[KVD_PART_DOWN], rows, ffn, d, da, 0);
-    if (kvd_config_gated(c)) {
-        (c->activation == KVD_SWIGLU ? kvd_swiglu_back : kvd_geglu_tanh_back)(gate, up, rows * ffn,
-                                                                              da);
+    kvd_activate_back(c->activation, gated ? gate : up, up, rows * ffn, da);
+    if (gated)
         kvd_linear_back(gate, w->w[KVD_PART_GATE], rows, d, ffn, din, 0);
-    } else {
-        kvd_activation_back(c->activation, up, rows * ffn, da);
-    }
-    kvd_linear_back(da, w->w[KVD_PART_UP], rows, d, ffn, din, kvd_config_gated(c));
-}
-
-static void feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
-                         size_t rows, float *scratch, float *y)
-{
-    const size_t d = (size_t)c->d_model, ffn = (size_t)c->d_ffn;
-    float *const gate = scratch, *up = gate + rows * ffn;
-    activate(c, w, in, rows, gate, up);
-    if (kvd_config_gated(c)) {
-        (c->activation == KVD_SWIGLU ? kvd_swiglu : kvd_geglu_tanh)(gate, up, rows * ffn);
-        up = gate;
-    } else {
-        kvd_layer_activate(c->activation, up, rows * ffn);
-    }
-    project(up, w, KVD_PART_DOWN, rows, ffn, d, y);
+    kvd_linear_back(da, w->w[KVD_PART_UP], rows, d, ffn, din, gated);
 }
 
 static void clear(float *x, size_t n)
@@ -321,7 +292,7 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
                           const float *o, size_t rows, float *x1)
 {
     const size_t d = (size_t)c->d_model;
-    project(o, w, KVD_PART_O, rows, (size_t)c->n_heads * (size_t)c->d_head, d, x1);
+    kvd_layer_project(o, w, KVD_PART_O, rows, (size_t)c->n_heads * (size_t)c->d_head, d, x1, 0);
     add(x1, x, rows * d);
 }
 
@@ -341,14 +312,15 @@ static void behind_branch_norms_back(const kvd_config *c, const kvd_layer_weight
     const bool around = c->order == KVD_ORDER_AROUND;
     float *const branch = scratch, *const x1 = branch + n, *const y = x1 + n, *const dy = y + n,
                  *const d_branch = dy + n, *const ffn = d_branch + n;
-    project(o, w, KVD_PART_O, rows, width_q, d, branch);
+    kvd_layer_project(o, w, KVD_PART_O, rows, width_q, d, branch, 0);
     normalise(c, w, KVD_PART_NORM_O, branch, rows, x1);
     add(x1, x, n);
     if (around)
         normalise(c, w, KVD_PART_NORM_FFN, x1, rows, y);
     else
         memcpy(y, x1, n * sizeof *y);
-    feed_forward(c, w, y, rows, ffn, branch);
+    clear(branch, n);
+    kvd_layer_feed_forward(c, w, y, rows, ffn, ffn + rows * (size_t)c->d_ffn, branch);
     clear(d_branch, n);
     kvd_layer_normalise_back(c, branch, w->w[KVD_PART_NORM_DOWN], rows, dx, d_branch);
     feed_forward_back(c, w, y, rows, d_branch, ffn, dy);
@@ -356,7 +328,7 @@ static void behind_branch_norms_back(const kvd_config *c, const kvd_layer_weight
         kvd_layer_normalise_back(c, x1, w->w[KVD_PART_NORM_FFN], rows, dy, dx);
     else
         add(dx, dy, n);
-    project(o, w, KVD_PART_O, rows, width_q, d, branch);
+    kvd_layer_project(o, w, KVD_PART_O, rows, width_q, d, branch, 0);
     clear(d_branch, n);
     kvd_layer_normalise_back(c, branch, w->w[KVD_PART_NORM_O], rows, dx, d_branch);
     kvd_linear_back(d_branch, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
@@ -396,8 +368,8 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     case KVD_ORDER_AFTER:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, first, x1, rows, y);
-        feed_forward(c, w, y, rows, ffn, s);
-        add(s, y, n);
+        memcpy(s, y, n * sizeof *s);
+        kvd_layer_feed_forward(c, w, y, rows, ffn, ffn + rows * (size_t)c->d_ffn, s);
         clear(dy, n);
         kvd_layer_normalise_back(c, s, w->w[second], rows, dx, dy);
         feed_forward_back(c, w, y, rows, dy, ffn, dx);
@@ -415,7 +387,7 @@ static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, 
                                const float *dy, float *raw, float *d_raw)
 {
     const size_t d_head = (size_t)c->d_head, at_once = c->qk_norm_whole ? heads : 1;
-    project(in, w, part, rows, (size_t)c->d_model, heads * d_head, raw);
+    kvd_layer_project(in, w, part, rows, (size_t)c->d_model, heads * d_head, raw, 0);
     clear(d_raw, rows * heads * d_head);
     kvd_rms_norm_back(raw, w->w[gain], c->norm_eps, rows * heads / at_once, at_once * d_head, dy,
                       d_raw);

@@ -17,14 +17,14 @@ void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add);
 
-/* Gradient of a gated activation: dy [n] becomes that of up, gate [n] that of gate. */
-void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy);
+/*
+ * Gradient of kvd_activate with its input x [n] and, for a gate, `up`: without a gate, dy [n]
+ * becomes dx. With a gate, dy becomes the gradient of `up`, and x that of the gate.
+ */
+void kvd_activate_back(kvd_activation a, float *x, const float *up, size_t n, float *dy);
+/* Gradient of kvd_swiglu_clamped: dy [n] becomes that of up, gate [n] that of gate. */
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,
                              float *dy);
-void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy);
-
-/* Gradient of an activation without a gate, with input x [n]: dy [n] becomes dx. */
-void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy);
 
 /*
  * Gradient of attention for one KV head and its `group` query heads, in a sequence of n tokens.
