@@ -123,12 +123,27 @@ static inline void assert_near(const char *what, const char *kind, double square
     assert_error(what, kind, square > 0 ? sqrt(square_error / square) : INFINITY);
 }
 
+static inline kvd_checkpoint *open_checkpoint(const char *path)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *const checkpoint = kvd_checkpoint_open(path, &err);
+    if (!checkpoint)
+        fail_msg("%s", err.msg);
+    return checkpoint;
+}
+
+/* Opens the model of tests/data/families that has this name. */
+static inline kvd_checkpoint *open_family(const char *name)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "tests/data/families/%s", name);
+    return open_checkpoint(path);
+}
+
 static inline void compare_with_reference(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};
-    kvd_checkpoint *checkpoint = kvd_checkpoint_open(path, &err);
-    if (!checkpoint)
-        fail_msg("%s", err.msg);
+    kvd_checkpoint *checkpoint = open_checkpoint(path);
     const kvd_config *c = kvd_checkpoint_config(checkpoint);
     uint32_t *id = some_ids(n, (size_t)c->vocab_size, 7);
     const size_t offset[2] = {0, n};
@@ -174,8 +189,8 @@ static inline void compare_with_transformers(const char *model, const char *path
 {
     kvd_err err = {""};
     expectation e = {0};
-    kvd_checkpoint *checkpoint = kvd_checkpoint_open(model, &err);
-    if (!checkpoint || expected_read(path, kvd_checkpoint_config(checkpoint), &e, &err))
+    kvd_checkpoint *checkpoint = open_checkpoint(model);
+    if (expected_read(path, kvd_checkpoint_config(checkpoint), &e, &err))
         fail_msg("%s", err.msg);
     const size_t offset[2] = {0, e.n};
     const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = e.id};

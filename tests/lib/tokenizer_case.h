@@ -11,7 +11,7 @@
 #include "model/text/tokenizer.h"
 #include "unit.h"
 
-#define DATA "tests/data/tokenizers/"
+#define TOKENIZERS "tests/data/tokenizers/"
 
 static inline json_t *load_json(const char *path)
 {
@@ -31,11 +31,44 @@ static inline kvd_tokenizer *must_parse(const char *name, const char *text, size
     return t;
 }
 
+static inline kvd_tokenizer *open_tokenizer(const char *path)
+{
+    kvd_err err;
+    kvd_tokenizer *t = kvd_tokenizer_open(path, 0, &err);
+    if (!t)
+        fail_msg("%s", err.msg);
+    return t;
+}
+
+static inline void expect_ids(const char *what, const kvd_ids *ids, const json_t *want)
+{
+    if (ids->n != json_array_size(want))
+        fail_msg("%s: %zu ids, not %zu", what, ids->n, json_array_size(want));
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->id[i] != json_integer_value(json_array_get(want, i)))
+            fail_msg("%s: id %zu is %u, not %d", what, i, ids->id[i],
+                     (int)json_integer_value(json_array_get(want, i)));
+}
+
+static inline void expect_decoded(const char *what, const kvd_tokenizer *t, const kvd_ids *ids,
+                                  const char *want, size_t len)
+{
+    kvd_err err;
+    size_t n;
+    char *back = kvd_tokenizer_decode(t, ids->id, ids->n, &n, &err);
+    if (!back)
+        fail_msg("%s: %s", what, err.msg);
+    if (n != len || memcmp(back, want, n))
+        fail_msg("%s: decodes to '%s', not '%s'", what, back, want);
+    assert_int_equal(back[n], 0);
+    free(back);
+}
+
 /* Loads tokenizer `base` after replacing top-level JSON fields by those of `patch`. */
 static inline kvd_tokenizer *variant(const char *base, json_t *patch)
 {
     char path[200];
-    (void)snprintf(path, sizeof path, DATA "%s.json", base);
+    (void)snprintf(path, sizeof path, TOKENIZERS "%s.json", base);
     json_t *j = load_json(path);
     assert_int_equal(json_object_update(j, patch), 0);
     char *text = json_dumps(j, JSON_COMPACT);

@@ -5,6 +5,7 @@
 #ifndef KVD_TESTS_UNIT_H
 #define KVD_TESTS_UNIT_H
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +17,8 @@
 
 /* Tests of the program in the order of `place`. */
 static struct {
-    struct CMUnitTest test[64];
-    int place[64]; /* __COUNTER__ where each test is defined */
+    struct CMUnitTest test[192];
+    int place[192]; /* __COUNTER__ where each test is defined */
     size_t n;
 } unit_tests;
 
@@ -45,6 +46,14 @@ static inline void unit_add(struct CMUnitTest added, int place)
         unit_add((struct CMUnitTest)cmocka_unit_test(name), __COUNTER__);                          \
     }                                                                                              \
     static void name(void **unused_state __attribute__((unused)))
+
+/* Adds a test with a parameter, to which *state points. It runs after those of TEST. */
+static inline void unit_with(const char *name, CMUnitTestFunction test, const char *parameter)
+{
+    unit_add((struct CMUnitTest){name, test, NULL, NULL, (void *)(uintptr_t)parameter}, INT_MAX);
+}
+
+#define TEST_WITH(parameter, test) unit_with(#test " " parameter, test, parameter)
 
 /* Returns the number of failed tests. set_up and tear_down may be NULL. */
 static inline int unit_run(CMFixtureFunction set_up, CMFixtureFunction tear_down)

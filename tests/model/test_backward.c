@@ -129,17 +129,6 @@ static void compare_rows(const char *model, const gradients *g)
     free(row);
 }
 
-static kvd_checkpoint *open_family(const char *name)
-{
-    kvd_err err = {""};
-    char path[256];
-    (void)snprintf(path, sizeof path, "tests/data/families/%s", name);
-    kvd_checkpoint *const checkpoint = kvd_checkpoint_open(path, &err);
-    if (!checkpoint)
-        fail_msg("%s", err.msg);
-    return checkpoint;
-}
-
 /* Returns ids of two sequences: ids of expected.safetensors, then the first 20 reversed. */
 static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
 {
@@ -277,9 +266,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};
-    kvd_checkpoint *const checkpoint = kvd_checkpoint_open(path, &err);
-    if (!checkpoint)
-        fail_msg("%s", err.msg);
+    kvd_checkpoint *const checkpoint = open_checkpoint(path);
     const kvd_config *const c = kvd_checkpoint_config(checkpoint);
     uint32_t *const id = some_ids(n, (size_t)c->vocab_size, 5);
     const size_t offset[2] = {0, n};
@@ -323,9 +310,8 @@ static void test_differences(void **state)
     compare_with_differences(*state, path, 12);
 }
 
-static void test_longer_sequence(void **state)
+TEST(test_longer_sequence)
 {
-    (void)state;
     kvd_err err = {""};
     char path[64];
     (void)snprintf(path, sizeof path, "%s/m", temp_folder());
@@ -394,9 +380,8 @@ static void test_batches(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_checkpoint *const checkpoint = open_family("qwen2-gqa");
     const size_t offset[] = {0, 3};
@@ -431,37 +416,29 @@ static int tear_down(void **state)
     return 0;
 }
 
-#define WITH(name, test)                                                                           \
-    {                                                                                              \
-#test " " name, test, NULL, NULL, (void *)(uintptr_t)name                                  \
-    }
-#define FAMILY(name)      WITH(name, test_autograd)
-#define DIFFERENCES(name) WITH(name, test_differences)
+#define FAMILY(name)      TEST_WITH(name, test_autograd)
+#define DIFFERENCES(name) TEST_WITH(name, test_differences)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        FAMILIES(FAMILY),
-        FAMILIES(DIFFERENCES),
-        FAMILY("mixtral-full"),
-        FAMILY("mixtral-window"),
-        FAMILY("qwen3-moe-norm"),
-        FAMILY("qwen3-moe-plain"),
-        FAMILY("qwen2-moe"),
-        FAMILY("qwen2-moe-nobias"),
-        FAMILY("gpt-oss"),
-        FAMILY("olmoe"),
-        FAMILY("dots1"),
-        FAMILY("solar-open"),
-        FAMILY("minimax-m2"),
-        ROUTED(DIFFERENCES),
-        cmocka_unit_test(test_longer_sequence),
-        WITH("llama-biases", test_last_row_has_none),
-        WITH("falcon-40b", test_last_row_has_none),
-        WITH("opt-after", test_batches),
-        WITH("qwen3-mqa", test_batches),
-        WITH("phi3-long", test_batches),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    FAMILIES(FAMILY);
+    FAMILIES(DIFFERENCES);
+    FAMILY("mixtral-full");
+    FAMILY("mixtral-window");
+    FAMILY("qwen3-moe-norm");
+    FAMILY("qwen3-moe-plain");
+    FAMILY("qwen2-moe");
+    FAMILY("qwen2-moe-nobias");
+    FAMILY("gpt-oss");
+    FAMILY("olmoe");
+    FAMILY("dots1");
+    FAMILY("solar-open");
+    FAMILY("minimax-m2");
+    ROUTED(DIFFERENCES);
+    TEST_WITH("llama-biases", test_last_row_has_none);
+    TEST_WITH("falcon-40b", test_last_row_has_none);
+    TEST_WITH("opt-after", test_batches);
+    TEST_WITH("qwen3-mqa", test_batches);
+    TEST_WITH("phi3-long", test_batches);
+    return unit_run(set_up, tear_down);
 }

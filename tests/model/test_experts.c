@@ -76,9 +76,7 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
     write_to(path, c.bytes, c.n);
     free(c.bytes);
     (void)snprintf(path, sizeof path, "%s/changed", temp_folder());
-    kvd_checkpoint *checkpoint = kvd_checkpoint_open(path, &err);
-    if (!checkpoint)
-        fail_msg("%s", err.msg);
+    kvd_checkpoint *checkpoint = open_checkpoint(path);
     const size_t vocab = (size_t)kvd_checkpoint_config(checkpoint)->vocab_size, offset[2] = {0, n};
     uint32_t *id = some_ids(n, vocab, 3);
     const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = id};
@@ -98,10 +96,7 @@ static void test_only_the_chosen(void **state)
     const char *name = *state;
     char path[256], tensor[128];
     float want[80], got[80];
-    (void)snprintf(path, sizeof path, DATA "%s", name);
-    kvd_err err = {""};
-    kvd_checkpoint *checkpoint = kvd_checkpoint_open(path, &err);
-    assert_non_null(checkpoint);
+    kvd_checkpoint *checkpoint = open_family(name);
     const kvd_config c = *kvd_checkpoint_config(checkpoint);
     kvd_checkpoint_close(checkpoint);
     (void)snprintf(path, sizeof path, DATA "%s/model.safetensors", name);
@@ -128,9 +123,8 @@ static void test_only_the_chosen(void **state)
     json_decref(f.header);
 }
 
-static void test_equal_logits(void **state)
+TEST(test_equal_logits)
 {
-    (void)state;
     float want[80], got[80];
     file f = read_file(DATA "mixtral-full/model.safetensors");
     fill(&f, "model.layers.0.block_sparse_moe.gate.weight", 0);
@@ -148,12 +142,8 @@ static void test_equal_logits(void **state)
 static void test_large_batch(void **state)
 {
     enum { SEQUENCES = 12, LENGTH = 100 };
-    char path[256];
     kvd_err err = {""};
-    (void)snprintf(path, sizeof path, DATA "%s", (const char *)*state);
-    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
-    if (!c)
-        fail_msg("%s", err.msg);
+    kvd_checkpoint *c = open_family(*state);
     const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size, one[2] = {0, LENGTH};
     size_t offset[SEQUENCES + 1];
     uint32_t *id = some_ids(SEQUENCES * LENGTH, vocab, 5);
@@ -225,9 +215,8 @@ static const char gpt_oss_20b[] =
     "\"rope_theta\":150000,\"sliding_window\":128,\"swiglu_limit\":7.0,"
     "\"tie_word_embeddings\":false,\"vocab_size\":201088}";
 
-static void test_published(void **state)
+TEST(test_published)
 {
-    (void)state;
     kvd_config c = accept(mixtral);
     assert_int_equal(c.n_experts, 8);
     assert_int_equal(c.n_chosen, 2);
@@ -251,9 +240,8 @@ static void test_published(void **state)
     assert_true(kvd_family_elements(&c) == 14315784192);
 }
 
-static void test_gpt_oss(void **state)
+TEST(test_gpt_oss)
 {
-    (void)state;
     kvd_config c = accept(gpt_oss_20b);
     assert_int_equal(c.n_experts, 32);
     assert_int_equal(c.n_chosen, 4);
@@ -308,9 +296,8 @@ static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_t
     return kvd_stacked_find(&s, name, 3, out, err);
 }
 
-static void test_stored_together(void **state)
+TEST(test_stored_together)
 {
-    (void)state;
     static const char name[] = "m.experts.1.w.weight";
     kvd_err err = {""};
     kvd_tensor t;
@@ -387,13 +374,10 @@ static void test_stored_together(void **state)
     (void)find_stored(good, 0, name, &t, &err);
 }
 
-static void test_dtype_of_experts(void **state)
+TEST(test_dtype_of_experts)
 {
-    (void)state;
     kvd_err err = {""};
-    kvd_checkpoint *c = kvd_checkpoint_open(DATA "gpt-oss-mxfp4", &err);
-    if (!c)
-        fail_msg("%s", err.msg);
+    kvd_checkpoint *c = open_family("gpt-oss-mxfp4");
     assert_string_equal(kvd_checkpoint_dtype(c), "mxfp4");
     double bytes;
     assert_int_equal(kvd_weights_bytes(c, &bytes, &err), 0);
@@ -403,9 +387,8 @@ static void test_dtype_of_experts(void **state)
     kvd_checkpoint_close(c);
 }
 
-static void test_sink_of_a_row(void **state)
+TEST(test_sink_of_a_row)
 {
-    (void)state;
     static const float sinks[] = {-50, -1, 0.5f, 3, 200};
     for (size_t s = 0; s < sizeof sinks / sizeof *sinks; s++)
         for (int capped = 0; capped < 2; capped++) {
@@ -423,9 +406,8 @@ static void test_sink_of_a_row(void **state)
         }
 }
 
-static void test_clamped_swiglu(void **state)
+TEST(test_clamped_swiglu)
 {
-    (void)state;
     float gate[40], up[40];
     double want[40];
     for (int i = 0; i < 40; i++) {
@@ -439,9 +421,8 @@ static void test_clamped_swiglu(void **state)
         assert_true(fabs((double)gate[i] - want[i]) <= 1e-5 * (1 + fabs(want[i])));
 }
 
-static void test_layers_and_refusals(void **state)
+TEST(test_layers_and_refusals)
 {
-    (void)state;
     kvd_config c = accept(edit_config(qwen3_30b, "sparse_step\":1", "sparse_step\":3"));
     assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 2) && kvd_config_routed(&c, 5));
     c = accept(edit_config(qwen3_30b, "layers\":[]", "layers\":[0,47]"));
@@ -477,12 +458,10 @@ static void test_layers_and_refusals(void **state)
            "513 layers, at most 512 in a model with experts");
 }
 
-static void test_refused_by_name(void **state)
+TEST(test_refused_by_name)
 {
-    (void)state;
     kvd_err err = {""};
-    kvd_checkpoint *c = kvd_checkpoint_open(DATA "qwen2-moe", &err);
-    assert_non_null(c);
+    kvd_checkpoint *c = open_family("qwen2-moe");
     kvd_cpu_weights w;
     assert_int_equal(kvd_cpu_weights_find(&w, c, NULL, &err), -1);
     assert_non_null(strstr(err.msg, "has routed experts, which the serving engine does not"));
@@ -490,9 +469,8 @@ static void test_refused_by_name(void **state)
     kvd_checkpoint_close(c);
 }
 
-static void test_flop_counts(void **state)
+TEST(test_flop_counts)
 {
-    (void)state;
     const kvd_config c = {.n_layers = 2,
                           .n_heads = 4,
                           .n_kv_heads = 2,
@@ -511,31 +489,14 @@ static void test_flop_counts(void **state)
                 1e-6);
 }
 
-#define WITH(name, test)                                                                           \
-    {                                                                                              \
-#test " " name, test, NULL, NULL, (void *)(uintptr_t)name                                  \
-    }
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        WITH("mixtral-full", test_only_the_chosen),
-        WITH("mixtral-window", test_only_the_chosen),
-        WITH("qwen3-moe-norm", test_only_the_chosen),
-        WITH("qwen2-moe-nobias", test_only_the_chosen),
-        cmocka_unit_test(test_equal_logits),
-        WITH("mixtral-window", test_large_batch),
-        WITH("qwen2-moe", test_large_batch),
-        WITH("gpt-oss", test_large_batch),
-        cmocka_unit_test(test_published),
-        cmocka_unit_test(test_layers_and_refusals),
-        cmocka_unit_test(test_gpt_oss),
-        cmocka_unit_test(test_stored_together),
-        cmocka_unit_test(test_dtype_of_experts),
-        cmocka_unit_test(test_sink_of_a_row),
-        cmocka_unit_test(test_clamped_swiglu),
-        cmocka_unit_test(test_refused_by_name),
-        cmocka_unit_test(test_flop_counts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    TEST_WITH("mixtral-full", test_only_the_chosen);
+    TEST_WITH("mixtral-window", test_only_the_chosen);
+    TEST_WITH("qwen3-moe-norm", test_only_the_chosen);
+    TEST_WITH("qwen2-moe-nobias", test_only_the_chosen);
+    TEST_WITH("mixtral-window", test_large_batch);
+    TEST_WITH("qwen2-moe", test_large_batch);
+    TEST_WITH("gpt-oss", test_large_batch);
+    return unit_run(NULL, NULL);
 }

@@ -27,17 +27,6 @@ static void test_transformers(void **state)
 enum { N_PARTS_OF_RUN = 3, N_BATCH = 9 + 50 + 25 };
 static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
 
-static kvd_checkpoint *open_family(const char *name)
-{
-    kvd_err err = {""};
-    char model[256];
-    (void)snprintf(model, sizeof model, "%s/%s", folder, name);
-    kvd_checkpoint *checkpoint = kvd_checkpoint_open(model, &err);
-    if (!checkpoint)
-        fail_msg("%s", err.msg);
-    return checkpoint;
-}
-
 /*
  * Sequences of a batch must not affect each other, not even through LongRoPE's dependence on
  * length.
@@ -107,9 +96,8 @@ static void test_two_parts(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-static void test_slices_of_shared_tensors(void **state)
+TEST(test_slices_of_shared_tensors)
 {
-    (void)state;
     kvd_err err = {""};
     static const char *const names[] = {"falcon-11b", "phi3-long", "qwen2-window", "opt-after"};
     for (size_t i = 0; i < 4; i++) {
@@ -142,9 +130,8 @@ static void test_slices_of_shared_tensors(void **state)
     }
 }
 
-static void test_configuration_decides(void **state)
+TEST(test_configuration_decides)
 {
-    (void)state;
     static const char *const cases[][4] = {
         /* Columns: folder, text to replace in config.json, new text, message. */
         {"llama-biases", "\"attention_bias\": true", "\"attention_bias\": false",
@@ -180,9 +167,8 @@ static void test_configuration_decides(void **state)
 }
 
 /* The prefix "model." may be missing from all tensor names, but not from some. */
-static void test_names_without_base(void **state)
+TEST(test_names_without_base)
 {
-    (void)state;
     static const struct {
         const char *name, *from, *to, *message;
     } cases[] = {
@@ -221,9 +207,8 @@ static void test_names_without_base(void **state)
     }
 }
 
-static void test_flop_counts(void **state)
+TEST(test_flop_counts)
 {
-    (void)state;
     kvd_config c = {.n_layers = 2,
                     .n_heads = 4,
                     .n_kv_heads = 2,
@@ -243,39 +228,26 @@ static void test_flop_counts(void **state)
     assert_true(kvd_head_flop_per_token(&c) == 2.0 * 32 * 300 + 2.0 * 32 * 64);
 }
 
-#define WITH(name, test)                                                                           \
-    {                                                                                              \
-#test " " name, test, NULL, NULL, (void *)(uintptr_t)name                                  \
-    }
-#define FAMILY(name)                                                                               \
-    {                                                                                              \
-        name, test_transformers, NULL, NULL, (void *)(uintptr_t)name                               \
-    }
+#define FAMILY(name) unit_with(name, test_transformers, name)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        WITH("mistral-window", test_batch),
-        WITH("qwen2-window", test_batch),
-        WITH("phi3-long", test_batch),
-        WITH("opt-before", test_batch),
-        WITH("opt-after", test_batch),
-        WITH("falcon-40b", test_batch),
-        WITH("deepseek-v3", test_batch),
-        WITH("deepseek-v2", test_two_parts),
-        WITH("phi3-long", test_two_parts),
-        WITH("qwen3-mqa", test_two_parts),
-        WITH("opt-after", test_two_parts),
-        WITH("opt-nobias", test_two_parts),
-        WITH("falcon-7b", test_two_parts),
-        WITH("falcon-40b", test_two_parts),
-        cmocka_unit_test(test_slices_of_shared_tensors),
-        cmocka_unit_test(test_configuration_decides),
-        cmocka_unit_test(test_names_without_base),
-        cmocka_unit_test(test_flop_counts),
-        FAMILIES(FAMILY),
-        ROUTED(FAMILY),
-        LATENT(FAMILY),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    TEST_WITH("mistral-window", test_batch);
+    TEST_WITH("qwen2-window", test_batch);
+    TEST_WITH("phi3-long", test_batch);
+    TEST_WITH("opt-before", test_batch);
+    TEST_WITH("opt-after", test_batch);
+    TEST_WITH("falcon-40b", test_batch);
+    TEST_WITH("deepseek-v3", test_batch);
+    TEST_WITH("deepseek-v2", test_two_parts);
+    TEST_WITH("phi3-long", test_two_parts);
+    TEST_WITH("qwen3-mqa", test_two_parts);
+    TEST_WITH("opt-after", test_two_parts);
+    TEST_WITH("opt-nobias", test_two_parts);
+    TEST_WITH("falcon-7b", test_two_parts);
+    TEST_WITH("falcon-40b", test_two_parts);
+    FAMILIES(FAMILY);
+    ROUTED(FAMILY);
+    LATENT(FAMILY);
+    return unit_run(NULL, NULL);
 }

@@ -126,9 +126,7 @@ static kvd_checkpoint *open_default(const char *name)
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 3;
     assert_int_equal(make_checkpoint(in_folder(name), &s, &err), 0);
-    kvd_checkpoint *checkpoint = kvd_checkpoint_open(in_folder(name), &err);
-    if (!checkpoint)
-        fail_msg("%s", err.msg);
+    kvd_checkpoint *checkpoint = open_checkpoint(in_folder(name));
     return checkpoint;
 }
 
@@ -359,8 +357,7 @@ TEST(test_nonfinite_weights)
         assert_int_equal(made_poke(in_folder("nan/model.safetensors"), bad[i].tensor, bad[i].i,
                                    bad[i].value, &err),
                          0);
-        kvd_checkpoint *checkpoint = kvd_checkpoint_open(in_folder("nan"), &err);
-        assert_non_null(checkpoint);
+        kvd_checkpoint *checkpoint = open_checkpoint(in_folder("nan"));
         assert_int_equal(run(checkpoint, &b, -1, &got, &err), -1);
         assert_string_equal(err.msg, bad[i].message);
         recording_release(&got);
@@ -375,8 +372,7 @@ TEST(test_wrong_shape_and_missing_tensor)
     assert_int_equal(make_checkpoint(in_folder("shape"), &s, &err), 0);
     s.ffn = 97;
     assert_int_equal(made_config(in_folder("shape/config.json"), &s, &err), 0);
-    kvd_checkpoint *checkpoint = kvd_checkpoint_open(in_folder("shape"), &err);
-    assert_non_null(checkpoint);
+    kvd_checkpoint *checkpoint = open_checkpoint(in_folder("shape"));
     assert_null(kvd_forward_new(checkpoint, 10, 10, &err));
     assert_non_null(strstr(err.msg,
                            "tensor 'model.layers.0.mlp.gate_proj.weight' has shape [96][64], the "
@@ -402,8 +398,7 @@ TEST(test_weight_slices)
     s.dtype = KVD_BF16;
     s.d_model = 40;
     assert_int_equal(make_checkpoint(in_folder("slices"), &s, &err), 0);
-    kvd_checkpoint *checkpoint = kvd_checkpoint_open(in_folder("slices"), &err);
-    assert_non_null(checkpoint);
+    kvd_checkpoint *checkpoint = open_checkpoint(in_folder("slices"));
     kvd_forward *f = kvd_forward_new(checkpoint, 1, 1, &err);
     assert_non_null(f);
     enum { D = 40, HEADS = 4, KV = 2, DH = 16 };

@@ -10,19 +10,10 @@
 #include "tokenizer_case.h"
 #include "unit.h"
 
-static void expect_ids(const char *what, const kvd_ids *ids, const json_t *want)
-{
-    if (ids->n != json_array_size(want))
-        fail_msg("%s: %zu ids, not %zu", what, ids->n, json_array_size(want));
-    for (size_t i = 0; i < ids->n; i++)
-        if (ids->id[i] != json_integer_value(json_array_get(want, i)))
-            fail_msg("%s: id %zu is %u, not %d", what, i, ids->id[i],
-                     (int)json_integer_value(json_array_get(want, i)));
-}
-
 TEST(test_fixtures)
 {
-    json_t *cases = load_json(DATA "cases.json"), *texts = json_object_get(cases, "texts"), *v;
+    json_t *cases = load_json(TOKENIZERS "cases.json"), *texts = json_object_get(cases, "texts"),
+           *v;
     size_t i, k;
     kvd_err err;
     kvd_ids ids = {0};
@@ -50,14 +41,7 @@ TEST(test_fixtures)
             }
             const json_t *decoded = json_array_get(json_object_get(v, "decoded"), k);
             decoded = json_is_null(decoded) ? text : decoded;
-            size_t n;
-            char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
-            if (!back)
-                fail_msg("%s: %s", what, err.msg);
-            if (n != json_string_length(decoded) || memcmp(back, json_string_value(decoded), n))
-                fail_msg("%s: decodes to '%s', not '%s'", what, back, json_string_value(decoded));
-            assert_int_equal(back[n], 0);
-            free(back);
+            expect_decoded(what, t, &ids, json_string_value(decoded), json_string_length(decoded));
         }
         kvd_tokenizer_free(t);
     }
@@ -154,7 +138,7 @@ TEST(test_starts)
                                         "the",
                                         "\xe2\x96\x81",
                                         "-"};
-    json_t *cases = load_json(DATA "cases.json"), *v;
+    json_t *cases = load_json(TOKENIZERS "cases.json"), *v;
     size_t i;
     random_state = 3;
     json_array_foreach(json_object_get(cases, "variants"), i, v)
@@ -250,7 +234,7 @@ TEST(test_shared_inputs)
 {
     const char *shared = getenv("KVDIM_SHARED");
     shared = shared ? shared : "../shared";
-    json_t *rows = load_json(DATA "shared.json"), *row;
+    json_t *rows = load_json(TOKENIZERS "shared.json"), *row;
     kvd_tokenizer *t = NULL;
     char open_now[600] = "";
     kvd_ids ids = {0};
@@ -324,9 +308,8 @@ TEST(test_long_documents)
         char path[100];
         kvd_err err;
         kvd_ids ids = {0};
-        (void)snprintf(path, sizeof path, DATA "%s.json", files[f]);
-        kvd_tokenizer *t = kvd_tokenizer_open(path, 0, &err);
-        assert_non_null(t);
+        (void)snprintf(path, sizeof path, TOKENIZERS "%s.json", files[f]);
+        kvd_tokenizer *t = open_tokenizer(path);
         for (int kind = 0; kind < 4; kind++) {
             random_state = 1;
             for (size_t i = 0; i < len; i++)
@@ -337,12 +320,7 @@ TEST(test_long_documents)
             const clock_t start = clock();
             ids.n = 0;
             assert_int_equal(kvd_tokenizer_encode(t, s, len, false, &ids, &err), 0);
-            size_t n;
-            char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
-            assert_non_null(back);
-            assert_int_equal(n, len);
-            assert_memory_equal(back, s, len);
-            free(back);
+            expect_decoded("the text", t, &ids, s, len);
             assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 20);
         }
         kvd_ids_release(&ids);
@@ -355,8 +333,7 @@ TEST(test_long_documents)
 TEST(test_round_trip)
 {
     kvd_err err;
-    kvd_tokenizer *t = kvd_tokenizer_open(DATA "llama3.json", 0, &err);
-    assert_non_null(t);
+    kvd_tokenizer *t = open_tokenizer(TOKENIZERS "llama3.json");
     kvd_ids ids = {0};
     random_state = 7;
     for (int round = 0; round < 2000; round++) {
@@ -386,12 +363,7 @@ TEST(test_round_trip)
         }
         ids.n = 0;
         assert_int_equal(kvd_tokenizer_encode(t, s, len, false, &ids, &err), 0);
-        size_t n;
-        char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
-        assert_non_null(back);
-        assert_int_equal(n, len);
-        assert_memory_equal(back, s, len);
-        free(back);
+        expect_decoded("the text", t, &ids, s, len);
     }
     kvd_ids_release(&ids);
     kvd_tokenizer_free(t);
@@ -400,8 +372,7 @@ TEST(test_round_trip)
 TEST(test_decode_cut_character)
 {
     kvd_err err;
-    kvd_tokenizer *t = kvd_tokenizer_open(DATA "gpt2.json", 0, &err);
-    assert_non_null(t);
+    kvd_tokenizer *t = open_tokenizer(TOKENIZERS "gpt2.json");
     kvd_ids ids = {0};
     static const char s[] = "x\xf0\xa0\x80\x80";
     assert_int_equal(kvd_tokenizer_encode(t, s, strlen(s), false, &ids, &err), 0);
@@ -422,9 +393,8 @@ TEST(test_decode_cut_character)
 TEST(test_threads)
 {
     kvd_err err;
-    kvd_tokenizer *t = kvd_tokenizer_open(DATA "qwen2.json", 0, &err);
-    assert_non_null(t);
-    json_t *cases = load_json(DATA "cases.json"), *texts = json_object_get(cases, "texts");
+    kvd_tokenizer *t = open_tokenizer(TOKENIZERS "qwen2.json");
+    json_t *cases = load_json(TOKENIZERS "cases.json"), *texts = json_object_get(cases, "texts");
     const size_t n = json_array_size(texts);
     kvd_ids *alone = calloc(n, sizeof *alone);
     assert_non_null(alone);
