@@ -1,90 +1,93 @@
-/* Addresses of the matrices of heads, for batched products of cuBLAS. */
+/*
+ * Attention by batched products of cuBLAS: blocks of queries whose scores fit into scratch memory,
+ * and addresses of the matrices of all units. A unit is one head of one sequence.
+ */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
-extern "C" {
-#endif
-
-#ifdef __CUDACC__
 #define KVD_ANYWHERE __host__ __device__
+extern "C" {
 #else
 #define KVD_ANYWHERE
+#include "common/cuda/libraries.h"
+#include "common/half.h"
 #endif
 
-/* Matrices that attention reads and writes for one head of one sequence. */
-enum { KVD_AT_K, KVD_AT_Q, KVD_AT_SCORES, KVD_AT_V, KVD_AT_PROB, KVD_AT_OUT, KVD_AT_MATRICES };
+/* Largest number of matrices per unit, and of units in one batched product. */
+enum { KVD_UNIT_MATRICES = 11, KVD_SCORE_UNITS = 4096 };
 
-/*
- * Addresses of matrices in a batch of sequences of equal length; offsets are in bytes. Unit u is
- * query head u % n_heads of sequence u / n_heads.
- *
- * Matrix m of head h of sequence s is at base[m] + s * sequence[m] + h * head[m]; for K and V, h
- * counts KV heads. Scores and probabilities are at base[m] + (u - first) * head[m].
- */
-typedef struct {
-    char *base[KVD_AT_MATRICES];
-    size_t sequence[KVD_AT_MATRICES], head[KVD_AT_MATRICES];
-    size_t first, n_heads, group;
-} kvd_attention_units;
-
-static inline KVD_ANYWHERE char *kvd_attention_matrix(const kvd_attention_units *a, int m, size_t u)
-{
-    if (m == KVD_AT_SCORES || m == KVD_AT_PROB)
-        return a->base[m] + (u - a->first) * a->head[m];
-    const size_t h = u % a->n_heads, head = m == KVD_AT_K || m == KVD_AT_V ? h / a->group : h;
-    return a->base[m] + u / a->n_heads * a->sequence[m] + head * a->head[m];
-}
-
-/* Fills the device array `at` [KVD_AT_MATRICES][n] for units first .. first + n - 1. */
-cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void **at,
-                                   cudaStream_t stream);
-
-/* Matrices of the gradient of attention for one head of one sequence. */
-enum {
-    KVD_BACK_Q,
-    KVD_BACK_K,
-    KVD_BACK_V,
-    KVD_BACK_DO, /* gradient of the output O */
-    KVD_BACK_DQ,
-    KVD_BACK_DK,
-    KVD_BACK_DV,
-    KVD_BACK_SCORES, /* float32 scores, later probabilities */
-    KVD_BACK_D_PROB, /* float32 gradients of the probabilities */
-    KVD_BACK_P,      /* probabilities in the type of the pass */
-    KVD_BACK_DS,     /* gradients of scores in the type of the pass */
-    KVD_BACK_MATRICES
-};
-
-/* Matrix of every KV head h and sequence s, at base + s * sequence + h * head (bytes). */
+/* Place of one matrix of every unit; all numbers are bytes except `share`. */
 typedef struct {
     char *base;
-    size_t sequence, head;
-} kvd_back_place;
+    size_t sequence, head; /* from one sequence, or head, to the next */
+    /* Number of consecutive units that share a head; if 0, unit u is at (u - first) * head. */
+    size_t share;
+} kvd_unit_place;
 
-/*
- * A unit is one query head. Unit u belongs to KV head u % n_heads, of n_heads KV heads, and to
- * sequence u / n_heads.
- */
+/* Unit u belongs to sequence u / n_heads; the first unit of a product is `first`. */
 typedef struct {
-    kvd_back_place at[KVD_BACK_MATRICES];
+    kvd_unit_place at[KVD_UNIT_MATRICES];
     size_t first, n_heads;
-} kvd_back_units;
+} kvd_units;
 
-static inline KVD_ANYWHERE char *kvd_back_matrix(const kvd_back_units *a, int m, size_t u)
+static inline KVD_ANYWHERE char *kvd_unit_matrix(const kvd_units *a, int m, size_t u)
 {
-    const kvd_back_place *p = &a->at[m];
-    return m >= KVD_BACK_SCORES ? p->base + (u - a->first) * p->head
-                                : p->base + u / a->n_heads * p->sequence + u % a->n_heads * p->head;
+    const kvd_unit_place *p = &a->at[m];
+    return p->share ? p->base + u / a->n_heads * p->sequence + u % a->n_heads / p->share * p->head
+                    : p->base + (u - a->first) * p->head;
 }
 
-/* Fills the device array `at` [KVD_BACK_MATRICES][n] for units first .. first + n - 1. */
-cudaError_t kvd_back_pointers(const kvd_back_units *a, size_t n, void **at, cudaStream_t stream);
+/* Fills the device array `at` [KVD_UNIT_MATRICES][n] for units first .. first + n - 1. */
+cudaError_t kvd_unit_pointers(const kvd_units *a, size_t n, void **at, cudaStream_t stream);
 
 #ifdef __cplusplus
 }
+#else
+
+/* Product of every unit in column-major order, c (m x n) = op(a) op(b), added to c if `add`. */
+typedef struct {
+    cublasOperation_t op_a, op_b;
+    size_t m, n, k;
+    int a, b, c; /* indices of kvd_units.at */
+    size_t lda, ldb, ldc;
+    kvd_dtype c_type;
+    int add;
+} kvd_unit_product;
+
+typedef struct {
+    const kvd_cublas *lib;
+    cublasHandle_t blas;
+    kvd_dtype type; /* of a and b */
+    /* Array of kvd_unit_pointers; NULL if an address is no multiple of 16 bytes. */
+    void **pointers;
+    const char *what; /* for messages */
+} kvd_unit_blas;
+
+/* Multiplies for n units, in one call of cuBLAS, or in one per unit without pointers. */
+int kvd_unit_multiply(const kvd_unit_blas *x, const kvd_unit_product *p, const kvd_units *units,
+                      size_t n, kvd_err *err);
+
+/* Returns how many sequences from s on have the length of sequence s. */
+size_t kvd_equal_lengths(const size_t *offset, size_t s, size_t n_sequences);
+
+/* Scores of queries first .. first + rows - 1 with keys from .. from + keys - 1. */
+typedef struct {
+    size_t first, rows, from, keys, ld;
+} kvd_score_block;
+
+/* Returns the number of scores for which to allocate scratch, at most 256 MiB if possible. */
+size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
+
+/* Advances *b, zeroed at first, to the next 1 to 256 queries; false at the end. */
+bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
+
+/* Returns how many units fit into `room` scores, at least 1. */
+size_t kvd_score_units(const kvd_score_block *b, size_t room);
+
 #endif
 #endif
