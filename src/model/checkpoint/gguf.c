@@ -425,6 +425,12 @@ static int compare_tensors(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
+static int name_order(const void *name, const void *p)
+{
+    const tensor *const *t = p;
+    return strcmp(name, (*t)->name);
+}
+
 static int take_tensors(reader *r, kvd_gguf *g, kvd_err *err)
 {
     for (size_t i = 0; i < g->n_tensors; i++) {
@@ -596,18 +602,9 @@ const char *kvd_gguf_name(const kvd_gguf *g, size_t i)
 
 size_t kvd_gguf_find(const kvd_gguf *g, const char *name)
 {
-    size_t low = 0, high = g->n_tensors;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        const int order = strcmp(g->by_name[middle]->name, name);
-        if (order == 0)
-            return (size_t)(g->by_name[middle] - g->tensors);
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return g->n_tensors;
+    const tensor **const at =
+        bsearch(name, g->by_name, g->n_tensors, sizeof(*g->by_name), name_order);
+    return at ? (size_t)(*at - g->tensors) : g->n_tensors;
 }
 
 static bool find_packing(const char *type, kvd_packing *packing)

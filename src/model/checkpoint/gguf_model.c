@@ -146,6 +146,12 @@ static int compare(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
+static int name_order(const void *name, const void *p)
+{
+    const entry *const *e = p;
+    return strcmp(name, (*e)->name);
+}
+
 static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
 {
     const size_t tensors = kvd_gguf_count(m->file),
@@ -235,34 +241,24 @@ const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i)
 
 int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *out, kvd_err *err)
 {
-    size_t low = 0, high = m->n;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        const entry *e = m->by_name[middle];
-        const int order = strcmp(e->name, name);
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-        if (order)
-            continue;
-        if (kvd_gguf_tensor(m->file, e->tensor, out, err))
-            return -1;
-        if (e->n_experts && kvd_tensor_take_slice(out, e->n_experts, e->expert, err))
-            return -1;
-        if (e->column && out->rank == 1) {
-            out->rank = 2;
-            out->dims[1] = out->dims[0];
-            out->dims[0] = 1;
-        }
-        out->name = e->name;
-        out->order = e->order;
-        out->d_head = m->d_head;
-        out->group = m->group;
-        out->n_kv_heads = m->n_kv_heads;
-        return 0;
+    const entry *const *const at = bsearch(name, m->by_name, m->n, sizeof(*m->by_name), name_order);
+    if (!at)
+        return 1;
+    const entry *const e = *at;
+    if (kvd_gguf_tensor(m->file, e->tensor, out, err) ||
+        (e->n_experts && kvd_tensor_take_slice(out, e->n_experts, e->expert, err)))
+        return -1;
+    if (e->column && out->rank == 1) {
+        out->rank = 2;
+        out->dims[1] = out->dims[0];
+        out->dims[0] = 1;
     }
-    return 1;
+    out->name = e->name;
+    out->order = e->order;
+    out->d_head = m->d_head;
+    out->group = m->group;
+    out->n_kv_heads = m->n_kv_heads;
+    return 0;
 }
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)

@@ -310,20 +310,15 @@ static const char mark[] = ".experts.", blocks[] = "_blocks", scales[] = "_scale
 /* Bytes of buffers for names, and of the codes in an MXFP4 block. */
 enum { NAME = 160, CODES = 16 };
 
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), m = strlen(end);
-    return n > m && strcmp(s + n - m, end) == 0;
-}
-
 bool kvd_stacked_name(const char *stored, char *name, size_t size)
 {
     const char *const at = strstr(stored, mark);
     if (!at)
         return false;
-    const char *const part = at + strlen(mark), *const end = ends_with(part, blocks)   ? blocks
-                                                             : ends_with(part, scales) ? scales
-                                                             : ends_with(part, biases) ? biases
+    const char *const part = at + strlen(mark), *const end =
+                                                    kvd_path_ends_with(part, blocks)   ? blocks
+                                                    : kvd_path_ends_with(part, scales) ? scales
+                                                    : kvd_path_ends_with(part, biases) ? biases
                                                                                        : "";
     const int n = snprintf(name, size, "%.*s%s0.%.*s%s", (int)(at - stored), stored, mark,
                            (int)(strlen(part) - strlen(end)), part, end == biases ? bias : weight);
@@ -338,9 +333,9 @@ static bool split(const char *name, size_t *expert, bool *of_bias, char *stored)
     if (!at || at[strlen(mark)] < '0' || at[strlen(mark)] > '9')
         return false;
     *expert = strtoul(at + strlen(mark), &rest, 10);
-    *of_bias = ends_with(name, bias);
+    *of_bias = kvd_path_ends_with(name, bias);
     const char *const end = *of_bias ? bias : weight;
-    if (*rest != '.' || !ends_with(rest, end))
+    if (*rest != '.' || !kvd_path_ends_with(rest, end))
         return false;
     const int n = snprintf(stored, NAME, "%.*s%.*s", (int)(at - name + (long)strlen(mark)), name,
                            (int)(strlen(rest) - 1 - strlen(end)), rest + 1);
