@@ -104,6 +104,15 @@ static json_t *token_text(const source *s, size_t i)
     return json_stringn(s->token[i], s->len[i]);
 }
 
+/* Appends `item` and takes ownership. If memory ran out, *list becomes NULL. */
+static void append(json_t **list, json_t *item)
+{
+    if (json_array_append_new(*list, item)) {
+        json_decref(*list);
+        *list = NULL;
+    }
+}
+
 /* Merge of BPE: the tokens `left` and `right` become `product`. */
 typedef struct {
     double score;
@@ -149,10 +158,8 @@ static int add_merges_of(const source *s, size_t product, double score, merges *
             continue;
         m.left_characters = count_characters(text, cut);
         m.right_characters = count_characters(text + cut, len - cut);
-        void *array = all->m;
-        if (kvd_grow(&array, &all->capacity, all->n + 1, sizeof *all->m, err))
+        if (kvd_grow(&all->m, &all->capacity, all->n + 1, sizeof *all->m, err))
             return -1;
-        all->m = array;
         all->m[all->n++] = m;
     }
     return 0;
@@ -192,10 +199,7 @@ static json_t *merges_from_scores(const source *s, kvd_err *err)
     for (size_t i = 0; list && i < all.n; i++) {
         json_t *pair =
             json_pack("[o, o]", token_text(s, all.m[i].left), token_text(s, all.m[i].right));
-        if (!pair || json_array_append_new(list, pair)) {
-            json_decref(list);
-            list = NULL;
-        }
+        append(&list, pair);
     }
     if (!list)
         no_memory(err);
@@ -226,10 +230,7 @@ static json_t *read_merges(const source *s, kvd_err *err)
             json_decref(list);
             return NULL;
         }
-        if (json_array_append_new(list, merge_text)) {
-            json_decref(list);
-            list = NULL;
-        }
+        append(&list, merge_text);
     }
     if (!list)
         no_memory(err);
@@ -283,10 +284,7 @@ static json_t *build_added(const source *s, kvd_err *err)
         json_t *token = json_pack("{s:I, s:o, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)i,
                                   "content", token_text(s, i), "single_word", 0, "lstrip", 0,
                                   "rstrip", 0, "normalized", 0, "special", type != USER_DEFINED);
-        if (!token || json_array_append_new(list, token)) {
-            json_decref(list);
-            list = NULL;
-        }
+        append(&list, token);
     }
     if (!list)
         no_memory(err);
@@ -332,12 +330,9 @@ static json_t *build_decoder(const source *s, bool space)
     json_t *list =
         json_pack("[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]", "type", "Replace", "pattern", "String",
                   "\xe2\x96\x81", "content", " ", "type", "ByteFallback", "type", "Fuse");
-    if (list && space &&
-        json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content",
-                                              " ", "start", 1, "stop", 0))) {
-        json_decref(list);
-        list = NULL;
-    }
+    if (list && space)
+        append(&list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1,
+                                "stop", 0));
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 

@@ -40,10 +40,8 @@ struct kvd_tokenizer {
 int kvd_ids_push(kvd_ids *ids, uint32_t id, kvd_err *err)
 {
     if (ids->n >= ids->capacity) {
-        void *array = ids->id;
-        if (kvd_grow(&array, &ids->capacity, ids->n + 1, sizeof *ids->id, err))
+        if (kvd_grow(&ids->id, &ids->capacity, ids->n + 1, sizeof *ids->id, err))
             return -1;
-        ids->id = array;
     }
     ids->id[ids->n++] = id;
     return 0;

@@ -9,12 +9,10 @@
 
 int kvd_vocab_add(kvd_vocab *v, const char *piece, size_t len, uint32_t id, kvd_err *err)
 {
-    void *array = v->entry;
     if (len > UINT32_MAX || v->n >= UINT32_MAX / 4)
         return kvd_fail(err, "vocabulary too large: %zu pieces, a piece of %zu bytes", v->n, len);
-    if (kvd_grow(&array, &v->capacity, v->n + 1, sizeof *v->entry, err))
+    if (kvd_grow(&v->entry, &v->capacity, v->n + 1, sizeof *v->entry, err))
         return -1;
-    v->entry = array;
     v->entry[v->n++] = (kvd_vocab_entry){v->text.n, (uint32_t)len, id};
     if (len > v->longest)
         v->longest = len;
@@ -182,12 +180,10 @@ static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_
 
 static int add_node(tree *t, char byte, uint32_t *index, kvd_err *err)
 {
-    void *array = t->node;
     if (t->n >= UINT32_MAX)
         return kvd_fail(err, "added tokens are too long together");
-    if (kvd_grow(&array, &t->capacity, t->n + 1, sizeof *t->node, err))
+    if (kvd_grow(&t->node, &t->capacity, t->n + 1, sizeof *t->node, err))
         return -1;
-    t->node = array;
     *index = (uint32_t)t->n++;
     t->node[*index] = (node){.byte = byte};
     return 0;
@@ -246,11 +242,9 @@ static int parse_all(kvd_added_tokens *a, const json_t *spec, const kvd_vocab *v
     if (!json_is_array(spec))
         return kvd_fail(err, "field 'added_tokens' is not an array");
     for (size_t i = 0; i < json_array_size(spec); i++) {
-        void *array = a->token;
         bool special = false;
-        if (kvd_grow(&array, &a->capacity, a->n + 1, sizeof *a->token, err))
+        if (kvd_grow(&a->token, &a->capacity, a->n + 1, sizeof *a->token, err))
             goto done;
-        a->token = array;
         token *t = &a->token[a->n++];
         memset(t, 0, sizeof *t);
         if (parse_token(t, json_array_get(spec, i), &special, err) ||

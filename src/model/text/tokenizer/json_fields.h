@@ -22,8 +22,27 @@ const char *kvd_json_text(const json_t *o, const char *what, const char *field, 
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);
 
-/* Returns the string in the field "type", or NULL with *err. */
-const char *kvd_json_type(const json_t *o, const char *what, kvd_err *err);
+/*
+ * Calls `step` with `spec` and its "type"; if it is a Sequence, with each entry of its array
+ * `list`, in order.
+ */
+int kvd_json_steps(const json_t *spec, const char *what, const char *list,
+                   int (*step)(void *ctx, const char *type, const json_t *spec, kvd_err *err),
+                   void *ctx, kvd_err *err);
+
+/* Returns the value of a required field, one character of *len bytes, or NULL with *err. */
+const char *kvd_json_character(const json_t *o, const char *what, const char *field, size_t *len,
+                               kvd_err *err);
+
+/* The step Metaspace of pre-tokenizers and decoders, which writes a sign for each space. */
+typedef struct {
+    const char *sign;
+    size_t len;
+    /* Pieces that get a sign before their text: all, a document's first, or none. */
+    enum { KVD_PREPEND_ALWAYS, KVD_PREPEND_FIRST, KVD_PREPEND_NEVER } prepend;
+    bool split;
+} kvd_metaspace;
+int kvd_json_metaspace(const json_t *spec, const char *what, kvd_metaspace *m, kvd_err *err);
 
 /* Reads a token id, an integer from 0 to 2^31 - 1. */
 int kvd_json_id(const json_t *v, const char *what, uint32_t *id, kvd_err *err);

@@ -125,10 +125,8 @@ static void sift_up(kvd_merge_work *w, size_t i)
 static int append(kvd_merge_work *w, uint32_t priority, uint32_t at, uint32_t id, kvd_err *err)
 {
     if (w->n_heap >= w->heap_capacity) {
-        void *array = w->heap;
-        if (kvd_grow(&array, &w->heap_capacity, w->n_heap + 1, sizeof *w->heap, err))
+        if (kvd_grow(&w->heap, &w->heap_capacity, w->n_heap + 1, sizeof *w->heap, err))
             return -1;
-        w->heap = array;
     }
     w->heap[w->n_heap++] = (kvd_merge_candidate){(uint64_t)priority << 32 | at, id};
     return 0;
@@ -233,12 +231,10 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {
-        void *array = w->symbol;
         if (w->n >= NONE - 1)
             return kvd_fail(err, "a text of more than %u symbols without a break", NONE - 1);
-        if (kvd_grow(&array, &w->capacity, w->n + 1, sizeof *w->symbol, err))
+        if (kvd_grow(&w->symbol, &w->capacity, w->n + 1, sizeof *w->symbol, err))
             return -1;
-        w->symbol = array;
     }
     w->symbol[w->n++].id = id;
     return 0;

@@ -125,10 +125,8 @@ static int flush(run *r, bool compose, kvd_buffer *out, kvd_err *err)
 
 static int add(run *r, uint32_t code, kvd_err *err)
 {
-    void *array = r->c;
-    if (kvd_grow(&array, &r->capacity, r->n + 1, sizeof *r->c, err))
+    if (kvd_grow(&r->c, &r->capacity, r->n + 1, sizeof *r->c, err))
         return -1;
-    r->c = array;
     const utf8proc_property_t *const p = utf8proc_get_property((utf8proc_int32_t)code);
     r->c[r->n++] = (mark){code, (uint8_t)p->combining_class};
     return 0;
@@ -215,8 +213,6 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
     return len;
 }
 
-#define NESTING_MAX 32
-
 /* A text of n bytes may grow to GROWTH * n + GROWTH_BASE bytes. */
 #define GROWTH      64
 #define GROWTH_BASE ((size_t)64 << 10)
@@ -241,10 +237,8 @@ struct kvd_normalizer {
 
 static step *new_step(kvd_normalizer *n, kind k, kvd_err *err)
 {
-    void *array = n->step;
-    if (kvd_grow(&array, &n->capacity, n->n + 1, sizeof *n->step, err))
+    if (kvd_grow(&n->step, &n->capacity, n->n + 1, sizeof *n->step, err))
         return NULL;
-    n->step = array;
     step *s = &n->step[n->n++];
     memset(s, 0, sizeof *s);
     s->kind = k;
@@ -285,23 +279,9 @@ static int parse_strip(step *s, const json_t *spec, kvd_err *err)
                : 0;
 }
 
-static int parse_into(kvd_normalizer *n, const json_t *spec, int depth, kvd_err *err)
+static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *err)
 {
-    const char *type = kvd_json_type(spec, "normalizer", err);
-    if (!type)
-        return -1;
-    if (depth > NESTING_MAX)
-        return kvd_fail(err, "normalizer: nested deeper than %d", NESTING_MAX);
-    if (!strcmp(type, "Sequence")) {
-        const json_t *list;
-        if (kvd_json_known(spec, "normalizer Sequence", "type normalizers", err) ||
-            !(list = kvd_json_array(spec, "normalizer Sequence", "normalizers", err)))
-            return -1;
-        for (size_t i = 0; i < json_array_size(list); i++)
-            if (parse_into(n, json_array_get(list, i), depth + 1, err))
-                return -1;
-        return 0;
-    }
+    kvd_normalizer *const n = ctx;
     for (size_t k = 0; k < sizeof kind_names / sizeof *kind_names; k++) {
         if (strcmp(type, kind_names[k]))
             continue;
@@ -329,7 +309,8 @@ kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err)
         kvd_no_memory(err, "the normalizer", sizeof *n);
         return NULL;
     }
-    if (!json_is_null(spec) && parse_into(n, spec, 0, err)) {
+    if (!json_is_null(spec) &&
+        kvd_json_steps(spec, "normalizer", "normalizers", parse_step, n, err)) {
         kvd_normalizer_free(n);
         return NULL;
     }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int kvd_grow(void **array, size_t *capacity, size_t need, size_t size, kvd_err *err)
+int kvd_grow(void *array, size_t *capacity, size_t need, size_t size, kvd_err *err)
 {
     if (need <= *capacity)
         return 0;
@@ -11,10 +11,12 @@ int kvd_grow(void **array, size_t *capacity, size_t need, size_t size, kvd_err *
     while (want < need)
         want = want > SIZE_MAX / 2 ? need : want * 2;
     size_t bytes;
-    void *more = __builtin_mul_overflow(want, size, &bytes) ? NULL : realloc(*array, bytes);
+    void *old;
+    memcpy(&old, array, sizeof old);
+    void *more = __builtin_mul_overflow(want, size, &bytes) ? NULL : realloc(old, bytes);
     if (!more)
         return kvd_no_memory(err, "the tokenizer", (unsigned long long)want);
-    *array = more;
+    memcpy(array, &more, sizeof more);
     *capacity = want;
     return 0;
 }
@@ -25,12 +27,10 @@ int kvd_buffer_add(kvd_buffer *b, const char *s, size_t n, kvd_err *err)
         return 0;
     if (n > SIZE_MAX - b->n)
         return kvd_no_memory(err, "text", (unsigned long long)n);
-    void *array = b->s;
     const bool inside = b->s && s >= b->s && s < b->s + b->n;
     const size_t at = inside ? (size_t)(s - b->s) : 0;
-    if (kvd_grow(&array, &b->capacity, b->n + n, 1, err))
+    if (kvd_grow(&b->s, &b->capacity, b->n + n, 1, err))
         return -1;
-    b->s = array;
     memcpy(b->s + b->n, inside ? b->s + at : s, n);
     b->n += n;
     return 0;
@@ -46,10 +46,8 @@ int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err)
 {
     if (!piece.is_id && !piece.len)
         return 0;
-    void *array = p->next;
-    if (kvd_grow(&array, &p->capacity_next, p->n_next + 1, sizeof *p->next, err))
+    if (kvd_grow(&p->next, &p->capacity_next, p->n_next + 1, sizeof *p->next, err))
         return -1;
-    p->next = array;
     p->next[p->n_next++] = piece;
     return 0;
 }
@@ -151,6 +149,20 @@ int kvd_splitter_end(kvd_splitter *s, kvd_err *err)
         return 0;
     s->waiting = false;
     return kvd_pieces_emit_part(s->pieces, &s->whole, s->begin, s->end, err);
+}
+
+static int hex(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+int kvd_byte_named(const char *s, size_t len)
+{
+    const bool named = len == 6 && !memcmp(s, "<0x", 3) && s[5] == '>';
+    return named && hex(s[3]) >= 0 && hex(s[4]) >= 0 ? hex(s[3]) * 16 + hex(s[4]) : -1;
 }
 
 uint32_t kvd_byte_to_char(unsigned char b)

@@ -8,8 +8,8 @@
 
 #include "common/err.h"
 
-/* Grows *array to room for at least `need` elements of `size` bytes. */
-int kvd_grow(void **array, size_t *capacity, size_t need, size_t size, kvd_err *err);
+/* Grows the array to which *array points to room for at least `need` elements of `size` bytes. */
+int kvd_grow(void *array, size_t *capacity, size_t need, size_t size, kvd_err *err);
 
 typedef struct {
     char *s;
@@ -72,6 +72,9 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
                         kvd_split_behavior behavior);
 int kvd_splitter_feed(kvd_splitter *s, size_t begin, size_t end, bool is_match, kvd_err *err);
 int kvd_splitter_end(kvd_splitter *s, kvd_err *err);
+
+/* Returns the byte 0xNN if s is "<0xNN>", else -1. */
+int kvd_byte_named(const char *s, size_t len);
 
 /* Returns the printable character that represents a byte in byte-level BPE (GPT-2). */
 uint32_t kvd_byte_to_char(unsigned char byte);

@@ -6,14 +6,10 @@
 #include "model/text/tokenizer/json_fields.h"
 #include "model/text/tokenizer/pieces.h"
 
-#define NESTING_MAX 32
-
 static int add_part(kvd_template *t, bool is_text, uint32_t id, kvd_err *err)
 {
-    void *array = t->part;
-    if (kvd_grow(&array, &t->capacity, t->n + 1, sizeof *t->part, err))
+    if (kvd_grow(&t->part, &t->capacity, t->n + 1, sizeof *t->part, err))
         return -1;
-    t->part = array;
     t->part[t->n++] = (kvd_template_part){is_text, id};
     return 0;
 }
@@ -62,41 +58,34 @@ static int parse_template(kvd_template *t, const json_t *spec, kvd_err *err)
     return 0;
 }
 
-static int parse_into(kvd_template *t, const json_t *spec, int depth, bool *done, kvd_err *err)
+/* State while the steps are read; `done` after the template. */
+typedef struct {
+    kvd_template *t;
+    bool done;
+} reader;
+
+static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *err)
 {
-    const char *type = kvd_json_type(spec, "post_processor", err);
-    if (!type)
-        return -1;
-    if (depth > NESTING_MAX)
-        return kvd_fail(err, "post_processor: nested deeper than %d", NESTING_MAX);
-    if (!strcmp(type, "Sequence")) {
-        const json_t *list;
-        if (kvd_json_known(spec, "post_processor Sequence", "type processors", err) ||
-            !(list = kvd_json_array(spec, "post_processor Sequence", "processors", err)))
-            return -1;
-        for (size_t i = 0; i < json_array_size(list); i++)
-            if (parse_into(t, json_array_get(list, i), depth + 1, done, err))
-                return -1;
-        return 0;
-    }
+    reader *const r = ctx;
     if (!strcmp(type, "ByteLevel"))
         return kvd_json_known(spec, "post_processor ByteLevel",
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
     /* Hugging Face would read the output of a first template as a pair of texts for the second. */
-    if (*done)
+    if (r->done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
-    *done = true;
-    return parse_template(t, spec, err);
+    r->done = true;
+    return parse_template(r->t, spec, err);
 }
 
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err)
 {
-    bool done = false;
-    if (!json_is_null(spec) && parse_into(t, spec, 0, &done, err))
+    reader r = {t, false};
+    if (!json_is_null(spec) &&
+        kvd_json_steps(spec, "post_processor", "processors", parse_step, &r, err))
         return -1;
-    return done ? 0 : add_part(t, true, 0, err);
+    return r.done ? 0 : add_part(t, true, 0, err);
 }
 
 void kvd_template_release(kvd_template *t)

@@ -8,14 +8,11 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-#define NESTING_MAX 32
-
 /* GPT-2's pieces: contractions, and runs of letters, digits, other characters or space. */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 typedef enum { SPLIT, SPACE_BEFORE, METASPACE } kind;
-typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend;
 
 typedef struct {
     kind kind;
@@ -27,7 +24,8 @@ typedef struct {
     bool spelled;
     char replacement[4];
     unsigned width;
-    prepend prepend;
+    /* For Metaspace: pieces that get a sign, all or a document's first one. */
+    bool always, first;
 } step;
 
 struct kvd_pretokenizer {
@@ -39,10 +37,8 @@ struct kvd_pretokenizer {
 
 static step *new_step(kvd_pretokenizer *p, kind k, kvd_err *err)
 {
-    void *array = p->step;
-    if (kvd_grow(&array, &p->capacity, p->n + 1, sizeof *p->step, err))
+    if (kvd_grow(&p->step, &p->capacity, p->n + 1, sizeof *p->step, err))
         return NULL;
-    p->step = array;
     step *s = &p->step[p->n++];
     memset(s, 0, sizeof *s);
     s->kind = k;
@@ -125,41 +121,21 @@ static int parse_byte_level(kvd_pretokenizer *p, const json_t *spec, kvd_err *er
 
 static int parse_metaspace(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
 {
-    static const char *const schemes[] = {"always", "first", "never"};
-    const char *what = "pre_tokenizer Metaspace", *text, *scheme = "always";
-    bool space = true, split = true;
-    size_t len, ignored;
-    if (kvd_json_known(spec, what, "type replacement add_prefix_space prepend_scheme split str_rep",
-                       err) ||
-        !(text = kvd_json_text(spec, what, "replacement", &len, err)) ||
-        kvd_json_bool(spec, what, "add_prefix_space", &space, err) ||
-        kvd_json_bool(spec, what, "split", &split, err))
+    kvd_metaspace m;
+    step *s;
+    if (kvd_json_metaspace(spec, "pre_tokenizer Metaspace", &m, err) ||
+        !(s = new_step(p, METASPACE, err)))
         return -1;
-    if (json_object_get(spec, "prepend_scheme") &&
-        !(scheme = kvd_json_text(spec, what, "prepend_scheme", &ignored, err)))
-        return -1;
-    if (!len || len != kvd_utf8_width(text[0]))
-        return kvd_fail(err, "%s: replacement '%.40s' is not one character", what, text);
-    size_t k = 0;
-    while (k < 3 && strcmp(scheme, schemes[k]))
-        k++;
-    if (k == 3)
-        return kvd_fail(err, "%s: prepend_scheme '%s' is not supported", what, scheme);
-    if (!space && k != PREPEND_NEVER)
-        return kvd_fail(err, "%s: add_prefix_space is false, prepend_scheme is '%s'", what, scheme);
-    step *s = new_step(p, METASPACE, err);
-    if (!s)
-        return -1;
-    memcpy(s->replacement, text, len);
-    s->width = (unsigned)len;
-    s->prepend = (prepend)k;
-    if (!split)
+    memcpy(s->replacement, m.sign, m.len);
+    s->width = (unsigned)m.len;
+    s->always = m.prepend == KVD_PREPEND_ALWAYS;
+    s->first = m.prepend == KVD_PREPEND_FIRST;
+    if (!m.split)
         return 0;
-    s = new_step(p, SPLIT, err);
-    if (!s)
+    if (!(s = new_step(p, SPLIT, err)))
         return -1;
     s->behavior = KVD_SPLIT_MERGED_WITH_NEXT;
-    s->pattern = kvd_regex_new(text, len, true, err);
+    s->pattern = kvd_regex_new(m.sign, m.len, true, err);
     return s->pattern ? 0 : -1;
 }
 
@@ -176,23 +152,9 @@ static int parse_digits(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
                      p->byte_level, err);
 }
 
-static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_err *err)
+static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *err)
 {
-    const char *type = kvd_json_type(spec, "pre_tokenizer", err);
-    if (!type)
-        return -1;
-    if (depth > NESTING_MAX)
-        return kvd_fail(err, "pre_tokenizer: nested deeper than %d", NESTING_MAX);
-    if (!strcmp(type, "Sequence")) {
-        const json_t *list;
-        if (kvd_json_known(spec, "pre_tokenizer Sequence", "type pretokenizers", err) ||
-            !(list = kvd_json_array(spec, "pre_tokenizer Sequence", "pretokenizers", err)))
-            return -1;
-        for (size_t i = 0; i < json_array_size(list); i++)
-            if (parse_into(p, json_array_get(list, i), depth + 1, err))
-                return -1;
-        return 0;
-    }
+    kvd_pretokenizer *const p = ctx;
     if (!strcmp(type, "Split"))
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
@@ -228,7 +190,8 @@ kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err)
         kvd_no_memory(err, "the pre-tokenizer", sizeof *p);
         return NULL;
     }
-    if (!json_is_null(spec) && parse_into(p, spec, 0, err)) {
+    if (!json_is_null(spec) &&
+        kvd_json_steps(spec, "pre_tokenizer", "pretokenizers", parse_step, p, err)) {
         kvd_pretokenizer_free(p);
         return NULL;
     }
@@ -259,11 +222,9 @@ typedef struct {
 
 static int spell(spelling *sp, const char *text, size_t len, kvd_err *err)
 {
-    void *array = sp->byte;
     sp->text.n = 0;
-    if (kvd_grow(&array, &sp->capacity, 2 * len + 1, sizeof *sp->byte, err))
+    if (kvd_grow(&sp->byte, &sp->capacity, 2 * len + 1, sizeof *sp->byte, err))
         return -1;
-    sp->byte = array;
     for (size_t i = 0; i < len; i++) {
         char c[4];
         const size_t width = kvd_utf8_encode(kvd_byte_to_char((unsigned char)text[i]), c);
@@ -353,8 +314,7 @@ static int metaspace(const step *s, kvd_pieces *p, kvd_err *err)
             const bool marked =
                 text[0] == ' ' || (len >= s->width && !memcmp(text, s->replacement, s->width));
             size_t first = piece.first;
-            if (!marked &&
-                (s->prepend == PREPEND_ALWAYS || (s->prepend == PREPEND_FIRST && first))) {
+            if (!marked && (s->always || (s->first && first))) {
                 if (kvd_buffer_add(&p->text, s->replacement, s->width, err))
                     return -1;
                 first += first ? s->width : 0;

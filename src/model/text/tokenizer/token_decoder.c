@@ -8,7 +8,6 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-#define NESTING_MAX 32
 #define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD, which replaces invalid UTF-8 */
 
 typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind;
@@ -31,10 +30,8 @@ struct kvd_token_decoder {
 
 int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err)
 {
-    void *array = l->end;
-    if (kvd_grow(&array, &l->capacity, l->n + 1, sizeof *l->end, err))
+    if (kvd_grow(&l->end, &l->capacity, l->n + 1, sizeof *l->end, err))
         return -1;
-    l->end = array;
     if (kvd_buffer_add(&l->text, s, len, err))
         return -1;
     l->end[l->n++] = l->text.n;
@@ -62,26 +59,12 @@ static const char *string_at(const kvd_strings *l, size_t i, size_t *len)
 
 static step *new_step(kvd_token_decoder *d, kind k, kvd_err *err)
 {
-    void *array = d->step;
-    if (kvd_grow(&array, &d->capacity, d->n + 1, sizeof *d->step, err))
+    if (kvd_grow(&d->step, &d->capacity, d->n + 1, sizeof *d->step, err))
         return NULL;
-    d->step = array;
     step *s = &d->step[d->n++];
     memset(s, 0, sizeof *s);
     s->kind = k;
     return s;
-}
-
-static int one_character(step *s, const json_t *spec, const char *what, const char *field,
-                         kvd_err *err)
-{
-    size_t len;
-    const char *text = kvd_json_text(spec, what, field, &len, err);
-    if (!text)
-        return -1;
-    if (!len || len != kvd_utf8_width(text[0]))
-        return kvd_fail(err, "%s: %s '%.40s' is not one character", what, field, text);
-    return kvd_buffer_add(&s->content, text, len, err);
 }
 
 static int parse_replace(kvd_token_decoder *d, const json_t *spec, kvd_err *err)
@@ -99,9 +82,12 @@ static int parse_replace(kvd_token_decoder *d, const json_t *spec, kvd_err *err)
 
 static int parse_strip(kvd_token_decoder *d, const json_t *spec, kvd_err *err)
 {
+    size_t len;
+    const char *content;
     step *s = new_step(d, STRIP, err);
     return !s || kvd_json_known(spec, "decoder Strip", "type content start stop", err) ||
-                   one_character(s, spec, "decoder Strip", "content", err) ||
+                   !(content = kvd_json_character(spec, "decoder Strip", "content", &len, err)) ||
+                   kvd_buffer_add(&s->content, content, len, err) ||
                    kvd_json_count(spec, "decoder Strip", "start", &s->start, err) ||
                    kvd_json_count(spec, "decoder Strip", "stop", &s->stop, err)
                ? -1
@@ -110,44 +96,18 @@ static int parse_strip(kvd_token_decoder *d, const json_t *spec, kvd_err *err)
 
 static int parse_metaspace(kvd_token_decoder *d, const json_t *spec, kvd_err *err)
 {
-    const char *what = "decoder Metaspace", *scheme = "always";
-    bool space = true, split = true;
-    size_t len;
+    kvd_metaspace m;
     step *s = new_step(d, METASPACE, err);
-    if (!s ||
-        kvd_json_known(spec, what, "type replacement add_prefix_space prepend_scheme split str_rep",
-                       err) ||
-        one_character(s, spec, what, "replacement", err) ||
-        kvd_json_bool(spec, what, "add_prefix_space", &space, err) ||
-        kvd_json_bool(spec, what, "split", &split, err) ||
-        (json_object_get(spec, "prepend_scheme") &&
-         !(scheme = kvd_json_text(spec, what, "prepend_scheme", &len, err))))
+    if (!s || kvd_json_metaspace(spec, "decoder Metaspace", &m, err) ||
+        kvd_buffer_add(&s->content, m.sign, m.len, err))
         return -1;
-    if (strcmp(scheme, "always") && strcmp(scheme, "first") && strcmp(scheme, "never"))
-        return kvd_fail(err, "%s: prepend_scheme '%s' is not supported", what, scheme);
-    s->drop_first = strcmp(scheme, "never") != 0;
-    if (!space && s->drop_first)
-        return kvd_fail(err, "%s: add_prefix_space is false, prepend_scheme is '%s'", what, scheme);
+    s->drop_first = m.prepend != KVD_PREPEND_NEVER;
     return 0;
 }
 
-static int parse_into(kvd_token_decoder *d, const json_t *spec, int depth, kvd_err *err)
+static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *err)
 {
-    const char *type = kvd_json_type(spec, "decoder", err);
-    if (!type)
-        return -1;
-    if (depth > NESTING_MAX)
-        return kvd_fail(err, "decoder: nested deeper than %d", NESTING_MAX);
-    if (!strcmp(type, "Sequence")) {
-        const json_t *list;
-        if (kvd_json_known(spec, "decoder Sequence", "type decoders", err) ||
-            !(list = kvd_json_array(spec, "decoder Sequence", "decoders", err)))
-            return -1;
-        for (size_t i = 0; i < json_array_size(list); i++)
-            if (parse_into(d, json_array_get(list, i), depth + 1, err))
-                return -1;
-        return 0;
-    }
+    kvd_token_decoder *const d = ctx;
     if (!strcmp(type, "Replace"))
         return parse_replace(d, spec, err);
     if (!strcmp(type, "Strip"))
@@ -179,7 +139,7 @@ kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err)
         return NULL;
     }
     d->none = json_is_null(spec);
-    if (!d->none && parse_into(d, spec, 0, err)) {
+    if (!d->none && kvd_json_steps(spec, "decoder", "decoders", parse_step, d, err)) {
         kvd_token_decoder_free(d);
         return NULL;
     }
@@ -284,14 +244,6 @@ static int replace(const step *s, kvd_scan *scan, const char *text, size_t len, 
     return end_string(out, err);
 }
 
-static int hex(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* Replaces consecutive strings "<0xNN>" by their bytes, or by U+FFFD if these are invalid. */
 static int byte_fallback(const kvd_strings *in, kvd_strings *out, kvd_err *err)
 {
@@ -300,9 +252,9 @@ static int byte_fallback(const kvd_strings *in, kvd_strings *out, kvd_err *err)
     for (size_t i = 0; i <= in->n; i++) {
         size_t len = 0;
         const char *s = i < in->n ? string_at(in, i, &len) : "";
-        if (i < in->n && len == 6 && !memcmp(s, "<0x", 3) && s[5] == '>' && hex(s[3]) >= 0 &&
-            hex(s[4]) >= 0) {
-            const char b = (char)(hex(s[3]) * 16 + hex(s[4]));
+        const int named = kvd_byte_named(s, len);
+        if (named >= 0) {
+            const char b = (char)named;
             if (kvd_buffer_add(&bytes, &b, 1, err))
                 goto done;
             continue;

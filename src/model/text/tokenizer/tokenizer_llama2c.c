@@ -173,14 +173,6 @@ done:
     return rc;
 }
 
-static int hex(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out,
                            kvd_err *err)
 {
@@ -195,9 +187,8 @@ int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, k
             len--;
         }
         char byte;
-        if (len == 6 && !memcmp(piece, "<0x", 3) && piece[5] == '>' && hex(piece[3]) >= 0 &&
-            hex(piece[4]) >= 0) {
-            byte = (char)(hex(piece[3]) * 16 + hex(piece[4]));
+        if (kvd_byte_named(piece, len) >= 0) {
+            byte = (char)kvd_byte_named(piece, len);
             piece = &byte;
             len = 1;
         }
