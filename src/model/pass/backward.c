@@ -9,152 +9,75 @@
 
 #include "common/rng.h"
 #include "common/threads.h"
-#include "model/checkpoint/streaming.h"
 #include "model/pass/attention.h"
 #include "model/pass/blocks.h"
-#include "model/pass/forward.h"
-#include "model/pass/layer.h"
+#include "model/pass/forward_state.h"
 #include "model/pass/layer_back.h"
 #include "model/pass/vector.h"
 
-enum {
-    /* Largest and smallest number of token rows that a thread processes together. */
-    MOST_ROWS = 256,
-    FEWEST_ROWS = 32,
-    /* Tokens whose logits are in memory at one time. */
-    PIECE = 256,
-    HEAD_SLAB = 16 * 1024 * 1024,
-};
+/* Tokens whose logits are in memory at one time. */
+enum { PIECE = 256 };
 
 struct kvd_backward {
     const kvd_config *c;
-    kvd_experts *experts;
     kvd_forward *forward;
     kvd_dense_attention dense;
     size_t max_tokens, max_len, d, d_embed, vocab, width_q, width_k;
-    kvd_weight *part;
-    kvd_weight head;
-    /* Float32 weights outside the layers; NULL if the model has none. */
-    float *final_gain, *final_bias, *project_out;
-    float *layer;
-    /* Float32 copy of slab_rows rows of the output head, or NULL. */
-    float *slab;
-    size_t slab_rows;
     /* Input of each layer, then the last output: [n_layers + 1][max_tokens][d_model]. */
     float *x;
     /* Gradient of the residual stream: [max_tokens][d_model]. */
     float *dx;
-    /* Queries after RoPE, attention output and gradients of a layer: [max_tokens][width_q]. */
-    float *q, *o, *dq, *d_o, *dq_pre;
-    /* Keys, values and their gradients in one layer: [max_tokens][width_k]. */
-    float *k, *v, *dk, *dv, *dk_pre, *dk_raw;
+    /* Gradients of queries and of the attention output of a layer: [max_tokens][width_q]. */
+    float *dq, *d_o, *dq_pre;
+    /* Gradients of keys and values in one layer: [max_tokens][width_k]. */
+    float *dk, *dv, *dk_pre, *dk_raw;
     /* Input of the QKV projections: [max_tokens][d_model]. */
     float *in;
-    float *cosine, *sine, *minus_sine;
-    uint32_t *position, *rope_row;
+    float *minus_sine;
+    uint32_t *target;
     float *logits, *d_embedded;
     /* Logits after the softcap: [PIECE][vocab], or NULL. */
     float *capped;
     float *work;
-    size_t block, work_size, work_n;
+    size_t work_size, work_n;
     bool draws;
     uint64_t seed;
     /* Random number in [0, 1) by which each token's target is drawn. */
     double *drawn;
 };
 
-static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
-{
-    if (b > 0 && a > SIZE_MAX / b / sizeof(float)) {
-        kvd_fail(err, "%s of %zu x %zu elements overflows", what, a, b);
-        return NULL;
-    }
-    float *p = malloc((a && b) ? a * b * sizeof *p : 1);
-    if (!p)
-        kvd_no_memory(err, what, a * b * sizeof *p);
-    return p;
-}
-
-static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, float **out, kvd_err *err)
-{
-    kvd_weight w;
-    *out = NULL;
-    if (kvd_weight_find(c, part, bias, 0, &w, err))
-        return -1;
-    if (w.n == 0)
-        return 0;
-    if (!(*out = floats("weights outside the layers", w.n, 1, err)))
-        return -1;
-    kvd_weight_read(&w, 0, w.n, *out);
-    kvd_tensor_drop(&w.tensor);
-    return 0;
-}
-
-static int find_weights(kvd_backward *w, const kvd_checkpoint *c, kvd_err *err)
-{
-    size_t most = 0;
-    w->part = malloc((size_t)w->c->n_layers * KVD_LAYER_WEIGHTS * sizeof *w->part);
-    if (!w->part)
-        return kvd_no_memory(err, "the list of tensors",
-                             (size_t)w->c->n_layers * KVD_LAYER_WEIGHTS);
-    for (int l = 0; l < w->c->n_layers; l++) {
-        kvd_weight *const part = w->part + (size_t)l * KVD_LAYER_WEIGHTS;
-        if (kvd_layer_find(c, l, part, err))
-            return -1;
-        most = kvd_layer_buffer_size(part) > most ? kvd_layer_buffer_size(part) : most;
-    }
-    if (kvd_weight_find(c, w->c->tied_head ? KVD_PART_EMBEDDING : KVD_PART_HEAD, false, 0, &w->head,
-                        err) ||
-        read_part(c, KVD_PART_NORM_FINAL, false, &w->final_gain, err) ||
-        read_part(c, KVD_PART_NORM_FINAL, true, &w->final_bias, err) ||
-        read_part(c, KVD_PART_PROJECT_OUT, false, &w->project_out, err))
-        return -1;
-    w->slab_rows = HEAD_SLAB / sizeof(float) / w->d_embed;
-    w->slab_rows = w->slab_rows < 1 ? 1 : w->slab_rows > w->vocab ? w->vocab : w->slab_rows;
-    if (!kvd_weight_in_place(&w->head) &&
-        !(w->slab = floats("the output head", w->slab_rows, w->d_embed, err)))
-        return -1;
-    return (w->layer = floats("weights of a layer", most, 1, err)) ? 0 : -1;
-}
-
 static int make_rope(kvd_backward *w, kvd_err *err)
 {
-    const size_t half = (size_t)w->c->d_head / 2, rows = kvd_batch_rope_rows(w->c, w->max_len);
-    if (!(w->cosine = floats("the rope table", rows, half, err)) ||
-        !(w->sine = floats("the rope table", rows, half, err)) ||
-        !(w->minus_sine = floats("the rope table", rows, half, err)))
+    const size_t n = kvd_batch_rope_rows(w->c, w->max_len) * ((size_t)w->c->d_head / 2);
+    if (!(w->minus_sine = kvd_floats("the rope table", n, 1, err)))
         return -1;
-    kvd_batch_rope(w->c, w->max_len, w->cosine, w->sine);
-    for (size_t i = 0; i < rows * half; i++)
-        w->minus_sine[i] = -w->sine[i];
+    for (size_t i = 0; i < n; i++)
+        w->minus_sine[i] = -w->forward->sine[i];
     return 0;
 }
 
 static int allocate(kvd_backward *w, kvd_err *err)
 {
     const size_t n = w->max_tokens, piece = n < PIECE ? n : PIECE;
-    float **const of_q[] = {&w->q, &w->o, &w->dq, &w->d_o, &w->dq_pre},
-                  **const of_k[] = {&w->k, &w->v, &w->dk, &w->dv, &w->dk_pre, &w->dk_raw};
+    float **const of_q[] = {&w->dq, &w->d_o, &w->dq_pre},
+                  **const of_k[] = {&w->dk, &w->dv, &w->dk_pre, &w->dk_raw};
     for (size_t i = 0; i < sizeof of_q / sizeof *of_q; i++)
-        if (!(*of_q[i] = floats("queries", n, w->width_q, err)))
+        if (!(*of_q[i] = kvd_floats("queries", n, w->width_q, err)))
             return -1;
     for (size_t i = 0; i < sizeof of_k / sizeof *of_k; i++)
-        if (!(*of_k[i] = floats("keys and values", n, w->width_k, err)))
+        if (!(*of_k[i] = kvd_floats("keys and values", n, w->width_k, err)))
             return -1;
-    if (!(w->x = floats("the residuals that enter the layers", ((size_t)w->c->n_layers + 1) * n,
-                        w->d, err)) ||
-        !(w->dx = floats("activations", n, w->d, err)) ||
-        !(w->in = floats("activations", n, w->d, err)) ||
-        !(w->logits = floats("logits", piece, w->vocab, err)) ||
-        (w->c->logit_softcap > 0 && !(w->capped = floats("logits", piece, w->vocab, err))) ||
-        !(w->d_embedded = floats("the head's input", piece, w->d_embed, err)))
+    if (!(w->x = kvd_floats("the residuals that enter the layers", ((size_t)w->c->n_layers + 1) * n,
+                            w->d, err)) ||
+        !(w->dx = kvd_floats("activations", n, w->d, err)) ||
+        !(w->in = kvd_floats("activations", n, w->d, err)) ||
+        !(w->logits = kvd_floats("logits", piece, w->vocab, err)) ||
+        (w->c->logit_softcap > 0 && !(w->capped = kvd_floats("logits", piece, w->vocab, err))) ||
+        !(w->d_embedded = kvd_floats("the head's input", piece, w->d_embed, err)))
         return -1;
-    w->position = malloc(n * sizeof *w->position);
-    w->rope_row = malloc(n * sizeof *w->rope_row);
+    w->target = malloc(n * sizeof *w->target);
     w->drawn = malloc(n * sizeof *w->drawn);
-    return w->position && w->rope_row && w->drawn
-               ? 0
-               : kvd_no_memory(err, "positions", 4 * n * sizeof *w->position);
+    return w->target && w->drawn ? 0 : kvd_no_memory(err, "positions", 4 * n * sizeof *w->target);
 }
 
 kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
@@ -180,11 +103,12 @@ kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_
     w->width_q = (size_t)config->n_heads * (size_t)config->d_head;
     w->width_k = (size_t)config->n_kv_heads * (size_t)config->d_head;
     kvd_dense_attention_init(&w->dense);
-    if (!(w->forward = kvd_forward_new(c, max_tokens, max_len, err)) || find_weights(w, c, err) ||
-        allocate(w, err) || make_rope(w, err) || kvd_experts_new(c, max_tokens, &w->experts, err)) {
+    if (!(w->forward = kvd_forward_new(c, max_tokens, max_len, err)) || allocate(w, err) ||
+        make_rope(w, err)) {
         kvd_backward_free(w);
         return NULL;
     }
+    w->forward->pass = "forward ";
     return w;
 }
 
@@ -192,20 +116,15 @@ void kvd_backward_free(kvd_backward *w)
 {
     if (!w)
         return;
-    float *const buffers[] = {
-        w->final_gain, w->final_bias, w->project_out, w->layer,  w->slab,   w->x,    w->dx,
-        w->q,          w->o,          w->dq,          w->d_o,    w->k,      w->v,    w->dk,
-        w->dv,         w->dk_pre,     w->dk_raw,      w->in,     w->cosine, w->sine, w->minus_sine,
-        w->logits,     w->work,       w->d_embedded,  w->dq_pre, w->capped};
+    float *const buffers[] = {w->x,      w->dx,     w->dq,         w->d_o,    w->dk,
+                              w->dv,     w->dk_pre, w->dk_raw,     w->in,     w->minus_sine,
+                              w->logits, w->work,   w->d_embedded, w->dq_pre, w->capped};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         free(buffers[i]);
     kvd_forward_free(w->forward);
-    kvd_experts_free(w->experts);
     kvd_dense_attention_release(&w->dense);
-    free(w->position);
-    free(w->rope_row);
+    free(w->target);
     free(w->drawn);
-    free(w->part);
     free(w);
 }
 
@@ -221,18 +140,15 @@ static float *work_of_thread(const kvd_backward *w)
 
 static int reserve_work(kvd_backward *w, const kvd_batch *b, kvd_err *err)
 {
-    const size_t n = b->offset[b->n_sequences], threads = kvd_thread_count(),
-                 each = ((n + threads - 1) / threads + 15) / 16 * 16,
-                 back = kvd_layer_back_scratch(w->c), ahead = kvd_layer_scratch(w->c),
+    const size_t threads = kvd_thread_count(),
+                 rows = w->forward->block * kvd_layer_back_scratch(w->c),
                  attend = KVD_ATTEND_ROWS * kvd_batch_longest(b) *
                           (size_t)(w->c->score_softcap > 0 ? 3 : 2);
-    w->block = each < FEWEST_ROWS ? FEWEST_ROWS : each > MOST_ROWS ? MOST_ROWS : each;
-    const size_t rows = w->block * (back > ahead ? back : ahead);
     w->work_size = rows > attend ? rows : attend;
     if (w->work && threads <= w->work_n / w->work_size)
         return 0;
     free(w->work);
-    w->work = floats("activations of a block", threads, w->work_size, err);
+    w->work = kvd_floats("activations of a block", threads, w->work_size, err);
     w->work_n = w->work ? threads * w->work_size : 0;
     return w->work ? 0 : -1;
 }
@@ -242,80 +158,49 @@ static float *entering(const kvd_backward *w, int layer)
     return w->x + (size_t)layer * w->max_tokens * w->d;
 }
 
-static size_t tables_of(const kvd_backward *w, int layer)
-{
-    return kvd_batch_rope_layer(w->c, w->max_len, layer) * ((size_t)w->c->d_head / 2);
-}
-
-static int attention_of(kvd_backward *w, const kvd_batch *b, int layer,
-                        const kvd_layer_weights *weights, kvd_err *err)
-{
-    const size_t n = b->offset[b->n_sequences];
-    const int saved = kvd_blas_serial();
-#pragma omp parallel for schedule(dynamic)
-    for (size_t at = 0; at < n; at += w->block) {
-        const kvd_layer_qkv out = {.q = w->q + at * w->width_q,
-                                   .k = w->k + at * w->width_k,
-                                   .v = w->v + at * w->width_k,
-                                   .cosine = w->cosine + tables_of(w, layer),
-                                   .sine = w->sine + tables_of(w, layer),
-                                   .rope_row = w->rope_row + at};
-        kvd_layer_before_attention(w->c, weights, entering(w, layer) + at * w->d,
-                                   smaller(w->block, n - at), work_of_thread(w), &out);
-    }
-    kvd_blas_restore(saved);
-    const kvd_attention_in in = {.config = w->c,
-                                 .layer = layer,
-                                 .n_sequences = b->n_sequences,
-                                 .offset = b->offset,
-                                 .first_sequence = b->first_sequence,
-                                 .n_tokens = n,
-                                 .q = w->q,
-                                 .k = w->k,
-                                 .v = w->v,
-                                 .window = kvd_config_window(w->c, layer),
-                                 .sinks = weights->w[KVD_PART_SINKS]};
-    return w->dense.hook.run(&w->dense.hook, &in, w->o, err);
-}
-
-static const kvd_weight *parts_of(const kvd_backward *w, int layer)
-{
-    return w->part + (size_t)layer * KVD_LAYER_WEIGHTS;
-}
-
 static int check_finite(const kvd_batch *b, const char *what, int layer, const float *x,
                         size_t width, kvd_err *err)
 {
-    const size_t n = b->offset[b->n_sequences] * width, at = kvd_first_nonfinite_f32(x, n);
     char where[48];
     (void)snprintf(where, sizeof where, "%s layer %d", what, layer);
-    return at < n ? kvd_batch_not_finite(b, where, at / width, err) : 0;
+    return kvd_batch_check_finite(b, where, x, width, err);
 }
 
-static int run_layer(kvd_backward *w, const kvd_batch *b, int layer, kvd_err *err)
+static int give_up(const kvd_gradient_sink *sink, kvd_err *err)
 {
-    const size_t n = b->offset[b->n_sequences];
-    kvd_layer_weights weights;
-    kvd_layer_load(parts_of(w, layer), w->layer, &weights);
-    if (attention_of(w, b, layer, &weights, err))
-        return -1;
-    float *const x = entering(w, layer + 1);
-    memcpy(x, entering(w, layer), n * w->d * sizeof *x);
-    if (kvd_config_routed(w->c, layer)) {
-        kvd_experts_behind_attention(w->experts, &weights, layer, w->o, n, x);
-        kvd_layer_drop(parts_of(w, layer), true);
-        kvd_layer_drop(parts_of(w, layer), false);
-        return check_finite(b, "forward", layer, x, w->d, err);
+    return sink->give_up ? sink->give_up(sink->ctx, err) : 0;
+}
+
+/* Runs a layer forward, or only up to its attention if `stop`. */
+static int run_layer(kvd_backward *w, const kvd_batch *b, int layer, int stop,
+                     kvd_layer_weights *weights, kvd_err *err)
+{
+    kvd_forward *const f = w->forward;
+    memcpy(f->x, entering(w, layer), b->offset[b->n_sequences] * w->d * sizeof *f->x);
+    kvd_layer_load(kvd_forward_parts(f, layer), f->layer, weights);
+    return kvd_forward_layer(f, b, layer, weights, &w->dense.hook, stop, err);
+}
+
+static void drop(const kvd_backward *w, int layer)
+{
+    kvd_layer_drop(kvd_forward_parts(w->forward, layer), true);
+    kvd_layer_drop(kvd_forward_parts(w->forward, layer), false);
+}
+
+/* Computes the input of all layers and the last layer's output. */
+static int go_forward(kvd_backward *w, const kvd_batch *b, const kvd_gradient_sink *sink,
+                      kvd_err *err)
+{
+    const size_t bytes = b->offset[b->n_sequences] * w->d * sizeof *w->x;
+    memcpy(entering(w, 0), w->forward->x, bytes);
+    for (int l = 0; l < w->c->n_layers; l++) {
+        kvd_layer_weights weights;
+        if (give_up(sink, err) || run_layer(w, b, l, 0, &weights, err))
+            return -1;
+        memcpy(entering(w, l + 1), w->forward->x, bytes);
+        drop(w, l);
     }
-    const int saved = kvd_blas_serial();
-#pragma omp parallel for schedule(dynamic)
-    for (size_t at = 0; at < n; at += w->block)
-        kvd_layer_behind_attention(w->c, &weights, w->o + at * w->width_q,
-                                   smaller(w->block, n - at), work_of_thread(w), x + at * w->d);
-    kvd_blas_restore(saved);
-    kvd_layer_drop(parts_of(w, layer), true);
-    kvd_layer_drop(parts_of(w, layer), false);
-    return check_finite(b, "forward", layer, x, w->d, err);
+    return 0;
 }
 
 void kvd_backward_draw(kvd_backward *w, uint64_t seed)
@@ -372,23 +257,19 @@ static void through_softcap(const float *value, size_t n, float softcap, float *
 /* Computes d_embedded [rows][d_embed] = d_logits [rows][vocab] times the output head. */
 static void head_back(kvd_backward *w, size_t rows)
 {
-    const float *const in_place = kvd_weight_in_place(&w->head);
-    const size_t step = in_place ? w->vocab : w->slab_rows, threads = kvd_thread_count(),
-                 each = (rows + threads - 1) / threads;
-    for (size_t first = 0; first < w->vocab; first += step) {
-        const size_t some = smaller(step, w->vocab - first);
-        if (!in_place)
-            kvd_weight_read(&w->head, first * w->d_embed, some * w->d_embed, w->slab);
+    const size_t threads = kvd_thread_count(), each = (rows + threads - 1) / threads;
+    for (size_t first = 0, some; first < w->vocab; first += some) {
+        const float *const head = kvd_forward_head(w->forward, first, &some);
         const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(static)
         for (size_t i = 0; i < rows; i += each)
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)smaller(each, rows - i),
                         (blasint)w->d_embed, (blasint)some, 1.0F, w->logits + i * w->vocab + first,
-                        (blasint)w->vocab, in_place ? in_place : w->slab, (blasint)w->d_embed,
-                        first ? 1.0F : 0.0F, w->d_embedded + i * w->d_embed, (blasint)w->d_embed);
+                        (blasint)w->vocab, head, (blasint)w->d_embed, first ? 1.0F : 0.0F,
+                        w->d_embedded + i * w->d_embed, (blasint)w->d_embed);
         kvd_blas_restore(saved);
     }
-    kvd_tensor_drop(&w->head.tensor);
+    kvd_tensor_drop(&w->forward->head.tensor);
 }
 
 /*
@@ -399,9 +280,12 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t
 {
     const float *const x = entering(w, w->c->n_layers) + first * w->d;
     float *const hidden = w->in + first * w->d, *const dx = w->dx + first * w->d;
+    const float *const gain = kvd_forward_once(w->forward, KVD_PART_NORM_FINAL, 0),
+                       *const project_out = kvd_forward_once(w->forward, KVD_PART_PROJECT_OUT, 0);
     double sum = 0, loss_of[PIECE];
-    if (w->final_gain)
-        kvd_layer_normalise(w->c, x, w->final_gain, w->final_bias, rows, hidden);
+    if (gain)
+        kvd_layer_normalise(w->c, x, gain, kvd_forward_once(w->forward, KVD_PART_NORM_FINAL, 1),
+                            rows, hidden);
     else
         memcpy(hidden, x, rows * w->d * sizeof *x);
     if (kvd_forward_logits(w->forward, hidden, rows, w->logits, err))
@@ -426,14 +310,14 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t
         sum += loss_of[i];
     *loss += sum;
     head_back(w, rows);
-    float *const d_hidden = w->final_gain ? hidden : dx;
-    if (w->project_out)
-        kvd_linear_back(w->d_embedded, w->project_out, rows, w->d, w->d_embed, d_hidden, 0);
+    float *const d_hidden = gain ? hidden : dx;
+    if (project_out)
+        kvd_linear_back(w->d_embedded, project_out, rows, w->d, w->d_embed, d_hidden, 0);
     else
         memcpy(d_hidden, w->d_embedded, rows * w->d * sizeof *d_hidden);
-    if (w->final_gain) {
+    if (gain) {
         memset(dx, 0, rows * w->d * sizeof *dx);
-        kvd_layer_normalise_back(w->c, x, w->final_gain, rows, d_hidden, dx);
+        kvd_layer_normalise_back(w->c, x, gain, rows, d_hidden, dx);
     }
     return 0;
 }
@@ -442,8 +326,7 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
                      kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    /* The positions are no longer needed, so their array now holds the targets. */
-    uint32_t *const target = w->position;
+    uint32_t *const target = w->target;
     for (size_t i = 0; i + 1 < n; i++)
         target[i] = b->id[i + 1];
     for (size_t s = 0; s < b->n_sequences; s++)
@@ -463,6 +346,7 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
 
 static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const float *sinks)
 {
+    const kvd_forward *const f = w->forward;
     const size_t d = (size_t)w->c->d_head, kv_heads = (size_t)w->c->n_kv_heads,
                  group = (size_t)kvd_config_group(w->c), pieces = b->n_sequences * kv_heads;
 #pragma omp parallel for schedule(dynamic)
@@ -477,10 +361,10 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
                                        .ldk = w->width_k,
                                        .score = kvd_config_scores(w->c),
                                        .sinks = sinks ? sinks + g * group : NULL,
-                                       .q = w->q + q,
-                                       .k = w->k + k,
-                                       .v = w->v + k,
-                                       .o = w->o + q,
+                                       .q = f->q + q,
+                                       .k = f->k + k,
+                                       .v = f->v + k,
+                                       .o = f->o + q,
                                        .d_o = w->d_o + q,
                                        .dq = w->dq + q,
                                        .dk = w->dk + k,
@@ -492,28 +376,30 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
 /* Turns dx from the gradient of the layer's output into that of its input. */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {
-    const size_t n = b->offset[b->n_sequences];
+    kvd_forward *const f = w->forward;
+    const size_t n = b->offset[b->n_sequences], block = f->block,
+                 tables =
+                     kvd_batch_rope_layer(w->c, w->max_len, layer) * ((size_t)w->c->d_head / 2);
     const float *const x = entering(w, layer);
     kvd_layer_weights weights;
-    kvd_layer_load(parts_of(w, layer), w->layer, &weights);
-    if (attention_of(w, b, layer, &weights, err))
+    if (run_layer(w, b, layer, 1, &weights, err))
         return -1;
     const bool routed = kvd_config_routed(w->c, layer);
     if (routed &&
-        kvd_experts_behind_back(w->experts, &weights, layer, x, w->o, n, w->dx, w->d_o, err))
+        kvd_experts_behind_back(f->experts, &weights, layer, x, f->o, n, w->dx, w->d_o, err))
         return -1;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic)
-    for (size_t at = 0; at < (routed ? 0 : n); at += w->block)
-        kvd_layer_behind_back(w->c, &weights, x + at * w->d, w->o + at * w->width_q,
-                              smaller(w->block, n - at), work_of_thread(w), w->dx + at * w->d,
+    for (size_t at = 0; at < (routed ? 0 : n); at += block)
+        kvd_layer_behind_back(w->c, &weights, x + at * w->d, f->o + at * w->width_q,
+                              smaller(block, n - at), work_of_thread(w), w->dx + at * w->d,
                               w->d_o + at * w->width_q);
     attend_back(w, b, layer, weights.w[KVD_PART_SINKS]);
 #pragma omp parallel for schedule(dynamic)
-    for (size_t at = 0; at < n; at += w->block) {
-        const kvd_layer_back_qkv g = {.cosine = w->cosine + tables_of(w, layer),
-                                      .minus_sine = w->minus_sine + tables_of(w, layer),
-                                      .rope_row = w->rope_row + at,
+    for (size_t at = 0; at < n; at += block) {
+        const kvd_layer_back_qkv g = {.cosine = f->cosine ? f->cosine + tables : NULL,
+                                      .minus_sine = w->minus_sine + tables,
+                                      .rope_row = f->rope_row + at,
                                       .dq = w->dq + at * w->width_q,
                                       .dk = w->dk + at * w->width_k,
                                       .dv = w->dv + at * w->width_k,
@@ -521,22 +407,16 @@ static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last,
                                       .dk_pre = w->dk_pre + at * w->width_k,
                                       .dk_raw = w->dk_raw + at * w->width_k,
                                       .in = w->in + at * w->d};
-        kvd_layer_before_back(w->c, &weights, x + at * w->d, smaller(w->block, n - at),
+        kvd_layer_before_back(w->c, &weights, x + at * w->d, smaller(block, n - at),
                               work_of_thread(w), &g, last ? NULL : w->dx + at * w->d);
     }
     kvd_blas_restore(saved);
-    kvd_layer_drop(parts_of(w, layer), true);
-    kvd_layer_drop(parts_of(w, layer), false);
+    drop(w, layer);
     return check_finite(b, "gradient of K of", layer, w->dk_raw, w->width_k, err) ||
                    check_finite(b, "gradient of V of", layer, w->dv, w->width_k, err) ||
                    (!last && check_finite(b, "gradient of", layer, w->dx, w->d, err))
                ? -1
                : 0;
-}
-
-static int give_up(const kvd_gradient_sink *sink, kvd_err *err)
-{
-    return sink->give_up ? sink->give_up(sink->ctx, err) : 0;
 }
 
 static int hand_out(const kvd_backward *w, const kvd_batch *b, int layer,
@@ -552,8 +432,8 @@ static int hand_out(const kvd_backward *w, const kvd_batch *b, int layer,
                              .k_pre = w->dk_pre,
                              .k_raw = w->dk_raw,
                              .v = w->dv,
-                             .q = w->q,
-                             .o = w->o,
+                             .q = w->forward->q,
+                             .o = w->forward->o,
                              .dq = w->dq,
                              .d_o = w->d_o,
                              .in = w->in};
@@ -565,14 +445,8 @@ int kvd_backward_run(kvd_backward *w, const kvd_batch *b, int first_layer,
 {
     if (first_layer < 0 || first_layer >= w->c->n_layers)
         return kvd_fail(err, "layer %d asked for, the model has %d", first_layer, w->c->n_layers);
-    if (kvd_batch_check(w->c, b, w->max_tokens, w->max_len, w->position, w->rope_row, err) ||
-        reserve_work(w, b, err) ||
-        kvd_forward_residual(w->forward, b, &w->dense.hook, 0, entering(w, 0), err))
-        return -1;
-    for (int l = 0; l < w->c->n_layers; l++)
-        if (give_up(sink, err) || run_layer(w, b, l, err))
-            return -1;
-    if (loss_back(w, b, loss, n_predicted, err))
+    if (kvd_forward_begin(w->forward, b, &w->dense.hook, err) || reserve_work(w, b, err) ||
+        go_forward(w, b, sink, err) || loss_back(w, b, loss, n_predicted, err))
         return -1;
     for (int l = w->c->n_layers - 1; l >= first_layer; l--)
         if (give_up(sink, err) || layer_back(w, b, l, l == first_layer, err) ||

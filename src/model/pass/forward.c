@@ -1,4 +1,4 @@
-#include "model/pass/forward.h"
+#include "model/pass/forward_state.h"
 
 #include <limits.h>
 #include <stdint.h>
@@ -7,11 +7,8 @@
 #include <string.h>
 
 #include "common/threads.h"
-#include "model/checkpoint/streaming.h"
-#include "model/checkpoint/weights.h"
 #include "model/pass/blocks.h"
 #include "model/pass/latent.h"
-#include "model/pass/layer.h"
 
 enum {
     /* Bytes of the output head converted at a time. */
@@ -24,54 +21,14 @@ enum {
     FEWEST_ROWS = 32,
 };
 
-enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
-
-struct kvd_forward {
-    kvd_config config;
-    /* width_q is n_heads * d_head, width_k is n_kv_heads * d_head. */
-    size_t d_model, d_ffn, d_embed, width_q, width_k;
-    size_t max_tokens, max_len;
-
-    kvd_weight *part; /* [n_layers][KVD_LAYER_WEIGHTS] */
-    kvd_weight embedding, positions, head;
-    kvd_prefetch prefetch;
-    kvd_experts *experts;
-
-    float *layer;
-    /* Float32 copy of some rows of the output head, or NULL. */
-    float *slab;
-    size_t slab_rows;
-    size_t slab_first;
-
-    /* Weights [0] and biases [1] outside the layers, or NULL. */
-    float *once[N_ONCE][2];
-    float *x; /* residual stream: [max_tokens][d_model] */
-    /* Queries and attention output [max_tokens][width_q], keys and values [max_tokens][width_k]. */
-    float *q, *k, *v, *o;
-    /* Arrays that only some hooks read, or NULL. */
-    float *q_pre, *k_pre, *input;
-    float *cosine, *sine; /* RoPE tables: [kvd_batch_rope_rows][d_head / 2] */
-    uint32_t *position;
-    uint32_t *rope_row;
-
-    /* Token rows that a thread processes at a time. */
-    size_t block;
-    size_t work_size;
-    size_t work_n;
-    float *work;
-    /* Input of the output head, projected to d_embed, or NULL. */
-    float *narrow;
-    size_t narrow_n;
-};
-
-static const kvd_weight *parts_of(const kvd_forward *f, int layer)
+const kvd_weight *kvd_forward_parts(const kvd_forward *f, int layer)
 {
     return f->part + (size_t)layer * KVD_LAYER_WEIGHTS;
 }
 
 static const kvd_weight *matrix_of(const kvd_forward *f, int layer, kvd_part part)
 {
-    return parts_of(f, layer) + 2 * part;
+    return kvd_forward_parts(f, layer) + 2 * part;
 }
 
 static int find_weights(kvd_forward *f, const kvd_checkpoint *c, kvd_err *err)
@@ -100,7 +57,7 @@ static void *allocate(const char *what, size_t a, size_t b, size_t element, kvd_
     return p;
 }
 
-static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
+float *kvd_floats(const char *what, size_t a, size_t b, kvd_err *err)
 {
     return allocate(what, a, b, sizeof(float), err);
 }
@@ -137,7 +94,7 @@ static int keep_once(kvd_forward *f, const kvd_checkpoint *c, kvd_part part, kvd
         if (w.n == 0)
             continue;
         float *x = f->once[part - KVD_N_LAYER_PARTS][bias] =
-            floats("weights outside the layers", w.n, 1, err);
+            kvd_floats("weights outside the layers", w.n, 1, err);
         if (!x)
             return -1;
         kvd_weight_read(&w, 0, w.n, x);
@@ -146,7 +103,7 @@ static int keep_once(kvd_forward *f, const kvd_checkpoint *c, kvd_part part, kvd
     return 0;
 }
 
-static const float *once(const kvd_forward *f, kvd_part part, int bias)
+const float *kvd_forward_once(const kvd_forward *f, kvd_part part, int bias)
 {
     return f->once[part - KVD_N_LAYER_PARTS][bias];
 }
@@ -162,8 +119,8 @@ static int make_rope(kvd_forward *f, kvd_err *err)
                  rows = kvd_batch_rope_rows(&f->config, f->max_len);
     if (!rotates(f))
         return 0;
-    if (!(f->cosine = floats("the rope table", rows, half, err)) ||
-        !(f->sine = floats("the rope table", rows, half, err)))
+    if (!(f->cosine = kvd_floats("the rope table", rows, half, err)) ||
+        !(f->sine = kvd_floats("the rope table", rows, half, err)))
         return -1;
     kvd_batch_rope(&f->config, f->max_len, f->cosine, f->sine);
     return 0;
@@ -172,17 +129,17 @@ static int make_rope(kvd_forward *f, kvd_err *err)
 static int allocate_buffers(kvd_forward *f, kvd_err *err)
 {
     const size_t n = f->max_tokens;
-    if (!(f->layer = floats("weights of a layer", layer_buffer_size(f), 1, err)) ||
-        !(f->x = floats("activations", n, f->d_model, err)) ||
-        !(f->q = floats("queries", n, f->width_q, err)) ||
-        !(f->k = floats("keys", n, f->width_k, err)) ||
-        !(f->v = floats("values", n, f->width_k, err)) ||
-        !(f->o = floats("attention output", n, f->width_q, err)) ||
+    if (!(f->layer = kvd_floats("weights of a layer", layer_buffer_size(f), 1, err)) ||
+        !(f->x = kvd_floats("activations", n, f->d_model, err)) ||
+        !(f->q = kvd_floats("queries", n, f->width_q, err)) ||
+        !(f->k = kvd_floats("keys", n, f->width_k, err)) ||
+        !(f->v = kvd_floats("values", n, f->width_k, err)) ||
+        !(f->o = kvd_floats("attention output", n, f->width_q, err)) ||
         !(f->position = allocate("positions", n, 1, sizeof *f->position, err)) ||
         !(f->rope_row = allocate("positions", n, 1, sizeof *f->rope_row, err)))
         return -1;
     if (!kvd_weight_in_place(&f->head) &&
-        !(f->slab = floats("the output head", f->slab_rows, f->d_embed, err)))
+        !(f->slab = kvd_floats("the output head", f->slab_rows, f->d_embed, err)))
         return -1;
     return 0;
 }
@@ -200,6 +157,7 @@ static kvd_forward *describe(const kvd_checkpoint *c, size_t max_tokens, size_t 
         return NULL;
     }
     f->config = *config;
+    f->pass = "";
     f->d_model = (size_t)config->d_model;
     f->d_ffn = (size_t)config->d_ffn;
     f->d_embed = (size_t)kvd_config_d_embed(config);
@@ -263,7 +221,7 @@ void kvd_forward_free(kvd_forward *f)
                               f->q_pre, f->k_pre, f->input, f->cosine, f->sine, f->work, f->narrow};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         free(buffers[i]);
-    for (size_t i = 0; i < N_ONCE; i++) {
+    for (size_t i = 0; i < KVD_N_ONCE; i++) {
         free(f->once[i][0]);
         free(f->once[i][1]);
     }
@@ -274,8 +232,8 @@ void kvd_forward_free(kvd_forward *f)
     free(f);
 }
 
-static int check_finite(const kvd_batch *b, const char *where, const float *x, size_t width,
-                        kvd_err *err)
+int kvd_batch_check_finite(const kvd_batch *b, const char *where, const float *x, size_t width,
+                           kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences] * width, at = kvd_first_nonfinite_f32(x, n);
     return at < n ? kvd_batch_not_finite(b, where, at / width, err) : 0;
@@ -283,17 +241,19 @@ static int check_finite(const kvd_batch *b, const char *where, const float *x, s
 
 static int reserve_pre(kvd_forward *f, kvd_err *err)
 {
-    if (!f->q_pre && !(f->q_pre = floats("queries before rope", f->max_tokens, f->width_q, err)))
+    if (!f->q_pre &&
+        !(f->q_pre = kvd_floats("queries before rope", f->max_tokens, f->width_q, err)))
         return -1;
-    if (!f->k_pre && !(f->k_pre = floats("keys before rope", f->max_tokens, f->width_k, err)))
+    if (!f->k_pre && !(f->k_pre = kvd_floats("keys before rope", f->max_tokens, f->width_k, err)))
         return -1;
     return 0;
 }
 
 static int reserve_input(kvd_forward *f, kvd_err *err)
 {
-    return f->input || (f->input = floats("inputs of layers", f->max_tokens, f->d_model, err)) ? 0
-                                                                                               : -1;
+    return f->input || (f->input = kvd_floats("inputs of layers", f->max_tokens, f->d_model, err))
+               ? 0
+               : -1;
 }
 
 static int reserve_work(kvd_forward *f, size_t n, kvd_err *err)
@@ -304,7 +264,7 @@ static int reserve_work(kvd_forward *f, size_t n, kvd_err *err)
     if (f->work && threads <= f->work_n / f->work_size)
         return 0;
     free(f->work);
-    f->work = floats("activations of a block", threads, f->work_size, err);
+    f->work = kvd_floats("activations of a block", threads, f->work_size, err);
     f->work_n = f->work ? threads * f->work_size : 0;
     return f->work ? 0 : -1;
 }
@@ -376,15 +336,15 @@ static int run_hook(kvd_forward *f, const kvd_batch *b, int layer, const kvd_lay
                                  .sinks = w->w[KVD_PART_SINKS]};
     if (hook->run(hook, &in, f->o, err))
         return -1;
-    return check_finite(b, where, f->o, f->width_q, err);
+    return kvd_batch_check_finite(b, where, f->o, f->width_q, err);
 }
 
-static int compute_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_layer_weights *w,
-                         kvd_attention *hook, int stop, kvd_err *err)
+int kvd_forward_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_layer_weights *w,
+                      kvd_attention *hook, int stop, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    char where[32];
-    (void)snprintf(where, sizeof where, "layer %d", layer);
+    char where[48];
+    (void)snprintf(where, sizeof where, "%slayer %d", f->pass, layer);
 
     size_t bad = SIZE_MAX;
     int saved = kvd_blas_serial();
@@ -402,7 +362,7 @@ static int compute_layer(kvd_forward *f, const kvd_batch *b, int layer, const kv
 
     if (kvd_config_routed(&f->config, layer)) {
         kvd_experts_behind_attention(f->experts, w, layer, f->o, n, f->x);
-        return check_finite(b, where, f->x, f->d_model, err);
+        return kvd_batch_check_finite(b, where, f->x, f->d_model, err);
     }
     saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) reduction(min : bad)
@@ -418,12 +378,12 @@ static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kv
 {
     kvd_layer_weights w;
     kvd_prefetch_wait(&f->prefetch);
-    kvd_layer_load(parts_of(f, layer), f->layer, &w);
-    kvd_layer_drop(parts_of(f, layer), false);
+    kvd_layer_load(kvd_forward_parts(f, layer), f->layer, &w);
+    kvd_layer_drop(kvd_forward_parts(f, layer), false);
     if (next >= 0)
-        kvd_prefetch_start(&f->prefetch, parts_of(f, next), KVD_LAYER_WEIGHTS);
-    const int status = compute_layer(f, b, layer, &w, hook, stop, err);
-    kvd_layer_drop(parts_of(f, layer), true);
+        kvd_prefetch_start(&f->prefetch, kvd_forward_parts(f, next), KVD_LAYER_WEIGHTS);
+    const int status = kvd_forward_layer(f, b, layer, &w, hook, stop, err);
+    kvd_layer_drop(kvd_forward_parts(f, layer), true);
     return status;
 }
 
@@ -450,7 +410,7 @@ static void add_positions(kvd_forward *f, size_t first, size_t rows)
 static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    const float *project_in = once(f, KVD_PART_PROJECT_IN, 0);
+    const float *project_in = kvd_forward_once(f, KVD_PART_PROJECT_IN, 0);
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < n; first += f->block) {
@@ -469,7 +429,12 @@ static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
     kvd_blas_restore(saved);
     kvd_tensor_drop(&f->embedding.tensor);
     kvd_tensor_drop(&f->positions.tensor);
-    return check_finite(b, "embedding", f->x, f->d_model, err);
+    return kvd_batch_check_finite(b, "embedding", f->x, f->d_model, err);
+}
+
+int kvd_forward_begin(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook, kvd_err *err)
+{
+    return prepare(f, b, hook, err) || embed(f, b, err) ? -1 : 0;
 }
 
 /* Runs layers first .. last. If `whole` is 0, layer `last` ends after its attention. */
@@ -487,12 +452,13 @@ static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, i
 static int final_norm(kvd_forward *f, const kvd_batch *b, float *hidden, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    const float *gain = once(f, KVD_PART_NORM_FINAL, 0), *bias = once(f, KVD_PART_NORM_FINAL, 1);
+    const float *gain = kvd_forward_once(f, KVD_PART_NORM_FINAL, 0),
+                *bias = kvd_forward_once(f, KVD_PART_NORM_FINAL, 1);
     if (gain)
         kvd_layer_normalise(&f->config, f->x, gain, bias, n, hidden);
     else
         memcpy(hidden, f->x, n * f->d_model * sizeof *hidden);
-    return check_finite(b, "final norm", hidden, f->d_model, err);
+    return kvd_batch_check_finite(b, "final norm", hidden, f->d_model, err);
 }
 
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
@@ -503,18 +469,22 @@ int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int
     if (last >= c->n_layers || (hidden && last != c->n_layers - 1))
         return kvd_fail(err, "layers 0 .. %d asked for%s, the model has %d", last,
                         hidden ? " with the final state" : "", c->n_layers);
-    if (prepare(f, b, hook, err) || embed(f, b, err) ||
-        run_layers(f, b, hook, 0, last, hidden != NULL, err))
+    if (kvd_forward_begin(f, b, hook, err) || run_layers(f, b, hook, 0, last, hidden != NULL, err))
         return -1;
     return hidden ? final_norm(f, b, hidden, err) : 0;
+}
+
+static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
+{
+    if (layer < 0 || layer >= f->config.n_layers)
+        return kvd_fail(err, "layer %d asked for, the model has %d", layer, f->config.n_layers);
+    return 0;
 }
 
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err)
 {
-    if (layer < 0 || layer >= f->config.n_layers)
-        return kvd_fail(err, "layer %d asked for, the model has %d", layer, f->config.n_layers);
-    if (prepare(f, b, hook, err) || embed(f, b, err) ||
+    if (check_layer(f, layer, err) || kvd_forward_begin(f, b, hook, err) ||
         run_layers(f, b, hook, 0, layer - 1, 1, err))
         return -1;
     memcpy(residual, f->x, b->offset[b->n_sequences] * f->d_model * sizeof *residual);
@@ -524,10 +494,7 @@ int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first_layer,
                          const float *residual, float *hidden, kvd_err *err)
 {
-    if (first_layer < 0 || first_layer >= f->config.n_layers)
-        return kvd_fail(err, "layer %d asked for, the model has %d", first_layer,
-                        f->config.n_layers);
-    if (prepare(f, b, hook, err))
+    if (check_layer(f, first_layer, err) || prepare(f, b, hook, err))
         return -1;
     memcpy(f->x, residual, b->offset[b->n_sequences] * f->d_model * sizeof *residual);
     if (run_layers(f, b, hook, first_layer, f->config.n_layers - 1, 1, err))
@@ -538,17 +505,30 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 /* Returns the input of the output head: `hidden`, or its projection to d_embed. */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
-    const float *project_out = once(f, KVD_PART_PROJECT_OUT, 0);
+    const float *project_out = kvd_forward_once(f, KVD_PART_PROJECT_OUT, 0);
     if (!project_out)
         return hidden;
     if (f->narrow_n < n * f->d_embed) {
         free(f->narrow);
-        f->narrow = floats("the head's input", n, f->d_embed, err);
+        f->narrow = kvd_floats("the head's input", n, f->d_embed, err);
         f->narrow_n = f->narrow ? n * f->d_embed : 0;
     }
     if (f->narrow)
         kvd_linear(hidden, project_out, n, f->d_model, f->d_embed, f->narrow, 0);
     return f->narrow;
+}
+
+const float *kvd_forward_head(kvd_forward *f, size_t first, size_t *rows)
+{
+    const size_t vocab = (size_t)f->config.vocab_size;
+    const float *const in_place = kvd_weight_in_place(&f->head);
+    *rows = smaller(in_place ? vocab : f->slab_rows, vocab - first);
+    if (in_place)
+        return in_place + first * f->d_embed;
+    if (f->slab_first != first)
+        kvd_weight_read(&f->head, first * f->d_embed, *rows * f->d_embed, f->slab);
+    f->slab_first = first;
+    return f->slab;
 }
 
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err)
@@ -559,17 +539,9 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     const float *in = head_input(f, hidden, n, err);
     if (!in)
         return -1;
-    if (!f->slab) {
-        kvd_linear(in, kvd_weight_in_place(&f->head), n, f->d_embed, vocab, logits, 0);
-    } else {
-        for (size_t first = 0; first < vocab; first += f->slab_rows) {
-            const size_t rows = vocab - first < f->slab_rows ? vocab - first : f->slab_rows;
-            if (f->slab_first != first) {
-                kvd_weight_read(&f->head, first * f->d_embed, rows * f->d_embed, f->slab);
-                f->slab_first = first;
-            }
-            kvd_linear_columns(in, f->slab, n, f->d_embed, rows, logits + first, vocab, 0);
-        }
+    for (size_t first = 0, rows; first < vocab; first += rows) {
+        const float *const head = kvd_forward_head(f, first, &rows);
+        kvd_linear_columns(in, head, n, f->d_embed, rows, logits + first, vocab, 0);
     }
     kvd_tensor_drop(&f->head.tensor);
     const size_t at = kvd_first_nonfinite_f32(logits, n * vocab);
@@ -612,13 +584,6 @@ double kvd_head_flop_per_token(const kvd_config *c)
            (d_embed < d_model || d_embed > d_model ? 2.0 * d_embed * d_model : 0);
 }
 
-static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
-{
-    if (layer < 0 || layer >= f->config.n_layers)
-        return kvd_fail(err, "layer %d asked for, the model has %d", layer, f->config.n_layers);
-    return 0;
-}
-
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
     /* 16 floats fill a cache line, so that each line is written once. */
@@ -626,10 +591,10 @@ int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
     if (check_layer(f, layer, err))
         return -1;
     if (f->config.latent)
-        return kvd_latent_weights(&f->config, parts_of(f, layer), w_o, NULL, err);
+        return kvd_latent_weights(&f->config, kvd_forward_parts(f, layer), w_o, NULL, err);
     const kvd_weight *w = matrix_of(f, layer, KVD_PART_O);
     const size_t width = f->width_q, d_model = f->d_model;
-    float *tiles = floats("rows of a matrix", kvd_thread_count() * TILE, width, err);
+    float *tiles = kvd_floats("rows of a matrix", kvd_thread_count() * TILE, width, err);
     if (!tiles)
         return -1;
 #pragma omp parallel for schedule(static)
@@ -651,7 +616,7 @@ int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err)
     if (check_layer(f, layer, err))
         return -1;
     if (f->config.latent)
-        return kvd_latent_weights(&f->config, parts_of(f, layer), NULL, w_v, err);
+        return kvd_latent_weights(&f->config, kvd_forward_parts(f, layer), NULL, w_v, err);
     const kvd_weight *w = matrix_of(f, layer, KVD_PART_V);
     kvd_weight_read(w, 0, w->n, w_v);
     kvd_tensor_drop(&w->tensor);

@@ -1,0 +1,74 @@
+/* State of kvd_forward, which the gradients share; w->work of a thread holds block rows. */
+#ifndef KVD_MODEL_PASS_FORWARD_STATE_H
+#define KVD_MODEL_PASS_FORWARD_STATE_H
+
+#include "model/checkpoint/streaming.h"
+#include "model/checkpoint/weights.h"
+#include "model/pass/forward.h"
+#include "model/pass/layer.h"
+
+enum { KVD_N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
+
+struct kvd_forward {
+    kvd_config config;
+    const char *pass; /* precedes "layer" in messages */
+    /* width_q is n_heads * d_head, width_k is n_kv_heads * d_head. */
+    size_t d_model, d_ffn, d_embed, width_q, width_k;
+    size_t max_tokens, max_len;
+
+    kvd_weight *part; /* [n_layers][KVD_LAYER_WEIGHTS] */
+    kvd_weight embedding, positions, head;
+    kvd_prefetch prefetch;
+    kvd_experts *experts;
+
+    float *layer;
+    /* Float32 copy of some rows of the output head, or NULL. */
+    float *slab;
+    size_t slab_rows;
+    size_t slab_first;
+
+    /* Weights [0] and biases [1] outside the layers, or NULL. */
+    float *once[KVD_N_ONCE][2];
+    float *x; /* residual stream: [max_tokens][d_model] */
+    /* Queries and attention output [max_tokens][width_q], keys and values [max_tokens][width_k]. */
+    float *q, *k, *v, *o;
+    /* Arrays that only some hooks read, or NULL. */
+    float *q_pre, *k_pre, *input;
+    float *cosine, *sine; /* RoPE tables: [kvd_batch_rope_rows][d_head / 2] */
+    uint32_t *position;
+    uint32_t *rope_row;
+
+    /* Token rows that a thread processes at a time. */
+    size_t block;
+    size_t work_size;
+    size_t work_n;
+    float *work;
+    /* Input of the output head, projected to d_embed, or NULL. */
+    float *narrow;
+    size_t narrow_n;
+};
+
+/* Returns an array of a x b floats, or NULL with *err. */
+float *kvd_floats(const char *what, size_t a, size_t b, kvd_err *err);
+
+/* Returns the tensors of a layer, [KVD_LAYER_WEIGHTS]. */
+const kvd_weight *kvd_forward_parts(const kvd_forward *f, int layer);
+
+/* Returns weights or biases outside the layers, or NULL. */
+const float *kvd_forward_once(const kvd_forward *f, kvd_part part, int bias);
+
+/* Returns float32 rows `first` and following of the output head; *rows receives their number. */
+const float *kvd_forward_head(kvd_forward *f, size_t first, size_t *rows);
+
+/* Fails if a row of x [n_tokens][width] is not finite. */
+int kvd_batch_check_finite(const kvd_batch *b, const char *where, const float *x, size_t width,
+                           kvd_err *err);
+
+/* Checks the batch, and computes the embedding f->x. */
+int kvd_forward_begin(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook, kvd_err *err);
+
+/* Runs a layer on f->x with loaded weights; if `stop`, it ends after its attention f->o. */
+int kvd_forward_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_layer_weights *w,
+                      kvd_attention *hook, int stop, kvd_err *err);
+
+#endif
