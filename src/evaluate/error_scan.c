@@ -1,7 +1,6 @@
 #include "evaluate/eval_run.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
 
 #include "evaluate/eval_run.h"
 #include "model/checkpoint/weights.h"
-#include "model/model_info.h"
 
 /* Appends up to cfg->sweep copies of a method with different strengths. */
 static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)

@@ -1,8 +1,6 @@
 #include "evaluate/eval_run.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "methods/grid.h"
 #include "model/checkpoint/checkpoint.h"

@@ -8,7 +8,6 @@
 
 #include "common/clock.h"
 #include "common/run.h"
-#include "evaluate/model_runner.h"
 
 /* Returns how many sequences form the next batch. Their prompts must fit twice into max_tokens. */
 static size_t batch_of(const kvd_evaluator *e, size_t first)

@@ -1,8 +1,6 @@
 #include "serving/requests.h"
 
 #include <jansson.h>
-#include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

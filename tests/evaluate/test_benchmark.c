@@ -3,7 +3,6 @@
  */
 #include <jansson.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "evaluate/tasks/benchmark_run.h"

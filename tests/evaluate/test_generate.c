@@ -1,6 +1,5 @@
 /* Tests generation with a compressed cache against forward passes over whole sequences. */
 #include <math.h>
-#include <unistd.h>
 
 #include "dims_fixture.h"
 #include "evaluate/generate/generate.h"

@@ -1,7 +1,5 @@
 /* Tests the cache of models with latent attention (DeepSeek): one vector per token. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "evaluate/generate/generate.h"

@@ -3,7 +3,6 @@
 #include <jansson.h>
 #include <regex.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "evaluate/tasks/ruler.h"

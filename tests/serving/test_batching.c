@@ -1,7 +1,5 @@
 /* Tests the batcher, which chooses the tokens that each iteration processes. */
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/rng.h"

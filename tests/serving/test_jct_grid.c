@@ -1,5 +1,4 @@
 #include <stdbool.h>
-#include <stdlib.h>
 
 #include "serving/jct/jct_grid.h"
 #include "unit.h"

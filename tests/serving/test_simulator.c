@@ -1,8 +1,6 @@
 /* Tests the serving simulator against a simpler simulator, bit for bit. */
 #include <math.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

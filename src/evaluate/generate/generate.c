@@ -1,8 +1,6 @@
 #include "evaluate/generate/generate.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/cache.h"
-
 const char *const kvd_compress_at_words[3] = {"prompt", "context", NULL};
 const char *const kvd_benchmark_turns_words[3] = {"follow", "apart", NULL};
 

@@ -1,6 +1,5 @@
 #include "evaluate/tasks/metrics.h"
 
-#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,6 @@
 
 #include "common/clock.h"
 #include "evaluate/tasks/text_scores.h"
-#include "methods/cache.h"
 
 enum { RESAMPLES = 2000 };
 

@@ -1,6 +1,5 @@
 #include "serving/jct/jct_rows.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -8,7 +8,6 @@
 
 #include "methods/cache.h"
 #include "serving/jct/jct_grid.h"
-#include "serving/jct/jct_loop.h"
 
 typedef struct {
     size_t number;
