@@ -45,8 +45,7 @@ static void read_one(const char *name, json_t *item, kvd_benchmark *b)
     snprintf(path, sizeof path, "%s/%s", folder, name);
     assert_int_equal(json_dump_file(item, path, JSON_COMPACT), 0);
     *b = (kvd_benchmark){0};
-    if (kvd_benchmark_read(b, path, &plain, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_benchmark_read(b, path, &plain, &err));
     assert_int_equal(b->n, 1);
 }
 
@@ -128,8 +127,7 @@ TEST(shots_as_the_harness)
         kvd_err err = {""};
         char *prompt = NULL;
         assert_int_equal(json_dump_file(item, path, JSON_COMPACT), 0);
-        if (kvd_benchmark_read(&b, path, &s, &err))
-            fail_msg("%s", err.msg);
+        OK(kvd_benchmark_read(&b, path, &s, &err));
         assert_string_equal(b.item[0].context, json_string_value(json_object_get(x, "context")));
         assert_true(asprintf(&prompt, "%s%s%s", b.item[0].context, b.item[0].turn[0].question,
                              b.item[0].turn[0].answer_prefix) > 0);
@@ -148,7 +146,7 @@ static void encode(const char *text, bool special, kvd_ids *ids)
 {
     kvd_err err = {""};
     *ids = (kvd_ids){0};
-    assert_int_equal(kvd_tokenizer_encode(tokenizer, text, strlen(text), special, ids, &err), 0);
+    OK(kvd_tokenizer_encode(tokenizer, text, strlen(text), special, ids, &err));
 }
 
 static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at at,
@@ -157,8 +155,7 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
     const kvd_benchmark_run_settings s = {
         .compress_at = at, .turns = turns, .max_len = max_len, .generator = {.max_tokens = 512}};
     kvd_err err = {""};
-    if (kvd_benchmark_run_init(r, b, checkpoint, tokenizer, &s, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_benchmark_run_init(r, b, checkpoint, tokenizer, &s, &err));
 }
 
 TEST(the_middle_is_cut)
@@ -279,19 +276,19 @@ TEST(chat_around_turns)
     encode(question, false, &asked);
     encode(later, false, &next);
 
-    assert_int_equal(kvd_benchmark_run_init(&r, &b, checkpoint, tokenizer, &s, &err), 0);
+    OK(kvd_benchmark_run_init(&r, &b, checkpoint, tokenizer, &s, &err));
     assert_int_equal(r.run.n_sequences, 1);
     assert_int_equal(r.run.offset[1], whole.n);
     assert_memory_equal(r.run.id, whole.id, whole.n * sizeof *whole.id);
     assert_int_equal(r.run.end[1], 2 * NEW + next.n);
     assert_memory_equal(r.run.forced + NEW, next.id, next.n * sizeof *next.id);
     uint32_t token[] = {5, next.id[0]};
-    assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 0, token, &err), 0);
+    OK(r.run.ended(r.run.ended_ctx, 0, 0, token, &err));
     assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 1, token, &err), 2);
     kvd_benchmark_run_release(&r);
 
     split.compress_at = KVD_COMPRESS_CONTEXT;
-    assert_int_equal(kvd_benchmark_run_init(&r, &b, checkpoint, tokenizer, &split, &err), 0);
+    OK(kvd_benchmark_run_init(&r, &b, checkpoint, tokenizer, &split, &err));
     assert_int_equal(r.run.offset[1], head.n);
     assert_memory_equal(r.run.id, head.id, head.n * sizeof *head.id);
     assert_memory_equal(r.run.forced, asked.id, asked.n * sizeof *asked.id);
@@ -303,7 +300,7 @@ TEST(chat_around_turns)
     b.item[0].turn[1].answer_prefix = strdup(" He is");
     kvd_ids_release(&next);
     encode("<|bos|>Be brief. Q: Max is a dog.\n\nAnd he?<|eos|> A: He is", false, &next);
-    assert_int_equal(kvd_benchmark_run_init(&r, &b, checkpoint, tokenizer, &apart, &err), 0);
+    OK(kvd_benchmark_run_init(&r, &b, checkpoint, tokenizer, &apart, &err));
     assert_int_equal(r.run.n_sequences, 2);
     assert_int_equal(r.run.offset[2] - r.run.offset[1], next.n);
     assert_memory_equal(r.run.id + r.run.offset[1], next.id, next.n * sizeof *next.id);

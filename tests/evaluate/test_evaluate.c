@@ -55,7 +55,7 @@ static void open_bench(bench *b, size_t max_tokens, bool keep)
     kvd_err err = {""};
     b->runner = kvd_runner_cpu(checkpoint, max_tokens, SEQ_LEN, &err);
     assert_non_null(b->runner);
-    assert_int_equal(kvd_evaluator_init(&b->e, b->runner, corpus, 0, keep, &err), 0);
+    OK(kvd_evaluator_init(&b->e, b->runner, corpus, 0, keep, &err));
 }
 
 static void close_bench(bench *b)
@@ -68,10 +68,9 @@ static void build(kvd_dims *d, const kvd_dims_method *m, double p)
 {
     kvd_err err;
     kvd_widths w;
-    assert_int_equal(
-        kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err), 0);
+    OK(kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err));
     assert_int_equal(kvd_widths_uniform(&w, p), 0);
-    assert_int_equal(kvd_dims_build(d, m, &spectrum, &w, &err), 0);
+    OK(kvd_dims_build(d, m, &spectrum, &w, &err));
     kvd_widths_release(&w);
 }
 
@@ -94,7 +93,7 @@ TEST(test_none_is_the_reference)
     bench b;
     open_bench(&b, TOKENS, false);
     kvd_choice c = {.method = "none", .plan = {.type = KVD_F32}};
-    assert_int_equal(kvd_evaluate(&b.e, &c, 1, 0, true, NULL, &err), 0);
+    OK(kvd_evaluate(&b.e, &c, 1, 0, true, NULL, &err));
     const kvd_quality ref = total(b.e.reference, b.e.n_sequences),
                       q = total(c.per_sequence, b.e.n_sequences);
     assert_true(ref.n == TOKENS - (double)b.e.n_sequences && q.n == ref.n);
@@ -123,12 +122,12 @@ TEST(test_ways_to_the_same_sums)
             {.method = "zack", .overall_p = 0.5, .plan = {.dims = &half, .type = KVD_F32}},
             {.method = "balanced", .overall_p = 0.75, .plan = {.dims = &most, .type = KVD_F32}}};
         if (way == 2)
-            assert_int_equal(kvd_evaluate(&b.e, NULL, 0, 0, false, NULL, &err), 0);
+            OK(kvd_evaluate(&b.e, NULL, 0, 0, false, NULL, &err));
         if (way == 3) {
-            assert_int_equal(kvd_evaluate(&b.e, &c[1], 1, 0, true, NULL, &err), 0);
-            assert_int_equal(kvd_evaluate(&b.e, &c[0], 1, 0, false, NULL, &err), 0);
+            OK(kvd_evaluate(&b.e, &c[1], 1, 0, true, NULL, &err));
+            OK(kvd_evaluate(&b.e, &c[0], 1, 0, false, NULL, &err));
         } else {
-            assert_int_equal(kvd_evaluate(&b.e, c, 2, 0, way != 2, NULL, &err), 0);
+            OK(kvd_evaluate(&b.e, c, 2, 0, way != 2, NULL, &err));
         }
         for (int i = 0; i < 2; i++) {
             const kvd_quality q = total(c[i].per_sequence, b.e.n_sequences);
@@ -165,14 +164,14 @@ TEST(test_reference_that_does_not_fit)
         assert_non_null(b.runner);
         if (!fits)
             b.runner->spare = nothing_to_spare;
-        assert_int_equal(kvd_evaluator_init(&b.e, b.runner, corpus, 0, true, &err), 0);
+        OK(kvd_evaluator_init(&b.e, b.runner, corpus, 0, true, &err));
         assert_true(
             b.e.bytes_not_kept ==
             (fits ? 0 : (TOKENS - b.e.n_sequences) * (size_t)config->d_model * sizeof(float)));
         for (int run = 0; run < 2; run++) {
             kvd_choice c = {
                 .method = "zack", .overall_p = 0.5, .plan = {.dims = &d, .type = KVD_F32}};
-            assert_int_equal(kvd_evaluate(&b.e, &c, 1, 0, false, NULL, &err), 0);
+            OK(kvd_evaluate(&b.e, &c, 1, 0, false, NULL, &err));
             const kvd_quality q = total(c.per_sequence, b.e.n_sequences);
             if (want.n > 0)
                 assert_memory_equal(&q, &want, sizeof q);
@@ -191,14 +190,13 @@ TEST(test_from_a_layer_on)
     open_bench(&b, 100, true);
     for (int layer = 0; layer < 3; layer++) {
         kvd_dims d;
-        assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, layer, 1, layer % 2, 8, &err),
-                         0);
+        OK(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, layer, 1, layer % 2, 8, &err));
         kvd_choice whole = {.method = "zack",
                             .overall_p = 0.1,
                             .plan = {.dims = &d, .type = KVD_F32}},
                    part = whole;
-        assert_int_equal(kvd_evaluate(&b.e, &whole, 1, 0, false, NULL, &err), 0);
-        assert_int_equal(kvd_evaluate(&b.e, &part, 1, layer, false, NULL, &err), 0);
+        OK(kvd_evaluate(&b.e, &whole, 1, 0, false, NULL, &err));
+        OK(kvd_evaluate(&b.e, &part, 1, layer, false, NULL, &err));
         for (size_t s = 0; s < b.e.n_sequences; s++)
             assert_memory_equal(&whole.per_sequence[s], &part.per_sequence[s], sizeof(kvd_quality));
         assert_int_equal(part.account.calls, b.e.n_sequences * (size_t)(3 - layer));
@@ -220,9 +218,8 @@ TEST(test_full_rank_guard)
         kvd_dims d;
         double error = NAN;
         build(&d, all[i], 0);
-        assert_int_equal(kvd_evaluate_full_rank(&b.e, &d, kvd_full_rank_tolerance(all[i], KVD_F32),
-                                                &error, &err),
-                         0);
+        OK(kvd_evaluate_full_rank(&b.e, &d, kvd_full_rank_tolerance(all[i], KVD_F32), &error,
+                                  &err));
         assert_true(error < 1e-4);
         d.head[3].b_v[5] += 0.05f;
         assert_int_equal(kvd_evaluate_full_rank(&b.e, &d, 1e-3, &error, &err), -1);
@@ -238,11 +235,9 @@ TEST(test_guards_of_points)
     bench b;
     open_bench(&b, TOKENS, false);
     kvd_choice idle = {.method = "zack", .overall_p = 0.5, .plan = {.type = KVD_F32}};
-    assert_int_equal(kvd_evaluate(&b.e, &idle, 1, 0, false, NULL, &err), -1);
-    assert_string_equal(
-        err.msg,
-        "method 'zack', overall p 0.5000: every prediction is bit for bit the uncompressed "
-        "one, so nothing was compressed");
+    FAILS(kvd_evaluate(&b.e, &idle, 1, 0, false, NULL, &err),
+          "method 'zack', overall p 0.5000: every prediction is bit for bit the uncompressed "
+          "one, so nothing was compressed");
     kvd_choice_release(&idle);
     for (int i = 0; i < 2; i++) {
         kvd_dims d;
@@ -289,11 +284,11 @@ static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t 
     }
     if (room)
         r->spare = nothing_to_spare;
-    assert_int_equal(kvd_evaluator_init(&e, r, corpus, PROMPT, keep, &err), 0);
+    OK(kvd_evaluator_init(&e, r, corpus, PROMPT, keep, &err));
     if (keep)
-        assert_int_equal(kvd_evaluator_keep_attention(&e, &err), 0);
+        OK(kvd_evaluator_keep_attention(&e, &err));
     const kvd_method_setup setup = {.config = config, .seed = 3};
-    assert_int_equal(kvd_method_parse(name, &m, &err), 0);
+    OK(kvd_method_parse(name, &m, &err));
     kvd_dims d = {0};
     for (int again = 0; again < (keep ? 2 : 1); again++) {
         if (again)
@@ -306,7 +301,7 @@ static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t 
         o->c.plan.dims = m.dims ? &d : NULL;
         if (kvd_method_is_none(&m))
             o->c.overall_p = 0;
-        assert_int_equal(kvd_plan_open(&o->c.plan, &setup, &err), 0);
+        OK(kvd_plan_open(&o->c.plan, &setup, &err));
         if (kvd_evaluate(&e, &o->c, 1, 0, true, NULL, &err))
             fail_msg("%s: %s", name, err.msg);
         kvd_plan_close(&o->c.plan);
@@ -417,8 +412,8 @@ TEST(test_logits_of_scored_rows)
         real_logits = r->reference_logits;
         r->reference_logits = count_logits;
         logit_rows = 0;
-        assert_int_equal(kvd_evaluator_init(&e, r, corpus, prompt, false, &err), 0);
-        assert_int_equal(kvd_evaluator_know_reference(&e, &err), 0);
+        OK(kvd_evaluator_init(&e, r, corpus, prompt, false, &err));
+        OK(kvd_evaluator_know_reference(&e, &err));
         size_t rows = 0;
         for (size_t s = 0; s < e.n_sequences; s++) {
             const size_t n = kvd_corpus_length(corpus, s), scored = prompt < n ? n - prompt - 1 : 0;
@@ -439,10 +434,10 @@ TEST(test_attention_error_by_hand)
     kvd_kept_attention kept;
     kvd_attention_error e;
     kvd_err err;
-    assert_int_equal(kvd_kept_attention_init(&kept, &c, 2, &err), 0);
-    assert_int_equal(kvd_kept_attention_save(&kept, &in, u, &err), 0);
-    assert_int_equal(kvd_attention_error_init(&e, &kept, &c, &err), 0);
-    assert_int_equal(kvd_attention_error_add(&e, &in, v, &err), 0);
+    OK(kvd_kept_attention_init(&kept, &c, 2, &err));
+    OK(kvd_kept_attention_save(&kept, &in, u, &err));
+    OK(kvd_attention_error_init(&e, &kept, &c, &err));
+    OK(kvd_attention_error_add(&e, &in, v, &err));
     /*
      * Expected and actual outputs. Head 0: (3,4) (0,0) and (3,1) (0,5). Head 1: (0,2) (0,-2) and
      * (1,2) (0,-3).
@@ -470,10 +465,10 @@ TEST(test_error_scan)
     kvd_error_table t;
     bench b;
     open_bench(&b, TOKENS, true);
-    assert_int_equal(kvd_method_parse("zack", &method, &err), 0);
+    OK(kvd_method_parse("zack", &method, &err));
     method.spectrum = &spectrum;
     method.spectrum_path = "made up";
-    assert_int_equal(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &t, &err), 0);
+    OK(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &t, &err));
     assert_int_equal(t.n_widths, 7);
     assert_int_equal(t.width[0], 2);
     assert_int_equal(t.width[6], 16);
@@ -489,9 +484,9 @@ TEST(test_error_scan)
     assert_true(positive > 60);
     /* The error table must agree with an evaluation in which one head keeps fewer dimensions. */
     kvd_dims d;
-    assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err), 0);
+    OK(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err));
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};
-    assert_int_equal(kvd_evaluate(&b.e, &c, 1, 0, false, NULL, &err), 0);
+    OK(kvd_evaluate(&b.e, &c, 1, 0, false, NULL, &err));
     const kvd_quality q = total(c.per_sequence, b.e.n_sequences);
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
@@ -499,8 +494,7 @@ TEST(test_error_scan)
     /* If memory is short, the heads are measured one at a time. */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;
-    assert_int_equal(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err),
-                     0);
+    OK(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err));
     assert_memory_equal(alone.error, t.error, 2 * 3 * 2 * 7 * sizeof *t.error);
     kvd_error_table_release(&alone);
     kvd_error_table_release(&t);

@@ -124,8 +124,7 @@ static void generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuat
                      kvd_continued out)
 {
     kvd_err err = {""};
-    if (kvd_generate(g, plan, c, &out, NULL, NULL, NULL, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_generate(g, plan, c, &out, NULL, NULL, NULL, &err));
 }
 
 typedef struct {
@@ -138,8 +137,7 @@ static void open_method(const char *text, kvd_dtype type, opened *o)
 {
     kvd_err err = {""};
     kvd_method m;
-    if (kvd_method_parse(text, &m, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_method_parse(text, &m, &err));
     m.spectrum = m.dims ? &spectrum : NULL;
     m.spectrum_path = "fixture";
     if (kvd_points_make(&m, &o->point, &o->n_points, &err))
@@ -175,16 +173,13 @@ static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
     kvd_cache cache = {0};
     kvd_prompts prompts = {0};
     kvd_dense_attention_init(&dense);
-    if (plan && kvd_cache_init(&cache, config, plan, LONGEST, &err))
-        fail_msg("%s", err.msg);
+    OK(plan && kvd_cache_init(&cache, config, plan, LONGEST, &err));
     if (plan && kvd_plan_first_pass(plan)) {
-        if (kvd_prompts_make(&prompts, config, plan, &b, SIZE_MAX, run_prompts, forward, &err))
-            fail_msg("%s", err.msg);
+        OK(kvd_prompts_make(&prompts, config, plan, &b, SIZE_MAX, run_prompts, forward, &err));
         cache.prompts = &prompts;
     }
-    if (kvd_forward_run(forward, &b, plan ? &cache.hook : &dense.hook, -1, hidden, &err) ||
-        kvd_forward_logits(forward, hidden, n, logits, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_forward_run(forward, &b, plan ? &cache.hook : &dense.hook, -1, hidden, &err) ||
+       kvd_forward_logits(forward, hidden, n, logits, &err));
     kvd_prompts_release(&prompts);
     kvd_cache_release(&cache);
     kvd_dense_attention_release(&dense);
@@ -250,9 +245,8 @@ TEST(longrope_follows_the_text)
         for (size_t j = 0; j < new[s]; j++) {
             const size_t bounds[] = {0, prompt[s] + j};
             const kvd_batch b = {.n_sequences = 1, .offset = bounds, .id = text};
-            if (kvd_forward_run(f, &b, &dense.hook, -1, rows, &err) ||
-                kvd_forward_logits(f, rows, bounds[1], x, &err))
-                fail_msg("%s", err.msg);
+            OK(kvd_forward_run(f, &b, &dense.hook, -1, rows, &err) ||
+               kvd_forward_logits(f, rows, bounds[1], x, &err));
             const float *const last = x + (bounds[1] - 1) * vocab;
             size_t best = 0;
             for (size_t i = 1; i < vocab; i++)
@@ -403,41 +397,39 @@ TEST(rows_that_do_not_follow)
     kvd_sequence_cache r;
     size_t bounds[] = {0, PROMPT_1}, start = 0, whole = LONGEST;
     kvd_batch b = {.n_sequences = 1, .offset = bounds, .id = id, .start = &start, .whole = &whole};
-    assert_int_equal(kvd_sequence_cache_init(&r, config, &plan, 1, &err), 0);
+    OK(kvd_sequence_cache_init(&r, config, &plan, 1, &err));
     start = 1;
-    assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), -1);
-    assert_string_equal(err.msg, "sequence 0 continues at position 1, the cache holds 0 rows");
+    FAILS(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err),
+          "sequence 0 continues at position 1, the cache holds 0 rows");
     start = 0;
     whole = PROMPT_1;
-    assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), -1);
-    assert_string_equal(err.msg,
-                        "sequence 0: 40 rows from position 0 on do not fit its 40 rows, of which a "
-                        "prompt must leave one");
+    FAILS(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err),
+          "sequence 0: 40 rows from position 0 on do not fit its 40 rows, of which a "
+          "prompt must leave one");
     whole = LONGEST;
-    assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), 0);
-    assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), -1);
-    assert_string_equal(err.msg, "sequence 0 begins in a slot that another sequence uses");
+    OK(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err));
+    FAILS(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err),
+          "sequence 0 begins in a slot that another sequence uses");
     start = LONGEST - 2;
-    assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), -1);
-    assert_string_equal(err.msg, "sequence 0: positions 71 .. 110 of 73, room for 73");
+    FAILS(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err),
+          "sequence 0: positions 71 .. 110 of 73, room for 73");
     float *const one = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
     assert_non_null(one);
     for (size_t t = 0; t < 4; t++) {
         bounds[1] = 1;
         start = PROMPT_1 + t;
         b.id = id + PROMPT_1 + t;
-        assert_int_equal(
-            kvd_forward_run(forward, &b, &r.hook, -1, one + t * (size_t)config->d_model, &err), 0);
+        OK(kvd_forward_run(forward, &b, &r.hook, -1, one + t * (size_t)config->d_model, &err));
     }
     kvd_sequence_cache_end(&r, 0);
     start = 0;
     bounds[1] = PROMPT_1;
     b.id = id;
-    assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), 0);
+    OK(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err));
     start = PROMPT_1;
     bounds[1] = 4;
     b.id = id + PROMPT_1;
-    assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), 0);
+    OK(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err));
     for (size_t i = 0; i < 4 * (size_t)config->d_model; i++)
         assert_true(fabs((double)hidden[i] - (double)one[i]) < 1e-3);
     free(one);
@@ -585,10 +577,9 @@ static void refused(const kvd_continuations *c, const char *says)
     kvd_err err = {""};
     const kvd_plan plan = {.type = KVD_F32};
     uint32_t token[3 * N_NEW];
-    assert_int_equal(
+    FAILS(
         kvd_generate(generator, &plan, c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err),
-        -1);
-    assert_string_equal(err.msg, says);
+        says);
 }
 
 TEST(refusals)

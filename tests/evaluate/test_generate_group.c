@@ -222,21 +222,21 @@ TEST(groups_begin_again)
     double advanced;
     short_path s;
     kvd_err err = {""};
-    assert_int_equal(run_short(0, 0, &want, &advanced, &s, &err), 0);
+    OK(run_short(0, 0, &want, &advanced, &s, &err));
     const int passes = s.passes;
     for (int fail_at = 1; fail_at < N_NEW; fail_at += 4) {
-        assert_int_equal(run_short(fail_at, 0, &got, &advanced, &s, &err), 0);
+        OK(run_short(fail_at, 0, &got, &advanced, &s, &err));
         assert_int_equal(s.grown, 1);
         assert_float_equal(advanced, PROMPTS, 1e-9);
         assert_same_groups(&got, &want);
     }
-    assert_int_equal(run_short(0, 1, &got, &advanced, &s, &err), 0);
+    OK(run_short(0, 1, &got, &advanced, &s, &err));
     assert_int_equal(s.grown, 1);
     assert_true(s.passes > passes);
     assert_float_equal(advanced, PROMPTS, 1e-9);
     assert_same_groups(&got, &want);
-    assert_int_equal(run_short(-1, 0, &got, &advanced, &s, &err), -1);
-    assert_string_equal(err.msg, "generating after prompts from 0 on: no room");
+    FAILS(run_short(-1, 0, &got, &advanced, &s, &err),
+          "generating after prompts from 0 on: no room");
 }
 
 TEST(parts_are_the_whole)

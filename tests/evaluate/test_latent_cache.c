@@ -53,11 +53,10 @@ static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan,
     assert_non_null(hidden);
     assert_non_null(logits);
     assert_non_null(f);
-    if (kvd_cache_init(&cache, c, plan, LONGEST, &err) ||
-        kvd_forward_run(f, &b, &cache.hook, -1, hidden, &err) ||
-        kvd_forward_logits(f, hidden, LONGEST, logits, &err) ||
-        kvd_cache_check(&cache.account, c, plan, 1, LONGEST, N_NEW, 0, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_cache_init(&cache, c, plan, LONGEST, &err) ||
+       kvd_forward_run(f, &b, &cache.hook, -1, hidden, &err) ||
+       kvd_forward_logits(f, hidden, LONGEST, logits, &err) ||
+       kvd_cache_check(&cache.account, c, plan, 1, LONGEST, N_NEW, 0, &err));
     *account = cache.account;
     kvd_cache_release(&cache);
     kvd_forward_free(f);
@@ -134,7 +133,7 @@ TEST(test_bytes)
         for (size_t t = 0; t < LONGEST; t++)
             id[t] = (uint32_t)(t % (size_t)c->vocab_size);
         assert_int_equal(kvd_config_cached(c) * layers, cases[i].numbers);
-        assert_int_equal(open_plan("none", c, &plan, &err), 0);
+        OK(open_plan("none", c, &plan, &err));
         free(whole_pass(checkpoint, &plan, id, &got));
         assert_int_equal(got.bytes_stored, LONGEST * cases[i].numbers * sizeof(float));
         assert_int_equal(got.elements_kept, LONGEST * cases[i].numbers);
@@ -146,7 +145,7 @@ TEST(test_bytes)
         kvd_plan_close(&plan);
 
         /* 11 tokens stay (2 first, 9 recent) with the latent vectors of the uncompressed cache. */
-        assert_int_equal(open_plan("streaming,sink=2,recent=9", c, &plan, &err), 0);
+        OK(open_plan("streaming,sink=2,recent=9", c, &plan, &err));
         free(whole_pass(checkpoint, &plan, id, &got));
         assert_true(fabs(got.steps.dense - (double)cases[i].numbers * 32 *
                                                (N_NEW * (PROMPT + 1 + LONGEST) / 2.0)) < 1);

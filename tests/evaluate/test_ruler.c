@@ -54,8 +54,7 @@ static void make(kvd_benchmark *b, const kvd_ruler_settings *s)
 {
     kvd_err err = {""};
     *b = (kvd_benchmark){0};
-    if (kvd_ruler_make(b, s, &plain, tokenizer, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_ruler_make(b, s, &plain, tokenizer, &err));
 }
 
 static char *prompt_of(const kvd_benchmark_item *x)
@@ -70,7 +69,7 @@ static size_t tokens_of(const char *text)
 {
     kvd_ids ids = {0};
     kvd_err err = {""};
-    assert_int_equal(kvd_tokenizer_encode(tokenizer, text, strlen(text), false, &ids, &err), 0);
+    OK(kvd_tokenizer_encode(tokenizer, text, strlen(text), false, &ids, &err));
     const size_t n = ids.n;
     kvd_ids_release(&ids);
     return n;
@@ -486,9 +485,8 @@ TEST(files_read_back)
     kvd_benchmark made, read = {0};
     make(&made, &s);
     snprintf(path, sizeof path, "%s/items.jsonl", folder);
-    assert_int_equal(kvd_ruler_write(&made, path, tokenizer, false, &err), 0);
-    if (kvd_benchmark_read(&read, path, &plain, &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_ruler_write(&made, path, tokenizer, false, &err));
+    OK(kvd_benchmark_read(&read, path, &plain, &err));
     assert_int_equal(made.n, 2 * KVD_N_RULER_TASKS);
     assert_int_equal(read.n, made.n);
     assert_int_equal(common_items(&made, &read), made.n);

@@ -186,7 +186,7 @@ static size_t run_random(uint64_t seed, kvd_admission admission)
     size_t arrived = 0, iterations = 0;
     for (;;) {
         for (size_t k = kvd_rng_below(&rng, 4); k > 0 && arrived < r.n; k--)
-            assert_int_equal(kvd_batcher_arrive(b, (uint32_t)arrived++, &err), 0);
+            OK(kvd_batcher_arrive(b, (uint32_t)arrived++, &err));
         const kvd_iteration it = kvd_batcher_next(b);
         check_preempted(&w, b, arrived);
         check_steps(&w, &it);
@@ -257,7 +257,7 @@ TEST(test_whole_prompts)
     const kvd_batching_limits limits = {.max_batch = 3, .max_tokens = 130, .pages = 100};
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
     for (uint32_t i = 0; i < 5; i++)
-        assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
+        OK(kvd_batcher_arrive(b, i, &err));
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
     /* A third prompt would make 530 tokens, above the limit. */
     assert_string_equal(told(b), "P2:0+30.");
@@ -278,7 +278,7 @@ TEST(test_chunks)
     const kvd_batching_limits limits = {.max_batch = 3, .chunk = 16, .pages = 100};
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
     for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
+        OK(kvd_batcher_arrive(b, i, &err));
     assert_string_equal(told(b), "P0:0+10. P1:0+6");
     assert_string_equal(told(b), "S0:10+1. P1:6+15");
     assert_string_equal(told(b), "S0:11+1. P1:21+4. P2:0+3!");
@@ -295,7 +295,7 @@ TEST(test_memory)
     const kvd_batching_limits limits = {.max_batch = 8, .max_tokens = 1000, .pages = 3};
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
+        OK(kvd_batcher_arrive(b, i, &err));
     assert_string_equal(told(b), "P0:0+63! P1:0+64!");
     assert_int_equal(kvd_batcher_ask(b).pages_used, 3);
     assert_string_equal(told(b), "P2:0+60. P3:0+64.");
@@ -311,11 +311,11 @@ TEST(test_preemption)
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
     size_t n;
     for (uint32_t i = 0; i < 2; i++)
-        assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
+        OK(kvd_batcher_arrive(b, i, &err));
     assert_string_equal(told(b), "P0:0+62. P1:0+63.");
     assert_string_equal(told(b), "S0:62+1. S1:63+1.");
     assert_int_equal(kvd_batcher_ask(b).pages_used, 2);
-    assert_int_equal(kvd_batcher_arrive(b, 2, &err), 0);
+    OK(kvd_batcher_arrive(b, 2, &err));
     assert_string_equal(told(b), "P2:0+10.");
     assert_string_equal(told(b), "S0:63+1. S1:64+1.");
     const kvd_preempted *p = kvd_batcher_preempted(b, &n);
@@ -351,7 +351,7 @@ TEST(test_windows)
         .max_batch = 4, .max_tokens = 10000, .pages = 100, .window_pages = 5, .window_share = 3};
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
+        OK(kvd_batcher_arrive(b, i, &err));
     kvd_iteration it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 10);
@@ -367,7 +367,7 @@ TEST(test_windows)
     limits.window_pages = 3;
     b = kvd_batcher_new(&r, &limits, &err);
     for (uint32_t i = 2; i < 4; i++)
-        assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
+        OK(kvd_batcher_arrive(b, i, &err));
     size_t n = 0;
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 2);
@@ -381,9 +381,9 @@ TEST(test_windows)
 
     limits.window_pages = 2;
     b = kvd_batcher_new(&r, &limits, &err);
-    assert_int_equal(kvd_batcher_arrive(b, 0, &err), -1);
-    assert_string_equal(err.msg, "request 0: 639 + 1 tokens take 3 pages in layers with a window, "
-                                 "there are 2");
+    FAILS(kvd_batcher_arrive(b, 0, &err),
+          "request 0: 639 + 1 tokens take 3 pages in layers with a window, "
+          "there are 2");
     kvd_batcher_free(b);
 }
 
@@ -394,20 +394,16 @@ TEST(test_refusals)
     const kvd_requests r = {.n = 5, .request = q};
     kvd_batching_limits limits = {.max_batch = 4, .max_tokens = 100, .pages = 1200};
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
-    assert_int_equal(kvd_batcher_arrive(b, 0, &err), -1);
-    assert_string_equal(err.msg, "request 0: 100000 + 256 tokens take 1567 pages, there are 1200");
-    assert_int_equal(kvd_batcher_arrive(b, 1, &err), -1);
-    assert_string_equal(err.msg, "request 1: 0 + 1 tokens, both must be at least 1");
+    FAILS(kvd_batcher_arrive(b, 0, &err),
+          "request 0: 100000 + 256 tokens take 1567 pages, there are 1200");
+    FAILS(kvd_batcher_arrive(b, 1, &err), "request 1: 0 + 1 tokens, both must be at least 1");
     assert_int_equal(kvd_batcher_arrive(b, 2, &err), -1);
-    assert_int_equal(kvd_batcher_arrive(b, 3, &err), -1);
-    assert_string_equal(
-        err.msg, "request 3: 2147483648 + 2147483648 tokens take 67108864 pages, there are 1200");
-    assert_int_equal(kvd_batcher_arrive(b, 9, &err), -1);
-    assert_string_equal(err.msg, "request 9: there are 5");
+    FAILS(kvd_batcher_arrive(b, 3, &err),
+          "request 3: 2147483648 + 2147483648 tokens take 67108864 pages, there are 1200");
+    FAILS(kvd_batcher_arrive(b, 9, &err), "request 9: there are 5");
     for (int i = 0; i < 5; i++)
-        assert_int_equal(kvd_batcher_arrive(b, 4, &err), 0);
-    assert_int_equal(kvd_batcher_arrive(b, 4, &err), -1);
-    assert_string_equal(err.msg, "request 4: more arrivals than the 5 requests");
+        OK(kvd_batcher_arrive(b, 4, &err));
+    FAILS(kvd_batcher_arrive(b, 4, &err), "request 4: more arrivals than the 5 requests");
     kvd_batcher_free(b);
     limits.chunk = 3;
     assert_null(kvd_batcher_new(&r, &limits, &err));

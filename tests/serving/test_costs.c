@@ -55,12 +55,10 @@ static void add_grid(jct_fixture *x, double factor)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++) {
             const double s = factor * step_cost((double)batches[i], contexts[k]);
-            assert_int_equal(jct_fixture_piece(x, pieces[(i + 1) % 3], befores[k],
-                                               factor * prompt_cost((double)pieces[(i + 1) % 3],
-                                                                    (double)befores[k]),
-                                               &err),
-                             0);
-            assert_int_equal(jct_fixture_step(x, batches[i], contexts[k], s, &err), 0);
+            OK(jct_fixture_piece(
+                x, pieces[(i + 1) % 3], befores[k],
+                factor * prompt_cost((double)pieces[(i + 1) % 3], (double)befores[k]), &err));
+            OK(jct_fixture_step(x, batches[i], contexts[k], s, &err));
         }
 }
 
@@ -71,7 +69,7 @@ static void add_job(jct_fixture *x, double bytes_per_token)
                              .ttft_max = 0.5,
                              .held_bytes = 128 * bytes_per_token,
                              .held_tokens = 128};
-    assert_int_equal(kvd_jct_add_job(x->rows, &x->setting, 1, 100, 28, &job, 1, NULL, 0, &err), 0);
+    OK(kvd_jct_add_job(x->rows, &x->setting, 1, 100, 28, &job, 1, NULL, 0, &err));
 }
 
 static double cost_of(const kvd_costs *c, size_t n_steps, size_t n, const kvd_slice *slice,
@@ -90,7 +88,7 @@ static void near(double a, double b)
 TEST(test_tables)
 {
     jct_fixture x;
-    assert_int_equal(jct_fixture_begin(&x, &err), 0);
+    OK(jct_fixture_begin(&x, &err));
     add_grid(&x, 1);
     x.setting.method = "zack,p=0.5";
     x.setting.name = "zack";
@@ -98,7 +96,7 @@ TEST(test_tables)
     add_grid(&x, 0.5);
     for (int i = 1; i <= 2; i++)
         add_job(&x, 125. * i);
-    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
+    OK(jct_fixture_end(&x, path, &run, &err));
 
     kvd_costs *c = kvd_costs_load(path, "none", -1, &err),
               *z = kvd_costs_load(path, "zack,p=0.5", 1, &err);
@@ -163,36 +161,32 @@ static void add_bound(jct_fixture *x, bool whole)
     for (int i = 0; i < 4; i++)
         for (size_t before = 0; before <= (whole ? 0 : 2000); before += 1000) {
             const double n = (double)piece[i];
-            assert_int_equal(jct_fixture_piece(x, piece[i], before,
-                                               bound_cost(n) + attention_cost(n, (double)before),
-                                               &err),
-                             0);
+            OK(jct_fixture_piece(x, piece[i], before,
+                                 bound_cost(n) + attention_cost(n, (double)before), &err));
         }
     for (size_t batch = 1; batch <= 2; batch++)
-        assert_int_equal(jct_fixture_step(x, batch, 100, 5.12e-3, &err), 0);
+        OK(jct_fixture_step(x, batch, 100, 5.12e-3, &err));
 }
 
 TEST(test_prompts_together)
 {
     jct_fixture x;
-    assert_int_equal(jct_fixture_begin(&x, &err), 0);
+    OK(jct_fixture_begin(&x, &err));
     add_bound(&x, false);
     /*
      * Four prompts in one iteration take 10 us per token after 2048 tokens, a single prompt 20 us.
      */
     x.setting.method = "measured";
     add_bound(&x, false);
-    assert_int_equal(
-        jct_fixture_prompts(&x, 4, 2048,
-                            bound_cost(2048) + 1e-5 * 6144 + 4 * attention_cost(2048, 0), &err),
-        0);
+    OK(jct_fixture_prompts(&x, 4, 2048,
+                           bound_cost(2048) + 1e-5 * 6144 + 4 * attention_cost(2048, 0), &err));
     x.setting.method = "whole";
     add_bound(&x, true);
     x.setting.method = "twice";
     add_bound(&x, false);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(jct_fixture_prompts(&x, 2, 2048, 1, &err), 0);
-    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
+        OK(jct_fixture_prompts(&x, 2, 2048, 1, &err));
+    OK(jct_fixture_end(&x, path, &run, &err));
     kvd_costs *c = kvd_costs_load(path, "none", -1, &err),
               *m = kvd_costs_load(path, "measured", -1, &err),
               *w = kvd_costs_load(path, "whole", -1, &err);
@@ -227,13 +221,13 @@ TEST(test_prompts_together)
 TEST(test_ragged)
 {
     jct_fixture x;
-    assert_int_equal(jct_fixture_begin(&x, &err), 0);
-    assert_int_equal(jct_fixture_piece(&x, 100, 0, 2e-3, &err), 0);
-    assert_int_equal(jct_fixture_piece(&x, 300, 0, 1e-3, &err), 0);
-    assert_int_equal(jct_fixture_step(&x, 1, 100, 1e-3, &err), 0);
-    assert_int_equal(jct_fixture_step(&x, 1, 900, 2e-3, &err), 0);
-    assert_int_equal(jct_fixture_step(&x, 9, 100, 5e-3, &err), 0);
-    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
+    OK(jct_fixture_begin(&x, &err));
+    OK(jct_fixture_piece(&x, 100, 0, 2e-3, &err));
+    OK(jct_fixture_piece(&x, 300, 0, 1e-3, &err));
+    OK(jct_fixture_step(&x, 1, 100, 1e-3, &err));
+    OK(jct_fixture_step(&x, 1, 900, 2e-3, &err));
+    OK(jct_fixture_step(&x, 9, 100, 5e-3, &err));
+    OK(jct_fixture_end(&x, path, &run, &err));
     kvd_costs *c = kvd_costs_load(path, "none", -1, &err);
     assert_non_null(c);
     int beyond;
@@ -265,45 +259,45 @@ static void refused(const char *method, int gpus, const char *message)
 TEST(test_refused)
 {
     jct_fixture x;
-    assert_int_equal(jct_fixture_begin(&x, &err), 0);
+    OK(jct_fixture_begin(&x, &err));
     add_grid(&x, 1);
     x.setting.gpus = 2;
     add_grid(&x, 1);
     x.setting.method = "twice";
-    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
-    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
+    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
     x.setting.method = "one";
-    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
-    assert_int_equal(jct_fixture_piece(&x, 64, 1, 1, &err), 0);
+    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
+    OK(jct_fixture_piece(&x, 64, 1, 1, &err));
     x.setting.method = "types";
-    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
     x.setting.type = KVD_F16;
-    assert_int_equal(jct_fixture_piece(&x, 65, 1, 1, &err), 0);
+    OK(jct_fixture_piece(&x, 65, 1, 1, &err));
     x.setting.method = "zero";
-    assert_int_equal(jct_fixture_piece(&x, 64, 0, 0, &err), 0);
+    OK(jct_fixture_piece(&x, 64, 0, 0, &err));
     x.setting.method = "empty";
-    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
-    assert_int_equal(jct_fixture_piece(&x, 65, 0, 1, &err), 0);
+    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
+    OK(jct_fixture_piece(&x, 65, 0, 1, &err));
     x.setting.method = "bytes";
     x.facts.bytes_per_token = NAN;
-    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
     x.setting.method = "later";
     x.facts.bytes_per_token = 1e5;
-    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
     x.facts.bytes_per_token = NAN;
-    assert_int_equal(jct_fixture_piece(&x, 65, 1, 1, &err), 0);
+    OK(jct_fixture_piece(&x, 65, 1, 1, &err));
     x.facts.bytes_per_token = 1e5;
     x.setting.method = "cards";
     x.setting.gpus = -3;
-    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
     x.setting.method = "endless";
     x.setting.gpus = 1;
     x.facts.cache_bytes = INFINITY;
-    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
     x.facts.cache_bytes = 64e6;
     x.setting.method = "nobody together";
-    assert_int_equal(jct_fixture_prompts(&x, 0, 64, 1, &err), 0);
-    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
+    OK(jct_fixture_prompts(&x, 0, 64, 1, &err));
+    OK(jct_fixture_end(&x, path, &run, &err));
     refused("none", -1, "measured on 1 and on 2 GPUs: say which with --gpus");
     refused("none", 4, "no row of kind iteration on 4 GPUs");
     refused("nobody", -1, "no row of kind iteration");

@@ -35,10 +35,10 @@ static void add(jct_fixture *x, const char *method, int gpus)
 {
     x->setting.method = method;
     x->setting.gpus = gpus;
-    assert_int_equal(jct_fixture_piece(x, 64, 0, 1e-3, &err), 0);
-    assert_int_equal(jct_fixture_piece(x, 512, 0, 2e-3, &err), 0);
-    assert_int_equal(jct_fixture_step(x, 1, 100, 1e-3, &err), 0);
-    assert_int_equal(jct_fixture_step(x, 2, 100, 1e-3, &err), 0);
+    OK(jct_fixture_piece(x, 64, 0, 1e-3, &err));
+    OK(jct_fixture_piece(x, 512, 0, 2e-3, &err));
+    OK(jct_fixture_step(x, 1, 100, 1e-3, &err));
+    OK(jct_fixture_step(x, 2, 100, 1e-3, &err));
 }
 
 static void write_file(const char *path, const char *gpu, int gpus, bool graphs, const char *a,
@@ -46,12 +46,12 @@ static void write_file(const char *path, const char *gpu, int gpus, bool graphs,
 {
     jct_fixture x;
     snprintf(run.gpu, sizeof run.gpu, "%s", gpu);
-    assert_int_equal(jct_fixture_begin(&x, &err), 0);
+    OK(jct_fixture_begin(&x, &err));
     x.setting.graphs = graphs;
     add(&x, a, gpus);
     if (b)
         add(&x, b, gpus);
-    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
+    OK(jct_fixture_end(&x, path, &run, &err));
 }
 
 static void refused(int gpus, const char *form)
@@ -158,9 +158,9 @@ TEST(test_no_iterations)
     jct_fixture x;
     char whole[200];
     const kvd_jct_request only = {.input = 3, .output = 1, .ttft = 1, .jct = 1};
-    assert_int_equal(jct_fixture_begin(&x, &err), 0);
-    assert_int_equal(kvd_jct_add_request(x.rows, &x.setting, &only, &err), 0);
-    assert_int_equal(jct_fixture_end(&x, first, &run, &err), 0);
+    OK(jct_fixture_begin(&x, &err));
+    OK(kvd_jct_add_request(x.rows, &x.setting, &only, &err));
+    OK(jct_fixture_end(&x, first, &run, &err));
     assert_null(kvd_costs_files_open(both, 1, -1, &err));
     snprintf(whole, sizeof whole,
              "'%s' has no row of kind iteration: kvdim-jct --iterations makes them", first);

@@ -11,7 +11,7 @@ static size_t n_points;
 static void make(size_t longest, size_t max_len, const kvd_batching_limits *l, bool whole)
 {
     kvd_err err;
-    assert_int_equal(kvd_jct_grid(longest, max_len, l, whole, SAMPLES, &point, &n_points, &err), 0);
+    OK(kvd_jct_grid(longest, max_len, l, whole, SAMPLES, &point, &n_points, &err));
     for (size_t i = 0; i < n_points; i++) {
         const kvd_jct_point *const p = &point[i];
         const size_t each = p->tokens + (p->piece ? p->piece + 1 : SAMPLES + 2);

@@ -101,7 +101,7 @@ TEST(test_statistics)
     }
     kvd_latency l;
     double lo[4], hi[4];
-    assert_int_equal(kvd_latency_summarise(x, block, N, 9, &l, &err), 0);
+    OK(kvd_latency_summarise(x, block, N, 9, &l, &err));
     near(l.statistic[KVD_LATENCY_MEAN].value, kvd_mean(there, n));
     near(l.statistic[KVD_LATENCY_P50].value, kvd_quantile(there, n, 0.5));
     near(l.statistic[KVD_LATENCY_P90].value, kvd_quantile(there, n, 0.9));
@@ -114,11 +114,11 @@ TEST(test_statistics)
         near(l.statistic[k].hi, hi[k]);
     }
     memset(block, 0, sizeof block);
-    assert_int_equal(kvd_latency_summarise(x, block, N, 9, &l, &err), 0);
+    OK(kvd_latency_summarise(x, block, N, 9, &l, &err));
     assert_true(isnan(l.statistic[0].lo) && !isnan(l.statistic[0].value));
-    assert_int_equal(kvd_latency_summarise(x, block, 1, 9, &l, &err), 0);
+    OK(kvd_latency_summarise(x, block, 1, 9, &l, &err));
     near(l.statistic[KVD_LATENCY_P99].value, x[0]);
-    assert_int_equal(kvd_latency_summarise(x, block, 0, 9, &l, &err), 0);
+    OK(kvd_latency_summarise(x, block, 0, 9, &l, &err));
     assert_true(isnan(l.statistic[0].value) && isnan(l.curve[50]));
 }
 
@@ -141,7 +141,7 @@ TEST(test_intervals_of_a_queue)
         double value = kvd_rng_normal(&rng) / sqrt(1 - 0.81);
         for (size_t i = 0; i < LENGTH; i++)
             x[i] = value = 0.9 * value + kvd_rng_normal(&rng);
-        assert_int_equal(kvd_latency_summarise(x, block, LENGTH, run, &l, &err), 0);
+        OK(kvd_latency_summarise(x, block, LENGTH, run, &l, &err));
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
     /* The aim is 95 %, slightly less with 32 blocks. Resampling single values would give 35 %. */
@@ -164,8 +164,8 @@ TEST(test_point)
     kvd_requests q;
     kvd_serve_point p, strict;
     kvd_serve_setting s = setting();
-    assert_int_equal(kvd_requests_poisson(&q, 8, 1000, "humaneval", 5, &err), 0);
-    assert_int_equal(kvd_serve_measure(&s, &q, 8, &p, &err), 0);
+    OK(kvd_requests_poisson(&q, 8, 1000, "humaneval", 5, &err));
+    OK(kvd_serve_measure(&s, &q, 8, &p, &err));
     assert_int_equal(p.requests, 1000);
     assert_true(p.slo_share >= 1 && p.slo_share <= 1);
     near(p.goodput, p.served_rate);
@@ -177,16 +177,16 @@ TEST(test_point)
         tokens += q.request[i].output;
     near(p.token_rate, tokens / end);
     s.slo_ttft = p.ttft.statistic[KVD_LATENCY_P50].value;
-    assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
+    OK(kvd_serve_measure(&s, &q, 8, &strict, &err));
     /* The latency bound is the median, so half of the requests meet it. */
     near(strict.slo_share, 0.5);
     near(strict.goodput, p.goodput / 2);
     s.slo_tbt = 1e-9;
-    assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
+    OK(kvd_serve_measure(&s, &q, 8, &strict, &err));
     assert_true(strict.goodput <= 0);
     s = setting();
     s.limits.pages = 8;
-    assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
+    OK(kvd_serve_measure(&s, &q, 8, &strict, &err));
     assert_true(strict.simulated.refused > 0 && strict.slo_share < 1);
     near(strict.slo_share, 1 - (double)strict.simulated.refused / 1000);
     s.limits.pages = 1;
@@ -194,8 +194,8 @@ TEST(test_point)
     assert_int_equal(strncmp(err.msg, "no request can be served: request 0: ", 37), 0);
     kvd_requests_release(&q);
     s = setting();
-    assert_int_equal(kvd_requests_poisson(&q, 8, 1, "fixed:64:3", 5, &err), 0);
-    assert_int_equal(kvd_serve_measure(&s, &q, 8, &p, &err), 0);
+    OK(kvd_requests_poisson(&q, 8, 1, "fixed:64:3", 5, &err));
+    OK(kvd_serve_measure(&s, &q, 8, &p, &err));
     assert_true(fabs(p.ttft.statistic[0].value - (1e-3 + 64e-5)) < 1e-12);
     near(p.normalised.statistic[0].value, p.jct.statistic[0].value / 3);
     assert_true(isnan(p.ttft.statistic[0].lo));
@@ -208,17 +208,17 @@ TEST(test_max_rate)
     kvd_serve_point p;
     const kvd_serve_setting s = setting();
     double rate, again;
-    assert_int_equal(kvd_requests_poisson(&q, 1, 1000, "humaneval", 5, &err), 0);
+    OK(kvd_requests_poisson(&q, 1, 1000, "humaneval", 5, &err));
     static const double bound[] = {3e-3, 1e-2, 3e-2};
     double before = 0;
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(kvd_serve_max_rate(&s, &q, 1, bound[i], &rate, &err), 0);
+        OK(kvd_serve_max_rate(&s, &q, 1, bound[i], &rate, &err));
         assert_true(rate > before);
         before = rate;
         for (int over = 0; over < 2; over++) {
             kvd_requests fast;
-            assert_int_equal(kvd_serve_faster(&q, rate * (over ? 1.0021 : 1), &fast, &err), 0);
-            assert_int_equal(kvd_serve_measure(&s, &fast, rate, &p, &err), 0);
+            OK(kvd_serve_faster(&q, rate * (over ? 1.0021 : 1), &fast, &err));
+            OK(kvd_serve_measure(&s, &fast, rate, &p, &err));
             const double mean = p.normalised.statistic[0].value;
             if (over ? mean < bound[i] * 0.98 : mean > bound[i] * (1 + 1e-12))
                 fail_msg("bound %g, rate %g: mean %.17g", bound[i], rate, mean);
@@ -226,14 +226,14 @@ TEST(test_max_rate)
         }
         /* The highest rate must not depend on the trace's rate. */
         kvd_requests slow;
-        assert_int_equal(kvd_serve_faster(&q, 1. / 64, &slow, &err), 0);
-        assert_int_equal(kvd_serve_max_rate(&s, &slow, 1. / 64, bound[i], &again, &err), 0);
+        OK(kvd_serve_faster(&q, 1. / 64, &slow, &err));
+        OK(kvd_serve_max_rate(&s, &slow, 1. / 64, bound[i], &again, &err));
         assert_true(fabs(again - rate) < 0.005 * rate);
         kvd_requests_release(&slow);
     }
-    assert_int_equal(kvd_serve_max_rate(&s, &q, 1, 1e-4, &rate, &err), 0);
+    OK(kvd_serve_max_rate(&s, &q, 1, 1e-4, &rate, &err));
     assert_true(rate <= 0);
-    assert_int_equal(kvd_serve_max_rate(&s, &q, 1, 1e9, &rate, &err), 0);
+    OK(kvd_serve_max_rate(&s, &q, 1, 1e9, &rate, &err));
     assert_true(isinf(rate));
     kvd_requests_release(&q);
 }
@@ -245,14 +245,12 @@ TEST(test_pages)
     /*
      * 16e9 bytes of weights, 1000 bytes of cache per token: 64e6 bytes are 1000 pages of 64 tokens.
      */
-    assert_int_equal(kvd_serve_pages(costs, NAN, NAN, &pages, &err), 0);
+    OK(kvd_serve_pages(costs, NAN, NAN, &pages, &err));
     assert_int_equal(pages, 1000);
-    assert_int_equal(kvd_serve_pages(costs, 10 * gib, 1 * gib, &pages, &err), 0);
+    OK(kvd_serve_pages(costs, 10 * gib, 1 * gib, &pages, &err));
     assert_int_equal(pages, (size_t)((18 * gib - 16e9) / 64000));
-    assert_int_equal(kvd_serve_pages(costs, 8 * gib, 0.6 * gib, &pages, &err), -1);
-    assert_string_equal(
-        err.msg,
-        "2 GPUs of 8 GiB less 0.6 GiB hold 14.9 GiB of weights and no page of 0.06104 MiB");
+    FAILS(kvd_serve_pages(costs, 8 * gib, 0.6 * gib, &pages, &err),
+          "2 GPUs of 8 GiB less 0.6 GiB hold 14.9 GiB of weights and no page of 0.06104 MiB");
 }
 
 TEST_MAIN(setup, teardown)

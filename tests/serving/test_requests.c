@@ -9,8 +9,7 @@ static kvd_err err;
 
 static void parse(kvd_requests *r, const char *text)
 {
-    if (kvd_requests_parse(r, "some/t.csv", text, strlen(text), &err))
-        fail_msg("%s", err.msg);
+    OK(kvd_requests_parse(r, "some/t.csv", text, strlen(text), &err));
 }
 
 TEST(test_azure)
@@ -34,11 +33,10 @@ TEST(test_azure)
     assert_true(fabs(kvd_requests_rate(&r) - 3 / r.request[3].arrival) < 1e-15);
     kvd_requests_faster(&r, 2);
     assert_true(fabs(r.request[1].arrival - 2.1572895) < 1e-9);
-    assert_int_equal(kvd_requests_first(&r, 9, &err), -1);
-    assert_string_equal(err.msg, "'t.csv' holds 4 requests, fewer than the 9 asked for");
-    assert_int_equal(kvd_requests_first(&r, 4, &err), 0);
+    FAILS(kvd_requests_first(&r, 9, &err), "'t.csv' holds 4 requests, fewer than the 9 asked for");
+    OK(kvd_requests_first(&r, 4, &err));
     assert_int_equal(r.n_skipped, 0);
-    assert_int_equal(kvd_requests_first(&r, 1, &err), 0);
+    OK(kvd_requests_first(&r, 1, &err));
     assert_int_equal(r.n, 1);
     assert_int_equal(r.n_skipped, 3);
     assert_true(kvd_requests_rate(&r) == 0);
@@ -145,8 +143,8 @@ TEST(test_refused)
     }
     static const char zero[] = OWN "0,1\0garbage,2\n";
     kvd_requests r;
-    assert_int_equal(kvd_requests_parse(&r, "t", zero, sizeof zero - 1, &err), -1);
-    assert_string_equal(err.msg, "'t' row 2: input_tokens: a zero byte");
+    FAILS(kvd_requests_parse(&r, "t", zero, sizeof zero - 1, &err),
+          "'t' row 2: input_tokens: a zero byte");
     assert_int_equal(kvd_requests_read(&r, "/nowhere/t.csv", &err), -1);
     assert_non_null(strstr(err.msg, "/nowhere/t.csv"));
     assert_int_equal(kvd_requests_read(&r, "/tmp", &err), -1);
@@ -156,7 +154,7 @@ TEST(test_poisson)
 {
     kvd_requests r, twice, other;
     const size_t n = 100000;
-    assert_int_equal(kvd_requests_poisson(&r, 2.5, n, "fixed:100:20", 7, &err), 0);
+    OK(kvd_requests_poisson(&r, 2.5, n, "fixed:100:20", 7, &err));
     assert_string_equal(r.name, "poisson:2.5 of fixed:100:20");
     double sum = 0, square = 0, before = 0;
     for (size_t i = 0; i < n; i++) {
@@ -175,19 +173,19 @@ TEST(test_poisson)
     const double mean = sum / (double)n, sd = sqrt(square / (double)n - mean * mean);
     assert_true(fabs(mean - 0.4) < 4 * 0.4 / sqrt((double)n));
     assert_true(fabs(sd - 0.4) < 8 * 0.4 / sqrt((double)n));
-    assert_int_equal(kvd_requests_poisson(&twice, 5, n, "fixed:100:20", 7, &err), 0);
+    OK(kvd_requests_poisson(&twice, 5, n, "fixed:100:20", 7, &err));
     for (size_t i = 0; i < n; i++)
         assert_true(fabs(twice.request[i].arrival * 2 - r.request[i].arrival) <=
                     1e-12 * r.request[i].arrival);
-    assert_int_equal(kvd_requests_poisson(&other, 5, n, "fixed:100:20", 8, &err), 0);
+    OK(kvd_requests_poisson(&other, 5, n, "fixed:100:20", 8, &err));
     assert_true(other.request[0].arrival != twice.request[0].arrival);
     kvd_requests_release(&r);
     kvd_requests_release(&twice);
     kvd_requests_release(&other);
-    assert_int_equal(kvd_requests_poisson(&r, 1, 3, "fixed:100", 8, &err), -1);
-    assert_string_equal(err.msg, "lengths 'fixed:100' are not 'fixed:INPUT:OUTPUT'");
-    assert_int_equal(kvd_requests_poisson(&r, 1, 3, "fixed:0:3", 8, &err), -1);
-    assert_string_equal(err.msg, "fixed:INPUT: '0' is not within 1 .. 2147483648");
+    FAILS(kvd_requests_poisson(&r, 1, 3, "fixed:100", 8, &err),
+          "lengths 'fixed:100' are not 'fixed:INPUT:OUTPUT'");
+    FAILS(kvd_requests_poisson(&r, 1, 3, "fixed:0:3", 8, &err),
+          "fixed:INPUT: '0' is not within 1 .. 2147483648");
     assert_int_equal(kvd_requests_poisson(&r, 1, 3, "nosuch", 8, &err), -1);
     assert_non_null(strstr(err.msg, "'nosuch'"));
 }
@@ -210,8 +208,8 @@ TEST(test_tables)
     const size_t n = 20000;
     for (size_t t = 0; t < sizeof published / sizeof *published; t++) {
         kvd_requests r, again;
-        assert_int_equal(kvd_requests_poisson(&r, 1, n, published[t].name, 3, &err), 0);
-        assert_int_equal(kvd_requests_poisson(&again, 9, n, published[t].name, 3, &err), 0);
+        OK(kvd_requests_poisson(&r, 1, n, published[t].name, 3, &err));
+        OK(kvd_requests_poisson(&again, 9, n, published[t].name, 3, &err));
         for (int side = 0; side < 2; side++) {
             const double *want = side ? published[t].output : published[t].input;
             double sum = 0, square = 0;
@@ -245,14 +243,14 @@ TEST(test_lengths_of_a_file)
     assert_int_equal(fclose(f), 0);
     kvd_requests r;
     assert_int_equal(kvd_requests_read(&r, path, &err), -1);
-    assert_int_equal(kvd_requests_lengths(&r, path, &err), 0);
+    OK(kvd_requests_lengths(&r, path, &err));
     assert_int_equal(r.n, 3);
     assert_true(r.request[1].arrival == 0);
     assert_int_equal(r.request[1].input, 2015);
     kvd_requests_release(&r);
     const size_t n = 30000;
     size_t count[3] = {0};
-    assert_int_equal(kvd_requests_poisson(&r, 1, n, path, 3, &err), 0);
+    OK(kvd_requests_poisson(&r, 1, n, path, 3, &err));
     for (size_t i = 0; i < n; i++) {
         const uint32_t in = r.request[i].input, out = r.request[i].output;
         const int which = in == 3772 && out == 54 ? 0 : in == 2015 && out == 156 ? 1 : 2;
@@ -283,7 +281,7 @@ TEST(test_recorded)
             snprintf(path, sizeof path, "%s/%s", "../shared/inputs/traces", known[i].file);
         if (access(path, R_OK))
             skip();
-        assert_int_equal(kvd_requests_read(&r, path, &err), 0);
+        OK(kvd_requests_read(&r, path, &err));
         assert_int_equal(r.n, known[i].n);
         assert_true(fabs(r.request[r.n - 1].arrival - known[i].last) < 1e-6);
         kvd_requests_release(&r);

@@ -341,8 +341,7 @@ static size_t compare(uint64_t seed, kvd_admission admission)
         gaps += kvd_simulate_gaps(&p.limits, &request[i]);
     double *gap = calloc(gaps + 1, sizeof *gap);
     assert_non_null(gap);
-    assert_int_equal(
-        kvd_simulate(&q, &p.limits, costs, p.replicas, p.route, served, gap, &out, &err), 0);
+    OK(kvd_simulate(&q, &p.limits, costs, p.replicas, p.route, served, gap, &out, &err));
     assert_int_equal(out.refused, p.refused);
     assert_int_equal(out.iterations, p.iterations);
     assert_int_equal(out.extrapolated, p.extrapolated);
@@ -400,7 +399,7 @@ TEST(test_against_the_obvious)
 TEST(test_enough_memory)
 {
     kvd_requests q;
-    assert_int_equal(kvd_requests_poisson(&q, 400, 300, "fixed:100:150", 3, &err), 0);
+    OK(kvd_requests_poisson(&q, 400, 300, "fixed:100:150", 3, &err));
     kvd_served *a = calloc(q.n, sizeof *a), *b = calloc(q.n, sizeof *b);
     assert_non_null(a);
     assert_non_null(b);
@@ -408,11 +407,9 @@ TEST(test_enough_memory)
         kvd_batching_limits limits = {
             .max_batch = 64, .max_tokens = 2048, .chunk = chunk, .pages = 400};
         kvd_simulated x, y;
-        assert_int_equal(kvd_simulate(&q, &limits, costs, 1, KVD_ROUTE_SHORTEST, a, NULL, &x, &err),
-                         0);
+        OK(kvd_simulate(&q, &limits, costs, 1, KVD_ROUTE_SHORTEST, a, NULL, &x, &err));
         limits.admission = KVD_ADMIT_STORED;
-        assert_int_equal(kvd_simulate(&q, &limits, costs, 1, KVD_ROUTE_SHORTEST, b, NULL, &y, &err),
-                         0);
+        OK(kvd_simulate(&q, &limits, costs, 1, KVD_ROUTE_SHORTEST, b, NULL, &y, &err));
         assert_true(!y.preempted && !y.recomputed);
         for (size_t i = 0; i < q.n; i++)
             assert_true(same(a[i].start, b[i].start) && same(a[i].first, b[i].first) &&
@@ -420,11 +417,9 @@ TEST(test_enough_memory)
         assert_true(same(x.end, y.end) && y.page_seconds < x.page_seconds);
         limits.pages = 60;
         limits.admission = KVD_ADMIT_WHOLE;
-        assert_int_equal(kvd_simulate(&q, &limits, costs, 1, KVD_ROUTE_SHORTEST, a, NULL, &x, &err),
-                         0);
+        OK(kvd_simulate(&q, &limits, costs, 1, KVD_ROUTE_SHORTEST, a, NULL, &x, &err));
         limits.admission = KVD_ADMIT_STORED;
-        assert_int_equal(kvd_simulate(&q, &limits, costs, 1, KVD_ROUTE_SHORTEST, b, NULL, &y, &err),
-                         0);
+        OK(kvd_simulate(&q, &limits, costs, 1, KVD_ROUTE_SHORTEST, b, NULL, &y, &err));
         assert_true(y.preempted && y.recomputed >= 100 * y.preempted);
         assert_true(y.request_seconds / y.busy > x.request_seconds / x.busy);
     }
@@ -436,20 +431,18 @@ TEST(test_enough_memory)
 TEST(test_again)
 {
     kvd_requests q;
-    assert_int_equal(kvd_requests_poisson(&q, 40, 500, "humaneval", 5, &err), 0);
+    OK(kvd_requests_poisson(&q, 40, 500, "humaneval", 5, &err));
     kvd_served *a = calloc(q.n, sizeof *a), *b = calloc(q.n, sizeof *b);
     assert_non_null(a);
     assert_non_null(b);
     const kvd_batching_limits limits = {.max_batch = 16, .max_tokens = 2048, .pages = 300};
     kvd_simulated x, y;
-    assert_int_equal(kvd_simulate(&q, &limits, costs, 2, KVD_ROUTE_SHORTEST, a, NULL, &x, &err), 0);
-    assert_int_equal(kvd_simulate(&q, &limits, costs, 2, KVD_ROUTE_SHORTEST, b, NULL, &y, &err), 0);
+    OK(kvd_simulate(&q, &limits, costs, 2, KVD_ROUTE_SHORTEST, a, NULL, &x, &err));
+    OK(kvd_simulate(&q, &limits, costs, 2, KVD_ROUTE_SHORTEST, b, NULL, &y, &err));
     for (size_t i = 0; i < q.n; i++)
         assert_true(same(a[i].first, b[i].first) && same(a[i].end, b[i].end));
     assert_true(same(x.end, y.end) && same(x.busy, y.busy));
-    assert_int_equal(kvd_simulate(&q, &limits, costs, 0, KVD_ROUTE_SHORTEST, a, NULL, &x, &err),
-                     -1);
-    assert_string_equal(err.msg, "0 replicas");
+    FAILS(kvd_simulate(&q, &limits, costs, 0, KVD_ROUTE_SHORTEST, a, NULL, &x, &err), "0 replicas");
     free(a);
     free(b);
     kvd_requests_release(&q);
@@ -471,10 +464,8 @@ TEST(test_md1)
         kvd_simulated out;
         double mean[STRETCHES] = {0};
         const double s = 1e-3; /* constant time of an iteration in seconds */
-        assert_int_equal(
-            kvd_requests_poisson(&q, rho[k] / s, N, "fixed:100:1", 11 + (uint64_t)k, &err), 0);
-        assert_int_equal(
-            kvd_simulate(&q, &limits, fixed, 1, KVD_ROUTE_SHORTEST, served, NULL, &out, &err), 0);
+        OK(kvd_requests_poisson(&q, rho[k] / s, N, "fixed:100:1", 11 + (uint64_t)k, &err));
+        OK(kvd_simulate(&q, &limits, fixed, 1, KVD_ROUTE_SHORTEST, served, NULL, &out, &err));
         for (size_t i = 0; i < N; i++) {
             assert_true(fabs(served[i].first - served[i].start - s) < 1e-9);
             mean[i / (N / STRETCHES)] += (served[i].start - served[i].arrival) / (N / STRETCHES);
