@@ -109,14 +109,8 @@ static double kl_row(const float *a, const float *b, size_t vocab, const row_sum
 }
 
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
-                    const uint32_t *target, size_t n, size_t vocab, kvd_err *err)
-{
-    return kvd_quality_add_each(q, logits, reference, target, n, vocab, NULL, err);
-}
-
-int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *reference,
-                         const uint32_t *target, size_t n, size_t vocab,
-                         kvd_prediction_change *each, kvd_err *err)
+                    const uint32_t *target, size_t n, size_t vocab, kvd_prediction_change *each,
+                    kvd_err *err)
 {
     if (vocab == 0)
         return kvd_fail(err, "logits have no columns");
@@ -216,7 +210,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_TOP1 * n + i] = q[i].top1;
         x[COL_KL * n + i] = q[i].kl;
         x[COL_AGREE * n + i] = q[i].agree;
-        x[COL_REF_TOP1 * n + i] = reference ? reference[i].top1 : 0;
+        x[COL_REF_TOP1 * n + i] = reference[i].top1;
         total += q[i].n;
     }
     /* Intervals that cannot be computed, such as that of one sequence. */
@@ -255,18 +249,11 @@ done:
     return status;
 }
 
-int kvd_quality_summarise(const kvd_quality *per_sequence, size_t n, uint64_t seed,
-                          kvd_quality_summary *out, kvd_err *err)
-{
-    const size_t all[2] = {0, n};
-    return summarise(per_sequence, NULL, all, 1, seed, out, err);
-}
-
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err)
 {
-    assert(reference && n_texts > 0);
+    assert(n_texts > 0);
     for (size_t i = 0; i < first[n_texts]; i++)
         if (per_sequence[i].n != reference[i].n)
             return kvd_fail(err, "sequence %zu has %.0f predictions, the reference %.0f", i,

@@ -20,15 +20,6 @@ typedef struct {
     double agree;
 } kvd_quality;
 
-/*
- * Adds n predictions to *q. Arrays: logits and reference [n][vocab], target [n] (the next tokens).
- * With reference NULL (the uncompressed model's logits), kl and agree stay. The first of equal
- * logits counts as the largest. Fails for logits that are not finite or targets >= vocab, and names
- * the row.
- */
-int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
-                    const uint32_t *target, size_t n, size_t vocab, kvd_err *err);
-
 typedef struct {
     /* KL divergence from the uncompressed model, in nats. */
     float kl;
@@ -37,12 +28,14 @@ typedef struct {
 } kvd_prediction_change;
 
 /*
- * Like kvd_quality_add, and writes each prediction's change to each [n] unless NULL. Requires
- * `reference`.
+ * Adds n predictions to *q. Arrays: logits and reference [n][vocab], target [n] (the next tokens).
+ * Writes each prediction's change to each [n] unless NULL. With reference NULL (the uncompressed
+ * model's logits), kl, agree and each stay. The first of equal logits counts as the largest. Fails
+ * for logits that are not finite or targets >= vocab, and names the row.
  */
-int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *reference,
-                         const uint32_t *target, size_t n, size_t vocab,
-                         kvd_prediction_change *each, kvd_err *err);
+int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
+                    const uint32_t *target, size_t n, size_t vocab, kvd_prediction_change *each,
+                    kvd_err *err);
 
 /*
  * Distribution of changes, like that of llama-perplexity --kl-divergence but with interpolated
@@ -59,15 +52,12 @@ int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_
 
 /*
  * Means over sequences with 95 % intervals from 2000 bootstrap resamples. perplexity is exp(mean
- * nll). top1_share is top-1 accuracy / that of the uncompressed model, and only computed by
- * kvd_quality_compare and kvd_quality_compare_texts. Undefined values are NaN.
+ * nll). top1_share is top-1 accuracy / that of the uncompressed model. Undefined values are NaN.
  */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
 } kvd_quality_summary;
 
-int kvd_quality_summarise(const kvd_quality *per_sequence, size_t n, uint64_t seed,
-                          kvd_quality_summary *out, kvd_err *err);
 int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *reference, size_t n,
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 

@@ -240,9 +240,9 @@ static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *
             end++;
         if (p->sequence[from] < 0)
             continue;
-        if (kvd_quality_add_each(&per_sequence[p->sequence[from]], mine + from * vocab,
-                                 rows ? self->logits[0] + from * vocab : NULL, p->target + from,
-                                 end - from, vocab, rows && p->each ? p->each + from : NULL, err))
+        if (kvd_quality_add(&per_sequence[p->sequence[from]], mine + from * vocab,
+                            rows ? self->logits[0] + from * vocab : NULL, p->target + from,
+                            end - from, vocab, rows && p->each ? p->each + from : NULL, err))
             return kvd_in(err, "rows from %zu", from);
     }
     return 0;

@@ -70,9 +70,9 @@ static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_predict
     for (size_t i = 0; i < x->n; i++) {
         kvd_quality one = {0};
         const bool counts = x->sequence[i] >= 0;
-        if (kvd_quality_add_each(counts ? &q[x->sequence[i]] : &one, x->logits + i * x->vocab,
-                                 with_reference ? x->reference + i * x->vocab : NULL, x->target + i,
-                                 1, x->vocab, counts && each ? each + i : NULL, err))
+        if (kvd_quality_add(counts ? &q[x->sequence[i]] : &one, x->logits + i * x->vocab,
+                            with_reference ? x->reference + i * x->vocab : NULL, x->target + i, 1,
+                            x->vocab, counts && each ? each + i : NULL, err))
             return -1;
     }
     return 0;
@@ -202,7 +202,8 @@ static void refused(const char *name, rows *x)
     kvd_quality q[SEQUENCES] = {{0}};
     kvd_err want = {"nothing"}, got = {"nothing"};
     char detail[1200];
-    const int cpu = kvd_quality_add(q, x->logits, x->reference, x->target, x->n, x->vocab, &want);
+    const int cpu =
+        kvd_quality_add(q, x->logits, x->reference, x->target, x->n, x->vocab, NULL, &want);
     const int gpu = on_gpu(x, 1, q, NULL, &got);
     snprintf(detail, sizeof detail, "'%s', not '%s'", got.msg, want.msg);
     verdict(cpu == -1 && gpu == -1 && !strcmp(want.msg, got.msg), name, detail);
