@@ -10,35 +10,105 @@
 #include "evaluate/eval_run.h"
 #include "evaluate/evaluate.h"
 
-/* Returns the mean per predicted token, sum(field) / sum(n). */
-static double rate(const kvd_choice *c, size_t n_sequences, double (*field)(const kvd_quality *))
+size_t kvd_saved_rows_count(const kvd_saved_rows *s)
 {
-    double sum = 0, n = 0;
-    for (size_t s = 0; s < n_sequences; s++) {
-        sum += field(&c->per_sequence[s]);
-        n += c->per_sequence[s].n;
+    return s->from.rows ? kvd_rows_count(s->from.rows) : 0;
+}
+
+static int load(kvd_saved_rows *s, const kvd_accuracy *like, kvd_err *err)
+{
+    kvd_h5 f = {.id = H5I_INVALID_HID};
+    kvd_err why;
+    char *then = NULL;
+    int status = kvd_h5_open(&f, s->path, &kvd_schema_accuracy_rows, &why) ||
+                 kvd_h5_get_text(&f, "/", "run_key", &then, &why);
+    if (!status && kvd_run_key_same(s->path, "cannot be resumed", then, &s->key, err)) {
+        free(then);
+        kvd_h5_close(&f, false);
+        return -1;
     }
-    return sum / n;
+    status = status ||
+             kvd_accuracy_init(&s->from, like->config, like->label, like->n_sequences,
+                               like->n_tokens, false, &why) ||
+             kvd_accuracy_load(&f, &s->from, &why);
+    free(then);
+    kvd_h5_close(&f, false);
+    return status ? kvd_fail(err, "cannot resume: %s; remove '%s' or run without --resume", why.msg,
+                             s->path)
+                  : 0;
 }
 
-static double nll(const kvd_quality *q)
+int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
+                        kvd_err *err)
 {
-    return q->nll;
+    s->next = 0;
+    if (asprintf(&s->path, "%s.rows", output) < 0) {
+        s->path = NULL;
+        return kvd_no_memory(err, "a path", strlen(output) + 6);
+    }
+    if (kvd_output_check_derived(s->path, err))
+        return -1;
+    return access(s->path, F_OK) ? 0 : load(s, like, err);
 }
 
-static double top1(const kvd_quality *q)
+void kvd_saved_rows_release(kvd_saved_rows *s)
 {
-    return q->top1;
+    free(s->path);
+    kvd_accuracy_release(&s->from);
+    memset(s, 0, sizeof *s);
 }
 
-static double kl(const kvd_quality *q)
+static bool same_text(const kvd_rows *r, size_t row, const char *column, const char *text)
 {
-    return q->kl;
+    return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-static double agree(const kvd_quality *q)
+static bool same_real(const kvd_rows *r, size_t row, const char *column, double x)
 {
-    return q->agree;
+    const double y = kvd_row_real(r, row, column);
+    return isnan(x) ? isnan(y) : x <= y && x >= y;
+}
+
+/* Copies the next saved row, if any, and then sets *taken. Fails if the row is not for `point`. */
+static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
+                      kvd_accuracy *to, bool *taken, kvd_err *err)
+{
+    *taken = false;
+    if (!s->path || s->next == kvd_saved_rows_count(s))
+        return 0;
+    const kvd_rows *const r = s->from.rows;
+    const char *const name = kvd_method_name(point->method);
+    if (!same_text(r, s->next, "method", name) ||
+        !same_text(r, s->next, "settings", point->method->settings) ||
+        !same_text(r, s->next, "purpose", purpose) || !same_text(r, s->next, "rule", point->rule) ||
+        !same_real(r, s->next, "p_wanted", point->p_wanted) ||
+        !same_real(r, s->next, "removal_rate", point->removal_rate))
+        return kvd_fail(err, "'%s': row %zu is of '%s', this run comes to '%s' there", s->path,
+                        s->next, kvd_row_text(r, s->next, "method"), name);
+    *taken = true;
+    return kvd_accuracy_take(to, &s->from, s->next++, err);
+}
+
+/* Writes OUT.h5.rows, unless saved rows still wait to be copied. */
+static int save_rows(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
+                     kvd_err *err)
+{
+    kvd_h5 f;
+    if (!s->path || s->next < kvd_saved_rows_count(s))
+        return 0;
+    /* Refuses a symbolic link, as kvd_h5_create would replace the file it points to. */
+    if (kvd_output_check_derived(s->path, err) ||
+        kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
+        return -1;
+    const int status = kvd_h5_put_text(&f, "/", "run_key", s->key.text, err) ||
+                       kvd_accuracy_write(&f, rows, err) || kvd_h5_finish(&f, err);
+    kvd_h5_close(&f, false);
+    return status ? -1 : 0;
+}
+
+int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err)
+{
+    return s->path ? kvd_output_remove(s->path, err) : 0;
 }
 
 static void mean_quality(const kvd_choice *choice, size_t n, size_t n_sequences, kvd_choice *mean)
@@ -73,30 +143,39 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
  * seconds and errors are sums. Borrows the first plan. The caller releases *mean with
  * kvd_choice_release.
  */
-static int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e,
-                           kvd_choice *mean, kvd_err *err)
+static int choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e, kvd_choice *mean,
+                       kvd_err *err)
 {
-    double (*const field[])(const kvd_quality *) = {nll, top1, kl, agree};
-    double *const to[] = {&mean->spread.nll, &mean->spread.top1, &mean->spread.kl,
-                          &mean->spread.agree};
     mean->method = choice->method;
     mean->overall_p = choice->overall_p;
     mean->plan = choice->plan;
     mean->weight_bytes = choice->weight_bytes;
     mean->n_seeds = n;
     snprintf(mean->engine, sizeof mean->engine, "%s", choice->engine);
-    double *const seed = malloc(n * sizeof *seed);
+    double *const seed = malloc(4 * n * sizeof *seed);
     mean->per_sequence = calloc(e->n_sequences, sizeof *mean->per_sequence);
     if (!seed || !mean->per_sequence) {
         free(seed);
         return kvd_no_memory(err, "sums per sequence", e->n_sequences * sizeof *mean->per_sequence);
     }
     mean_quality(choice, n, e->n_sequences, mean);
-    for (size_t i = 0; i < 4; i++) {
-        for (size_t k = 0; k < n; k++)
-            seed[k] = rate(&choice[k], e->n_sequences, field[i]);
-        *to[i] = kvd_stddev(seed, n);
+    for (size_t k = 0; k < n; k++) {
+        kvd_quality sum = {0};
+        for (size_t s = 0; s < e->n_sequences; s++) {
+            const kvd_quality *const q = &choice[k].per_sequence[s];
+            sum.n += q->n;
+            sum.nll += q->nll;
+            sum.top1 += q->top1;
+            sum.kl += q->kl;
+            sum.agree += q->agree;
+        }
+        seed[k] = sum.nll / sum.n;
+        seed[n + k] = sum.top1 / sum.n;
+        seed[2 * n + k] = sum.kl / sum.n;
+        seed[3 * n + k] = sum.agree / sum.n;
     }
+    mean->spread = (kvd_seed_spread){kvd_stddev(seed, n), kvd_stddev(seed + n, n),
+                                     kvd_stddev(seed + 2 * n, n), kvd_stddev(seed + 3 * n, n)};
     int status = 0;
     if (choice->error.diff2)
         status = kvd_attention_error_init(&mean->error, NULL, e->config, err);
@@ -162,9 +241,9 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err)
 {
     bool taken;
-    if (kvd_saved_rows_take(&v->saved, purpose, point, &v->accuracy, &taken, err) ||
+    if (take_saved(&v->saved, purpose, point, &v->accuracy, &taken, err) ||
         (!taken && (evaluate_one(v, purpose, point, full_rank_error, err) ||
-                    kvd_saved_rows_save(&v->saved, &v->in.run, &v->accuracy, err))))
+                    save_rows(&v->saved, &v->in.run, &v->accuracy, err))))
         return -1;
     *row = kvd_rows_count(v->accuracy.rows) - 1;
     kvd_eval_print_new_rows(v);
@@ -218,7 +297,7 @@ static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, s
     const double full_rank_error = v->full_rank_error[i];
     if (n == 1)
         return add_row(v, "point", point, c, full_rank_error, err);
-    int status = kvd_choice_mean(c, n, &v->evaluator, &mean, err) ||
+    int status = choice_mean(c, n, &v->evaluator, &mean, err) ||
                  add_row(v, "point", point, &mean, full_rank_error, err);
     kvd_choice_release(&mean);
     for (size_t k = 0; !status && k < n; k++)
@@ -274,103 +353,4 @@ static int all_at_once(kvd_eval_run *v, kvd_err *err)
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err)
 {
     return v->cfg->resume ? one_by_one(v, err) : all_at_once(v, err);
-}
-
-size_t kvd_saved_rows_count(const kvd_saved_rows *s)
-{
-    return s->from.rows ? kvd_rows_count(s->from.rows) : 0;
-}
-
-static int load(kvd_saved_rows *s, const kvd_accuracy *like, kvd_err *err)
-{
-    kvd_h5 f = {.id = H5I_INVALID_HID};
-    kvd_err why;
-    char *then = NULL;
-    int status = kvd_h5_open(&f, s->path, &kvd_schema_accuracy_rows, &why) ||
-                 kvd_h5_get_text(&f, "/", "run_key", &then, &why);
-    if (!status && kvd_run_key_same(s->path, "cannot be resumed", then, &s->key, err)) {
-        free(then);
-        kvd_h5_close(&f, false);
-        return -1;
-    }
-    status = status ||
-             kvd_accuracy_init(&s->from, like->config, like->label, like->n_sequences,
-                               like->n_tokens, false, &why) ||
-             kvd_accuracy_load(&f, &s->from, &why);
-    free(then);
-    kvd_h5_close(&f, false);
-    return status ? kvd_fail(err, "cannot resume: %s; remove '%s' or run without --resume", why.msg,
-                             s->path)
-                  : 0;
-}
-
-int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
-                        kvd_err *err)
-{
-    s->next = 0;
-    if (asprintf(&s->path, "%s.rows", output) < 0) {
-        s->path = NULL;
-        return kvd_no_memory(err, "a path", strlen(output) + 6);
-    }
-    if (kvd_output_check_derived(s->path, err))
-        return -1;
-    return access(s->path, F_OK) ? 0 : load(s, like, err);
-}
-
-void kvd_saved_rows_release(kvd_saved_rows *s)
-{
-    free(s->path);
-    kvd_accuracy_release(&s->from);
-    memset(s, 0, sizeof *s);
-}
-
-static bool same_text(const kvd_rows *r, size_t row, const char *column, const char *text)
-{
-    return !strcmp(kvd_row_text(r, row, column), text);
-}
-
-static bool same_real(const kvd_rows *r, size_t row, const char *column, double x)
-{
-    const double y = kvd_row_real(r, row, column);
-    return isnan(x) ? isnan(y) : x <= y && x >= y;
-}
-
-int kvd_saved_rows_take(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
-                        kvd_accuracy *to, bool *taken, kvd_err *err)
-{
-    *taken = false;
-    if (!s->path || s->next == kvd_saved_rows_count(s))
-        return 0;
-    const kvd_rows *const r = s->from.rows;
-    const char *const name = kvd_method_name(point->method);
-    if (!same_text(r, s->next, "method", name) ||
-        !same_text(r, s->next, "settings", point->method->settings) ||
-        !same_text(r, s->next, "purpose", purpose) || !same_text(r, s->next, "rule", point->rule) ||
-        !same_real(r, s->next, "p_wanted", point->p_wanted) ||
-        !same_real(r, s->next, "removal_rate", point->removal_rate))
-        return kvd_fail(err, "'%s': row %zu is of '%s', this run comes to '%s' there", s->path,
-                        s->next, kvd_row_text(r, s->next, "method"), name);
-    *taken = true;
-    return kvd_accuracy_take(to, &s->from, s->next++, err);
-}
-
-int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
-                        kvd_err *err)
-{
-    kvd_h5 f;
-    if (!s->path || s->next < kvd_saved_rows_count(s))
-        return 0;
-    /* Refuses a symbolic link, as kvd_h5_create would replace the file it points to. */
-    if (kvd_output_check_derived(s->path, err) ||
-        kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
-        return -1;
-    const int status = kvd_h5_put_text(&f, "/", "run_key", s->key.text, err) ||
-                       kvd_accuracy_write(&f, rows, err) || kvd_h5_finish(&f, err);
-    kvd_h5_close(&f, false);
-    return status ? -1 : 0;
-}
-
-int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err)
-{
-    return s->path ? kvd_output_remove(s->path, err) : 0;
 }

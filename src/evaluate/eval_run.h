@@ -108,13 +108,6 @@ int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accurac
 size_t kvd_saved_rows_count(const kvd_saved_rows *s);
 void kvd_saved_rows_release(kvd_saved_rows *s);
 
-/* Copies the next saved row, if any, and then sets *taken. Fails if the row is not for `point`. */
-int kvd_saved_rows_take(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
-                        kvd_accuracy *to, bool *taken, kvd_err *err);
-
-/* Writes OUT.h5.rows, unless saved rows still wait to be copied. */
-int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
-                        kvd_err *err);
 /* Removes OUT.h5.rows. Call when OUT.h5 is complete. */
 int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 
@@ -156,20 +149,6 @@ int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
 /* Searches each method's strongest compression (--target). Writes groups /target/<name>. */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
-
-/*
- * Sets t->found from results of listed methods (--points-only). The methods may differ from
- * t->method in the searched parameter only.
- */
-int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err);
-/*
- * Prints and stores the difference between the fractions of dimensions that two methods can remove.
- * Each of the methods must only remove dimensions.
- */
-int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_method_target *first,
-                             const kvd_method_target *t, kvd_err *err);
-/* Writes row `row`'s share of the uncompressed accuracy on each text to of_text [n_texts]. */
-int kvd_eval_text_shares(kvd_eval_run *v, size_t row, kvd_interval *of_text, kvd_err *err);
 
 /*
  * Measures the mean KL divergence (nats per predicted token) when Q-K or V of one head keeps d/8,

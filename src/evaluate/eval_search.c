@@ -7,90 +7,6 @@
 #include "evaluate/accuracy_text.h"
 #include "evaluate/eval_run.h"
 
-static int measure(void *ctx, const kvd_method_target *t, const kvd_point *point,
-                   kvd_target_sample *out, kvd_interval *of_text, kvd_err *err)
-{
-    kvd_eval_run *const v = ctx;
-    size_t row;
-    if (kvd_eval_one(v, "target-search", point, v->full_rank_error[t->method - v->cfg->in.method],
-                     &row, err))
-        return -1;
-    out->saving = kvd_accuracy_saving(&v->accuracy, row, kvd_method_selects(t->method));
-    out->share = kvd_accuracy_top1_share(&v->accuracy, row);
-    return of_text ? kvd_eval_text_shares(v, row, of_text, err) : 0;
-}
-
-static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_target *of_text,
-                         kvd_err *err)
-{
-    const kvd_eval_options *const cfg = v->cfg;
-    char line[2 * KVD_ACCURACY_LINE], label[64];
-    for (size_t i = 0; !cfg->in.common.quiet && !cfg->in.common.json && i < v->evaluator.n_texts;
-         i++) {
-        const kvd_corpus_spec one = {.text = cfg->in.text + i, .n_text = 1};
-        kvd_corpus_label(&one, NULL, label, sizeof label);
-        printf("  %s: %s\n", label,
-               kvd_accuracy_target_line(t->name, t->rate.name, "the accuracy", &of_text[i], line));
-    }
-    return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
-}
-
-/* Prints and stores a finished search. of_text has searches on single texts, or is NULL. */
-static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
-{
-    const kvd_eval_options *const cfg = v->cfg;
-    if (!cfg->in.common.quiet && !cfg->in.common.json) {
-        char line[2 * KVD_ACCURACY_LINE];
-        puts(kvd_accuracy_target_line(t->name, t->rate.name, "the accuracy", &t->found, line));
-    }
-    if (kvd_method_target_write(&v->file, t, KVD_TARGET_TOP1, false, err) ||
-        (of_text && resolve_texts(v, t, of_text, err)))
-        return -1;
-    for (const kvd_method_target *first = v->target; t->whole && first < t; first++)
-        if (first->whole)
-            return v->evaluator.n_sequences > 1 ? kvd_eval_compare_targets(v, first, t, err) : 0;
-    return 0;
-}
-
-/* Runs a method's search. A search for the removed fraction p is repeated for each single text. */
-static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
-{
-    const size_t i = (size_t)(t->method - v->cfg->in.method);
-    const size_t n = t->rate.p ? v->evaluator.n_texts : 0;
-    kvd_target *of_text = NULL;
-    if (n && !(of_text = calloc(n, sizeof *of_text)))
-        return kvd_no_memory(err, "targets of the texts", n * sizeof *of_text);
-    t->first_row = kvd_rows_count(v->accuracy.rows);
-    int status = kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL,
-                                          v->cfg->target, n, of_text, measure, v, err);
-    t->end_row = kvd_rows_count(v->accuracy.rows);
-    if (!status)
-        status = resolve(v, t, of_text, err);
-    free(of_text);
-    return status ? -1 : 0;
-}
-
-static int search_one(kvd_eval_run *v, size_t i, kvd_err *err)
-{
-    kvd_method_target *const t = &v->target[v->n_targets];
-    if (kvd_method_target_add(v->target, &v->n_targets, &v->cfg->in.method[i], v->cfg->target_key,
-                              err))
-        return -1;
-    if (t == &v->target[v->n_targets])
-        return 0;
-    if (!v->cfg->points_only)
-        return measure_target(v, t, err);
-    return kvd_eval_read_points(v, t, err) || resolve(v, t, NULL, err) ? -1 : 0;
-}
-
-int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
-{
-    for (size_t i = 0; i < v->cfg->in.n_methods; i++)
-        if (!kvd_method_is_none(&v->cfg->in.method[i]) && search_one(v, i, err))
-            return -1;
-    return 0;
-}
-
 /* One method's results, in falling order of stored bytes. */
 typedef struct {
     size_t n, *row;
@@ -105,11 +21,6 @@ static void release(curve *c)
     free(c->x);
     free((void *)c->top1);
     memset(c, 0, sizeof *c);
-}
-
-static bool equal(double a, double b)
-{
-    return isnan(a) ? isnan(b) : a <= b && a >= b;
 }
 
 static bool is_text(const kvd_rows *r, size_t row, const char *column, const char *text)
@@ -148,7 +59,7 @@ static void insert(curve *c, double x, size_t row, const double *top1)
     size_t at = 0;
     while (at < c->n && c->x[at] < x)
         at++;
-    if (at < c->n && equal(c->x[at], x))
+    if (at < c->n && c->x[at] <= x)
         return;
     memmove(c->x + at + 1, c->x + at, (c->n - at) * sizeof *c->x);
     memmove(c->row + at + 1, c->row + at, (c->n - at) * sizeof *c->row);
@@ -180,7 +91,11 @@ static int curve_of(const kvd_eval_run *v, const kvd_method_target *t, curve *c,
     return 0;
 }
 
-int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
+/*
+ * Sets t->found from results of listed methods (--points-only). The methods may differ from
+ * t->method in the searched parameter only.
+ */
+static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const kvd_method *const base = t->method;
     curve c;
@@ -224,8 +139,11 @@ static double *reference_of(kvd_eval_run *v, kvd_err *err)
     return top1;
 }
 
-int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_method_target *first,
-                             const kvd_method_target *t, kvd_err *err)
+/*
+ * Prints and stores the difference between the fractions of dimensions that two methods can remove.
+ */
+static int compare_targets(kvd_eval_run *v, const kvd_method_target *first,
+                           const kvd_method_target *t, kvd_err *err)
 {
     const kvd_evaluator *const e = &v->evaluator;
     const size_t all[2] = {0, e->n_sequences};
@@ -252,7 +170,7 @@ done:
     return status;
 }
 
-int kvd_eval_text_shares(kvd_eval_run *v, size_t row, kvd_interval *of_text, kvd_err *err)
+static int text_shares(kvd_eval_run *v, size_t row, kvd_interval *of_text, kvd_err *err)
 {
     kvd_evaluator *const e = &v->evaluator;
     const kvd_accuracy *const a = &v->accuracy;
@@ -280,4 +198,88 @@ int kvd_eval_text_shares(kvd_eval_run *v, size_t row, kvd_interval *of_text, kvd
     }
     free(q);
     return status;
+}
+
+static int measure(void *ctx, const kvd_method_target *t, const kvd_point *point,
+                   kvd_target_sample *out, kvd_interval *of_text, kvd_err *err)
+{
+    kvd_eval_run *const v = ctx;
+    size_t row;
+    if (kvd_eval_one(v, "target-search", point, v->full_rank_error[t->method - v->cfg->in.method],
+                     &row, err))
+        return -1;
+    out->saving = kvd_accuracy_saving(&v->accuracy, row, kvd_method_selects(t->method));
+    out->share = kvd_accuracy_top1_share(&v->accuracy, row);
+    return of_text ? text_shares(v, row, of_text, err) : 0;
+}
+
+static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_target *of_text,
+                         kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    char line[2 * KVD_ACCURACY_LINE], label[64];
+    for (size_t i = 0; !cfg->in.common.quiet && !cfg->in.common.json && i < v->evaluator.n_texts;
+         i++) {
+        const kvd_corpus_spec one = {.text = cfg->in.text + i, .n_text = 1};
+        kvd_corpus_label(&one, NULL, label, sizeof label);
+        printf("  %s: %s\n", label,
+               kvd_accuracy_target_line(t->name, t->rate.name, "the accuracy", &of_text[i], line));
+    }
+    return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
+}
+
+/* Prints and stores a finished search. of_text has searches on single texts, or is NULL. */
+static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    if (!cfg->in.common.quiet && !cfg->in.common.json) {
+        char line[2 * KVD_ACCURACY_LINE];
+        puts(kvd_accuracy_target_line(t->name, t->rate.name, "the accuracy", &t->found, line));
+    }
+    if (kvd_method_target_write(&v->file, t, KVD_TARGET_TOP1, false, err) ||
+        (of_text && resolve_texts(v, t, of_text, err)))
+        return -1;
+    for (const kvd_method_target *first = v->target; t->whole && first < t; first++)
+        if (first->whole)
+            return v->evaluator.n_sequences > 1 ? compare_targets(v, first, t, err) : 0;
+    return 0;
+}
+
+/* Runs a method's search. A search for the removed fraction p is repeated for each single text. */
+static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
+{
+    const size_t i = (size_t)(t->method - v->cfg->in.method);
+    const size_t n = t->rate.p ? v->evaluator.n_texts : 0;
+    kvd_target *of_text = NULL;
+    if (n && !(of_text = calloc(n, sizeof *of_text)))
+        return kvd_no_memory(err, "targets of the texts", n * sizeof *of_text);
+    t->first_row = kvd_rows_count(v->accuracy.rows);
+    int status = kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL,
+                                          v->cfg->target, n, of_text, measure, v, err);
+    t->end_row = kvd_rows_count(v->accuracy.rows);
+    if (!status)
+        status = resolve(v, t, of_text, err);
+    free(of_text);
+    return status ? -1 : 0;
+}
+
+static int search_one(kvd_eval_run *v, size_t i, kvd_err *err)
+{
+    kvd_method_target *const t = &v->target[v->n_targets];
+    if (kvd_method_target_add(v->target, &v->n_targets, &v->cfg->in.method[i], v->cfg->target_key,
+                              err))
+        return -1;
+    if (t == &v->target[v->n_targets])
+        return 0;
+    if (!v->cfg->points_only)
+        return measure_target(v, t, err);
+    return read_points(v, t, err) || resolve(v, t, NULL, err) ? -1 : 0;
+}
+
+int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
+{
+    for (size_t i = 0; i < v->cfg->in.n_methods; i++)
+        if (!kvd_method_is_none(&v->cfg->in.method[i]) && search_one(v, i, err))
+            return -1;
+    return 0;
 }
