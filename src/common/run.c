@@ -385,6 +385,14 @@ int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err)
     return add_path(run, path, false, err);
 }
 
+int kvd_run_add_inputs(kvd_run *run, const char *const *path, size_t n, kvd_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (path[i] && kvd_run_add_input(run, path[i], err))
+            return -1;
+    return 0;
+}
+
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err)
 {
     return add_path(run, path, true, err);

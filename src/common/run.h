@@ -50,6 +50,8 @@ char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err);
 
 /* Hashes an input file and adds it to the run. Ignores a folder. */
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
+/* Adds n files, without those that are NULL. */
+int kvd_run_add_inputs(kvd_run *run, const char *const *path, size_t n, kvd_err *err);
 /* Hashes a checkpoint and adds it to the inputs, without hidden files and subfolders. */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 

@@ -68,7 +68,7 @@ static int record_options(kvd_eval_run *v, kvd_err *err)
                    kvd_run_parameter(r, "weights-bits", err, "%s", weights) ||
                    kvd_run_parameter(r, "weights-group", err, "%zu", cfg->weights_group) ||
                    kvd_run_parameter(r, "target-key", err, "%s",
-                                     cfg->target_key ? cfg->target_key : "") ||
+                                     cfg->in.target_key ? cfg->in.target_key : "") ||
                    kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(v->in.corpus)) ||
                    kvd_run_parameter(r, "seq-len", err, "%zu", cfg->in.seq_len) ||
                    kvd_run_parameter(r, "label", err, "%s", v->in.label) ||
@@ -76,13 +76,13 @@ static int record_options(kvd_eval_run *v, kvd_err *err)
                    kvd_run_parameter(r, "by-text", err, "%s", cfg->in.by_text ? "yes" : "no") ||
                    kvd_run_parameter(r, "no-special", err, "%s",
                                      cfg->in.no_special ? "yes" : "no") ||
-                   kvd_run_parameter(r, "target", err, "%g", cfg->target) ||
+                   kvd_run_parameter(r, "target", err, "%g", cfg->in.target) ||
                    kvd_run_parameter(r, "points-only", err, "%s",
                                      cfg->points_only ? "yes" : "no") ||
                    kvd_run_parameter(r, "scan-errors", err, "%s", cfg->scan ? "yes" : "no") ||
                    kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->in.cache)) ||
-                   kvd_run_parameter(r, "device", err, "%s", v->gpu[0] ? "cuda" : "cpu") ||
-                   kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->compute)) ||
+                   kvd_run_parameter(r, "device", err, "%s", v->in.run.gpu[0] ? "cuda" : "cpu") ||
+                   kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->in.compute)) ||
                    kvd_run_parameter(r, "batch", err, "%zu", cfg->in.batch) ||
                    kvd_run_parameter(r, "seeds", err, "%zu", cfg->in.seeds)
                ? -1
@@ -92,8 +92,6 @@ static int record_options(kvd_eval_run *v, kvd_err *err)
 static int open_texts(kvd_eval_run *v, const char *program, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
-    if (!cfg->in.batch)
-        cfg->in.batch = v->gpu[0] ? 8192 : 2048;
     if (cfg->scan && !cfg->in.tokens)
         cfg->in.tokens = 2048;
     return (cfg->in.n_text && kvd_inputs_open_tokenizer(&v->in, program, err)) ||
@@ -115,8 +113,7 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
 {
     for (size_t i = 0; i < KVD_EVAL_METHODS; i++)
         v->full_rank_error[i] = NAN;
-    return kvd_inputs_record(&v->in, err) || kvd_inputs_load(&v->in, err) ||
-                   resolve_methods(v, err) || open_texts(v, program, err) ||
+    return kvd_inputs_open(&v->in, err) || resolve_methods(v, err) || open_texts(v, program, err) ||
                    kvd_inputs_find_files(&v->in, err) || kvd_inputs_warn(&v->in, program, err) ||
                    record_options(v, err)
                ? -1

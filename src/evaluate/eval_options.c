@@ -8,16 +8,11 @@
 
 static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
 {
-    for (size_t i = 0; i < cfg->in.n_methods; i++) {
-        const kvd_method *const m = &cfg->in.method[i];
-        if (m->ranks != KVD_WIDTH_RULE_EQ6 && !kvd_method_has_point(m) && isnan(cfg->target) &&
-            !cfg->scan && !cfg->sweep)
-            return kvd_fail(
-                err, "--method %s: ranks requires p, r or --target; a rates file has its own",
-                cfg->in.method_text[i]);
-    }
-    if (!isnan(cfg->target) && kvd_target_check_methods(cfg->in.method, cfg->in.method_text,
-                                                        cfg->in.n_methods, cfg->target_key, err))
+    if (isnan(cfg->in.target) && !cfg->scan && !cfg->sweep && kvd_inputs_check_ranks(&cfg->in, err))
+        return -1;
+    if (!isnan(cfg->in.target) &&
+        kvd_target_check_methods(cfg->in.method, cfg->in.method_text, cfg->in.n_methods,
+                                 cfg->in.target_key, err))
         return -1;
     size_t tried = 0;
     for (size_t i = 0; cfg->sweep && i < cfg->in.n_methods; i++) {
@@ -105,7 +100,7 @@ static const kvd_option options[] = {
          "report mean and spread"},
 
     {.help = "Searches and comparisons"},
-    KVD_OPTIONS_TARGET(T, "of the uncompressed model's top-1 accuracy"),
+    KVD_OPTIONS_TARGET(I, "of the uncompressed model's top-1 accuracy"),
     {"points-only", .type = KVD_OPT_FLAG, KVD_INTO(T, points_only), .requires = "target",
      .help = "Do not search between settings: choose among those given with --method"},
     {"sweep", .type = KVD_OPT_WHOLE, KVD_INTO(T, sweep), .low = 1, .high = 64,
@@ -126,14 +121,14 @@ static const kvd_option options[] = {
      .help = "Number of weights of a matrix row that share a scale and a zero point"},
 
     {.help = "Run"},
-    KVD_OPTION_COMPUTE(T),
+    KVD_OPTION_COMPUTE(I),
     {"cache", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(I, cache),
-     KVD_GIVEN(T, cache_given), .otherwise = "that of --compute",
+     KVD_GIVEN(I, cache_given), .otherwise = "that of --compute",
      .help = "Type in which compressed keys and values are stored. With --compute bf16 the default "
              "runs on the "
              "attention kernels that kvdim-attn times"},
     KVD_OPTION_BATCH(I, "2048 tokens, on a GPU 8192"),
-    {"resume", .type = KVD_OPT_FLAG, KVD_INTO(T, resume), .excludes = "seeds",
+    {"resume", .type = KVD_OPT_FLAG, KVD_INTO(I, resume), .excludes = "seeds",
      .help =
          "Save the result of each method and setting in OUT.h5.rows as soon as it is measured, and "
          "continue where an interrupted run with the same options stopped"},

@@ -352,5 +352,5 @@ static int all_at_once(kvd_eval_run *v, kvd_err *err)
 
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err)
 {
-    return v->cfg->resume ? one_by_one(v, err) : all_at_once(v, err);
+    return v->cfg->in.resume ? one_by_one(v, err) : all_at_once(v, err);
 }

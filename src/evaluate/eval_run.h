@@ -70,18 +70,11 @@ typedef struct {
     /* Values of --weights-bits, allocated. */
     size_t *weights_bits, n_weights_bits;
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
-    /* Share of the uncompressed model's accuracy to keep, or NaN without --target. */
-    double target;
-    /* Parameter that --target searches, or NULL for each method's usual one. */
-    const char *target_key;
     /* Number of values per method (--sweep), or 0. */
     size_t sweep;
     /* True if --target only uses results of listed methods (--points-only). */
     bool points_only;
-    bool resume;
     bool scan;
-    bool cache_given;
-    kvd_dtype compute; /* number type of the forward pass, KVD_F32 or KVD_BF16 */
 } kvd_eval_options;
 
 /* Parses the command line into zeroed *cfg. Wrong usage ends the program with status 2. */
@@ -114,7 +107,6 @@ int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 typedef struct {
     kvd_eval_options *cfg;
     kvd_inputs in;
-    char gpu[256]; /* name of the GPU, or "" on the CPU */
     kvd_model_runner *runner;
     /* Largest number of tokens in one forward pass. */
     size_t rows;
@@ -129,7 +121,7 @@ typedef struct {
     kvd_h5 file;
 } kvd_eval_run;
 
-/* Opens all inputs. Fails if a file does not belong to v->checkpoint's model. */
+/* Opens all inputs (kvd_inputs_open). */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
 /* Prints new results, except with --quiet or --json. */

@@ -116,7 +116,7 @@ static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err
                                     .value = value_of(v, t, maker_of(v, t, c.row[i]), c.row[i]),
                                     .saving = kvd_accuracy_saving(&v->accuracy, c.row[i], reads),
                                     .share = kvd_accuracy_top1_share(&v->accuracy, c.row[i])};
-        kvd_target_read(sample, c.n + whole, v->cfg->target, &t->found);
+        kvd_target_read(sample, c.n + whole, v->cfg->in.target, &t->found);
         t->found.n_points -= whole;
         t->found.reads = reads;
     }
@@ -155,7 +155,8 @@ static int compare_targets(kvd_eval_run *v, const kvd_method_target *first,
         goto done;
     const kvd_target_curve ca = {a.n, a.x, a.top1}, cb = {b.n, b.x, b.top1};
     if (kvd_target_difference(&ca, &cb, reference, e->n_texts ? e->text_first : all,
-                              e->n_texts ? e->n_texts : 1, v->cfg->target, v->in.run.seed, &d, err))
+                              e->n_texts ? e->n_texts : 1, v->cfg->in.target, v->in.run.seed, &d,
+                              err))
         goto done;
     if (!v->cfg->in.common.quiet && !v->cfg->in.common.json)
         printf(
@@ -255,7 +256,7 @@ static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
         return kvd_no_memory(err, "targets of the texts", n * sizeof *of_text);
     t->first_row = kvd_rows_count(v->accuracy.rows);
     int status = kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL,
-                                          v->cfg->target, n, of_text, measure, v, err);
+                                          v->cfg->in.target, n, of_text, measure, v, err);
     t->end_row = kvd_rows_count(v->accuracy.rows);
     if (!status)
         status = resolve(v, t, of_text, err);
@@ -266,8 +267,8 @@ static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 static int search_one(kvd_eval_run *v, size_t i, kvd_err *err)
 {
     kvd_method_target *const t = &v->target[v->n_targets];
-    if (kvd_method_target_add(v->target, &v->n_targets, &v->cfg->in.method[i], v->cfg->target_key,
-                              err))
+    if (kvd_method_target_add(v->target, &v->n_targets, &v->cfg->in.method[i],
+                              v->cfg->in.target_key, err))
         return -1;
     if (t == &v->target[v->n_targets])
         return 0;

@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include "common/blas.h"
+#include "common/device.h"
 #include "common/json.h"
 #include "methods/grid.h"
 #include "methods/prompts.h"
 #include "model/model_info.h"
 
-int kvd_inputs_add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err)
+/* Adds a method. `text` must live as long as *cfg. */
+static int add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err)
 {
     if (cfg->n_methods == KVD_EVAL_METHODS)
         return kvd_fail(err, "more than %d methods", (int)KVD_EVAL_METHODS);
@@ -26,7 +28,7 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     if (kvd_methods_add(spec, NULL, cfg->own_text, &cfg->n_own, KVD_EVAL_METHODS, err))
         return -1;
     for (; i < cfg->n_own; i++)
-        if (kvd_inputs_add_method(cfg, cfg->own_text[i], err))
+        if (add_method(cfg, cfg->own_text[i], err))
             return -1;
     return 0;
 }
@@ -47,7 +49,57 @@ void kvd_inputs_options_release(kvd_inputs_options *cfg)
         free(cfg->own_text[--cfg->n_own]);
 }
 
-int kvd_inputs_load(kvd_inputs *in, kvd_err *err)
+int kvd_inputs_check_ranks(const kvd_inputs_options *cfg, kvd_err *err)
+{
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        if (cfg->method[i].ranks != KVD_WIDTH_RULE_EQ6 && !kvd_method_has_point(&cfg->method[i]))
+            return kvd_fail(
+                err, "--method %s: ranks requires p, r or --target; a rates file has its own",
+                cfg->method_text[i]);
+    return 0;
+}
+
+static int resolve_device(kvd_inputs *in, kvd_err *err)
+{
+    kvd_inputs_options *const cfg = in->cfg;
+    char gpu[128];
+    if (kvd_device_resolve(&cfg->common, gpu, sizeof gpu, err))
+        return -1;
+    kvd_device_note(gpu, &in->run);
+    if (cfg->compute != KVD_F32 && !*gpu)
+        return kvd_fail(err, "--compute %s needs a GPU, and this run has none",
+                        kvd_dtype_name(cfg->compute));
+    if (!cfg->cache_given)
+        cfg->cache = cfg->compute;
+    if (!cfg->batch)
+        cfg->batch = *gpu ? 8192 : 2048;
+    return 0;
+}
+
+int kvd_inputs_open_model(kvd_inputs *in, kvd_err *err)
+{
+    if (!(in->checkpoint = kvd_checkpoint_open(in->cfg->model, err)))
+        return -1;
+    in->model = kvd_checkpoint_config(in->checkpoint);
+    return 0;
+}
+
+static int record(kvd_inputs *in, kvd_err *err)
+{
+    const kvd_inputs_options *const cfg = in->cfg;
+    kvd_run *const r = &in->run;
+    return kvd_run_add_model(r, cfg->model, err) ||
+           kvd_run_add_inputs(r, cfg->text, cfg->n_text, err) ||
+           kvd_run_add_inputs(r, &cfg->ids, 1, err) ||
+           kvd_run_add_inputs(r, cfg->spectrum, cfg->n_spectra, err) ||
+           kvd_run_add_inputs(r, cfg->rates, cfg->n_rates, err) ||
+           kvd_run_add_inputs(r, &cfg->calibration, 1, err) ||
+           kvd_run_add_inputs(r, &cfg->fisher, 1, err) ||
+           kvd_run_add_inputs(r, &cfg->table, 1, err) ||
+           kvd_methods_add_inputs(cfg->method, cfg->n_methods, r, err);
+}
+
+static int load(kvd_inputs *in, kvd_err *err)
 {
     const kvd_inputs_options *const cfg = in->cfg;
     kvd_model_info_set(&in->info, in->model, cfg->model, in->run.inputs[0].hash,
@@ -76,6 +128,14 @@ int kvd_inputs_load(kvd_inputs *in, kvd_err *err)
     return 0;
 }
 
+int kvd_inputs_open(kvd_inputs *in, kvd_err *err)
+{
+    return resolve_device(in, err) || kvd_inputs_open_model(in, err) || record(in, err) ||
+                   load(in, err)
+               ? -1
+               : 0;
+}
+
 static bool has_pairs(const kvd_inputs *in, const kvd_dims_method *m)
 {
     const kvd_inputs_options *const cfg = in->cfg;
@@ -94,7 +154,7 @@ int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err)
     const bool given = cfg->n_methods > 0;
     kvd_method_entry e;
     for (int i = 0; !given && kvd_method_entry_at(i, &e); i++)
-        if (e.dims && has_pairs(in, e.dims) && kvd_inputs_add_method(cfg, e.info->name, err))
+        if (e.dims && has_pairs(in, e.dims) && add_method(cfg, e.info->name, err))
             return -1;
     for (size_t i = 0; cfg->fisher && i < cfg->n_methods; i++)
         kvd_method_with_fisher(&cfg->method[i]);
@@ -215,32 +275,6 @@ int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err)
     return in->corpus ? 0 : -1;
 }
 
-int kvd_inputs_record(kvd_inputs *in, kvd_err *err)
-{
-    const kvd_inputs_options *const cfg = in->cfg;
-    kvd_run *const r = &in->run;
-    if (kvd_run_add_model(r, cfg->model, err))
-        return -1;
-    for (size_t i = 0; i < cfg->n_text; i++)
-        if (kvd_run_add_input(r, cfg->text[i], err))
-            return -1;
-    if (cfg->ids && kvd_run_add_input(r, cfg->ids, err))
-        return -1;
-    for (size_t i = 0; i < cfg->n_spectra; i++)
-        if (kvd_run_add_input(r, cfg->spectrum[i], err))
-            return -1;
-    for (size_t i = 0; i < cfg->n_rates; i++)
-        if (kvd_run_add_input(r, cfg->rates[i], err))
-            return -1;
-    if (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err))
-        return -1;
-    if (cfg->fisher && kvd_run_add_input(r, cfg->fisher, err))
-        return -1;
-    if (cfg->table && kvd_run_add_input(r, cfg->table, err))
-        return -1;
-    return kvd_methods_add_inputs(cfg->method, cfg->n_methods, r, err);
-}
-
 void kvd_inputs_methods_text(const kvd_inputs_options *cfg, char *text, size_t size)
 {
     *text = '\0';
@@ -339,12 +373,12 @@ int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err)
     return 0;
 }
 
-int kvd_inputs_add_key(const kvd_inputs *in, const char *gpu, kvd_run_key *key, kvd_err *err)
+int kvd_inputs_add_key(const kvd_inputs *in, kvd_run_key *key, kvd_err *err)
 {
     if (kvd_run_key_add(key, err, "program", "%s", kvd_git_revision()) ||
         kvd_run_key_add(key, err, "cpu", "%s", kvd_cpu_name()) ||
         kvd_run_key_add(key, err, "blas", "%s", kvd_blas_core()) ||
-        kvd_run_key_add(key, err, "gpu", "%s", gpu) ||
+        kvd_run_key_add(key, err, "gpu", "%s", in->run.gpu) ||
         kvd_run_key_add(key, err, "threads", "%d", in->run.threads) ||
         kvd_run_key_add(key, err, "seed", "%llu", (unsigned long long)in->run.seed) ||
         (in->corpus && kvd_run_key_add(key, err, "corpus", "%s", kvd_corpus_hash(in->corpus))))

@@ -46,7 +46,14 @@ typedef struct {
     const char *calibration, *fisher; /* NULL if not given */
     const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
     size_t n_spectra, n_rates;
-    kvd_dtype cache;
+    /* Number types of the forward pass (KVD_F32 or KVD_BF16), and of the stored cache. */
+    kvd_dtype compute, cache;
+    bool cache_given; /* false if the program chooses `cache` */
+    /* Share of the uncompressed model's score to keep (--target), or NaN. */
+    double target;
+    /* Parameter that --target searches, or NULL for each method's usual one. */
+    const char *target_key;
+    bool resume;
 } kvd_inputs_options;
 
 typedef struct {
@@ -71,17 +78,21 @@ typedef struct {
     size_t n_points[KVD_EVAL_METHODS];
 } kvd_inputs;
 
-/* Adds a method. `text` must live as long as *cfg. */
-int kvd_inputs_add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err);
 /* Adds the value of --method. `config` must begin with a kvd_inputs_options. */
 int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err);
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err);
 void kvd_inputs_options_release(kvd_inputs_options *cfg);
 
-/* Records the checkpoint, texts and method files in the output's list of inputs. */
-int kvd_inputs_record(kvd_inputs *in, kvd_err *err);
-/* Loads the method files. Fails if one does not belong to the checkpoint's model. */
-int kvd_inputs_load(kvd_inputs *in, kvd_err *err);
+/* Fails if a method chooses ranks by a rule, but no option says how many. */
+int kvd_inputs_check_ranks(const kvd_inputs_options *cfg, kvd_err *err);
+
+/* Opens the checkpoint of --model. */
+int kvd_inputs_open_model(kvd_inputs *in, kvd_err *err);
+/*
+ * Chooses the device, which in->run.gpu names, and the number types. Opens the checkpoint and the
+ * method files, and records all inputs. Fails if a file is of another model.
+ */
+int kvd_inputs_open(kvd_inputs *in, kvd_err *err);
 /* Without --method, adds all methods with rotations. Puts the uncompressed model first. */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
 /* Warns on stderr if the tokenizer seems to be another model's. */
@@ -108,7 +119,7 @@ int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, s
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
 /* Adds to *key everything that determines results (--resume). */
-int kvd_inputs_add_key(const kvd_inputs *in, const char *gpu, kvd_run_key *key, kvd_err *err);
+int kvd_inputs_add_key(const kvd_inputs *in, kvd_run_key *key, kvd_err *err);
 /* Returns true if the output is complete and has the same *key. */
 bool kvd_inputs_is_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key);
 /* Reports on stderr, and with --json on stdout, that the output file is already complete. */

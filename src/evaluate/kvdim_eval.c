@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/device.h"
 #include "common/json.h"
 #include "common/progress.h"
 #include "common/run.h"
@@ -19,24 +18,11 @@
 
 static const char program[] = "kvdim-eval";
 
-static int resolve_device(kvd_eval_run *v, kvd_err *err)
-{
-    kvd_eval_options *const cfg = v->cfg;
-    if (kvd_device_resolve(&cfg->in.common, v->gpu, sizeof v->gpu, err))
-        return -1;
-    if (cfg->compute != KVD_F32 && !v->gpu[0])
-        return kvd_fail(err, "--compute %s needs a GPU, and this run has none",
-                        kvd_dtype_name(cfg->compute));
-    if (!cfg->cache_given)
-        cfg->in.cache = cfg->compute;
-    return 0;
-}
-
 kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err)
 {
 #ifdef KVD_CUDA
-    if (v->gpu[0])
-        return kvd_runner_cuda(c, v->cfg->compute, v->rows, v->cfg->in.seq_len, err);
+    if (v->in.run.gpu[0])
+        return kvd_runner_cuda(c, v->cfg->in.compute, v->rows, v->cfg->in.seq_len, err);
 #endif
     return kvd_runner_cpu(c, v->rows, v->cfg->in.seq_len, err);
 }
@@ -52,7 +38,7 @@ static int make_runner(kvd_eval_run *v, kvd_err *err)
 static int make_evaluator(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    const bool again = cfg->scan || cfg->resume || !isnan(cfg->target) || cfg->n_weights_bits;
+    const bool again = cfg->scan || cfg->in.resume || !isnan(cfg->in.target) || cfg->n_weights_bits;
     v->rows = cfg->in.batch > cfg->in.seq_len ? cfg->in.batch : cfg->in.seq_len;
     if (v->rows > kvd_corpus_n_tokens(v->in.corpus))
         v->rows = kvd_corpus_n_tokens(v->in.corpus);
@@ -60,7 +46,7 @@ static int make_evaluator(kvd_eval_run *v, kvd_err *err)
         kvd_evaluator_init(&v->evaluator, v->runner, v->in.corpus, cfg->in.prompt, again, err) ||
         kvd_inputs_check_prompts(&v->in, v->evaluator.prompt_at, v->evaluator.n_sequences,
                                  cfg->in.seq_len, err) ||
-        (cfg->resume && kvd_evaluator_keep_attention(&v->evaluator, err)))
+        (cfg->in.resume && kvd_evaluator_keep_attention(&v->evaluator, err)))
         return -1;
     if (cfg->in.by_text) {
         v->evaluator.n_texts = kvd_corpus_n_texts(v->in.corpus);
@@ -115,23 +101,12 @@ static int print_json(const kvd_eval_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-static int describe_gpu(kvd_eval_run *v, kvd_err *err)
-{
-    char driver[80];
-    if (!v->gpu[0])
-        return 0;
-    kvd_cuda_driver(driver, sizeof driver);
-    return kvd_h5_put_text(&v->file, "/provenance", "gpu", v->gpu, err) ||
-                   kvd_h5_put_text(&v->file, "/provenance", "driver", driver, err)
-               ? -1
-               : 0;
-}
-
 static int describe_file(kvd_eval_run *v, kvd_err *err)
 {
     kvd_h5 *const f = &v->file;
-    return describe_gpu(v, err) || kvd_model_info_write(f, &v->in.info, err) ||
-                   (v->cfg->resume && kvd_h5_put_text(f, "/", "run_key", v->saved.key.text, err)) ||
+    return kvd_model_info_write(f, &v->in.info, err) ||
+                   (v->cfg->in.resume &&
+                    kvd_h5_put_text(f, "/", "run_key", v->saved.key.text, err)) ||
                    kvd_h5_put_text(f, "/", "label", v->in.label, err) ||
                    kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->in.corpus), err) ||
                    kvd_h5_put_int(f, "/", "n_tokens", (int64_t)kvd_corpus_n_tokens(v->in.corpus),
@@ -208,17 +183,17 @@ static void warn_of_bytes(const kvd_rows *rows)
 static int evaluate(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    if (cfg->resume && (kvd_inputs_add_key(&v->in, v->gpu, &v->saved.key, err) ||
-                        kvd_run_key_add(&v->saved.key, err, "prompt", "%zu", cfg->in.prompt)))
+    if (cfg->in.resume && (kvd_inputs_add_key(&v->in, &v->saved.key, err) ||
+                           kvd_run_key_add(&v->saved.key, err, "prompt", "%zu", cfg->in.prompt)))
         return -1;
-    if (cfg->resume && kvd_inputs_is_complete(&v->in, &kvd_schema_accuracy, &v->saved.key))
+    if (cfg->in.resume && kvd_inputs_is_complete(&v->in, &kvd_schema_accuracy, &v->saved.key))
         return kvd_inputs_nothing_to_do(&v->in, program, err);
-    if (kvd_inputs_make_points(&v->in, isnan(cfg->target), err) ||
+    if (kvd_inputs_make_points(&v->in, isnan(cfg->in.target), err) ||
         kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_accuracy, &v->in.run, err) ||
         describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
-        (cfg->resume && take_up(v, err)) || kvd_eval_points(v, err))
+        (cfg->in.resume && take_up(v, err)) || kvd_eval_points(v, err))
         return -1;
-    if (!isnan(cfg->target) && kvd_eval_search(v, err))
+    if (!isnan(cfg->in.target) && kvd_eval_search(v, err))
         return -1;
     if (kvd_eval_weights(v, err))
         return -1;
@@ -245,7 +220,7 @@ static int scan(kvd_eval_run *v, kvd_err *err)
     kvd_error_table found;
     kvd_progress progress;
     if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_error_table, &v->in.run, err) ||
-        describe_gpu(v, err) || make_evaluator(v, err) || check_full_rank(v, err))
+        make_evaluator(v, err) || check_full_rank(v, err))
         return -1;
     kvd_progress_start(&progress, "scan", "tokens", (double)v->evaluator.n_tokens * (double)runs,
                        cfg->in.common.quiet);
@@ -275,13 +250,9 @@ static int scan(kvd_eval_run *v, kvd_err *err)
 
 static int work(kvd_eval_run *v, kvd_err *err)
 {
-    kvd_eval_options *const cfg = v->cfg;
-    if (resolve_device(v, err) || !(v->in.checkpoint = kvd_checkpoint_open(cfg->in.model, err)))
-        return -1;
-    v->in.model = kvd_checkpoint_config(v->in.checkpoint);
     if (kvd_eval_open_inputs(v, program, err))
         return -1;
-    return cfg->scan ? scan(v, err) : evaluate(v, err);
+    return v->cfg->scan ? scan(v, err) : evaluate(v, err);
 }
 
 static void release(kvd_eval_run *v)

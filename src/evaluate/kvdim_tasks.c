@@ -29,7 +29,6 @@ typedef struct {
     kvd_benchmark items;
     kvd_benchmark_run benchmark;
     kvd_benchmark_table *scores;
-    char gpu[128];        /* name of the GPU, or "" without one */
     const kvd_chat *chat; /* NULL if prompts are no chat */
     kvd_run_key key;      /* the options that --resume compares */
     kvd_journal *journal;
@@ -40,30 +39,20 @@ typedef struct {
     kvd_h5 file;
 } tasks_run;
 
-static int resolve_device(tasks_run *v, kvd_err *err)
+static int check_gpus(const tasks_run *v, kvd_err *err)
 {
-    kvd_tasks_options *const cfg = v->cfg;
-    if (kvd_device_resolve(&cfg->in.common, v->gpu, sizeof v->gpu, err))
-        return -1;
-    if (cfg->compute != KVD_F32 && !v->gpu[0])
-        return kvd_fail(err, "--compute %s needs a GPU, and this run has none",
-                        kvd_dtype_name(cfg->compute));
-    if (!cfg->cache_given)
-        cfg->in.cache = cfg->compute;
-    if (!cfg->in.batch)
-        cfg->in.batch = v->gpu[0] ? 8192 : 2048;
-    const int there = kvd_cuda_count();
-    if (cfg->gpus && !v->gpu[0])
-        return kvd_fail(err, "--gpus %d: this runs on the CPU", cfg->gpus);
-    if (cfg->gpus > there)
-        return kvd_fail(err, "--gpus %d: %d can be used here", cfg->gpus, there);
+    const int gpus = v->cfg->gpus, there = kvd_cuda_count();
+    if (gpus && !v->in.run.gpu[0])
+        return kvd_fail(err, "--gpus %d: this runs on the CPU", gpus);
+    if (gpus > there)
+        return kvd_fail(err, "--gpus %d: %d can be used here", gpus, there);
     return 0;
 }
 
 static kvd_generator_spec generator_of(const tasks_run *v)
 {
-    return (kvd_generator_spec){.gpu = v->gpu[0] != '\0',
-                                .compute = v->cfg->compute,
+    return (kvd_generator_spec){.gpu = v->in.run.gpu[0] != '\0',
+                                .compute = v->cfg->in.compute,
                                 .n_gpus = v->cfg->gpus,
                                 .part = v->cfg->part ? v->cfg->part - 1 : 0,
                                 .n_parts = v->cfg->parts,
@@ -82,21 +71,9 @@ static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_poi
 {
     char why[KVD_GENERATOR_WHY];
     const char *const path = kvd_generator_path(g, plan, why);
-    if (v->gpu[0] && !v->cfg->in.common.quiet)
+    if (v->in.run.gpu[0] && !v->cfg->in.common.quiet)
         fprintf(stderr, "%s: %s: %s%s%s\n", program, kvd_method_name(point->method), path,
                 *why ? ", because " : "", why);
-}
-
-static int describe_gpu(tasks_run *v, kvd_err *err)
-{
-    char driver[80];
-    if (!v->gpu[0])
-        return 0;
-    kvd_cuda_driver(driver, sizeof driver);
-    return kvd_h5_put_text(&v->file, "/provenance", "gpu", v->gpu, err) ||
-                   kvd_h5_put_text(&v->file, "/provenance", "driver", driver, err)
-               ? -1
-               : 0;
 }
 
 /* Returns the name of the score that --target is about. */
@@ -190,9 +167,8 @@ static int read_items(tasks_run *v, kvd_err *err)
     if (check_items_path(cfg, err) || find_chat(v, err))
         return -1;
     snprintf(v->in.label, sizeof v->in.label, "benchmark");
-    if (cfg->ruler.essay && kvd_run_add_input(&v->in.run, cfg->ruler.essay, err))
-        return -1;
-    if (cfg->ruler_given && make_ruler(v, &settings, err))
+    if (kvd_run_add_inputs(&v->in.run, &cfg->ruler.essay, 1, err) ||
+        (cfg->ruler_given && make_ruler(v, &settings, err)))
         return -1;
     for (size_t i = 0; i < cfg->n_benchmark; i++)
         if (kvd_run_add_input(&v->in.run, cfg->benchmark[i], err) ||
@@ -204,21 +180,17 @@ static int read_items(tasks_run *v, kvd_err *err)
 static int write_items(tasks_run *v, kvd_err *err)
 {
     kvd_inputs *const in = &v->in;
-    if (!(in->checkpoint = kvd_checkpoint_open(v->cfg->in.model, err)))
-        return -1;
-    in->model = kvd_checkpoint_config(in->checkpoint);
-    return kvd_inputs_open_tokenizer(in, program, err) || read_items(v, err) ? -1 : 0;
+    return kvd_inputs_open_model(in, err) || kvd_inputs_open_tokenizer(in, program, err) ||
+                   read_items(v, err)
+               ? -1
+               : 0;
 }
 
 static int open_inputs(tasks_run *v, kvd_err *err)
 {
     kvd_tasks_options *const cfg = v->cfg;
     kvd_inputs *const in = &v->in;
-    if (resolve_device(v, err) || !(in->checkpoint = kvd_checkpoint_open(cfg->in.model, err)))
-        return -1;
-    in->model = kvd_checkpoint_config(in->checkpoint);
-    if (kvd_inputs_record(in, err) || kvd_inputs_load(in, err) ||
-        kvd_inputs_resolve_methods(in, err))
+    if (kvd_inputs_open(in, err) || check_gpus(v, err) || kvd_inputs_resolve_methods(in, err))
         return -1;
     if (kvd_inputs_open_tokenizer(in, program, err)) {
         if (!cfg->in.ids)
@@ -229,7 +201,7 @@ static int open_inputs(tasks_run *v, kvd_err *err)
     return (kvd_tasks_has_benchmark(cfg) ? read_items(v, err) : kvd_inputs_open_corpus(in, err)) ||
                    kvd_inputs_find_files(in, err) || kvd_inputs_warn(in, program, err) ||
                    kvd_tasks_record(cfg, in, v->chat, generator_name(v), err) ||
-                   kvd_inputs_make_points(in, isnan(cfg->target), err) ||
+                   kvd_inputs_make_points(in, isnan(cfg->in.target), err) ||
                    kvd_inputs_check_plans(in, err)
                ? -1
                : 0;
@@ -408,7 +380,7 @@ static int run_methods(tasks_run *v, kvd_err *err)
         !(v->table =
               kvd_task_table_new(&v->tasks, v->in.model, v->in.label, v->in.calibration.label,
                                  cfg->in.seeds > 1, v->in.run.seed, err)) ||
-        (!isnan(cfg->target) && check_reference(v, err));
+        (!isnan(cfg->in.target) && check_reference(v, err));
     for (size_t i = 0; i < cfg->in.n_methods; i++)
         for (size_t j = 0; !status && j < v->in.n_points[i]; j++)
             status = run_point(v, NULL, &v->in.point[i][j], seeds_of(v, i), &progress, err);
@@ -479,7 +451,7 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
             for (size_t j = 0; !status && j < v->in.n_points[i]; j++)
                 if (kvd_method_is_none(&cfg->in.method[i]) == none)
                     status = score_point(v, NULL, &v->in.point[i][j], &progress, err);
-        if (!status && none && !isnan(cfg->target))
+        if (!status && none && !isnan(cfg->in.target))
             status = check_reference(v, err);
     }
     kvd_progress_end(&progress);
@@ -526,13 +498,13 @@ static int search_targets(tasks_run *v, kvd_err *err)
         char line[2 * KVD_ACCURACY_LINE];
         if (kvd_method_is_none(&cfg->in.method[i]))
             continue;
-        if (kvd_method_target_add(v->target, &v->n_targets, &cfg->in.method[i], cfg->target_key,
+        if (kvd_method_target_add(v->target, &v->n_targets, &cfg->in.method[i], cfg->in.target_key,
                                   err))
             return -1;
         if (t == &v->target[v->n_targets])
             continue;
-        if (kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL, cfg->target, 0,
-                                     NULL, measure_setting, v, err) ||
+        if (kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL, cfg->in.target,
+                                     0, NULL, measure_setting, v, err) ||
             kvd_method_target_write(&v->file, t, target_metric(v), own, err))
             return -1;
         if (!cfg->in.common.quiet && !cfg->in.common.json)
@@ -545,11 +517,11 @@ static int search_targets(tasks_run *v, kvd_err *err)
 static int describe_file(tasks_run *v, kvd_err *err)
 {
     kvd_h5 *const f = &v->file;
-    return describe_gpu(v, err) || kvd_model_info_write(f, &v->in.info, err) ||
+    return kvd_model_info_write(f, &v->in.info, err) ||
                    kvd_h5_put_text(f, "/", "label", v->in.label, err) ||
                    (v->in.corpus &&
                     kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->in.corpus), err)) ||
-                   (v->cfg->resume && kvd_h5_put_text(f, "/", "run_key", v->key.text, err)) ||
+                   (v->cfg->in.resume && kvd_h5_put_text(f, "/", "run_key", v->key.text, err)) ||
                    kvd_h5_put_text(f, "/", "free_running_engine", generator_name(v), err) ||
                    kvd_h5_put_int(f, "/", "calibrated_on_same_text", v->in.same_text, err)
                ? -1
@@ -613,20 +585,21 @@ static int work(tasks_run *v, kvd_err *err)
     const kvd_tasks_options *const cfg = v->cfg;
     if (!cfg->in.common.output)
         return write_items(v, err);
-    const bool saves = cfg->resume || cfg->parts;
-    if (open_inputs(v, err) || (saves && kvd_inputs_add_key(&v->in, v->gpu, &v->key, err)))
+    const bool saves = cfg->in.resume || cfg->parts;
+    if (open_inputs(v, err) || (saves && kvd_inputs_add_key(&v->in, &v->key, err)))
         return -1;
     if (saves && kvd_inputs_is_complete(&v->in, &kvd_schema_tasks, &v->key))
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
     /* Not part of the run key, as any number of equal GPUs gives equal results. */
-    if (v->gpu[0] && kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1))
+    if (v->in.run.gpu[0] &&
+        kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1))
         return -1;
     if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||
-        (cfg->resume && open_journal(v, err)) || describe_file(v, err) ||
+        (cfg->in.resume && open_journal(v, err)) || describe_file(v, err) ||
         (kvd_tasks_has_benchmark(cfg) ? run_benchmark(v, err) : run_methods(v, err)) ||
-        (!isnan(cfg->target) && search_targets(v, err)) ||
+        (!isnan(cfg->in.target) && search_targets(v, err)) ||
         (v->scores ? kvd_benchmark_table_write(&v->file, v->scores, err)
                    : kvd_task_table_write(&v->file, v->table, err)) ||
         kvd_h5_finish(&v->file, err) || (v->journal && kvd_journal_remove(v->journal, err)))

@@ -77,7 +77,7 @@ static int check_target(const kvd_tasks_options *cfg, kvd_err *err)
             return kvd_fail(err, "--target-metric %s requires --%s", word,
                             options[kvd_task_measures[m].task]);
     return kvd_target_check_methods(cfg->in.method, cfg->in.method_text, cfg->in.n_methods,
-                                    cfg->target_key, err);
+                                    cfg->in.target_key, err);
 }
 
 static int check_ruler(const kvd_tasks_options *cfg, kvd_err *err)
@@ -90,7 +90,7 @@ static int check_ruler(const kvd_tasks_options *cfg, kvd_err *err)
         return kvd_fail(err, "--ruler %s hides needles in a text: give it with --essay", hidden);
     if (!hidden && cfg->ruler.essay)
         return kvd_fail(err, "--essay: no task of --ruler hides needles in a text");
-    if (!cfg->in.common.output && (cfg->in.n_methods || cfg->n_benchmark || cfg->resume))
+    if (!cfg->in.common.output && (cfg->in.n_methods || cfg->n_benchmark || cfg->in.resume))
         return kvd_fail(err, "%s requires --output; --write-items alone runs no model",
                         cfg->in.n_methods  ? "--method"
                         : cfg->n_benchmark ? "--benchmark"
@@ -113,14 +113,7 @@ static int check_usage(void *config, kvd_err *err)
     if (cfg->chat != KVD_CHAT_NONE && cfg->in.no_special)
         return kvd_fail(err, "--no-special: --chat %s writes the special tokens of its template",
                         kvd_chat_words[cfg->chat]);
-    for (size_t i = 0; i < cfg->in.n_methods; i++) {
-        const kvd_method *const m = &cfg->in.method[i];
-        if (m->ranks != KVD_WIDTH_RULE_EQ6 && !kvd_method_has_point(m) && isnan(cfg->target))
-            return kvd_fail(
-                err, "--method %s: ranks requires p, r or --target; a rates file has its own",
-                cfg->in.method_text[i]);
-    }
-    return isnan(cfg->target) ? 0 : check_target(cfg, err);
+    return isnan(cfg->in.target) ? kvd_inputs_check_ranks(&cfg->in, err) : check_target(cfg, err);
 }
 
 #define T         kvd_tasks_options
@@ -240,7 +233,7 @@ static const kvd_option options[] = {
              "items of each task of --ruler"},
 
     {.help = "Searches"},
-    KVD_OPTIONS_TARGET(T, "of the uncompressed model's score on the same items"),
+    KVD_OPTIONS_TARGET(I, "of the uncompressed model's score on the same items"),
     {"target-metric", .type = KVD_OPT_WORD, .words = kvd_target_metric_words,
      KVD_INTO(T, target_metric), .initial = "score", .requires = "target",
      .help =
@@ -250,15 +243,15 @@ static const kvd_option options[] = {
          "right answer"},
 
     {.help = "Run"},
-    KVD_OPTION_COMPUTE(T),
+    KVD_OPTION_COMPUTE(I),
     {"cache", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(I, cache),
-     KVD_GIVEN(T, cache_given), .otherwise = "that of --compute",
+     KVD_GIVEN(I, cache_given), .otherwise = "that of --compute",
      .help = "Type in which compressed keys and values are stored"},
     KVD_OPTION_BATCH(I, "2048 tokens, on a GPU 8192"),
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .low = 1, .high = 16, .otherwise = "1",
      .help =
          "Number of GPUs of this machine, each with the whole model, that divide the sequences"},
-    {"resume", .type = KVD_OPT_FLAG, KVD_INTO(T, resume),
+    {"resume", .type = KVD_OPT_FLAG, KVD_INTO(I, resume),
      .help = "Save every sequence in OUT.h5.items when it is done, and continue where an "
              "interrupted run with the same options stopped, also from the files of --part"},
     {"part", .type = KVD_OPT_CALL, .arg = "I/N", .call = set_part, .excludes = "resume json target",
@@ -386,12 +379,12 @@ int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_cha
                                      cfg->in.no_special ? "yes" : "no") ||
                    kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->in.cache)) ||
                    kvd_run_parameter(r, "batch", err, "%zu", cfg->in.batch) ||
-                   kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->compute)) ||
+                   kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->in.compute)) ||
                    kvd_run_parameter(r, "engine", err, "%s", engine) ||
                    kvd_run_parameter(r, "items", err, "%zu", cfg->items) ||
-                   kvd_run_parameter(r, "target", err, "%g", cfg->target) ||
+                   kvd_run_parameter(r, "target", err, "%g", cfg->in.target) ||
                    kvd_run_parameter(r, "target-key", err, "%s",
-                                     cfg->target_key ? cfg->target_key : "") ||
+                                     cfg->in.target_key ? cfg->in.target_key : "") ||
                    kvd_run_parameter(r, "target-metric", err, "%s",
                                      kvd_target_metric_words[cfg->target_metric]) ||
                    (kvd_tasks_has_benchmark(cfg) ? record_benchmark(cfg, r, chat, err)

@@ -20,10 +20,7 @@ typedef struct {
     size_t n_benchmark;
     kvd_benchmark_form form;
     kvd_metric metric;
-    bool metric_given, resume;
-    /* Share of the uncompressed model's score to keep, or NaN without --target. */
-    double target;
-    const char *target_key; /* NULL for each method's usual parameter */
+    bool metric_given;
     int target_metric;
     size_t max_new_tokens, shots;
     kvd_ruler_settings ruler;
@@ -36,8 +33,6 @@ typedef struct {
     int gpus; /* 0 if not given */
     /* Number of this part from 1, and number of parts. 0 without --part. */
     size_t part, parts;
-    kvd_dtype compute;
-    bool cache_given; /* false if the program chooses in.cache */
 } kvd_tasks_options;
 
 /* Parses the command line into zeroed *cfg. Wrong usage ends the program with status 2. */
