@@ -1,5 +1,4 @@
 /* kvdim-jct: measures job completion times of inference, and the times of its phases. */
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 #include "common/datadir.h"
 #include "common/device.h"
 #include "common/files/output.h"
+#include "common/json.h"
 #include "common/run.h"
 #include "formats/jct.h"
 #include "formats/rows.h"
@@ -90,19 +90,20 @@ static int resolve_sizes(kvd_jct_sweep *s, kvd_err *err)
 static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
 {
     kvd_jct_options *const cfg = s->cfg;
-    if (kvd_device_resolve(&cfg->common, s->gpu, sizeof s->gpu, err))
+    char gpu[128];
+    if (kvd_device_resolve(&cfg->common, gpu, sizeof gpu, err))
         return -1;
-    kvd_device_note(s->gpu, &s->run);
+    kvd_device_note(gpu, &s->run);
     if (!cfg->type_given)
-        cfg->type = s->gpu[0] ? KVD_BF16 : KVD_F32;
-    if (s->gpu[0] && cfg->gpus > (size_t)kvd_cuda_count())
+        cfg->type = *gpu ? KVD_BF16 : KVD_F32;
+    if (s->run.gpu[0] && cfg->gpus > (size_t)kvd_cuda_count())
         return kvd_fail(err, "--gpus %zu: this machine has %d", cfg->gpus, kvd_cuda_count());
-    if (!s->gpu[0] && cfg->attention != KVD_ATTENTION_OURS)
+    if (!s->run.gpu[0] && cfg->attention != KVD_ATTENTION_OURS)
         return kvd_fail(err, "--attention %s: no GPU is used here",
                         kvd_jct_attention_name[cfg->attention]);
-    if (!s->gpu[0] && cfg->graphs_given && cfg->graphs)
+    if (!s->run.gpu[0] && cfg->graphs_given && cfg->graphs)
         return kvd_fail(err, "--graphs on: no GPU is used here");
-    if (!s->gpu[0] && cfg->gpus > 1)
+    if (!s->run.gpu[0] && cfg->gpus > 1)
         return kvd_fail(err, "--gpus %zu: no GPU can be used here", cfg->gpus);
     return 0;
 }
@@ -126,25 +127,18 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;
     kvd_run *const r = &s->run;
-    if (kvd_checkpoint_add_input(s->checkpoint, r, err))
-        return -1;
-    for (size_t i = 0; i < cfg->n_spectra; i++)
-        if (kvd_run_add_input(r, cfg->spectrum[i], err))
-            return -1;
-    if (kvd_jct_wants_spread(cfg) && kvd_run_add_input(r, cfg->spread, err))
-        return -1;
-    for (size_t i = 0; i < cfg->n_rates; i++)
-        if (kvd_run_add_input(r, cfg->rates[i], err))
-            return -1;
-    if ((cfg->table && kvd_run_add_input(r, cfg->table, err)) ||
-        (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err)) ||
-        (cfg->fisher && kvd_run_add_input(r, cfg->fisher, err)) ||
-        kvd_methods_add_inputs(cfg->method, cfg->n_methods, r, err))
-        return -1;
-    const bool poisson = cfg->requests && !strncmp(cfg->requests, "poisson:", 8);
-    if (poisson && kvd_requests_lengths_from_file(cfg->lengths))
-        return kvd_run_add_input(r, cfg->lengths, err);
-    return cfg->requests && !poisson ? kvd_run_add_input(r, cfg->requests, err) : 0;
+    const bool poisson = cfg->requests && !strncmp(cfg->requests, "poisson:", 8),
+               lengths = poisson && kvd_requests_lengths_from_file(cfg->lengths);
+    return kvd_checkpoint_add_input(s->checkpoint, r, err) ||
+           kvd_run_add_inputs(r, cfg->spectrum, cfg->n_spectra, err) ||
+           kvd_run_add_inputs(r, &cfg->spread, kvd_jct_wants_spread(cfg), err) ||
+           kvd_run_add_inputs(r, cfg->rates, cfg->n_rates, err) ||
+           kvd_run_add_inputs(r, &cfg->table, 1, err) ||
+           kvd_run_add_inputs(r, &cfg->calibration, 1, err) ||
+           kvd_run_add_inputs(r, &cfg->fisher, 1, err) ||
+           kvd_methods_add_inputs(cfg->method, cfg->n_methods, r, err) ||
+           kvd_run_add_inputs(r, &cfg->lengths, lengths, err) ||
+           kvd_run_add_inputs(r, &cfg->requests, !poisson, err);
 }
 
 /* Describes all options that affect the results; a resumed run must have equal options. */
@@ -169,7 +163,7 @@ static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
         f,
         "; %s, %s, %zu GPUs%s, attention %s, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch "
         "%zu, pages %zu, admission %s, repeats %zu, steps %zu, iterations %s%s%s, threads %d, seed %llu",
-        s->gpu[0] ? s->gpu : kvd_cpu_name(), kvd_dtype_name(cfg->type), cfg->gpus,
+        s->run.gpu[0] ? s->run.gpu : kvd_cpu_name(), kvd_dtype_name(cfg->type), cfg->gpus,
         cfg->sequence ? " by tokens" : "", kvd_jct_attention_name[cfg->attention],
         cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off", cfg->chunk, s->max_tokens,
         s->max_batch, cfg->pages, kvd_admission_name[cfg->admission], cfg->repeats, cfg->steps,
@@ -215,7 +209,7 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                    kvd_run_parameter(r, "admission", err, "%s",
                                      kvd_admission_name[cfg->admission]) ||
                    kvd_run_parameter(r, "dtype", err, "%s", kvd_dtype_name(cfg->type)) ||
-                   kvd_run_parameter(r, "gpus", err, "%zu", s->gpu[0] ? cfg->gpus : 0) ||
+                   kvd_run_parameter(r, "gpus", err, "%zu", s->run.gpu[0] ? cfg->gpus : 0) ||
                    kvd_run_parameter(r, "attention", err, "%s",
                                      kvd_jct_attention_name[cfg->attention]) ||
                    kvd_run_parameter(r, "parallel", err, "%s",
@@ -265,10 +259,7 @@ static int print_json(const kvd_jct_sweep *s, kvd_err *err)
         json_pack("{s:s, s:s, s:s, s:i, s:i, s:o}", "program", program, "output",
                   s->cfg->common.output, "model", s->info.name, "points", (int)s->points,
                   "points_done", (int)s->done, "rows", kvd_rows_json(s->out));
-    const int failed =
-        !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
-    json_decref(all);
-    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+    return kvd_json_print(all, err);
 }
 
 static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
@@ -280,9 +271,8 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
                    s->saved, s->points, s->rows_path);
         return -1;
     }
-    if (cfg->timeline && kvd_jct_trace_close(&s->trace, err))
-        return -1;
-    if (cfg->common.json ? print_json(s, err) : 0)
+    if ((cfg->timeline && kvd_jct_trace_close(&s->trace, err)) ||
+        (cfg->common.json && print_json(s, err)))
         return -1;
     if (!cfg->common.quiet && !cfg->common.json)
         print_break_even(s);
@@ -335,7 +325,7 @@ static int work(kvd_jct_sweep *s, kvd_err *err)
     if (cfg->timeline && kvd_jct_trace_open(&s->trace, cfg->timeline, err))
         return -1;
     s->trace.zero = kvd_jct_now();
-    if (s->gpu[0])
+    if (s->run.gpu[0])
         kvd_energy_open(&s->energy, 0, (int)cfg->gpus);
     return run_sweep(s, err);
 }

@@ -1,11 +1,11 @@
 /* kvdim-serve: simulates serving with compressed KV caches from times measured by kvdim-jct. */
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/device.h"
+#include "common/json.h"
 #include "common/progress.h"
 #include "common/run.h"
 #include "formats/jct.h"
@@ -59,10 +59,8 @@ static void say_unfinished(const char *path)
 static int open_costs(service *v, kvd_err *err)
 {
     const kvd_serve_options *const cfg = v->cfg;
-    for (size_t i = 0; i < cfg->n_costs; i++)
-        if (kvd_run_add_input(&v->run, cfg->costs[i], err))
-            return -1;
-    if (!(v->costs = kvd_costs_files_open(cfg->costs, cfg->n_costs, cfg->gpus, err)))
+    if (kvd_run_add_inputs(&v->run, cfg->costs, cfg->n_costs, err) ||
+        !(v->costs = kvd_costs_files_open(cfg->costs, cfg->n_costs, cfg->gpus, err)))
         return -1;
     for (size_t i = 0; i < cfg->n_costs; i++)
         say_unfinished(cfg->costs[i]);
@@ -377,10 +375,7 @@ static int print_json(const service *v, kvd_err *err)
                   v->cfg->common.output, "model", kvd_costs_files_model(v->costs)->name, "costs",
                   costs, "trace", v->requests.name, "simulated", 1, "no_rate", v->none, "rows",
                   kvd_rows_json(v->table));
-    const int failed =
-        !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
-    json_decref(all);
-    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+    return kvd_json_print(all, err);
 }
 
 static int serve_methods(service *v, kvd_err *err)

@@ -185,15 +185,15 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                   .attention = cfg->attention,
                                   .weight_bits = c->method->weight_bits,
                                   .phases = cfg->phases};
-    if (kvd_jct_method_plan(&s->methods, c->number, s->checkpoint, s->gpu[0], cfg->type,
+    if (kvd_jct_method_plan(&s->methods, c->number, s->checkpoint, s->run.gpu[0], cfg->type,
                             s->longest_input, s->run.seed, &c->plan, err))
         return -1;
     c->open = true;
-    if (s->gpu[0] && cfg->admission == KVD_ADMIT_STORED && kvd_plan_beyond_widths(&c->plan))
+    if (s->run.gpu[0] && cfg->admission == KVD_ADMIT_STORED && kvd_plan_beyond_widths(&c->plan))
         return kvd_fail(err, "--admission stored: on a GPU this method keeps a state of every "
                              "request that cannot be dropped before the request ends");
 #ifdef KVD_CUDA
-    if (s->gpu[0])
+    if (s->run.gpu[0])
         c->engine = kvd_engine_open_cuda(s->checkpoint, &c->plan, &spec, err);
     else
 #endif
@@ -209,9 +209,9 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                    .facts = &c->engine->facts,
                                    .dense_bytes_per_token = dense_bytes(s, spec.max_len),
                                    .type = cfg->type,
-                                   .gpus = s->gpu[0] ? (int)cfg->gpus : 0,
+                                   .gpus = s->run.gpu[0] ? (int)cfg->gpus : 0,
                                    .sequence = cfg->sequence,
-                                   .graphs = s->gpu[0] && cfg->graphs,
+                                   .graphs = s->run.gpu[0] && cfg->graphs,
                                    .phases = cfg->phases,
                                    .chunk = cfg->chunk,
                                    .admission = cfg->admission,
@@ -375,7 +375,7 @@ static void say_all_steps(const kvd_jct_sweep *s, const candidate *c)
         fputc('\n', stderr);
     fprintf(stderr, "%s: %s: all steps run, --steps %zu is not possible: %s\n", s->run.program,
             c->method->label, s->cfg->steps,
-            s->gpu[0] ? "each needs every token before it" : "no GPU is used");
+            s->run.gpu[0] ? "each needs every token before it" : "no GPU is used");
 }
 
 static int jobs(kvd_jct_sweep *s, candidate *c, kvd_err *err)
@@ -439,7 +439,7 @@ static int longest_first(const void *a, const void *b)
 /* Runs one prompt of each length, because on an H200 the first took up to 14 ms longer. */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {
-    const size_t most = s->gpu[0] && !l->limits.chunk ? s->requests.n : 1;
+    const size_t most = s->run.gpu[0] && !l->limits.chunk ? s->requests.n : 1;
     kvd_jct_loop alone = *l;
     kvd_requests each = {.request = calloc(s->requests.n, sizeof *each.request)};
     if (!each.request)

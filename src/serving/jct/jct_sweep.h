@@ -12,7 +12,6 @@ typedef struct {
     kvd_checkpoint *checkpoint;
     const kvd_config *config;
     kvd_model_info info;
-    char gpu[256]; /* "" if the CPU runs the model */
     kvd_jct_methods methods;
     kvd_requests requests;
     size_t longest_input, max_len, max_batch, max_tokens;
