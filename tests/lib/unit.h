@@ -15,6 +15,20 @@
 
 #include <cmocka.h>
 
+/* Requires that a call succeeds whose message would be in the caller's `err`. */
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        if (call)                                                                                  \
+            fail_msg("%s", err.msg);                                                               \
+    } while (0)
+
+/* Requires that a call returns -1 and puts this message into the caller's `err`. */
+#define FAILS(call, message)                                                                       \
+    do {                                                                                           \
+        assert_int_equal(call, -1);                                                                \
+        assert_string_equal(err.msg, message);                                                     \
+    } while (0)
+
 /* Tests of the program in the order of `place`. */
 static struct {
     struct CMUnitTest test[192];
@@ -54,20 +68,6 @@ static inline void unit_with(const char *name, CMUnitTestFunction test, const ch
 }
 
 #define TEST_WITH(parameter, test) unit_with(#test " " parameter, test, parameter)
-
-/* Requires that a call succeeds whose message would be in the caller's `err`. */
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        if (call)                                                                                  \
-            fail_msg("%s", err.msg);                                                               \
-    } while (0)
-
-/* Requires that a call returns -1 and puts this message into the caller's `err`. */
-#define FAILS(call, message)                                                                       \
-    do {                                                                                           \
-        assert_int_equal(call, -1);                                                                \
-        assert_string_equal(err.msg, message);                                                     \
-    } while (0)
 
 /* Returns the number of failed tests. set_up and tear_down may be NULL. */
 static inline int unit_run(CMFixtureFunction set_up, CMFixtureFunction tear_down)
