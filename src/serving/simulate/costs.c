@@ -22,92 +22,74 @@ struct kvd_costs {
     char engine[256];
 };
 
-enum {
-    KIND,
-    METHOD,
-    DTYPE,
-    ENGINE,
-    GPUS,
-    GRAPHS,
-    PHASES,
-    BATCH,
-    PIECE,
-    BEFORE,
-    CONTEXT,
-    SECONDS,
-    PER_TOKEN,
-    WEIGHTS,
-    CACHE,
-    COLUMNS
-};
-static const char *const column_name[COLUMNS] = {
-    "kind",    "method",  "dtype",           "engine",       "gpus",
-    "graphs",  "phases",  "batch",           "piece",        "before",
-    "context", "seconds", "bytes_per_token", "weight_bytes", "cache_bytes"};
+static bool has_columns(const kvd_rows *r, const char *names, bool texts, char name[32])
+{
+    for (int used; sscanf(names, "%31s%n", name, &used) == 1; names += used) {
+        const int c = kvd_rows_find(r, name);
+        if (c < 0 || texts != (kvd_rows_column(r, c)->kind == KVD_COL_TEXT))
+            return false;
+    }
+    return true;
+}
 
-typedef struct {
-    kvd_rows *rows;
-    int column[COLUMNS];
-} source;
+int kvd_costs_columns(const kvd_rows *r, const char *path, const char *texts, const char *numbers,
+                      kvd_err *err)
+{
+    char name[32];
+    return has_columns(r, texts, true, name) && has_columns(r, numbers, false, name)
+               ? 0
+               : kvd_fail(err, "'%s': no column '%s' of the kind that is needed", path, name);
+}
 
-static int open_source(source *s, const char *path, kvd_err *err)
+static kvd_rows *read_rows(const char *path, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    memset(s, 0, sizeof *s);
+    kvd_rows *rows = NULL;
     if (!kvd_h5_open(&f, path, &kvd_schema_jct, err))
-        s->rows = kvd_jct_costs_read(&f, err);
+        rows = kvd_jct_costs_read(&f, err);
     kvd_h5_close(&f, false);
-    for (int i = 0; s->rows && i < COLUMNS; i++) {
-        s->column[i] = kvd_rows_find(s->rows, column_name[i]);
-        if (s->column[i] < 0 ||
-            (i <= ENGINE) != (kvd_rows_column(s->rows, s->column[i])->kind == KVD_COL_TEXT)) {
-            kvd_fail(err, "'%s': no column '%s' of the kind that is needed", path, column_name[i]);
-            kvd_rows_free(s->rows);
-            s->rows = NULL;
-        }
+    if (rows && kvd_costs_columns(rows, path, "kind method dtype engine",
+                                  "gpus graphs phases batch piece before context seconds "
+                                  "bytes_per_token weight_bytes cache_bytes",
+                                  err)) {
+        kvd_rows_free(rows);
+        rows = NULL;
     }
-    return s->rows ? 0 : -1;
+    return rows;
 }
 
-static double real(const source *s, size_t row, int column)
+static bool is_kind(const kvd_rows *s, size_t row, const char *kind)
 {
-    return kvd_rows_get_real(s->rows, row, s->column[column]);
-}
-
-static const char *text(const source *s, size_t row, int column)
-{
-    return kvd_rows_get_text(s->rows, row, s->column[column]);
-}
-
-static bool is_kind(const source *s, size_t row, const char *kind)
-{
-    return !strcmp(text(s, row, KIND), kind);
+    return !strcmp(kvd_row_text(s, row, "kind"), kind);
 }
 
 /* Returns true if the row is of `method` on `gpus` GPUs; -1 means any number. */
-static bool is_of(const source *s, size_t row, const char *method, int gpus)
+static bool is_of(const kvd_rows *s, size_t row, const char *method, int gpus)
 {
-    const double n = real(s, row, GPUS);
-    return !strcmp(text(s, row, METHOD), method) && (gpus < 0 || (gpus <= n && gpus >= n));
+    const double n = kvd_row_real(s, row, "gpus");
+    return !strcmp(kvd_row_text(s, row, "method"), method) &&
+           (gpus < 0 || (gpus <= n && gpus >= n));
 }
 
-static int same_number(const source *s, size_t first, size_t row, int column, kvd_err *err)
+static int same_number(const kvd_rows *s, size_t first, size_t row, const char *column,
+                       kvd_err *err)
 {
-    const double a = real(s, first, column), b = real(s, row, column);
+    const double a = kvd_row_real(s, first, column), b = kvd_row_real(s, row, column);
     if (a <= b && a >= b)
         return 0;
-    return column == GPUS
+    return !strcmp(column, "gpus")
                ? kvd_fail(err, "measured on %g and on %g GPUs: say which with --gpus", a, b)
-               : kvd_fail(err, "rows %zu and %zu differ in %s: %g and %g", first, row,
-                          column_name[column], a, b);
+               : kvd_fail(err, "rows %zu and %zu differ in %s: %g and %g", first, row, column, a,
+                          b);
 }
 
-static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
+static int same_setting(const kvd_rows *s, size_t first, size_t row, kvd_err *err)
 {
-    if (strcmp(text(s, first, DTYPE), text(s, row, DTYPE)))
+    if (strcmp(kvd_row_text(s, first, "dtype"), kvd_row_text(s, row, "dtype")))
         return kvd_fail(err, "rows %zu and %zu differ in dtype: %s and %s", first, row,
-                        text(s, first, DTYPE), text(s, row, DTYPE));
-    static const int numbers[] = {GPUS, GRAPHS, PHASES, PER_TOKEN, WEIGHTS};
+                        kvd_row_text(s, first, "dtype"), kvd_row_text(s, row, "dtype"));
+    static const char *const numbers[] = {"gpus", "graphs", "phases", "bytes_per_token",
+                                          "weight_bytes"};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (same_number(s, first, row, numbers[i], err))
             return -1;
@@ -121,19 +103,21 @@ static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
  *   c->products   several prompts; u: tokens of all prompts, v: number of prompts
  *   c->steps      decode step; u: requests, v: cached tokens of each
  */
-static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
+static int add_point(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
 {
-    const bool piece = real(s, row, PIECE) > 0, several = piece && real(s, row, BATCH) > 1;
+    const bool piece = kvd_row_real(s, row, "piece") > 0,
+               several = piece && kvd_row_real(s, row, "batch") > 1;
     kvd_cost_table *t = several ? &c->products : piece ? &c->prompts : &c->steps;
-    const double n = several ? real(s, row, BATCH) : 1;
-    const kvd_cost_point p = {.u = n * real(s, row, piece ? PIECE : BATCH),
-                              .v = several ? n : real(s, row, piece ? BEFORE : CONTEXT),
-                              .seconds = real(s, row, SECONDS)};
+    const double n = several ? kvd_row_real(s, row, "batch") : 1;
+    const kvd_cost_point p = {.u = n * kvd_row_real(s, row, piece ? "piece" : "batch"),
+                              .v = several ? n : kvd_row_real(s, row, piece ? "before" : "context"),
+                              .seconds = kvd_row_real(s, row, "seconds")};
     if (!(p.u >= 1 && p.u <= 1e12 && p.v >= 0 && p.v <= 1e12 && p.seconds > 0 && p.seconds < 1e9))
         return kvd_fail(err, "row %zu: %s %g, %s %g, %g seconds", row, piece ? "piece" : "batch",
                         p.u, piece ? "before" : "context", p.v, p.seconds);
-    if (!(real(s, row, BATCH) >= 1))
-        return kvd_fail(err, "row %zu: batch %g, expected at least 1", row, real(s, row, BATCH));
+    if (!(kvd_row_real(s, row, "batch") >= 1))
+        return kvd_fail(err, "row %zu: batch %g, expected at least 1", row,
+                        kvd_row_real(s, row, "batch"));
     t->point[t->n_points++] = p;
     return 0;
 }
@@ -185,16 +169,16 @@ static int take_attention_out(kvd_costs *c, kvd_err *err)
     return kvd_cost_table_sort(t, "tokens", "before", err);
 }
 
-static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
+static int take_facts(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
 {
-    c->bytes_per_token = real(s, row, PER_TOKEN);
-    c->weight_bytes = real(s, row, WEIGHTS);
-    c->cache_bytes = real(s, row, CACHE);
-    const double gpus = real(s, row, GPUS);
+    c->bytes_per_token = kvd_row_real(s, row, "bytes_per_token");
+    c->weight_bytes = kvd_row_real(s, row, "weight_bytes");
+    c->cache_bytes = kvd_row_real(s, row, "cache_bytes");
+    const double gpus = kvd_row_real(s, row, "gpus");
     if (!(gpus >= 0 && gpus <= 1024)) /* 0 GPUs: the model ran on the CPU */
         return kvd_fail(err, "row %zu: %g GPUs", row, gpus);
     c->gpus = (int)gpus;
-    snprintf(c->engine, sizeof c->engine, "%s", text(s, row, ENGINE));
+    snprintf(c->engine, sizeof c->engine, "%s", kvd_row_text(s, row, "engine"));
     if (!(c->bytes_per_token > 0 && c->bytes_per_token < 1e15 && c->weight_bytes >= 0 &&
           c->weight_bytes < 1e18))
         return kvd_fail(err, "row %zu: %g bytes per token, %g bytes of weights", row,
@@ -206,19 +190,20 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 }
 
 /* Sets c->bytes_per_token to the largest value of a measured job. */
-static void take_held_bytes(kvd_costs *c, const source *s, const char *method)
+static void take_held_bytes(kvd_costs *c, const kvd_rows *s, const char *method)
 {
     double most = 0;
-    for (size_t i = 0; i < kvd_rows_count(s->rows); i++)
-        if (is_kind(s, i, "job") && is_of(s, i, method, c->gpus) && real(s, i, PER_TOKEN) < 1e15)
-            most = fmax(most, real(s, i, PER_TOKEN));
+    for (size_t i = 0; i < kvd_rows_count(s); i++)
+        if (is_kind(s, i, "job") && is_of(s, i, method, c->gpus) &&
+            kvd_row_real(s, i, "bytes_per_token") < 1e15)
+            most = fmax(most, kvd_row_real(s, i, "bytes_per_token"));
     if (most > 0)
         c->bytes_per_token = most;
 }
 
-static int gather(kvd_costs *c, const source *s, const char *method, int gpus, kvd_err *err)
+static int gather(kvd_costs *c, const kvd_rows *s, const char *method, int gpus, kvd_err *err)
 {
-    const size_t n = kvd_rows_count(s->rows);
+    const size_t n = kvd_rows_count(s);
     size_t first = SIZE_MAX;
     c->prompts.point = calloc(n ? n : 1, sizeof(kvd_cost_point));
     c->products.point = calloc(n ? n : 1, sizeof(kvd_cost_point));
@@ -254,19 +239,19 @@ static double products(const kvd_costs *c, double tokens, int *extrapolated)
 
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err)
 {
-    source s;
-    if (open_source(&s, path, err))
+    kvd_rows *const rows = read_rows(path, err);
+    if (!rows)
         return NULL;
     kvd_costs *c = calloc(1, sizeof *c);
     if (!c)
         kvd_no_memory(err, "costs", sizeof *c);
-    else if (gather(c, &s, method, gpus, err)) {
+    else if (gather(c, rows, method, gpus, err)) {
         kvd_in(err, "'%s': %s", path, method);
         kvd_costs_free(c);
         c = NULL;
     } else
         c->empty = products(c, 0, &(int){0});
-    kvd_rows_free(s.rows);
+    kvd_rows_free(rows);
     return c;
 }
 

@@ -14,7 +14,12 @@
 #ifndef KVD_SERVING_SIMULATE_COSTS_H
 #define KVD_SERVING_SIMULATE_COSTS_H
 
+#include "formats/rows.h"
 #include "serving/batching.h"
+
+/* Fails unless a table has the columns that `texts` and `numbers` name, separated by spaces. */
+int kvd_costs_columns(const kvd_rows *r, const char *path, const char *texts, const char *numbers,
+                      kvd_err *err);
 
 typedef struct kvd_costs kvd_costs;
 /*

@@ -67,29 +67,13 @@ static int count_method(file *x, const char *name, kvd_err *err)
     return 0;
 }
 
-enum { KIND, METHOD, TYPE, ON, REPLAYED, TIMED, COLUMNS };
-static const char *const column_name[COLUMNS] = {"kind", "method", "dtype",
-                                                 "gpus", "graphs", "phases"};
-
-static int find_columns(const file *x, const kvd_rows *r, int column[COLUMNS], kvd_err *err)
-{
-    for (int i = 0; i < COLUMNS; i++) {
-        column[i] = kvd_rows_find(r, column_name[i]);
-        if (column[i] < 0 || (i <= TYPE) != (kvd_rows_column(r, column[i])->kind == KVD_COL_TEXT))
-            return kvd_fail(err, "'%s': no column '%s' of the kind that is needed", x->path,
-                            column_name[i]);
-    }
-    return 0;
-}
-
 /* Reads gpus, dtype, graphs and phases, which are equal in all rows. */
-static int take_setting(file *x, const kvd_rows *r, size_t row, const int column[COLUMNS],
-                        kvd_err *err)
+static int take_setting(file *x, const kvd_rows *r, size_t row, kvd_err *err)
 {
-    x->gpus = (int)kvd_rows_get_real(r, row, column[ON]);
-    x->fact[DTYPE] = strdup(kvd_rows_get_text(r, row, column[TYPE]));
-    x->fact[GRAPHS] = strdup(kvd_rows_get_real(r, row, column[REPLAYED]) > 0 ? "on" : "off");
-    x->fact[PHASES] = strdup(kvd_rows_get_real(r, row, column[TIMED]) > 0 ? "on" : "off");
+    x->gpus = (int)kvd_row_real(r, row, "gpus");
+    x->fact[DTYPE] = strdup(kvd_row_text(r, row, "dtype"));
+    x->fact[GRAPHS] = strdup(kvd_row_real(r, row, "graphs") > 0 ? "on" : "off");
+    x->fact[PHASES] = strdup(kvd_row_real(r, row, "phases") > 0 ? "on" : "off");
     return x->fact[DTYPE] && x->fact[GRAPHS] && x->fact[PHASES]
                ? 0
                : kvd_no_memory(err, "a setting", 16);
@@ -97,20 +81,19 @@ static int take_setting(file *x, const kvd_rows *r, size_t row, const int column
 
 static int count_rows(file *x, const kvd_rows *r, int gpus, kvd_err *err)
 {
-    int column[COLUMNS];
     const size_t n = kvd_rows_count(r);
-    if (find_columns(x, r, column, err))
+    if (kvd_costs_columns(r, x->path, "kind method dtype", "gpus graphs phases", err))
         return -1;
     x->method = calloc(n + 1, sizeof *x->method);
     x->rows = calloc(n + 1, sizeof *x->rows);
     if (!x->method || !x->rows)
         return kvd_no_memory(err, "names of methods", n * (sizeof *x->method + sizeof *x->rows));
     for (size_t i = 0; i < n; i++) {
-        if (strcmp(kvd_rows_get_text(r, i, column[KIND]), "iteration") ||
-            (gpus >= 0 && gpus != (int)kvd_rows_get_real(r, i, column[ON])))
+        if (strcmp(kvd_row_text(r, i, "kind"), "iteration") ||
+            (gpus >= 0 && gpus != (int)kvd_row_real(r, i, "gpus")))
             continue;
-        if ((!x->n && take_setting(x, r, i, column, err)) ||
-            count_method(x, kvd_rows_get_text(r, i, column[METHOD]), err))
+        if ((!x->n && take_setting(x, r, i, err)) ||
+            count_method(x, kvd_row_text(r, i, "method"), err))
             return -1;
     }
     if (x->n)
@@ -136,6 +119,11 @@ static int read_file(file *x, int gpus, kvd_err *err)
     return status ? -1 : 0;
 }
 
+static const char *fact_of(const file *x, int i)
+{
+    return x->fact[i] ? x->fact[i] : "unknown";
+}
+
 static int same_file(const file *a, const file *b, kvd_err *err)
 {
     static const char *const word[SAME] = {"",          "",          " threads", "--dtype ",
@@ -146,9 +134,7 @@ static int same_file(const file *a, const file *b, kvd_err *err)
         return kvd_fail(err, "'%s' was measured on %d and '%s' on %d GPUs: say which with --gpus",
                         a->path, a->gpus, b->path, b->gpus);
     for (int i = 0; i < SAME; i++) {
-        const char *const x = a->fact[i] ? a->fact[i] : "unknown", *const y = b->fact[i]
-                                                                                  ? b->fact[i]
-                                                                                  : "unknown";
+        const char *const x = fact_of(a, i), *const y = fact_of(b, i);
         if (!strcmp(x, y))
             continue;
         return i <= THREADS ? kvd_fail(err, "'%s' was measured on %s%s and '%s' on %s%s", a->path,
@@ -163,9 +149,7 @@ static void note_apart(kvd_costs_files *f, const file *a, const file *b)
 {
     static const char *const word[] = {"by the revisions", "under the drivers"};
     for (int i = REVISION; i <= DRIVER && !*f->apart; i++) {
-        const char *const x = a->fact[i] ? a->fact[i] : "unknown", *const y = b->fact[i]
-                                                                                  ? b->fact[i]
-                                                                                  : "unknown";
+        const char *const x = fact_of(a, i), *const y = fact_of(b, i);
         if (strcmp(x, y))
             snprintf(f->apart, sizeof f->apart,
                      "'%.120s' and '%.120s' were measured %s %.60s and %.60s", a->path, b->path,

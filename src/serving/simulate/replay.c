@@ -8,56 +8,11 @@
 #include "common/stats.h"
 #include "formats/jct.h"
 
-enum {
-    KIND,
-    METHOD,
-    ENGINE,
-    GPUS,
-    CHUNK,
-    INPUT,
-    OUTPUT,
-    ARRIVAL,
-    TTFT,
-    JCT,
-    PER_TOKEN,
-    CACHE,
-    COLUMNS
-};
-static const char *const column_name[COLUMNS] = {
-    "kind",   "method",    "engine", "gpus",  "chunk",           "input",
-    "output", "arrival_s", "ttft_s", "jct_s", "bytes_per_token", "cache_bytes"};
-
-typedef struct {
-    kvd_rows *rows;
-    int column[COLUMNS];
-} source;
-
 typedef struct {
     kvd_request request;
     double ttft, jct;
     size_t row;
 } served;
-
-static double real(const source *s, size_t row, int column)
-{
-    return kvd_rows_get_real(s->rows, row, s->column[column]);
-}
-
-static const char *text(const source *s, size_t row, int column)
-{
-    return kvd_rows_get_text(s->rows, row, s->column[column]);
-}
-
-static int find_columns(source *s, kvd_err *err)
-{
-    for (int i = 0; i < COLUMNS; i++) {
-        s->column[i] = kvd_rows_find(s->rows, column_name[i]);
-        if (s->column[i] < 0 ||
-            (i <= ENGINE) != (kvd_rows_column(s->rows, s->column[i])->kind == KVD_COL_TEXT))
-            return kvd_fail(err, "no column '%s' of the kind that is needed", column_name[i]);
-    }
-    return 0;
-}
 
 static size_t option_of(kvd_h5 *f, const char *name)
 {
@@ -82,30 +37,36 @@ static kvd_admission admission_of(kvd_h5 *f)
     return stored ? KVD_ADMIT_STORED : KVD_ADMIT_WHOLE;
 }
 
-static int open_source(source *s, const char *path, kvd_replay *r, kvd_err *err)
+static kvd_rows *read_rows(const char *path, kvd_replay *r, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    memset(s, 0, sizeof *s);
+    kvd_rows *rows = NULL;
     if (!kvd_h5_open(&f, path, &kvd_schema_jct, err)) {
         r->limits.max_batch = option_of(&f, "max-batch");
         r->limits.max_tokens = option_of(&f, "max-tokens");
         r->limits.admission = admission_of(&f);
-        s->rows = kvd_jct_costs_read(&f, err);
+        rows = kvd_jct_costs_read(&f, err);
     }
     kvd_h5_close(&f, false);
-    if (s->rows && find_columns(s, err)) {
-        kvd_rows_free(s->rows);
-        s->rows = NULL;
+    if (!rows)
+        kvd_in(err, "'%s'", path);
+    else if (kvd_costs_columns(rows, path, "kind method engine",
+                               "gpus chunk input output arrival_s ttft_s jct_s bytes_per_token "
+                               "cache_bytes",
+                               err)) {
+        kvd_rows_free(rows);
+        rows = NULL;
     }
-    return s->rows ? 0 : -1;
+    return rows;
 }
 
-static int take_row(served *to, const source *s, size_t row, kvd_err *err)
+static int take_row(served *to, const kvd_rows *s, size_t row, kvd_err *err)
 {
-    const double in = real(s, row, INPUT), out = real(s, row, OUTPUT), at = real(s, row, ARRIVAL);
+    const double in = kvd_row_real(s, row, "input"), out = kvd_row_real(s, row, "output"),
+                 at = kvd_row_real(s, row, "arrival_s");
     const double most = (double)((size_t)1 << 31);
-    to->ttft = real(s, row, TTFT);
-    to->jct = real(s, row, JCT);
+    to->ttft = kvd_row_real(s, row, "ttft_s");
+    to->jct = kvd_row_real(s, row, "jct_s");
     to->row = row;
     if (!(in >= 1 && in <= most && out >= 1 && out <= most && at >= 0 && at < 1e12 &&
           to->ttft > 0 && to->jct >= to->ttft && to->jct < 1e12))
@@ -115,23 +76,24 @@ static int take_row(served *to, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-static int same(const source *s, size_t first, size_t row, int column, kvd_err *err)
+static int same(const kvd_rows *s, size_t first, size_t row, const char *column, kvd_err *err)
 {
-    const double a = real(s, first, column), b = real(s, row, column);
-    return a < b || a > b ? kvd_fail(err, "rows %zu and %zu differ in %s: %g and %g", first, row,
-                                     column_name[column], a, b)
-                          : 0;
+    const double a = kvd_row_real(s, first, column), b = kvd_row_real(s, row, column);
+    return a < b || a > b
+               ? kvd_fail(err, "rows %zu and %zu differ in %s: %g and %g", first, row, column, a, b)
+               : 0;
 }
 
-static int take_facts(kvd_replay *r, const source *s, size_t row, kvd_err *err)
+static int take_facts(kvd_replay *r, const kvd_rows *s, size_t row, kvd_err *err)
 {
-    const double pages = real(s, row, CACHE) / (64 * real(s, row, PER_TOKEN));
+    const double pages =
+        kvd_row_real(s, row, "cache_bytes") / (64 * kvd_row_real(s, row, "bytes_per_token"));
     if (!(pages >= 1 && pages < 1e15))
         return kvd_fail(err, "row %zu: a cache of %g pages", row, pages);
     r->limits.pages = (size_t)(pages + 1e-6);
-    r->limits.chunk = (size_t)real(s, row, CHUNK);
-    r->gpus = (int)real(s, row, GPUS);
-    snprintf(r->engine, sizeof r->engine, "%s", text(s, row, ENGINE));
+    r->limits.chunk = (size_t)kvd_row_real(s, row, "chunk");
+    r->gpus = (int)kvd_row_real(s, row, "gpus");
+    snprintf(r->engine, sizeof r->engine, "%s", kvd_row_text(s, row, "engine"));
     return 0;
 }
 
@@ -144,14 +106,15 @@ static int by_arrival(const void *a, const void *b)
     return (x->row > y->row) - (x->row < y->row);
 }
 
-static int gather(kvd_replay *r, const source *s, const char *method, int gpus, served *all,
+static int gather(kvd_replay *r, const kvd_rows *s, const char *method, int gpus, served *all,
                   kvd_err *err)
 {
-    static const int alike[] = {GPUS, CHUNK, PER_TOKEN, CACHE};
+    static const char *const alike[] = {"gpus", "chunk", "bytes_per_token", "cache_bytes"};
     size_t n = 0;
-    for (size_t i = 0; i < kvd_rows_count(s->rows); i++) {
-        if (strcmp(text(s, i, KIND), "request") || strcmp(text(s, i, METHOD), method) ||
-            (gpus >= 0 && (gpus < real(s, i, GPUS) || gpus > real(s, i, GPUS))))
+    for (size_t i = 0; i < kvd_rows_count(s); i++) {
+        if (strcmp(kvd_row_text(s, i, "kind"), "request") ||
+            strcmp(kvd_row_text(s, i, "method"), method) ||
+            (gpus >= 0 && (gpus < kvd_row_real(s, i, "gpus") || gpus > kvd_row_real(s, i, "gpus"))))
             continue;
         if (take_row(&all[n], s, i, err) || (!n && take_facts(r, s, i, err)))
             return -1;
@@ -179,21 +142,21 @@ static int gather(kvd_replay *r, const source *s, const char *method, int gpus, 
 
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err)
 {
-    source s;
     memset(r, 0, sizeof *r);
-    if (open_source(&s, path, r, err))
-        return kvd_in(err, "'%s'", path);
+    kvd_rows *const rows = read_rows(path, r, err);
+    if (!rows)
+        return -1;
     kvd_requests_set_name(&r->requests, "replay ", path);
-    const size_t n = kvd_rows_count(s.rows);
+    const size_t n = kvd_rows_count(rows);
     served *all = calloc(n ? n : 1, sizeof *all);
-    int status = all ? gather(r, &s, method, gpus, all, err)
+    int status = all ? gather(r, rows, method, gpus, all, err)
                      : kvd_no_memory(err, "a replay", n * sizeof *all);
     if (status)
         kvd_replay_release(r);
     if (status < 0)
         kvd_in(err, "'%s': %s", path, method);
     free(all);
-    kvd_rows_free(s.rows);
+    kvd_rows_free(rows);
     return status;
 }
 
