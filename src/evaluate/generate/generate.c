@@ -24,6 +24,48 @@ struct kvd_generator {
     size_t n_calls; /* number of earlier kvd_generate calls */
 };
 
+int kvd_sequences_end(kvd_sequences *s, size_t n_new, kvd_err *err)
+{
+    size_t *const offset = realloc(s->offset, (s->n + 2) * sizeof *offset);
+    s->offset = offset ? offset : s->offset;
+    size_t *const end = realloc(s->end, (s->n + 2) * sizeof *end);
+    s->end = end ? end : s->end;
+    if (!offset || !end)
+        return kvd_no_memory(err, "a list of lengths", 2 * (s->n + 2) * sizeof *end);
+    if (!s->n)
+        offset[0] = end[0] = 0;
+    s->n++;
+    offset[s->n] = s->prompt.n;
+    end[s->n] = s->forced.n ? s->forced.n : end[s->n - 1] + n_new;
+    return 0;
+}
+
+kvd_continuations kvd_sequences_take(kvd_sequences *s)
+{
+    const kvd_continuations c = {.n_sequences = s->n,
+                                 .offset = s->offset,
+                                 .id = s->prompt.id,
+                                 .end = s->end,
+                                 .forced = s->forced.id};
+    *s = (kvd_sequences){.n = 0};
+    return c;
+}
+
+void kvd_sequences_release(kvd_sequences *s)
+{
+    kvd_continuations c = kvd_sequences_take(s);
+    kvd_continuations_release(&c);
+}
+
+void kvd_continuations_release(kvd_continuations *c)
+{
+    free((void *)(uintptr_t)c->offset);
+    free((void *)(uintptr_t)c->id);
+    free((void *)(uintptr_t)c->end);
+    free((void *)(uintptr_t)c->forced);
+    *c = (kvd_continuations){.n_sequences = 0};
+}
+
 const char *kvd_generator_name(const kvd_generator_spec *s)
 {
     return !s->gpu ? "CPU, f32, row by row" : s->compute == KVD_BF16 ? "GPU, bf16" : "GPU, f32";

@@ -15,6 +15,7 @@
 #include "common/half.h"
 #include "methods/sequence_cache.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/text/tokenizer.h"
 
 /* Prompts, and tokens to generate after each. */
 typedef struct {
@@ -47,6 +48,23 @@ typedef struct {
      */
     const bool *done;
 } kvd_continuations;
+
+/* Continuations that are being built. A zeroed structure is empty. */
+typedef struct {
+    kvd_ids prompt, forced;
+    size_t *offset, *end; /* [n + 1], as in kvd_continuations */
+    size_t n;
+} kvd_sequences;
+
+/*
+ * Ends a sequence, whose prompt was appended. Its output ends with `forced` or, if that is empty,
+ * has n_new tokens.
+ */
+int kvd_sequences_end(kvd_sequences *s, size_t n_new, kvd_err *err);
+/* Returns the sequences and empties *s. The caller calls kvd_continuations_release. */
+kvd_continuations kvd_sequences_take(kvd_sequences *s);
+void kvd_sequences_release(kvd_sequences *s);
+void kvd_continuations_release(kvd_continuations *c);
 
 /* In `forced`: the model chooses the token. In kvd_continued.token: the token was not computed. */
 #define KVD_FREE_TOKEN UINT32_MAX

@@ -5,18 +5,14 @@
 
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err)
 {
-    if (b->n == b->capacity) {
-        const size_t capacity = b->capacity ? 2 * b->capacity : 64;
-        kvd_benchmark_item *const grown = realloc(b->item, capacity * sizeof *grown);
-        if (!grown) {
-            kvd_no_memory(err, "items of a benchmark", capacity * sizeof *grown);
-            return NULL;
-        }
-        b->item = grown;
-        b->capacity = capacity;
+    kvd_benchmark_item *const grown = realloc(b->item, (b->n + 1) * sizeof *grown);
+    if (!grown) {
+        kvd_no_memory(err, "items of a benchmark", (b->n + 1) * sizeof *grown);
+        return NULL;
     }
-    b->item[b->n] = (kvd_benchmark_item){0};
-    return &b->item[b->n++];
+    b->item = grown;
+    grown[b->n] = (kvd_benchmark_item){0};
+    return &grown[b->n++];
 }
 
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err)

@@ -38,7 +38,7 @@ typedef struct {
 /* List of items, which owns all strings and arrays. A zeroed list is empty. */
 typedef struct {
     kvd_benchmark_item *item;
-    size_t n, capacity;
+    size_t n;
 } kvd_benchmark;
 
 /* Append a zeroed item, or a zeroed question of the last item. Return NULL on failure. */

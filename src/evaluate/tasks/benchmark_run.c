@@ -7,31 +7,10 @@
 const char *const kvd_compress_at_words[3] = {"prompt", "context", NULL};
 const char *const kvd_benchmark_turns_words[3] = {"follow", "apart", NULL};
 
-typedef struct {
-    kvd_ids prompt, forced;
-    kvd_ids offset, end;
-} builder;
-
-static void builder_release(builder *b)
-{
-    kvd_ids_release(&b->prompt);
-    kvd_ids_release(&b->forced);
-    kvd_ids_release(&b->offset);
-    kvd_ids_release(&b->end);
-}
-
 static int encode(const kvd_benchmark_run *r, const char *text, size_t len, bool special,
                   kvd_ids *ids, kvd_err *err)
 {
     return kvd_tokenizer_encode(r->tokenizer, text, len, special, ids, err);
-}
-
-static int push(kvd_ids *to, const uint32_t *id, size_t n, kvd_err *err)
-{
-    for (size_t i = 0; i < n; i++)
-        if (kvd_ids_push(to, id[i], err))
-            return -1;
-    return 0;
 }
 
 /*
@@ -123,7 +102,7 @@ static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, 
     return 0;
 }
 
-static int add_answer(kvd_benchmark_run *r, builder *b, size_t item, size_t turn, bool last,
+static int add_answer(kvd_benchmark_run *r, kvd_sequences *b, size_t item, size_t turn, bool last,
                       kvd_err *err)
 {
     const size_t n = r->items->item[item].max_new_tokens;
@@ -133,7 +112,7 @@ static int add_answer(kvd_benchmark_run *r, builder *b, size_t item, size_t turn
     r->answer = grown;
     grown[r->n_answers++] = (kvd_benchmark_answer){.item = item,
                                                    .turn = turn,
-                                                   .sequence = b->offset.n - 1,
+                                                   .sequence = b->n,
                                                    .at = b->forced.n,
                                                    .end = b->forced.n + n,
                                                    .last = last};
@@ -143,8 +122,8 @@ static int add_answer(kvd_benchmark_run *r, builder *b, size_t item, size_t turn
     return 0;
 }
 
-static int add_sequence(kvd_benchmark_run *r, builder *b, size_t item, size_t first, size_t end,
-                        kvd_err *err)
+static int add_sequence(kvd_benchmark_run *r, kvd_sequences *b, size_t item, size_t first,
+                        size_t end, kvd_err *err)
 {
     const kvd_benchmark_item *const x = &r->items->item[item];
     kvd_ids prompt = {0}, question = {0}, *const later = calloc(end - first + 1, sizeof *later);
@@ -159,13 +138,13 @@ static int add_sequence(kvd_benchmark_run *r, builder *b, size_t item, size_t fi
         status || cut_middle(&prompt, &question, r->settings.max_len, taken, &r->cut[item], err);
     if (!status && !prompt.n)
         status = kvd_fail(err, "the prompt has no tokens");
-    status = status || push(&b->prompt, prompt.id, prompt.n, err) ||
-             push(&b->forced, question.id, question.n, err);
+    status = status || kvd_ids_append(&b->prompt, prompt.id, prompt.n, err) ||
+             kvd_ids_append(&b->forced, question.id, question.n, err);
     for (size_t t = first; !status && t < end; t++)
-        status = (t > first && push(&b->forced, later[t - first].id, later[t - first].n, err)) ||
+        status = (t > first &&
+                  kvd_ids_append(&b->forced, later[t - first].id, later[t - first].n, err)) ||
                  add_answer(r, b, item, t, t + 1 == end, err);
-    status = status || kvd_ids_push(&b->offset, (uint32_t)b->prompt.n, err) ||
-             kvd_ids_push(&b->end, (uint32_t)b->forced.n, err);
+    status = status || kvd_sequences_end(b, 0, err);
     for (size_t t = 0; later && t < end - first; t++)
         kvd_ids_release(&later[t]);
     free(later);
@@ -174,36 +153,12 @@ static int add_sequence(kvd_benchmark_run *r, builder *b, size_t item, size_t fi
     return status ? -1 : 0;
 }
 
-static size_t *widened(const kvd_ids *x, kvd_err *err)
-{
-    size_t *const out = malloc((x->n + 1) * sizeof *out);
-    for (size_t i = 0; out && i < x->n; i++)
-        out[i] = x->id[i];
-    if (!out)
-        kvd_no_memory(err, "lengths", x->n * sizeof *out);
-    return out;
-}
-
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
-
-static int hand_over(kvd_benchmark_run *r, builder *b, kvd_err *err)
-{
-    size_t *const offset = widened(&b->offset, err), *const end = widened(&b->end, err);
-    r->run = (kvd_continuations){.n_sequences = b->offset.n - 1,
-                                 .offset = offset,
-                                 .id = b->prompt.id,
-                                 .end = end,
-                                 .forced = b->forced.id,
-                                 .ended = ended,
-                                 .ended_ctx = r};
-    b->prompt = b->forced = (kvd_ids){0};
-    return offset && end ? 0 : -1;
-}
 
 static int make_sequences(kvd_benchmark_run *r, kvd_err *err)
 {
-    builder b = {0};
-    int status = kvd_ids_push(&b.offset, 0, err) || kvd_ids_push(&b.end, 0, err);
+    kvd_sequences b = {0};
+    int status = 0;
     for (size_t i = 0; !status && i < r->items->n; i++) {
         const kvd_benchmark_item *const x = &r->items->item[i];
         const bool apart = r->settings.turns == KVD_TURNS_APART;
@@ -211,12 +166,10 @@ static int make_sequences(kvd_benchmark_run *r, kvd_err *err)
             status = add_sequence(r, &b, i, t, apart ? t + 1 : x->n_turns, err);
         if (status)
             status = kvd_in(err, "task %s, item %s", x->task, x->id);
-        if (!status && (b.prompt.n > UINT32_MAX / 2 || b.forced.n > UINT32_MAX / 2))
-            status = kvd_fail(err, "more tokens than a run can number");
     }
-    if (!status)
-        status = hand_over(r, &b, err);
-    builder_release(&b);
+    r->run = kvd_sequences_take(&b);
+    r->run.ended = ended;
+    r->run.ended_ctx = r;
     return status ? -1 : 0;
 }
 
@@ -271,10 +224,7 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
 
 void kvd_benchmark_run_release(kvd_benchmark_run *r)
 {
-    free((void *)(uintptr_t)r->run.offset);
-    free((void *)(uintptr_t)r->run.id);
-    free((void *)(uintptr_t)r->run.end);
-    free((void *)(uintptr_t)r->run.forced);
+    kvd_continuations_release(&r->run);
     free(r->answer);
     free(r->cut);
     kvd_generator_free(r->generator);

@@ -15,93 +15,19 @@ void kvd_task_items_release(kvd_task_items *items)
     for (size_t k = 0; k < items->n_classes; k++)
         free(items->class_name[k]);
     free(items->cluster);
-    free((void *)(uintptr_t)items->run.offset);
-    free((void *)(uintptr_t)items->run.id);
-    free((void *)(uintptr_t)items->run.end);
-    free((void *)(uintptr_t)items->run.forced);
+    kvd_continuations_release(&items->run);
     free(items->reference);
     free(items->reference_len);
-    free(items->lead);
     free(items->depth);
     free(items->label);
     *items = (kvd_task_items){0};
 }
 
-typedef struct {
-    kvd_ids prompt, forced;
-    /* [n + 1] First token of each prompt, and of each continuation. */
-    size_t *offset, *end;
-    /* [n] Number of question tokens before each sequence's answer. */
-    size_t *lead;
-    size_t n, capacity;
-} builder;
-
-static void builder_release(builder *b)
+/* Moves the sequences to items, each its own cluster. */
+static int take_sequences(kvd_sequences *b, size_t per_item, kvd_task_items *items, kvd_err *err)
 {
-    kvd_ids_release(&b->prompt);
-    kvd_ids_release(&b->forced);
-    free(b->offset);
-    free(b->end);
-    free(b->lead);
-}
-
-static int push_all(kvd_ids *to, const uint32_t *id, size_t n, kvd_err *err)
-{
-    for (size_t i = 0; i < n; i++)
-        if (kvd_ids_push(to, id[i], err))
-            return -1;
-    return 0;
-}
-
-static int grow_sizes(size_t **list, size_t capacity, kvd_err *err)
-{
-    size_t *const grown = realloc(*list, capacity * sizeof *grown);
-    if (!grown)
-        return kvd_no_memory(err, "a list of lengths", capacity * sizeof *grown);
-    *list = grown;
-    return 0;
-}
-
-/*
- * Ends the prompt. `question` and then the answer are prescribed tokens. With NULL, the model
- * generates `more` tokens.
- */
-static int end_sequence(builder *b, const kvd_ids *question, const kvd_ids *answer, size_t more,
-                        kvd_err *err)
-{
-    if (b->n + 1 >= b->capacity) {
-        const size_t capacity = b->capacity ? 2 * b->capacity : 64;
-        if (grow_sizes(&b->offset, capacity, err) || grow_sizes(&b->end, capacity, err) ||
-            grow_sizes(&b->lead, capacity, err))
-            return -1;
-        b->capacity = capacity;
-        if (!b->n)
-            b->offset[0] = b->end[0] = 0;
-    }
-    b->lead[b->n] = question ? question->n : 0;
-    if (question && (push_all(&b->forced, question->id, question->n, err) ||
-                     push_all(&b->forced, answer->id, answer->n, err)))
-        return -1;
-    b->n++;
-    b->offset[b->n] = b->prompt.n;
-    b->end[b->n] = b->end[b->n - 1] + (question ? question->n + answer->n : more);
-    return 0;
-}
-
-static void hand_over(builder *b, kvd_task_items *items, size_t per_item)
-{
-    items->run = (kvd_continuations){.n_sequences = b->n,
-                                     .offset = b->offset,
-                                     .id = b->prompt.id,
-                                     .end = b->end,
-                                     .forced = b->forced.id};
-    items->lead = b->lead;
-    items->n_items = b->n / per_item;
-    *b = (builder){0};
-}
-
-static int make_clusters(kvd_task_items *items, kvd_err *err)
-{
+    items->run = kvd_sequences_take(b);
+    items->n_items = items->run.n_sequences / per_item;
     if (!(items->cluster = malloc((items->n_items + 1) * sizeof *items->cluster)))
         return kvd_no_memory(err, "items", items->n_items * sizeof *items->cluster);
     for (size_t i = 0; i < items->n_items; i++)
@@ -132,7 +58,7 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
                           size_t prompt, size_t n_new, size_t most, kvd_err *err)
 {
     const size_t all = kvd_corpus_n_sequences(corpus);
-    builder b = {0};
+    kvd_sequences b = {0};
     uint32_t *id = NULL;
     size_t longest = 0;
     int status = 0;
@@ -146,8 +72,8 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
     for (size_t s = 0; !status && s < all && (!most || b.n < most); s++) {
         if (kvd_corpus_length(corpus, s) < prompt + n_new)
             continue;
-        status = kvd_corpus_read(corpus, s, 1, id, err) || push_all(&b.prompt, id, prompt, err) ||
-                 end_sequence(&b, NULL, NULL, n_new, err) ||
+        status = kvd_corpus_read(corpus, s, 1, id, err) ||
+                 kvd_ids_append(&b.prompt, id, prompt, err) || kvd_sequences_end(&b, n_new, err) ||
                  (tok && add_reference(items, tok, id + prompt, n_new, err));
     }
     if (!status && !b.n)
@@ -156,19 +82,17 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
                      "no sequence has %zu tokens of a prompt and %zu after it: the longest has %zu "
                      "(--prompt, --generate, --seq-len)",
                      prompt, n_new, longest);
-    if (!status) {
-        hand_over(&b, items, 1);
-        status = make_clusters(items, err);
-    }
+    if (!status)
+        status = take_sequences(&b, 1, items, err);
     free(id);
-    builder_release(&b);
+    kvd_sequences_release(&b);
     return status ? -1 : 0;
 }
 
 typedef struct {
     char **text;
     size_t *len;
-    size_t n, capacity, most;
+    size_t n, most;
 } fields;
 
 static void fields_release(fields *f)
@@ -184,16 +108,12 @@ static int add_field(void *ctx, const char *text, size_t len, kvd_err *err)
     fields *const f = ctx;
     if (f->most && f->n == f->most)
         return 1;
-    if (f->n == f->capacity) {
-        const size_t capacity = f->capacity ? 2 * f->capacity : 64;
-        char **const grown = realloc(f->text, capacity * sizeof *grown);
-        if (!grown)
-            return kvd_no_memory(err, "documents", capacity * sizeof *grown);
-        f->text = grown;
-        if (grow_sizes(&f->len, capacity, err))
-            return -1;
-        f->capacity = capacity;
-    }
+    char **const texts = realloc(f->text, (f->n + 1) * sizeof *texts);
+    f->text = texts ? texts : f->text;
+    size_t *const lengths = realloc(f->len, (f->n + 1) * sizeof *lengths);
+    f->len = lengths ? lengths : f->len;
+    if (!texts || !lengths)
+        return kvd_no_memory(err, "documents", (f->n + 1) * 2 * sizeof *lengths);
     if (!(f->text[f->n] = malloc(len + 1)))
         return kvd_no_memory(err, "a document", len);
     memcpy(f->text[f->n], text, len);
@@ -252,7 +172,7 @@ int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d
                               kvd_err *err)
 {
     fields text = {0}, second = {0};
-    builder b = {0};
+    kvd_sequences b = {0};
     kvd_ids ask = {0};
     *items = (kvd_task_items){0};
     int status = n_new >= d->max_len
@@ -265,22 +185,20 @@ int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d
     for (size_t i = 0; !status && i < text.n; i++) {
         kvd_ids ids = {0};
         status = encode_document(d, tok, text.text[i], text.len[i], room, 1, &ids, err) ||
-                 push_all(&b.prompt, ids.id, ids.n, err) ||
-                 push_all(&b.prompt, ask.id, ask.n, err) ||
-                 end_sequence(&b, NULL, NULL, n_new, err);
+                 kvd_ids_append(&b.prompt, ids.id, ids.n, err) ||
+                 kvd_ids_append(&b.prompt, ask.id, ask.n, err) || kvd_sequences_end(&b, n_new, err);
         kvd_ids_release(&ids);
     }
     if (!status) {
-        hand_over(&b, items, 1);
         items->reference = second.text;
         items->reference_len = second.len;
         second = (fields){0};
-        status = make_clusters(items, err);
+        status = take_sequences(&b, 1, items, err);
     }
     fields_release(&text);
     fields_release(&second);
     kvd_ids_release(&ask);
-    builder_release(&b);
+    kvd_sequences_release(&b);
     return status ? -1 : 0;
 }
 
@@ -348,17 +266,19 @@ static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids
     return status || ids->n ? status : kvd_fail(err, "class '%s' has no tokens", name);
 }
 
-static int push_document(builder *b, const kvd_task_documents *d, const kvd_tokenizer *tok,
+static int push_document(kvd_sequences *b, const kvd_task_documents *d, const kvd_tokenizer *tok,
                          const char *text, size_t len, size_t room, const kvd_ids *ask,
                          const kvd_ids *class_ids, size_t n_classes, kvd_err *err)
 {
     kvd_ids ids = {0};
     int status = encode_document(d, tok, text, len, room, 2, &ids, err);
     const size_t n = status ? 0 : ids.n - (ask->n ? 0 : 1);
-    const kvd_ids last = {.id = ids.id + n, .n = 1};
+    const kvd_ids last = {.id = ids.id + n, .n = 1}, *const question = ask->n ? ask : &last;
     for (size_t k = 0; !status && k < n_classes; k++)
-        status = push_all(&b->prompt, ids.id, n, err) ||
-                 end_sequence(b, ask->n ? ask : &last, &class_ids[k], 0, err);
+        status = kvd_ids_append(&b->prompt, ids.id, n, err) ||
+                 kvd_ids_append(&b->forced, question->id, question->n, err) ||
+                 kvd_ids_append(&b->forced, class_ids[k].id, class_ids[k].n, err) ||
+                 kvd_sequences_end(b, 0, err);
     kvd_ids_release(&ids);
     return status;
 }
@@ -367,7 +287,7 @@ int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, c
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err)
 {
     fields text = {0}, labels = {0};
-    builder b = {0};
+    kvd_sequences b = {0};
     kvd_ids ask = {0}, class_ids[KVD_TASK_CLASSES] = {{0}};
     size_t longest = 0;
     *items = (kvd_task_items){0};
@@ -381,16 +301,15 @@ int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, c
     for (size_t i = 0; !status && i < text.n; i++)
         status = push_document(&b, d, tok, text.text[i], text.len[i], room, &ask, class_ids,
                                items->n_classes, err);
-    if (!status) {
-        hand_over(&b, items, items->n_classes);
-        status = make_clusters(items, err);
-    }
+    items->lead = ask.n ? ask.n : 1;
+    if (!status)
+        status = take_sequences(&b, items->n_classes, items, err);
     for (size_t k = 0; k < KVD_TASK_CLASSES; k++)
         kvd_ids_release(&class_ids[k]);
     fields_release(&text);
     fields_release(&labels);
     kvd_ids_release(&ask);
-    builder_release(&b);
+    kvd_sequences_release(&b);
     return status ? -1 : 0;
 }
 
@@ -419,8 +338,8 @@ static int make_needle(const kvd_tokenizer *tok, unsigned number, needle *x, kvd
 }
 
 /* Inserts the needle into id [n] at `depth` (0 to 1). The text gets shorter by as much. */
-static int push_needle(builder *b, const uint32_t *id, size_t n, const needle *x, double depth,
-                       size_t max_len, kvd_err *err)
+static int push_needle(kvd_sequences *b, const uint32_t *id, size_t n, const needle *x,
+                       double depth, size_t max_len, kvd_err *err)
 {
     const size_t taken = x->sentence.n + x->question.n + x->answer.n;
     if (taken >= max_len)
@@ -428,10 +347,12 @@ static int push_needle(builder *b, const uint32_t *id, size_t n, const needle *x
                         max_len);
     const size_t hay = n < max_len - taken ? n : max_len - taken,
                  at = (size_t)lround(depth * (double)hay);
-    return push_all(&b->prompt, id, at, err) ||
-           push_all(&b->prompt, x->sentence.id, x->sentence.n, err) ||
-           push_all(&b->prompt, id + at, hay - at, err) ||
-           end_sequence(b, &x->question, &x->answer, 0, err);
+    return kvd_ids_append(&b->prompt, id, at, err) ||
+           kvd_ids_append(&b->prompt, x->sentence.id, x->sentence.n, err) ||
+           kvd_ids_append(&b->prompt, id + at, hay - at, err) ||
+           kvd_ids_append(&b->forced, x->question.id, x->question.n, err) ||
+           kvd_ids_append(&b->forced, x->answer.id, x->answer.n, err) ||
+           kvd_sequences_end(b, 0, err);
 }
 
 int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
@@ -439,7 +360,7 @@ int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_
                            kvd_err *err)
 {
     const size_t all = kvd_corpus_n_sequences(corpus), n = most && most < all ? most : all;
-    builder b = {0};
+    kvd_sequences b = {0};
     uint32_t *id = malloc(max_len * sizeof *id);
     int status = id ? 0 : kvd_no_memory(err, "token ids", max_len * sizeof *id);
     *items = (kvd_task_items){.n_depths = n_depths};
@@ -454,13 +375,12 @@ int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_
                 make_needle(tok, 10000 + (unsigned)kvd_rng_below(&r, 90000), &x, err) ||
                 push_needle(&b, id, length, &x,
                             n_depths > 1 ? (double)k / (double)(n_depths - 1) : 0.5, max_len, err);
+            items->lead = x.question.n;
             needle_release(&x);
         }
     }
-    if (!status) {
-        hand_over(&b, items, 1);
-        status = make_clusters(items, err);
-    }
+    if (!status)
+        status = take_sequences(&b, 1, items, err);
     if (!status && !(items->depth = malloc(items->n_items * sizeof *items->depth)))
         status = kvd_no_memory(err, "depths", items->n_items * sizeof *items->depth);
     for (size_t i = 0; !status && i < items->n_items; i++) {
@@ -469,6 +389,6 @@ int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_
     }
     items->n_clusters = n;
     free(id);
-    builder_release(&b);
+    kvd_sequences_release(&b);
     return status ? -1 : 0;
 }

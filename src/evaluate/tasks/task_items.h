@@ -32,8 +32,8 @@ typedef struct {
     /* [n_items] Expected texts of task "generate", or NULL. */
     char **reference;
     size_t *reference_len;
-    /* [run.n_sequences] Question tokens before the answer (needle, classify). */
-    size_t *lead;
+    /* Number of question tokens before each answer (needle, classify). */
+    size_t lead;
     /* [n_items] Task "needle": depth of the number in the text, 0 to 1. */
     double *depth;
     size_t n_depths;

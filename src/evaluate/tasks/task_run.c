@@ -106,7 +106,7 @@ static void score_needles(const kvd_task_run *f, kvd_task_result *r, const uint3
 {
     const kvd_continuations *const c = &f->items[KVD_TASK_NEEDLE].run;
     for (size_t i = 0; i < c->n_sequences; i++) {
-        const size_t at = c->end[i] + f->items[KVD_TASK_NEEDLE].lead[i], n = c->end[i + 1] - at,
+        const size_t at = c->end[i] + f->items[KVD_TASK_NEEDLE].lead, n = c->end[i + 1] - at,
                      right = kvd_agreeing_prefix(token + at, n, c->forced + at, n);
         double nll = 0, ranks = 0, agree = 0;
         for (size_t j = at; j < at + n; j++) {
@@ -130,7 +130,7 @@ static size_t choose(const kvd_task_items *items, size_t item, const double *log
     for (size_t k = 0; k < items->n_classes; k++) {
         const size_t s = item * items->n_classes + k;
         double sum = 0;
-        for (size_t j = items->run.end[s] + items->lead[s]; j < items->run.end[s + 1]; j++)
+        for (size_t j = items->run.end[s] + items->lead; j < items->run.end[s + 1]; j++)
             sum += log_p[j];
         if (sum > most) {
             most = sum;

@@ -53,6 +53,14 @@ void kvd_ids_release(kvd_ids *ids)
     memset(ids, 0, sizeof *ids);
 }
 
+int kvd_ids_append(kvd_ids *ids, const uint32_t *id, size_t n, kvd_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (kvd_ids_push(ids, id[i], err))
+            return -1;
+    return 0;
+}
+
 static void work_free(encode_work *w)
 {
     if (!w)

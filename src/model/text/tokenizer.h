@@ -34,6 +34,7 @@ typedef struct {
 
 int kvd_ids_push(kvd_ids *ids, uint32_t id, kvd_err *err);
 void kvd_ids_release(kvd_ids *ids);
+int kvd_ids_append(kvd_ids *ids, const uint32_t *id, size_t n, kvd_err *err);
 
 /*
  * Opens a tokenizer: JSON, a GGUF file (gguf_tokenizer.c) or a llama2.c binary. On failure returns
