@@ -10,6 +10,7 @@
 #include "common/utf8.h"
 #include "evaluate/tasks/benchmark.h"
 #include "evaluate/tasks/benchmark_tables.h"
+#include "evaluate/tasks/characters.h"
 #include "evaluate/tasks/gsm8k_shots.h"
 
 const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1] = {
@@ -130,15 +131,6 @@ static int fill(reader *r, const char *template, const slot *slots, kvd_err *err
                : -1;
 }
 
-static char *stripped(const char *s)
-{
-    s += strspn(s, " \t\r\n\v\f");
-    size_t n = strlen(s);
-    while (n && strchr(" \t\r\n\v\f", s[n - 1]))
-        n--;
-    return strndup(s, n);
-}
-
 /*
  * Sets the limit of answer tokens to max_new_tokens. If the field is missing, keeps the item's
  * limit or, if there is none, sets 128.
@@ -233,9 +225,11 @@ static int read_longbench_v2(reader *r, kvd_err *err)
     int status = set(&r->item->task, kvd_longbench_v2_row.task, err);
     for (size_t i = 0; !status && i < 6; i++) {
         const char *value;
-        status = need_text(r->x, fields[i], &value, err);
-        if (!status && !(text[i] = stripped(value)))
-            status = kvd_no_memory(err, fields[i], strlen(value));
+        size_t n;
+        if (!(status = need_text(r->x, fields[i], &value, err))) {
+            value = kvd_trimmed(value, &n);
+            status = (text[i] = strndup(value, n)) ? 0 : kvd_no_memory(err, fields[i], n);
+        }
         slots[i] = (slot){names[i], text[i]};
     }
     status =

@@ -9,6 +9,15 @@
 
 enum { NOT_UNICODE = 0x110000 };
 
+const char *kvd_trimmed(const char *s, size_t *n)
+{
+    static const char space[] = " \t\r\n\v\f";
+    s += strspn(s, space);
+    for (*n = strlen(s); *n && strchr(space, s[*n - 1]);)
+        --*n;
+    return s;
+}
+
 int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err)
 {
     *x = (kvd_characters){.c = malloc((len + 1) * sizeof *x->c)};
@@ -97,4 +106,29 @@ int kvd_words_order(const kvd_characters *a, const kvd_characters *b)
         if (a->c[i] != b->c[i])
             return a->c[i] < b->c[i] ? -1 : 1;
     return a->n == b->n ? 0 : a->n < b->n ? -1 : 1;
+}
+
+static int by_order(const void *a, const void *b)
+{
+    return kvd_words_order(a, b);
+}
+
+size_t kvd_words_common(kvd_words *a, kvd_words *b)
+{
+    size_t i = 0, j = 0, n = 0;
+    qsort(a->word, a->n, sizeof *a->word, by_order);
+    qsort(b->word, b->n, sizeof *b->word, by_order);
+    while (i < a->n && j < b->n) {
+        const int order = kvd_words_order(&a->word[i], &b->word[j]);
+        n += order == 0;
+        i += order <= 0;
+        j += order >= 0;
+    }
+    return n;
+}
+
+double kvd_f1(double same, double n, double m)
+{
+    const double precision = same / n, recall = same / m;
+    return same > 0 ? 2 * precision * recall / (precision + recall) : 0;
 }

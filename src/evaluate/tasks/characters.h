@@ -7,6 +7,9 @@
 
 #include "common/err.h"
 
+/* Returns `s` from its first character on that is no ASCII white space, with *n bytes to the last. */
+const char *kvd_trimmed(const char *s, size_t *n);
+
 /* Unicode code points of a text. An invalid UTF-8 byte becomes 0x110000 + byte. */
 typedef struct {
     uint32_t *c;
@@ -33,5 +36,10 @@ typedef struct {
 /* Finds the words between white space. The caller frees w->word. */
 int kvd_words_of(const kvd_characters *x, kvd_words *w, kvd_err *err);
 int kvd_words_order(const kvd_characters *a, const kvd_characters *b);
+/* Sorts both lists and returns the number of words, counting repeated ones, that are in both. */
+size_t kvd_words_common(kvd_words *a, kvd_words *b);
+
+/* Returns F1 of an answer with n parts and a reference with m, of which `same` are common. */
+double kvd_f1(double same, double n, double m);
 
 #endif

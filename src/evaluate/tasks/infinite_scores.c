@@ -114,12 +114,9 @@ static char *cleaned(const char *s, size_t n)
 int kvd_option_named(const char *answer, const kvd_metric_key *key, double *score, kvd_err *err)
 {
     static const char *const prefix[] = {"answer is:", "is:", "answer:"};
-    static const char space[] = " \t\r\n\v\f";
+    size_t n;
     const char *const name = key->reference[0], *const letter = key->reference[1],
-                      *const s = answer + strspn(answer, space);
-    size_t n = strlen(s);
-    while (n && strchr(space, s[n - 1]))
-        n--;
+                      *const s = kvd_trimmed(answer, &n);
     *score = *letter && s[0] == *letter && (s[1] == '.' || s[1] == ':');
     if (*score > 0)
         return 0;
@@ -192,11 +189,7 @@ int kvd_characters_f1(const char *answer, const char *reference, double *score, 
         i += next_a;
         j += next_b;
     }
-    *score = 0;
-    if (same) {
-        const double precision = (double)same / (double)a.n, recall = (double)same / (double)b.n;
-        *score = 2 * precision * recall / (precision + recall);
-    }
+    *score = kvd_f1((double)same, (double)a.n, (double)b.n);
     free(marks.c);
     free(a.c);
     free(b.c);

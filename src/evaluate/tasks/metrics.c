@@ -271,11 +271,8 @@ static bool letter_within(const char *text, const kvd_metric_key *key)
 
 static int letter(const char *answer, const kvd_metric_key *key, double *score, kvd_err *err)
 {
-    static const char space[] = " \t\r\n\v\f";
-    const char *const s = answer + strspn(answer, space);
-    size_t n = strlen(s);
-    while (n && strchr(space, s[n - 1]))
-        n--;
+    size_t n;
+    const char *const s = kvd_trimmed(answer, &n);
     *score = 0;
     if (!n)
         return 0;

@@ -46,41 +46,17 @@ static int normalise(kvd_characters *x, kvd_err *err)
     return 0;
 }
 
-static int by_order(const void *a, const void *b)
-{
-    return kvd_words_order(a, b);
-}
-
-/* Returns the number of words that two sorted lists have in common. */
-static size_t common(const kvd_words *a, const kvd_words *b)
-{
-    size_t i = 0, j = 0, n = 0;
-    while (i < a->n && j < b->n) {
-        const int order = kvd_words_order(&a->word[i], &b->word[j]);
-        n += order == 0;
-        i += order <= 0;
-        j += order >= 0;
-    }
-    return n;
-}
-
 int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *err)
 {
     kvd_characters x[2] = {{0}, {0}};
     kvd_words w[2] = {{0}, {0}};
     const char *const text[] = {answer, reference};
     int status = 0;
-    for (int k = 0; !status && k < 2; k++) {
+    for (int k = 0; !status && k < 2; k++)
         status = kvd_characters_of(text[k], strlen(text[k]), &x[k], err) || normalise(&x[k], err) ||
                  kvd_words_of(&x[k], &w[k], err);
-        if (!status)
-            qsort(w[k].word, w[k].n, sizeof *w[k].word, by_order);
-    }
-    if (!status) {
-        const double same = (double)common(&w[0], &w[1]);
-        const double precision = same / (double)w[0].n, recall = same / (double)w[1].n;
-        *f1 = same > 0 ? 2 * precision * recall / (precision + recall) : 0;
-    }
+    if (!status)
+        *f1 = kvd_f1((double)kvd_words_common(&w[0], &w[1]), (double)w[0].n, (double)w[1].n);
     for (int k = 0; k < 2; k++) {
         free(x[k].c);
         free(w[k].word);
@@ -96,42 +72,32 @@ typedef struct {
     size_t n_words, n_sentences, n_distinct;
 } sentences;
 
-typedef struct {
-    kvd_characters *word;
-    size_t n, capacity;
-} dictionary;
-
-static int number_of(dictionary *d, const kvd_characters *w, size_t *number, kvd_err *err)
+/* Returns the number of word *w among the different words d, to which a new word is appended. */
+static size_t number_of(kvd_words *d, const kvd_characters *w)
 {
-    for (*number = 0; *number < d->n; ++*number)
-        if (!kvd_words_order(&d->word[*number], w))
-            return 0;
-    if (d->n == d->capacity) {
-        const size_t capacity = d->capacity ? 2 * d->capacity : 256;
-        kvd_characters *const grown = realloc(d->word, capacity * sizeof *grown);
-        if (!grown)
-            return kvd_no_memory(err, "words of a text", capacity * sizeof *grown);
-        d->word = grown;
-        d->capacity = capacity;
-    }
-    d->word[d->n++] = *w;
-    return 0;
+    size_t i = 0;
+    while (i < d->n && kvd_words_order(&d->word[i], w))
+        i++;
+    if (i == d->n)
+        d->word[d->n++] = *w;
+    return i;
 }
 
 /* A sentence of only white space has one empty word. */
-static int add_sentence(const kvd_characters *x, dictionary *d, sentences *s, kvd_err *err)
+static int add_sentence(const kvd_characters *x, kvd_words *d, sentences *s, kvd_err *err)
 {
     const kvd_characters empty = {0};
     kvd_words w;
-    int status = kvd_words_of(x, &w, err);
-    for (size_t i = 0; !status && i < (w.n ? w.n : 1); i++)
-        status = number_of(d, w.n ? &w.word[i] : &empty, &s->word[s->n_words++], err);
+    if (kvd_words_of(x, &w, err))
+        return -1;
+    for (size_t i = 0; i < (w.n ? w.n : 1); i++)
+        s->word[s->n_words++] = number_of(d, w.n ? &w.word[i] : &empty);
     s->end[s->n_sentences++] = s->n_words;
     free(w.word);
-    return status;
+    return 0;
 }
 
-static int split(const kvd_characters *x, dictionary *d, sentences *s, kvd_err *err)
+static int split(const kvd_characters *x, kvd_words *d, sentences *s, kvd_err *err)
 {
     *s = (sentences){.word = malloc((x->n + 1) * sizeof *s->word),
                      .end = malloc((x->n + 1) * sizeof *s->end)};
@@ -231,10 +197,11 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
 {
     kvd_characters x[2] = {{0}, {0}};
     sentences s[2] = {{0}, {0}};
-    dictionary d = {0};
+    const size_t most = strlen(answer) + strlen(reference) + 2;
+    kvd_words d = {.word = malloc(most * sizeof *d.word)};
     const char *const text[] = {answer, reference};
     double *const out[] = {rouge_1, rouge_l};
-    int status = 0;
+    int status = d.word ? 0 : kvd_no_memory(err, "words of a text", most * sizeof *d.word);
     for (int k = 0; !status && k < 2; k++)
         status =
             kvd_characters_of(text[k], strlen(text[k]), &x[k], err) || split(&x[k], &d, &s[k], err);

@@ -1,102 +1,55 @@
 #include "evaluate/tasks/text_scores.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "evaluate/tasks/characters.h"
 
-/*
- * Returns the first character in lower case if in [a-z0-9], otherwise a space. U+0130 becomes i,
- * U+212A (kelvin sign) k.
- */
-static char word_character(const char *s, size_t n, size_t *width)
+/* Returns [a-z0-9] in lower case, and a space for other characters. */
+static uint32_t word_character(uint32_t c)
 {
-    *width = 1;
-    if ((*s >= 'a' && *s <= 'z') || (*s >= '0' && *s <= '9'))
-        return *s;
-    if (*s >= 'A' && *s <= 'Z')
-        return (char)(*s - 'A' + 'a');
-    if (n >= 2 && !memcmp(s, "\xC4\xB0", 2)) {
-        *width = 2;
-        return 'i';
-    }
-    if (n >= 3 && !memcmp(s, "\xE2\x84\xAA", 3)) {
-        *width = 3;
-        return 'k';
-    }
-    return ' ';
+    if (c >= 'A' && c <= 'Z')
+        return c + 'a' - 'A';
+    /* Lower case of U+0130 (I with a dot) and U+212A (kelvin sign). */
+    return c == 0x130 ? 'i' : c == 0x212A ? 'k' : c < 0x80 && kvd_character_is_word(c) ? c : ' ';
 }
 
-typedef struct {
-    char *text;
-    const char **word;
-    size_t n;
-} words;
-
-static int by_word(const void *a, const void *b)
+/* Fills *w with the words of `s`, which are in x->c. The caller frees x->c and w->word. */
+static int words_of(const char *s, size_t n, kvd_characters *x, kvd_words *w, kvd_err *err)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static void words_release(words *w)
-{
-    free(w->text);
-    free(w->word);
-}
-
-static int words_of(const char *s, size_t n, words *w, kvd_err *err)
-{
-    size_t used = 0, width;
-    *w = (words){.text = malloc(n + 1), .word = malloc((n / 2 + 1) * sizeof *w->word)};
-    if (!w->text || !w->word)
-        return kvd_no_memory(err, "words of a text", n);
-    for (size_t i = 0; i < n; i += width) {
-        const char c = word_character(s + i, n - i, &width);
-        if (c != ' ') {
-            if (!used || !w->text[used - 1])
-                w->word[w->n++] = w->text + used;
-            w->text[used++] = c;
-            /* U+0130 becomes i and a combining dot, which ends the word. */
-            if (width == 2)
-                w->text[used++] = '\0';
-        } else if (used && w->text[used - 1]) {
-            w->text[used++] = '\0';
-        }
+    kvd_characters all;
+    if (kvd_characters_of(s, n, &all, err))
+        return -1;
+    /* U+0130 has two bytes, so that the letter and the space after it fit. */
+    *x = (kvd_characters){.c = malloc((n + 1) * sizeof *x->c)};
+    for (size_t i = 0; x->c && i < all.n; i++) {
+        x->c[x->n++] = word_character(all.c[i]);
+        /* U+0130 becomes i and a combining dot, which ends the word. */
+        if (all.c[i] == 0x130)
+            x->c[x->n++] = ' ';
     }
-    w->text[used] = '\0';
-    qsort(w->word, w->n, sizeof *w->word, by_word);
-    return 0;
-}
-
-static size_t common_words(const words *a, const words *b)
-{
-    size_t i = 0, j = 0, n = 0;
-    while (i < a->n && j < b->n) {
-        const int order = strcmp(a->word[i], b->word[j]);
-        n += order == 0;
-        i += order <= 0;
-        j += order >= 0;
-    }
-    return n;
+    free(all.c);
+    return x->c ? kvd_words_of(x, w, err) : kvd_no_memory(err, "words of a text", n);
 }
 
 int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, size_t n_prediction,
                 kvd_rouge *out, kvd_err *err)
 {
-    words t = {0}, p = {0};
+    kvd_characters x[2] = {{0}, {0}};
+    kvd_words t = {0}, p = {0};
     *out = (kvd_rouge){0, 0, 0};
-    const int status =
-        words_of(target, n_target, &t, err) || words_of(prediction, n_prediction, &p, err) ? -1 : 0;
+    const int status = words_of(target, n_target, &x[0], &t, err) ||
+                       words_of(prediction, n_prediction, &x[1], &p, err);
     if (!status && t.n && p.n) {
-        const double common = (double)common_words(&t, &p);
+        const double common = (double)kvd_words_common(&t, &p);
         out->precision = common / (double)p.n;
         out->recall = common / (double)t.n;
-        if (common > 0)
-            out->f1 = 2 * out->precision * out->recall / (out->precision + out->recall);
+        out->f1 = kvd_f1(common, (double)p.n, (double)t.n);
     }
-    words_release(&t);
-    words_release(&p);
-    return status;
+    free(x[0].c);
+    free(x[1].c);
+    free(t.word);
+    free(p.word);
+    return status ? -1 : 0;
 }
 
 /* Computes the edit distance by Wagner and Fischer's algorithm. row [m + 1] is scratch memory. */
