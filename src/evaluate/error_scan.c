@@ -122,7 +122,6 @@ static void put_errors(const scanner *x, int layer, size_t unit, size_t at)
     }
 }
 
-/* Makes `some` measurements of one layer, beginning with measurement `first`. */
 static int scan_units(scanner *x, int layer, size_t first, size_t some, kvd_progress *progress,
                       kvd_err *err)
 {

@@ -120,7 +120,6 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
                : 0;
 }
 
-/* Fills *m with method `none` under the name "weights-Nbit". */
 static void name_row(int bits, size_t group, kvd_method *m)
 {
     kvd_err none;

@@ -274,7 +274,6 @@ static int one_by_one(kvd_eval_run *v, kvd_err *err)
     return status;
 }
 
-/* Returns 1 for methods that draw no random numbers. */
 static size_t seeds_of(const kvd_eval_run *v, size_t i)
 {
     return kvd_plan_draws(&v->cfg->in.method[i].plan) ? v->cfg->in.seeds : 1;

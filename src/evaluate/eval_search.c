@@ -139,9 +139,6 @@ static double *reference_of(kvd_eval_run *v, kvd_err *err)
     return top1;
 }
 
-/*
- * Prints and stores the difference between the fractions of dimensions that two methods can remove.
- */
 static int compare_targets(kvd_eval_run *v, const kvd_method_target *first,
                            const kvd_method_target *t, kvd_err *err)
 {

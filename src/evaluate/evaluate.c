@@ -47,7 +47,6 @@ static int run_reference(kvd_evaluator *e, const kvd_batch *b, float *hidden, kv
     return status ? kvd_in(err, "uncompressed model, sequences from %zu", b->first_sequence) : 0;
 }
 
-/* Computes the uncompressed hidden states that enter `layer`. */
 static int run_below(kvd_evaluator *e, const kvd_batch *b, int layer, float *residual, kvd_err *err)
 {
     if (!layer || !e->runner->below(e->runner, b, layer, residual, err))

@@ -61,7 +61,6 @@ static int make_evaluator(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Checks each set of rotations once. */
 static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;

@@ -65,7 +65,6 @@ static const char *generator_name(const tasks_run *v)
     return kvd_generator_name(&s);
 }
 
-/* Prints the implementation, and the reason if it is not the CUDA engine. */
 static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_point *point,
                        const kvd_plan *plan)
 {
@@ -76,7 +75,6 @@ static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_poi
                 *why ? ", because " : "", why);
 }
 
-/* Returns the name of the score that --target is about. */
 static const char *target_metric(const tasks_run *v)
 {
     return kvd_target_metric_words[v->cfg->target_metric];
@@ -97,7 +95,6 @@ static int find_chat(tasks_run *v, kvd_err *err)
     return status;
 }
 
-/* Counts the chat template's tokens, 0 without a template. */
 static int count_chat_tokens(const tasks_run *v, size_t *n, kvd_err *err)
 {
     const kvd_chat_pieces p = kvd_chat_around(v->chat, "", true);
@@ -135,7 +132,6 @@ static int make_ruler(tasks_run *v, const kvd_benchmark_settings *changes, kvd_e
                : 0;
 }
 
-/* Fails if --write-items would overwrite an input. */
 static int check_items_path(const kvd_tasks_options *cfg, kvd_err *err)
 {
     const char *const path = cfg->write_items;
@@ -264,7 +260,6 @@ static size_t runs_of(const tasks_run *v)
     return n;
 }
 
-/* Returns the number of processes (--part) that share the sequences. */
 static double parts_of(const tasks_run *v)
 {
     return v->cfg->parts ? (double)v->cfg->parts : 1;

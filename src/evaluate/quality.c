@@ -274,7 +274,6 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the quantile `share` (0 to 1) of sorted x [n], n >= 1. */
 static double quantile(const float *x, size_t n, double share)
 {
     const double at = share * (double)(n - 1);

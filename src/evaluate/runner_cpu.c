@@ -92,7 +92,6 @@ static size_t prompt_bytes(const kvd_model_runner *r)
     return kvd_kept_prompts_row_bytes(r->config);
 }
 
-/* Returns the batch's recorded prompts, or NULL. */
 static kvd_kept_prompts *prompts_of(runner *self)
 {
     if (!self->keeps_prompts || self->hook.kept_prompt == KVD_NOT_KEPT)

@@ -207,7 +207,6 @@ static void add_slice(kvd_batcher *b, size_t i, uint32_t n)
                                           .last = after == tokens_of(q)};
 }
 
-/* Preempts the running request that arrived last. */
 static void preempt(kvd_batcher *b)
 {
     const runner r = b->running[--b->n_running];

@@ -281,7 +281,6 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* Fails if the output cannot be written or another program writes it. */
 static int try_output(const char *path, kvd_err *err)
 {
     kvd_output out = {0};

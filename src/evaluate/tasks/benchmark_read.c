@@ -43,7 +43,6 @@ static bool has(const json_t *x, const char *fields)
     return true;
 }
 
-/* Returns a JSON string or number as text, or NULL for other values. */
 static char *scalar(const json_t *x)
 {
     return json_is_string(x)   ? strdup(json_string_value(x))
@@ -443,7 +442,6 @@ static bool nearly_same(const char *a, const char *b)
     return (!*a || !strcasecmp(a, "s")) && (!*b || !strcasecmp(b, "s"));
 }
 
-/* Refuses fields whose names are nearly those of known ones. */
 static int check_spelling(const json_t *x, kvd_err *err)
 {
     static const char *const fields[] = {"prompt",  "context",       "question",
@@ -532,7 +530,6 @@ static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
     return 0;
 }
 
-/* Refuses names of tasks that do not fit on one line of a table. */
 static int check_task(const char *task, kvd_err *err)
 {
     const size_t n = strlen(task);

@@ -131,7 +131,6 @@ static int read_fields(const kvd_task_documents *d, const char *field, fields *f
     return 0;
 }
 
-/* Reads two fields of each document. Refuses plain text, which has none. */
 static int read_both(const kvd_task_documents *d, const char *second, fields *a, fields *b,
                      kvd_err *err)
 {
@@ -255,7 +254,6 @@ static int label_documents(kvd_task_items *items, const fields *label, const cha
                : kvd_fail(err, "a choice between %zu classes is none", items->n_classes);
 }
 
-/* Tokenizes a class name that follows a space. */
 static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids, kvd_err *err)
 {
     char *text;

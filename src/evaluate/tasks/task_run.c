@@ -122,7 +122,6 @@ static void score_needles(const kvd_task_run *f, kvd_task_result *r, const uint3
     }
 }
 
-/* Returns the most probable class, the first of equal ones. */
 static size_t choose(const kvd_task_items *items, size_t item, const double *log_p)
 {
     size_t best = 0;

@@ -11,7 +11,6 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Returns 4 x, or `most` if 8 x exceeds `most`. */
 static size_t after(size_t x, size_t most)
 {
     return 8 * x > most ? most : 4 * x;

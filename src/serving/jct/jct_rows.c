@@ -63,7 +63,6 @@ static void put_parts(kvd_rows *r, const char *of, const kvd_phase_times *t, boo
     }
 }
 
-/* Returns the index of the run with the median completion time. */
 static int median_run(const kvd_jct_run *run, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -19,7 +19,6 @@ typedef struct {
     kvd_jct_loop loop;
 } candidate;
 
-/* Reports measurements that cannot run, on stderr and in the output file. */
 static void skip(kvd_jct_sweep *s, const char *what, const char *why, size_t points)
 {
     char *grown = NULL;
@@ -161,7 +160,6 @@ static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
     return false;
 }
 
-/* Returns the bytes per token of an uncompressed cache. */
 static double dense_bytes(const kvd_jct_sweep *s, size_t length)
 {
     kvd_cache_bytes bytes;
@@ -260,7 +258,6 @@ static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output
     return some && some < output - 1 ? some : output - 1;
 }
 
-/* Reports that a method's cache is not smaller than an uncompressed one. */
 static void say_nothing_saved(const kvd_jct_sweep *s, const candidate *c, const char *what,
                               size_t length, const kvd_jct_run *r)
 {

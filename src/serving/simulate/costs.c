@@ -189,7 +189,6 @@ static int take_facts(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/* Sets c->bytes_per_token to the largest value of a measured job. */
 static void take_held_bytes(kvd_costs *c, const kvd_rows *s, const char *method)
 {
     double most = 0;
@@ -229,7 +228,6 @@ static int gather(kvd_costs *c, const kvd_rows *s, const char *method, int gpus,
                : 0;
 }
 
-/* Returns the seconds of the matrix products for a number of tokens. */
 static double products(const kvd_costs *c, double tokens, int *extrapolated)
 {
     const kvd_cost_table *const t = &c->products;

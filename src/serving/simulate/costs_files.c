@@ -29,7 +29,6 @@ struct kvd_costs_files {
     char apart[400];
 };
 
-/* Returns a text attribute of the file, allocated, or NULL if it is missing. */
 static char *attribute(kvd_h5 *f, const char *group, const char *name)
 {
     kvd_err unused;
@@ -67,7 +66,6 @@ static int count_method(file *x, const char *name, kvd_err *err)
     return 0;
 }
 
-/* Reads gpus, dtype, graphs and phases, which are equal in all rows. */
 static int take_setting(file *x, const kvd_rows *r, size_t row, kvd_err *err)
 {
     x->gpus = (int)kvd_row_real(r, row, "gpus");

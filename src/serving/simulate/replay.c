@@ -97,7 +97,6 @@ static int take_facts(kvd_replay *r, const kvd_rows *s, size_t row, kvd_err *err
     return 0;
 }
 
-/* Orders requests by arrival, then by their place in the file. */
 static int by_arrival(const void *a, const void *b)
 {
     const served *x = a, *y = b;

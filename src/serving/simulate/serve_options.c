@@ -34,7 +34,6 @@ static int add_methods(void *config, const char *spec, kvd_err *err)
     return kvd_methods_add(spec, NULL, cfg->method, &cfg->n_methods, KVD_SERVE_METHODS, err);
 }
 
-/* Reads --requests: FILE or poisson:RATE[:LENGTHS]. */
 static int read_requests(void *config, const char *text, kvd_err *err)
 {
     static const char poisson[] = "poisson:";

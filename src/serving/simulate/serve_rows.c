@@ -99,7 +99,6 @@ const char kvd_serve_comparison_heading[] =
     "simulation against a measured replay\n"
     "method                   quantity          statistic   measured/s  simulated/s   error";
 
-/* Formats a mean and its interval from the columns that begin with `name`. */
 static const char *mean_cell(const kvd_rows *r, size_t i, const char *name, char to[48])
 {
     static const char *const suffix[] = {"mean_s", "mean_lo_s", "mean_hi_s"};

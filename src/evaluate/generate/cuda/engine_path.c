@@ -148,14 +148,12 @@ static double layer_bits(const by_engine *e, int layer)
     return 8 * (double)kvd_dtype_bytes(KVD_BF16) * sum / (dims && dims->rebuild ? dims->heads : 1);
 }
 
-/* Returns how many of `rows` tokens a layer holds uncompressed. */
 static size_t rows_held(const by_engine *e, int layer, size_t rows)
 {
     const size_t window = kvd_config_window(e->config, layer);
     return window && window < rows ? window : rows;
 }
 
-/* Returns true if the layer has a window and no method. */
 static bool holds_window(const by_engine *e, int layer)
 {
     return !e->plan->bits && rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
