@@ -64,29 +64,25 @@ static int record_options(kvd_eval_run *v, kvd_err *err)
     kvd_inputs_fields_text(&cfg->in, fields, sizeof fields);
     kvd_inputs_methods_text(&cfg->in, methods, sizeof methods);
     return kvd_run_parameter(r, "method", err, "%s", methods) ||
-                   kvd_run_parameter(r, "sweep", err, "%zu", cfg->sweep) ||
-                   kvd_run_parameter(r, "weights-bits", err, "%s", weights) ||
-                   kvd_run_parameter(r, "weights-group", err, "%zu", cfg->weights_group) ||
-                   kvd_run_parameter(r, "target-key", err, "%s",
-                                     cfg->in.target_key ? cfg->in.target_key : "") ||
-                   kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(v->in.corpus)) ||
-                   kvd_run_parameter(r, "seq-len", err, "%zu", cfg->in.seq_len) ||
-                   kvd_run_parameter(r, "label", err, "%s", v->in.label) ||
-                   kvd_run_parameter(r, "field", err, "%s", fields) ||
-                   kvd_run_parameter(r, "by-text", err, "%s", cfg->in.by_text ? "yes" : "no") ||
-                   kvd_run_parameter(r, "no-special", err, "%s",
-                                     cfg->in.no_special ? "yes" : "no") ||
-                   kvd_run_parameter(r, "target", err, "%g", cfg->in.target) ||
-                   kvd_run_parameter(r, "points-only", err, "%s",
-                                     cfg->points_only ? "yes" : "no") ||
-                   kvd_run_parameter(r, "scan-errors", err, "%s", cfg->scan ? "yes" : "no") ||
-                   kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->in.cache)) ||
-                   kvd_run_parameter(r, "device", err, "%s", v->in.run.gpu[0] ? "cuda" : "cpu") ||
-                   kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->in.compute)) ||
-                   kvd_run_parameter(r, "batch", err, "%zu", cfg->in.batch) ||
-                   kvd_run_parameter(r, "seeds", err, "%zu", cfg->in.seeds)
-               ? -1
-               : 0;
+           kvd_run_parameter(r, "sweep", err, "%zu", cfg->sweep) ||
+           kvd_run_parameter(r, "weights-bits", err, "%s", weights) ||
+           kvd_run_parameter(r, "weights-group", err, "%zu", cfg->weights_group) ||
+           kvd_run_parameter(r, "target-key", err, "%s",
+                             cfg->in.target_key ? cfg->in.target_key : "") ||
+           kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(v->in.corpus)) ||
+           kvd_run_parameter(r, "seq-len", err, "%zu", cfg->in.seq_len) ||
+           kvd_run_parameter(r, "label", err, "%s", v->in.label) ||
+           kvd_run_parameter(r, "field", err, "%s", fields) ||
+           kvd_run_parameter(r, "by-text", err, "%s", cfg->in.by_text ? "yes" : "no") ||
+           kvd_run_parameter(r, "no-special", err, "%s", cfg->in.no_special ? "yes" : "no") ||
+           kvd_run_parameter(r, "target", err, "%g", cfg->in.target) ||
+           kvd_run_parameter(r, "points-only", err, "%s", cfg->points_only ? "yes" : "no") ||
+           kvd_run_parameter(r, "scan-errors", err, "%s", cfg->scan ? "yes" : "no") ||
+           kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->in.cache)) ||
+           kvd_run_parameter(r, "device", err, "%s", v->in.run.gpu[0] ? "cuda" : "cpu") ||
+           kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->in.compute)) ||
+           kvd_run_parameter(r, "batch", err, "%zu", cfg->in.batch) ||
+           kvd_run_parameter(r, "seeds", err, "%zu", cfg->in.seeds);
 }
 
 static int open_texts(kvd_eval_run *v, const char *program, kvd_err *err)
@@ -95,9 +91,7 @@ static int open_texts(kvd_eval_run *v, const char *program, kvd_err *err)
     if (cfg->scan && !cfg->in.tokens)
         cfg->in.tokens = 2048;
     return (cfg->in.n_text && kvd_inputs_open_tokenizer(&v->in, program, err)) ||
-                   kvd_inputs_open_corpus(&v->in, err)
-               ? -1
-               : 0;
+           kvd_inputs_open_corpus(&v->in, err);
 }
 
 static int resolve_methods(kvd_eval_run *v, kvd_err *err)
@@ -105,8 +99,7 @@ static int resolve_methods(kvd_eval_run *v, kvd_err *err)
     kvd_eval_options *const cfg = v->cfg;
     if (cfg->scan)
         return 0;
-    return (cfg->sweep && sweep_methods(cfg, err)) || kvd_inputs_resolve_methods(&v->in, err) ? -1
-                                                                                              : 0;
+    return (cfg->sweep && sweep_methods(cfg, err)) || kvd_inputs_resolve_methods(&v->in, err);
 }
 
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)

@@ -218,9 +218,7 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
 {
     kvd_quality_summary summary;
     return kvd_evaluator_compare(&v->evaluator, c, v->in.run.seed, &summary, err) ||
-                   kvd_accuracy_add(&v->accuracy, purpose, p, c, &summary, full_rank_error, err)
-               ? -1
-               : 0;
+           kvd_accuracy_add(&v->accuracy, purpose, p, c, &summary, full_rank_error, err);
 }
 
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,

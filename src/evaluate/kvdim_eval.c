@@ -104,16 +104,12 @@ static int describe_file(kvd_eval_run *v, kvd_err *err)
 {
     kvd_h5 *const f = &v->file;
     return kvd_model_info_write(f, &v->in.info, err) ||
-                   (v->cfg->in.resume &&
-                    kvd_h5_put_text(f, "/", "run_key", v->saved.key.text, err)) ||
-                   kvd_h5_put_text(f, "/", "label", v->in.label, err) ||
-                   kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->in.corpus), err) ||
-                   kvd_h5_put_int(f, "/", "n_tokens", (int64_t)kvd_corpus_n_tokens(v->in.corpus),
-                                  err) ||
-                   kvd_h5_put_int(f, "/", "seq_len", (int64_t)v->cfg->in.seq_len, err) ||
-                   kvd_h5_put_int(f, "/", "calibrated_on_same_text", v->in.same_text, err)
-               ? -1
-               : 0;
+           (v->cfg->in.resume && kvd_h5_put_text(f, "/", "run_key", v->saved.key.text, err)) ||
+           kvd_h5_put_text(f, "/", "label", v->in.label, err) ||
+           kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->in.corpus), err) ||
+           kvd_h5_put_int(f, "/", "n_tokens", (int64_t)kvd_corpus_n_tokens(v->in.corpus), err) ||
+           kvd_h5_put_int(f, "/", "seq_len", (int64_t)v->cfg->in.seq_len, err) ||
+           kvd_h5_put_int(f, "/", "calibrated_on_same_text", v->in.same_text, err);
 }
 
 static int write_texts(kvd_eval_run *v, kvd_err *err)

@@ -126,10 +126,8 @@ static int make_ruler(tasks_run *v, const kvd_benchmark_settings *changes, kvd_e
     s.length = cfg->in.seq_len - around;
     kvd_benchmark *const made = &v->items;
     return kvd_ruler_make(made, &s, changes, v->in.tokenizer, err) ||
-                   (cfg->write_items &&
-                    kvd_ruler_write(made, cfg->write_items, v->in.tokenizer, s.special, err))
-               ? -1
-               : 0;
+           (cfg->write_items &&
+            kvd_ruler_write(made, cfg->write_items, v->in.tokenizer, s.special, err));
 }
 
 static int check_items_path(const kvd_tasks_options *cfg, kvd_err *err)
@@ -177,9 +175,7 @@ static int write_items(tasks_run *v, kvd_err *err)
 {
     kvd_inputs *const in = &v->in;
     return kvd_inputs_open_model(in, err) || kvd_inputs_open_tokenizer(in, program, err) ||
-                   read_items(v, err)
-               ? -1
-               : 0;
+           read_items(v, err);
 }
 
 static int open_inputs(tasks_run *v, kvd_err *err)
@@ -195,12 +191,10 @@ static int open_inputs(tasks_run *v, kvd_err *err)
                 err->msg);
     }
     return (kvd_tasks_has_benchmark(cfg) ? read_items(v, err) : kvd_inputs_open_corpus(in, err)) ||
-                   kvd_inputs_find_files(in, err) || kvd_inputs_warn(in, program, err) ||
-                   kvd_tasks_record(cfg, in, v->chat, generator_name(v), err) ||
-                   kvd_inputs_make_points(in, isnan(cfg->in.target), err) ||
-                   kvd_inputs_check_plans(in, err)
-               ? -1
-               : 0;
+           kvd_inputs_find_files(in, err) || kvd_inputs_warn(in, program, err) ||
+           kvd_tasks_record(cfg, in, v->chat, generator_name(v), err) ||
+           kvd_inputs_make_points(in, isnan(cfg->in.target), err) ||
+           kvd_inputs_check_plans(in, err);
 }
 
 /* Returns the measure that --target keeps, or KVD_N_FREE_MEASURES for the score of items. */
@@ -513,14 +507,12 @@ static int describe_file(tasks_run *v, kvd_err *err)
 {
     kvd_h5 *const f = &v->file;
     return kvd_model_info_write(f, &v->in.info, err) ||
-                   kvd_h5_put_text(f, "/", "label", v->in.label, err) ||
-                   (v->in.corpus &&
-                    kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->in.corpus), err)) ||
-                   (v->cfg->in.resume && kvd_h5_put_text(f, "/", "run_key", v->key.text, err)) ||
-                   kvd_h5_put_text(f, "/", "free_running_engine", generator_name(v), err) ||
-                   kvd_h5_put_int(f, "/", "calibrated_on_same_text", v->in.same_text, err)
-               ? -1
-               : 0;
+           kvd_h5_put_text(f, "/", "label", v->in.label, err) ||
+           (v->in.corpus &&
+            kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->in.corpus), err)) ||
+           (v->cfg->in.resume && kvd_h5_put_text(f, "/", "run_key", v->key.text, err)) ||
+           kvd_h5_put_text(f, "/", "free_running_engine", generator_name(v), err) ||
+           kvd_h5_put_int(f, "/", "calibrated_on_same_text", v->in.same_text, err);
 }
 
 static int print_json(const tasks_run *v, kvd_err *err)

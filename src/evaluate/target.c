@@ -504,10 +504,8 @@ static int put_end(kvd_h5 *f, const char *where, const char *suffix, bool p,
     snprintf(name[1], sizeof name[1], "value%s", suffix);
     snprintf(name[2], sizeof name[2], "saving%s", suffix);
     return kvd_h5_put_double(f, where, name[0], p ? e->value : NAN, err) ||
-                   kvd_h5_put_double(f, where, name[1], e->value, err) ||
-                   kvd_h5_put_double(f, where, name[2], e->saving, err)
-               ? -1
-               : 0;
+           kvd_h5_put_double(f, where, name[1], e->value, err) ||
+           kvd_h5_put_double(f, where, name[2], e->saving, err);
 }
 
 int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,

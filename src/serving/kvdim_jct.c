@@ -191,35 +191,29 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
     const kvd_jct_options *const cfg = s->cfg;
     kvd_run *const r = &s->run;
     return record_methods(s, err) ||
-                   kvd_run_parameter(r, "input-len", err, "%s",
-                                     cfg->input_text ? cfg->input_text : "") ||
-                   kvd_run_parameter(r, "output-len", err, "%s",
-                                     cfg->output_text ? cfg->output_text : "") ||
-                   kvd_run_parameter(r, "batch", err, "%s", cfg->requests ? "" : cfg->batch_text) ||
-                   kvd_run_parameter(r, "spread", err, "%s",
-                                     kvd_jct_wants_spread(cfg) ? cfg->spread : "") ||
-                   kvd_run_parameter(r, "requests", err, "%s", s->requests.name) ||
-                   kvd_run_parameter(r, "iterations", err, "%s", cfg->iterations ? "yes" : "no") ||
-                   kvd_run_parameter(r, "step-batch", err, "%s",
-                                     cfg->step_batch_text ? cfg->step_batch_text : "") ||
-                   kvd_run_parameter(r, "chunk", err, "%zu", cfg->chunk) ||
-                   kvd_run_parameter(r, "max-tokens", err, "%zu", s->max_tokens) ||
-                   kvd_run_parameter(r, "max-batch", err, "%zu", s->max_batch) ||
-                   kvd_run_parameter(r, "pages", err, "%zu", cfg->pages) ||
-                   kvd_run_parameter(r, "admission", err, "%s",
-                                     kvd_admission_name[cfg->admission]) ||
-                   kvd_run_parameter(r, "dtype", err, "%s", kvd_dtype_name(cfg->type)) ||
-                   kvd_run_parameter(r, "gpus", err, "%zu", s->run.gpu[0] ? cfg->gpus : 0) ||
-                   kvd_run_parameter(r, "attention", err, "%s",
-                                     kvd_jct_attention_name[cfg->attention]) ||
-                   kvd_run_parameter(r, "parallel", err, "%s",
-                                     cfg->sequence ? "sequence" : "tensor") ||
-                   kvd_run_parameter(r, "graphs", err, "%s", cfg->graphs ? "on" : "off") ||
-                   kvd_run_parameter(r, "phases", err, "%s", cfg->phases ? "on" : "off") ||
-                   kvd_run_parameter(r, "repeats", err, "%zu", cfg->repeats) ||
-                   kvd_run_parameter(r, "steps", err, "%zu", cfg->steps)
-               ? -1
-               : 0;
+           kvd_run_parameter(r, "input-len", err, "%s", cfg->input_text ? cfg->input_text : "") ||
+           kvd_run_parameter(r, "output-len", err, "%s",
+                             cfg->output_text ? cfg->output_text : "") ||
+           kvd_run_parameter(r, "batch", err, "%s", cfg->requests ? "" : cfg->batch_text) ||
+           kvd_run_parameter(r, "spread", err, "%s",
+                             kvd_jct_wants_spread(cfg) ? cfg->spread : "") ||
+           kvd_run_parameter(r, "requests", err, "%s", s->requests.name) ||
+           kvd_run_parameter(r, "iterations", err, "%s", cfg->iterations ? "yes" : "no") ||
+           kvd_run_parameter(r, "step-batch", err, "%s",
+                             cfg->step_batch_text ? cfg->step_batch_text : "") ||
+           kvd_run_parameter(r, "chunk", err, "%zu", cfg->chunk) ||
+           kvd_run_parameter(r, "max-tokens", err, "%zu", s->max_tokens) ||
+           kvd_run_parameter(r, "max-batch", err, "%zu", s->max_batch) ||
+           kvd_run_parameter(r, "pages", err, "%zu", cfg->pages) ||
+           kvd_run_parameter(r, "admission", err, "%s", kvd_admission_name[cfg->admission]) ||
+           kvd_run_parameter(r, "dtype", err, "%s", kvd_dtype_name(cfg->type)) ||
+           kvd_run_parameter(r, "gpus", err, "%zu", s->run.gpu[0] ? cfg->gpus : 0) ||
+           kvd_run_parameter(r, "attention", err, "%s", kvd_jct_attention_name[cfg->attention]) ||
+           kvd_run_parameter(r, "parallel", err, "%s", cfg->sequence ? "sequence" : "tensor") ||
+           kvd_run_parameter(r, "graphs", err, "%s", cfg->graphs ? "on" : "off") ||
+           kvd_run_parameter(r, "phases", err, "%s", cfg->phases ? "on" : "off") ||
+           kvd_run_parameter(r, "repeats", err, "%zu", cfg->repeats) ||
+           kvd_run_parameter(r, "steps", err, "%zu", cfg->steps);
 }
 
 /* Prints the input and output lengths above which a method beats the uncompressed model. */

@@ -193,9 +193,7 @@ static int find_chat_tokens(kvd_benchmark_run *r, kvd_err *err)
     const kvd_chat *const chat = r->settings.chat;
     uint32_t bos;
     return chat && ((*chat->bos && chat_token(r, chat->bos, &bos, err)) ||
-                    chat_token(r, chat->stop, &r->chat_stop, err))
-               ? -1
-               : 0;
+                    chat_token(r, chat->stop, &r->chat_stop, err));
 }
 
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,

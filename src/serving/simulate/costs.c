@@ -222,10 +222,7 @@ static int gather(kvd_costs *c, const kvd_rows *s, const char *method, int gpus,
                         : kvd_fail(err, "no row of kind iteration on %d GPUs", gpus);
     take_held_bytes(c, s, method);
     return kvd_cost_table_sort(&c->prompts, "piece", "before", err) ||
-                   kvd_cost_table_sort(&c->steps, "batch", "context", err) ||
-                   take_attention_out(c, err)
-               ? -1
-               : 0;
+           kvd_cost_table_sort(&c->steps, "batch", "context", err) || take_attention_out(c, err);
 }
 
 static double products(const kvd_costs *c, double tokens, int *extrapolated)
