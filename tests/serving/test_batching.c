@@ -250,14 +250,23 @@ static const char *told(kvd_batcher *b)
     return text;
 }
 
+/* Returns a batcher to which the requests from `first` on have arrived. */
+static kvd_batcher *arrived_from(uint32_t first, const kvd_requests *r,
+                                 const kvd_batching_limits *limits)
+{
+    kvd_batcher *const b = kvd_batcher_new(r, limits, &err);
+    assert_non_null(b);
+    for (uint32_t i = first; i < r->n; i++)
+        OK(kvd_batcher_arrive(b, i, &err));
+    return b;
+}
+
 TEST(test_whole_prompts)
 {
     kvd_request q[] = {{0, 100, 3}, {0, 20, 1}, {0, 30, 2}, {0, 500, 2}, {0, 5, 2}};
     const kvd_requests r = {.n = 5, .request = q};
     const kvd_batching_limits limits = {.max_batch = 3, .max_tokens = 130, .pages = 100};
-    kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
-    for (uint32_t i = 0; i < 5; i++)
-        OK(kvd_batcher_arrive(b, i, &err));
+    kvd_batcher *const b = arrived_from(0, &r, &limits);
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
     /* A third prompt would make 530 tokens, above the limit. */
     assert_string_equal(told(b), "P2:0+30.");
@@ -276,9 +285,7 @@ TEST(test_chunks)
     kvd_request q[] = {{0, 10, 4}, {0, 25, 2}, {0, 3, 1}};
     const kvd_requests r = {.n = 3, .request = q};
     const kvd_batching_limits limits = {.max_batch = 3, .chunk = 16, .pages = 100};
-    kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
-    for (uint32_t i = 0; i < 3; i++)
-        OK(kvd_batcher_arrive(b, i, &err));
+    kvd_batcher *const b = arrived_from(0, &r, &limits);
     assert_string_equal(told(b), "P0:0+10. P1:0+6");
     assert_string_equal(told(b), "S0:10+1. P1:6+15");
     assert_string_equal(told(b), "S0:11+1. P1:21+4. P2:0+3!");
@@ -293,9 +300,7 @@ TEST(test_memory)
     kvd_request q[] = {{0, 63, 1}, {0, 64, 1}, {0, 60, 4}, {0, 64, 64}};
     const kvd_requests r = {.n = 4, .request = q};
     const kvd_batching_limits limits = {.max_batch = 8, .max_tokens = 1000, .pages = 3};
-    kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
-    for (uint32_t i = 0; i < 4; i++)
-        OK(kvd_batcher_arrive(b, i, &err));
+    kvd_batcher *const b = arrived_from(0, &r, &limits);
     assert_string_equal(told(b), "P0:0+63! P1:0+64!");
     assert_int_equal(kvd_batcher_ask(b).pages_used, 3);
     assert_string_equal(told(b), "P2:0+60. P3:0+64.");
@@ -349,9 +354,7 @@ TEST(test_windows)
     const kvd_requests r = {.n = 4, .request = q};
     kvd_batching_limits limits = {
         .max_batch = 4, .max_tokens = 10000, .pages = 100, .window_pages = 5, .window_share = 3};
-    kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
-    for (uint32_t i = 0; i < 4; i++)
-        OK(kvd_batcher_arrive(b, i, &err));
+    kvd_batcher *b = arrived_from(0, &r, &limits);
     kvd_iteration it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 10);
@@ -365,9 +368,7 @@ TEST(test_windows)
 
     limits.admission = KVD_ADMIT_STORED;
     limits.window_pages = 3;
-    b = kvd_batcher_new(&r, &limits, &err);
-    for (uint32_t i = 2; i < 4; i++)
-        OK(kvd_batcher_arrive(b, i, &err));
+    b = arrived_from(2, &r, &limits);
     size_t n = 0;
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 2);

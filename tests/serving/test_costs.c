@@ -72,17 +72,27 @@ static void add_job(jct_fixture *x, double bytes_per_token)
     OK(kvd_jct_add_job(x->rows, &x->setting, 1, 100, 28, &job, 1, NULL, 0, &err));
 }
 
-static double cost_of(const kvd_costs *c, size_t n_steps, size_t n, const kvd_slice *slice,
-                      int *beyond)
+static void near(double a, double b, double off)
 {
-    const kvd_iteration it = {.n_slices = n, .n_steps = n_steps, .slice = slice};
-    return kvd_costs_of(c, &it, beyond);
+    if (!(fabs(a - b) <= off * fabs(b)))
+        fail_msg("%.17g is not %.17g", a, b);
 }
 
-static void near(double a, double b)
+/* Checks the seconds of an iteration, and whether they are beyond what was measured. */
+static void takes(const kvd_costs *c, size_t n_steps, size_t n, const kvd_slice *slice, double want,
+                  int beyond)
 {
-    if (!(fabs(a - b) <= 1e-12 * fabs(b)))
-        fail_msg("%.17g is not %.17g", a, b);
+    const kvd_iteration it = {.n_slices = n, .n_steps = n_steps, .slice = slice};
+    int found;
+    near(kvd_costs_of(c, &it, &found), want, 1e-12);
+    assert_int_equal(found, beyond);
+}
+
+static kvd_costs *load(const char *method, int gpus)
+{
+    kvd_costs *const c = kvd_costs_load(path, method, gpus, &err);
+    assert_non_null(c);
+    return c;
 }
 
 TEST(test_tables)
@@ -98,49 +108,37 @@ TEST(test_tables)
         add_job(&x, 125. * i);
     OK(jct_fixture_end(&x, path, &run, &err));
 
-    kvd_costs *c = kvd_costs_load(path, "none", -1, &err),
-              *z = kvd_costs_load(path, "zack,p=0.5", 1, &err);
-    assert_non_null(c);
-    assert_non_null(z);
-    near(kvd_costs_bytes_per_token(c), 1000);
+    kvd_costs *const c = load("none", -1), *const z = load("zack,p=0.5", 1);
+    near(kvd_costs_bytes_per_token(c), 1000, 1e-12);
     /* Measurements have 125 and 250 bytes per token, of which the larger counts. */
-    near(kvd_costs_bytes_per_token(z), 250);
-    near(kvd_costs_weight_bytes(c), 16e9);
-    near(kvd_costs_cache_bytes(c), 64e6);
+    near(kvd_costs_bytes_per_token(z), 250, 1e-12);
+    near(kvd_costs_weight_bytes(c), 16e9, 1e-12);
+    near(kvd_costs_cache_bytes(c), 64e6, 1e-12);
     assert_int_equal(kvd_costs_gpus(c), 1);
     assert_string_equal(kvd_costs_engine(c), "a test");
 
-    int beyond = 1;
     for (uint32_t piece = 64; piece <= 4096; piece += 61)
         for (uint32_t before = 0; before <= 8000; before += 800) {
             const kvd_slice s = {.before = before, .n = piece};
-            near(cost_of(c, 0, 1, &s, &beyond), prompt_cost(piece, before));
-            assert_int_equal(beyond, 0);
-            near(cost_of(z, 0, 1, &s, &beyond), prompt_cost(piece, before) / 2);
+            takes(c, 0, 1, &s, prompt_cost(piece, before), 0);
+            takes(z, 0, 1, &s, prompt_cost(piece, before) / 2, 0);
         }
     kvd_slice step[64];
     for (size_t batch = 1; batch <= 64; batch++) {
         for (size_t i = 0; i < batch; i++)
             step[i] = (kvd_slice){.before = (uint32_t)(100 + 150 * i), .n = 1};
-        near(cost_of(c, batch, batch, step, &beyond),
-             step_cost((double)batch, 100 + 75 * ((double)batch - 1)));
-        assert_int_equal(beyond, 0);
+        takes(c, batch, batch, step, step_cost((double)batch, 100 + 75 * ((double)batch - 1)), 0);
     }
     const kvd_slice four[] = {
         {.before = 500, .n = 1}, {.before = 700, .n = 1}, {.n = 100}, {.before = 64, .n = 200}};
-    near(cost_of(c, 2, 4, four, &beyond),
-         step_cost(2, 600) + prompt_cost(100, 0) + prompt_cost(200, 64) - 2e-3);
-    near(cost_of(c, 0, 2, four + 2, &beyond), prompt_cost(100, 0) + prompt_cost(200, 64) - 1e-3);
-    assert_int_equal(beyond, 0);
+    takes(c, 2, 4, four, step_cost(2, 600) + prompt_cost(100, 0) + prompt_cost(200, 64) - 2e-3, 0);
+    takes(c, 0, 2, four + 2, prompt_cost(100, 0) + prompt_cost(200, 64) - 1e-3, 0);
     const kvd_slice out[] = {{.n = 8192}, {.n = 3}, {.n = 64, .before = 9000}};
     const double want[] = {prompt_cost(8192, 0), prompt_cost(3, 0), prompt_cost(64, 9000)};
-    for (int i = 0; i < 3; i++) {
-        near(cost_of(c, 0, 1, &out[i], &beyond), want[i]);
-        assert_int_equal(beyond, 1);
-    }
+    for (int i = 0; i < 3; i++)
+        takes(c, 0, 1, &out[i], want[i], 1);
     step[0].before = 99;
-    near(cost_of(c, 1, 1, step, &beyond), step_cost(1, 99));
-    assert_int_equal(beyond, 1);
+    takes(c, 1, 1, step, step_cost(1, 99), 1);
     kvd_costs_free(c);
     kvd_costs_free(z);
     kvd_costs_free(NULL);
@@ -187,31 +185,22 @@ TEST(test_prompts_together)
     for (int i = 0; i < 2; i++)
         OK(jct_fixture_prompts(&x, 2, 2048, 1, &err));
     OK(jct_fixture_end(&x, path, &run, &err));
-    kvd_costs *c = kvd_costs_load(path, "none", -1, &err),
-              *m = kvd_costs_load(path, "measured", -1, &err),
-              *w = kvd_costs_load(path, "whole", -1, &err);
-    assert_non_null(c);
-    assert_non_null(m);
-    assert_non_null(w);
+    kvd_costs *const c = load("none", -1), *const m = load("measured", -1),
+                     *const w = load("whole", -1);
     kvd_slice s[10] = {{.before = 100, .n = 1}, {.before = 100, .n = 1}};
     for (int i = 2; i < 10; i++)
         s[i] = (kvd_slice){.n = 1024};
-    int beyond;
-    near(cost_of(c, 0, 8, s + 2, &beyond), bound_cost(8192) + 8 * attention_cost(1024, 0));
-    assert_int_equal(beyond, 1);
-    near(cost_of(c, 0, 2, s + 2, &beyond), bound_cost(2048) + 2 * attention_cost(1024, 0));
-    assert_int_equal(beyond, 0);
-    near(cost_of(m, 0, 8, s + 2, &beyond),
-         bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0));
-    assert_int_equal(beyond, 0);
-    near(cost_of(c, 2, 3, s, &beyond), bound_cost(1026) + attention_cost(1024, 0));
+    takes(c, 0, 8, s + 2, bound_cost(8192) + 8 * attention_cost(1024, 0), 1);
+    takes(c, 0, 2, s + 2, bound_cost(2048) + 2 * attention_cost(1024, 0), 0);
+    takes(m, 0, 8, s + 2, bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0), 0);
+    takes(c, 2, 3, s, bound_cost(1026) + attention_cost(1024, 0), 0);
     /*
      * Without measured prompt parts, attention's time is the second difference of the two longest
      * prompts' times.
      */
-    assert_true(
-        fabs(cost_of(w, 0, 2, s + 2, &beyond) / (bound_cost(2048) + 2 * attention_cost(1024, 0)) -
-             1) < 0.02);
+    int beyond;
+    near(kvd_costs_of(w, &(kvd_iteration){.n_slices = 2, .slice = s + 2}, &beyond),
+         bound_cost(2048) + 2 * attention_cost(1024, 0), 0.02);
     kvd_costs_free(c);
     kvd_costs_free(m);
     kvd_costs_free(w);
@@ -228,24 +217,23 @@ TEST(test_ragged)
     OK(jct_fixture_step(&x, 1, 900, 2e-3, &err));
     OK(jct_fixture_step(&x, 9, 100, 5e-3, &err));
     OK(jct_fixture_end(&x, path, &run, &err));
-    kvd_costs *c = kvd_costs_load(path, "none", -1, &err);
-    assert_non_null(c);
-    int beyond;
+    kvd_costs *const c = load("none", -1);
     kvd_slice s[9] = {{.before = 500, .n = 1}};
-    near(cost_of(c, 1, 1, s, &beyond), 1.5e-3);
-    assert_int_equal(beyond, 0);
+    takes(c, 1, 1, s, 1.5e-3, 0);
     for (int i = 0; i < 9; i++)
         s[i] = (kvd_slice){.before = 500, .n = 1};
-    near(cost_of(c, 9, 9, s, &beyond), 5e-3);
-    assert_int_equal(beyond, 1);
-    near(cost_of(c, 5, 5, s, &beyond), (1.5e-3 + 5e-3) / 2);
-    assert_int_equal(beyond, 1);
-    const kvd_slice far = {.n = 5000};
-    near(cost_of(c, 0, 1, &far, &beyond), 2e-3);
-    const kvd_slice behind = {.n = 100, .before = 7};
-    near(cost_of(c, 0, 1, &behind, &beyond), 2e-3);
-    assert_int_equal(beyond, 1);
+    takes(c, 9, 9, s, 5e-3, 1);
+    takes(c, 5, 5, s, (1.5e-3 + 5e-3) / 2, 1);
+    takes(c, 0, 1, &(kvd_slice){.n = 5000}, 2e-3, 1);
+    takes(c, 0, 1, &(kvd_slice){.n = 100, .before = 7}, 2e-3, 1);
     kvd_costs_free(c);
+}
+
+static void add_piece(jct_fixture *x, const char *method, size_t piece, size_t before,
+                      double seconds)
+{
+    x->setting.method = method;
+    OK(jct_fixture_piece(x, piece, before, seconds, &err));
 }
 
 static void refused(const char *method, int gpus, const char *message)
@@ -263,37 +251,28 @@ TEST(test_refused)
     add_grid(&x, 1);
     x.setting.gpus = 2;
     add_grid(&x, 1);
-    x.setting.method = "twice";
-    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
-    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
-    x.setting.method = "one";
-    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
-    OK(jct_fixture_piece(&x, 64, 1, 1, &err));
-    x.setting.method = "types";
-    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
+    add_piece(&x, "twice", 64, 0, 1);
+    add_piece(&x, "twice", 64, 0, 1);
+    add_piece(&x, "one", 64, 0, 1);
+    add_piece(&x, "one", 64, 1, 1);
+    add_piece(&x, "types", 64, 0, 1);
     x.setting.type = KVD_F16;
-    OK(jct_fixture_piece(&x, 65, 1, 1, &err));
-    x.setting.method = "zero";
-    OK(jct_fixture_piece(&x, 64, 0, 0, &err));
-    x.setting.method = "empty";
-    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
-    OK(jct_fixture_piece(&x, 65, 0, 1, &err));
-    x.setting.method = "bytes";
+    add_piece(&x, "types", 65, 1, 1);
+    add_piece(&x, "zero", 64, 0, 0);
+    add_piece(&x, "empty", 64, 0, 1);
+    add_piece(&x, "empty", 65, 0, 1);
     x.facts.bytes_per_token = NAN;
-    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
-    x.setting.method = "later";
+    add_piece(&x, "bytes", 64, 0, 1);
     x.facts.bytes_per_token = 1e5;
-    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
+    add_piece(&x, "later", 64, 0, 1);
     x.facts.bytes_per_token = NAN;
-    OK(jct_fixture_piece(&x, 65, 1, 1, &err));
+    add_piece(&x, "later", 65, 1, 1);
     x.facts.bytes_per_token = 1e5;
-    x.setting.method = "cards";
     x.setting.gpus = -3;
-    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
-    x.setting.method = "endless";
+    add_piece(&x, "cards", 64, 0, 1);
     x.setting.gpus = 1;
     x.facts.cache_bytes = INFINITY;
-    OK(jct_fixture_piece(&x, 64, 0, 1, &err));
+    add_piece(&x, "endless", 64, 0, 1);
     x.facts.cache_bytes = 64e6;
     x.setting.method = "nobody together";
     OK(jct_fixture_prompts(&x, 0, 64, 1, &err));
@@ -311,8 +290,7 @@ TEST(test_refused)
     refused("cards", -1, "row 48: -3 GPUs");
     refused("endless", -1, "row 49: a cache of inf bytes");
     refused("nobody together", -1, "row 50: batch 0, expected at least 1");
-    kvd_costs *c = kvd_costs_load(path, "none", 2, &err);
-    assert_non_null(c);
+    kvd_costs *const c = load("none", 2);
     assert_int_equal(kvd_costs_gpus(c), 2);
     kvd_costs_free(c);
     assert_null(kvd_costs_load("/nowhere.h5", "none", -1, &err));
