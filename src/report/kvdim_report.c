@@ -234,21 +234,23 @@ static int add_sections(const config *cfg, const char *paper, const kvd_results 
         kvd_text_raw(&report->title, "kvdim report: the published tables");
         return kvd_study_published(paper, counting, report, err);
     }
-    return kvd_study_summary(counting, ledger, report, err) ||
-                   kvd_study_random_weights(r, report, err) ||
-                   kvd_ledger_section(ledger, counting, report, err) ||
-                   (cfg->n_compare && kvd_compare_section(r, other, report, n_outside, err)) ||
-                   kvd_study_accuracy(r, cfg->paired, report, err) ||
-                   kvd_study_tasks(r, report, err) || kvd_study_kernels(r, report, err) ||
-                   kvd_study_jct(r, report, err) ||
-                   kvd_study_timeline(cfg->timeline, report, err) ||
-                   kvd_study_serving(r, report, err) || kvd_study_similarity(r, report, err) ||
-                   kvd_study_spectra(r, report, err) || kvd_study_tokens(r, report, err) ||
-                   (cfg->published && kvd_study_published(paper, counting, report, err)) ||
-                   kvd_study_calibration(r, report, err) || kvd_study_rates(r, report, err) ||
-                   kvd_study_provenance(r, report, err)
-               ? -1
-               : 0;
+    if (kvd_study_summary(counting, ledger, report, err))
+        return -1;
+    kvd_study_random_weights(r, report);
+    kvd_ledger_section(ledger, counting, report);
+    if ((cfg->n_compare && kvd_compare_section(r, other, report, n_outside, err)) ||
+        kvd_study_accuracy(r, cfg->paired, report, err) || kvd_study_tasks(r, report, err) ||
+        kvd_study_kernels(r, report, err) || kvd_study_jct(r, report, err) ||
+        kvd_study_timeline(cfg->timeline, report, err) || kvd_study_serving(r, report, err) ||
+        kvd_study_similarity(r, report, err) || kvd_study_spectra(r, report, err))
+        return -1;
+    kvd_study_tokens(r, report);
+    if ((cfg->published && kvd_study_published(paper, counting, report, err)) ||
+        kvd_study_calibration(r, report, err))
+        return -1;
+    kvd_study_rates(r, report);
+    kvd_study_provenance(r, report);
+    return kvd_report_check(report, err);
 }
 
 static int work(const config *cfg, kvd_err *err)

@@ -219,7 +219,7 @@ int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd
                            figures, out, err))
                 goto done;
         for (size_t j = 0; j < s->n_tables; j++)
-            if (!s->table[j]->only_files)
+            if (!s->table[j]->only_files && s->table[j]->n_rows)
                 kvd_table_html(s->table[j], &page);
         kvd_text_raw(&page, "</section>\n");
     }

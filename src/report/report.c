@@ -11,7 +11,7 @@
 
 #include "common/run.h"
 
-kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title, kvd_err *err)
+kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title)
 {
     kvd_section **all = realloc(r->section, (r->n + 1) * sizeof *all);
     kvd_section *s = calloc(1, sizeof *s);
@@ -19,8 +19,8 @@ kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title
         r->section = all;
     if (!all || !s) {
         free(s);
-        kvd_no_memory(err, title, sizeof *s);
-        return NULL;
+        r->lost.failed = true;
+        return &r->lost;
     }
     s->id = id;
     s->title = title;
@@ -28,28 +28,31 @@ kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title
     return s;
 }
 
-kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title, kvd_err *err)
+kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title)
 {
-    if (kvd_interrupted()) {
-        kvd_fail_interrupted(err);
-        return NULL;
-    }
     kvd_table **all = realloc(s->table, (s->n_tables + 1) * sizeof *all);
     kvd_table *t = calloc(1, sizeof *t);
     if (all)
         s->table = all;
-    if (!all || !t) {
+    if (!all || !t || kvd_interrupted()) {
         free(t);
-        kvd_no_memory(err, title, sizeof *t);
-        return NULL;
+        s->failed = s->lost.failed = true;
+        return &s->lost;
     }
     kvd_table_init(t, name, title);
     s->table[s->n_tables++] = t;
     return t;
 }
 
-int kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
-                       const char *caption, kvd_err *err, const char *settings, ...)
+kvd_table *kvd_section_data(kvd_section *s, const char *name, const char *title)
+{
+    kvd_table *const t = kvd_section_table(s, name, title);
+    t->only_files = t->no_markdown = true;
+    return t;
+}
+
+void kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
+                        const char *caption, const char *settings, ...)
 {
     kvd_figure f = {.script = script, .width = width, .height = height};
     assert(strlen(name) < sizeof f.name);
@@ -67,10 +70,10 @@ int kvd_section_figure(kvd_section *s, const char *name, const char *script, int
     if (!all || !f.settings || !f.caption) {
         free(f.settings);
         free(f.caption);
-        return kvd_no_memory(err, name, sizeof f);
+        s->failed = true;
+        return;
     }
     s->figure[s->n_figures++] = f;
-    return 0;
 }
 
 static void add_formatted(kvd_text *t, const char *fmt, va_list args)
@@ -86,14 +89,16 @@ static void add_formatted(kvd_text *t, const char *fmt, va_list args)
 
 void kvd_section_fold(kvd_section *s)
 {
-    s->figure[s->n_figures - 1].folded = true;
+    if (!s->failed)
+        s->figure[s->n_figures - 1].folded = true;
 }
 
 void kvd_section_left_out(kvd_section *s, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    add_formatted(&s->figure[s->n_figures - 1].left_out, fmt, args);
+    if (!s->failed)
+        add_formatted(&s->figure[s->n_figures - 1].left_out, fmt, args);
     va_end(args);
 }
 
@@ -101,7 +106,8 @@ void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    add_formatted(&s->figure[s->n_figures - 1].why, fmt, args);
+    if (!s->failed)
+        add_formatted(&s->figure[s->n_figures - 1].why, fmt, args);
     va_end(args);
 }
 
@@ -146,7 +152,9 @@ static void count_points(const kvd_table *t, const kvd_panel *p, point_count *n)
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel, size_t n_panels)
 {
     size_t shown = 0;
-    for (size_t i = 0; i < n_panels && !t->failed; i++) {
+    if (t->failed || s->failed)
+        return;
+    for (size_t i = 0; i < n_panels; i++) {
         point_count n = {0};
         count_points(t, &panel[i], &n);
         if (n.not_finite)
@@ -161,7 +169,7 @@ void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *pan
                 panel[i].title, n.not_above_0, n.all);
         shown += n.all - n.not_finite - n.not_above_0;
     }
-    if (shown == 0 && !t->failed)
+    if (shown == 0)
         kvd_section_not_drawn(s, "no point can be shown. %s",
                               kvd_text_get(&s->figure[s->n_figures - 1].left_out));
 }
@@ -198,25 +206,41 @@ int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, 
     return height + (lines > LINES ? (lines - LINES) * LINE : 0);
 }
 
+int kvd_report_check(const kvd_report *r, kvd_err *err)
+{
+    bool failed = r->lost.failed;
+    for (size_t i = 0; i < r->n; i++)
+        failed = failed || r->section[i]->failed || r->section[i]->words.failed;
+    return !failed             ? 0
+           : kvd_interrupted() ? kvd_fail_interrupted(err)
+                               : kvd_no_memory(err, "a section of the report", sizeof *r->section);
+}
+
+static void release_section(kvd_section *s)
+{
+    for (size_t j = 0; j < s->n_tables; j++) {
+        kvd_table_release(s->table[j]);
+        free(s->table[j]);
+    }
+    for (size_t j = 0; j < s->n_figures; j++) {
+        free(s->figure[j].settings);
+        free(s->figure[j].caption);
+        kvd_text_release(&s->figure[j].left_out);
+        kvd_text_release(&s->figure[j].why);
+    }
+    free(s->table);
+    free(s->figure);
+    kvd_table_release(&s->lost);
+    kvd_text_release(&s->words);
+}
+
 void kvd_report_release(kvd_report *r)
 {
     for (size_t i = 0; i < r->n; i++) {
-        kvd_section *s = r->section[i];
-        for (size_t j = 0; j < s->n_tables; j++) {
-            kvd_table_release(s->table[j]);
-            free(s->table[j]);
-        }
-        for (size_t j = 0; j < s->n_figures; j++) {
-            free(s->figure[j].settings);
-            free(s->figure[j].caption);
-            kvd_text_release(&s->figure[j].left_out);
-            kvd_text_release(&s->figure[j].why);
-        }
-        free(s->table);
-        free(s->figure);
-        kvd_text_release(&s->words);
-        free(s);
+        release_section(r->section[i]);
+        free(r->section[i]);
     }
+    release_section(&r->lost);
     free(r->section);
     kvd_text_release(&r->title);
     *r = (kvd_report){0};

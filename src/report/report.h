@@ -9,6 +9,7 @@
 #include "common/err.h"
 #include "common/files/output_folder.h"
 #include "common/stats.h"
+#include "formats/rows.h"
 
 /* Tables are written as CSV (full precision), Markdown and HTML (rounded, with units). */
 
@@ -59,7 +60,7 @@ typedef struct {
     char name[64]; /* name of the CSV file without its ending */
     char *title;
     char *note;       /* text below the table; "" for none */
-    bool only_files;  /* true if the table only holds the data of a figure */
+    bool only_files;  /* true if the table is not on the page; empty tables never are */
     bool no_markdown; /* true if the table is too long for a Markdown file */
     kvd_table_col *col;
     size_t n_cols;
@@ -73,16 +74,15 @@ void kvd_table_note(kvd_table *t, const char *fmt, ...) KVD_PRINTF(2, 3);
 /* Adds a column, before the first row. `digits` is the number of significant digits. */
 void kvd_table_add_column(kvd_table *t, kvd_cell_kind kind, int digits, const char *name,
                           const char *heading);
-/* Shades the cells of the column added last by values from `lo` to `hi`. */
+/* Shades the cells of the column or interval added last by values from `lo` to `hi`. */
 void kvd_table_shade(kvd_table *t, double lo, double hi);
-
-/* Shows the column added last with an interval, whose ends are in the next two columns. */
-void kvd_table_interval(kvd_table *t);
 /* Adds a column of reals with an interval, whose ends are the columns NAME_lo and NAME_hi. */
 void kvd_table_add_interval(kvd_table *t, int digits, const char *name, const char *heading);
 
 /* Append the next cell. A row is complete when its last cell was appended. */
 void kvd_table_text(kvd_table *t, const char *value);
+/* Appends a text without the characters that gnuplot would misread (kvd_series_clean). */
+void kvd_table_series(kvd_table *t, const char *value);
 void kvd_table_int(kvd_table *t, int64_t value);
 void kvd_table_no_int(kvd_table *t); /* appends an empty cell */
 /* Appends an integer that was read as a real number. NaN is an empty cell. */
@@ -90,6 +90,8 @@ void kvd_table_count(kvd_table *t, double value);
 void kvd_table_real(kvd_table *t, double value);
 /* Appends three cells: a value and the ends of its interval. */
 void kvd_table_bounded(kvd_table *t, kvd_interval x);
+/* Appends n cells: the values that row `row` of `rows` has in columns of the same names. */
+void kvd_table_row(kvd_table *t, const kvd_rows *rows, size_t row, size_t n);
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col);
 
@@ -135,22 +137,28 @@ typedef struct {
     size_t n_tables;
     kvd_figure *figure;
     size_t n_figures;
+    bool failed;    /* true if memory ran out or the user interrupted */
+    kvd_table lost; /* takes the cells of tables that failed */
 } kvd_section;
 
 typedef struct {
     kvd_text title; /* plain text */
     kvd_section **section;
     size_t n;
+    kvd_section lost; /* takes the content of sections that failed */
 } kvd_report;
 
-/* Return a new section or table, owned by the report, or NULL with *err on failure. */
-kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title, kvd_err *err);
-kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title, kvd_err *err);
+/* Return a new section or table, owned by the report. kvd_report_check reports failures. */
+kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title);
+kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title);
+/* Returns a new table that holds the data of a figure and is only written as CSV. */
+kvd_table *kvd_section_data(kvd_section *s, const char *name, const char *title);
+/* Fails if memory ran out while a section was made, or if the user interrupted. */
+int kvd_report_check(const kvd_report *r, kvd_err *err);
 
 /* Adds a figure. gnuplot would execute text of result files in `script` or `settings`. */
-int kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
-                       const char *caption, kvd_err *err, const char *settings, ...)
-    KVD_PRINTF(8, 9);
+void kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
+                        const char *caption, const char *settings, ...) KVD_PRINTF(7, 8);
 
 /* Counts rows that the panels cannot show. If no point is left, the figure is not drawn. */
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel,

@@ -418,6 +418,14 @@ static const char *label_of(const kvd_result *r)
     return slash ? slash + 1 : r->path;
 }
 
+size_t kvd_results_count(const kvd_results *r, kvd_result_kind kind)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->n; i++)
+        n += r->item[i].kind == kind;
+    return n;
+}
+
 bool kvd_result_random_weights(const kvd_result *r)
 {
     return r->has_model && kvd_model_info_random(&r->model);

@@ -89,6 +89,9 @@ typedef struct {
 /* Adds a result file, or a directory's .h5 files. Fails on an unknown schema or a repeated file. */
 int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 
+/* Returns the number of results of a kind. */
+size_t kvd_results_count(const kvd_results *r, kvd_result_kind kind);
+
 /* Returns true for random weights: times are valid, singular values and accuracies are not. */
 bool kvd_result_random_weights(const kvd_result *r);
 

@@ -12,12 +12,12 @@
 
 const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column)
 {
-    return kvd_row_text(e->file->accuracy.rows, e->row, column);
+    return kvd_row_text(e->rows, e->row, column);
 }
 
 double kvd_entry_real(const kvd_accuracy_entry *e, const char *column)
 {
-    return kvd_row_real(e->file->accuracy.rows, e->row, column);
+    return kvd_row_real(e->rows, e->row, column);
 }
 
 kvd_interval kvd_entry_interval(const kvd_accuracy_entry *e, const char *column)
@@ -26,6 +26,11 @@ kvd_interval kvd_entry_interval(const kvd_accuracy_entry *e, const char *column)
     snprintf(lo, sizeof lo, "%s_lo", column);
     snprintf(hi, sizeof hi, "%s_hi", column);
     return (kvd_interval){kvd_entry_real(e, column), kvd_entry_real(e, lo), kvd_entry_real(e, hi)};
+}
+
+kvd_interval kvd_entry_ratio(const kvd_accuracy_entry *e)
+{
+    return e->file->accuracy.ratio[e->row];
 }
 
 bool kvd_entry_is_none(const kvd_accuracy_entry *e)
@@ -154,15 +159,16 @@ static int collect(const kvd_results *r, kvd_result_kind kind, kvd_accuracy_entr
     all->label = calloc(n ? n : 1, sizeof *all->label);
     if (!all->item || !all->label)
         return kvd_no_memory(err, "accuracy rows", n * sizeof *all->item);
-    for (size_t i = 0; i < r->n; i++)
-        if (r->item[i].kind == kind)
-            for (size_t k = 0; k < kvd_rows_count(r->item[i].accuracy.rows); k++) {
-                const kvd_result *from = kvd_calibration_of(r, &r->item[i], k);
-                const bool point = kvd_row_is_point(r->item[i].accuracy.rows, k) &&
-                                   !kvd_row_is_weights(r->item[i].accuracy.rows, k);
-                if (point && (!from || !kvd_calibration_reduced(&from->spectrum)))
-                    all->item[all->n++] = (kvd_accuracy_entry){.file = &r->item[i], .row = k};
-            }
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_rows *const rows = r->item[i].accuracy.rows;
+        for (size_t k = 0; r->item[i].kind == kind && k < kvd_rows_count(rows); k++) {
+            const kvd_result *from = kvd_calibration_of(r, &r->item[i], k);
+            if (kvd_row_is_point(rows, k) && !kvd_row_is_weights(rows, k) &&
+                (!from || !kvd_calibration_reduced(&from->spectrum)))
+                all->item[all->n++] =
+                    (kvd_accuracy_entry){.file = &r->item[i], .rows = rows, .row = k};
+        }
+    }
     bool calibrations = varies(all, "calibration"), caches = varies(all, "cache");
     for (size_t i = 1; i < all->n; i++)
         all->models = all->models ||

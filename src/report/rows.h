@@ -6,6 +6,7 @@
 
 typedef struct {
     const kvd_result *file;
+    const kvd_rows *rows;
     size_t row;
     /* name of the method, with a note if dimensions are removed only from Q and K or only from V */
     char name[KVD_LABEL];
@@ -35,6 +36,8 @@ const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column);
 double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
 /* Returns the value of a column and its interval, from COLUMN_lo and COLUMN_hi. */
 kvd_interval kvd_entry_interval(const kvd_accuracy_entry *e, const char *column);
+/* Returns the perplexity over that of the uncompressed model. */
+kvd_interval kvd_entry_ratio(const kvd_accuracy_entry *e);
 /* Returns true if kvdim-eval --target measured the row. */
 bool kvd_entry_is_search_point(const kvd_accuracy_entry *e);
 bool kvd_entry_is_none(const kvd_accuracy_entry *e);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/files/csv.h"
+#include "report/results.h"
 
 /* Makes room for `more` bytes and the final zero. Returns false if memory ran out. */
 static bool room(kvd_text *t, size_t more)
@@ -178,7 +179,7 @@ void kvd_table_add_column(kvd_table *t, kvd_cell_kind kind, int digits, const ch
                           const char *heading)
 {
     assert(t->n_rows == 0 && t->at == 0);
-    kvd_table_col *col = realloc(t->col, (t->n_cols + 1) * sizeof *col);
+    kvd_table_col *col = t->failed ? NULL : realloc(t->col, (t->n_cols + 1) * sizeof *col);
     if (!col) {
         t->failed = true;
         return;
@@ -192,26 +193,21 @@ void kvd_table_shade(kvd_table *t, double lo, double hi)
 {
     if (t->failed)
         return;
-    t->col[t->n_cols - 1].shade_lo = lo;
-    t->col[t->n_cols - 1].shade_hi = hi;
-}
-
-void kvd_table_interval(kvd_table *t)
-{
-    if (!t->failed)
-        t->col[t->n_cols - 1].interval = true;
+    const bool interval = t->n_cols > 2 && t->col[t->n_cols - 3].interval;
+    kvd_table_col *const last = &t->col[t->n_cols - (interval ? 3 : 1)];
+    last->shade_lo = lo;
+    last->shade_hi = hi;
 }
 
 void kvd_table_add_interval(kvd_table *t, int digits, const char *name, const char *heading)
 {
-    char end[160];
+    char end[KVD_LABEL + 24];
     kvd_table_add_column(t, KVD_CELL_REAL, digits, name, heading);
-    kvd_table_interval(t);
+    if (!t->failed)
+        t->col[t->n_cols - 1].interval = true;
     for (int k = 0; k < 2; k++) {
-        const int n = snprintf(end, sizeof end, "%s_%s", name, k ? "hi" : "lo");
-        assert(n < (int)sizeof end);
-        (void)n;
-        kvd_table_add_column(t, KVD_CELL_REAL, digits, end, k ? "to" : "from");
+        snprintf(end, sizeof end, "%s_%s", name, k ? "hi" : "lo");
+        kvd_table_add_column(t, KVD_CELL_REAL, digits, end, "");
     }
 }
 
@@ -254,6 +250,13 @@ void kvd_table_text(kvd_table *t, const char *value)
         c->text = copy(t, value);
 }
 
+void kvd_table_series(kvd_table *t, const char *value)
+{
+    kvd_cell *c = next(t, KVD_CELL_TEXT);
+    if (c && (c->text = copy(t, value)))
+        kvd_series_clean(c->text);
+}
+
 void kvd_table_int(kvd_table *t, int64_t value)
 {
     kvd_cell *c = next(t, KVD_CELL_INT);
@@ -288,6 +291,19 @@ void kvd_table_bounded(kvd_table *t, kvd_interval x)
     kvd_table_real(t, x.value);
     kvd_table_real(t, x.lo);
     kvd_table_real(t, x.hi);
+}
+
+void kvd_table_row(kvd_table *t, const kvd_rows *rows, size_t row, size_t n)
+{
+    for (size_t i = 0; i < n && !t->failed; i++) {
+        const kvd_table_col *const col = &t->col[t->at];
+        if (col->kind == KVD_CELL_TEXT)
+            kvd_table_text(t, kvd_row_text(rows, row, col->name));
+        else if (col->kind == KVD_CELL_INT)
+            kvd_table_count(t, kvd_row_real(rows, row, col->name));
+        else
+            kvd_table_real(t, kvd_row_real(rows, row, col->name));
+    }
 }
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col)

@@ -127,7 +127,7 @@ int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, k
 void kvd_ledger_release(kvd_ledger *l);
 
 /* Adds the section on the claims of the papers with their verdicts. */
-int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report, kvd_err *err);
+void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report);
 
 /* Writes a summary such as "104 figures and tables of the papers: 40 measured here, ...". */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);

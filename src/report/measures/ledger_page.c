@@ -115,17 +115,13 @@ static size_t figure_name(const char *id)
 }
 
 /* Adds a figure of ratios against the request rate, with a curve per claim and setup. */
-static int figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s,
-                           kvd_err *err)
+static void figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s)
 {
     const size_t n = figure_name(l->entry[first].id);
     const bool times = strcmp(l->entry[first].unit, "times") == 0;
     char name[32], series[KVD_LABEL], caption[400];
     snprintf(name, sizeof name, "ledger-loads-%d", number);
-    kvd_table *const t = kvd_section_table(s, name, "Ratios against the load", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
+    kvd_table *const t = kvd_section_data(s, name, "Ratios against the load");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "load", "load");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "ratio", "ratio");
@@ -140,8 +136,7 @@ static int figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_se
             snprintf(series, sizeof series, "%.*s", (int)strcspn(more, ")"), more);
             if (e->n_services > 1)
                 snprintf(series + strlen(series), 16, ", %zu", v->curve + 1);
-            kvd_series_clean(series);
-            kvd_table_text(t, series);
+            kvd_table_series(t, series);
             kvd_table_real(t, v->load);
             kvd_table_real(t, times ? v->value : 1 + v->value / 100);
             kvd_table_text(t, v->grows ? "grows" : "");
@@ -154,17 +149,14 @@ static int figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_se
              (int)n, l->entry[first].id,
              times ? "rate at equal normalised latency, over that of the baseline,"
                    : "mean time over that of the baseline");
-    if (kvd_section_figure(s, name, "loads.gp", 700,
-                           kvd_height_with_key(380, 700, 3, t, 0, SIZE_MAX), caption, err,
-                           "csv='tables/%s.csv'", name))
-        return -1;
+    kvd_section_figure(s, name, "loads.gp", 700, kvd_height_with_key(380, 700, 3, t, 0, SIZE_MAX),
+                       caption, "csv='tables/%s.csv'", name);
     const kvd_panel panel = {.title = "ratio", .x = "load", .y = "ratio"};
     kvd_section_panels(s, t, &panel, 1);
     kvd_section_fold(s);
-    return 0;
 }
 
-static int figures_of_loads(const kvd_ledger *l, kvd_section *s, kvd_err *err)
+static void figures_of_loads(const kvd_ledger *l, kvd_section *s)
 {
     int number = 0;
     for (size_t i = 0; i < l->n; i++) {
@@ -173,23 +165,19 @@ static int figures_of_loads(const kvd_ledger *l, kvd_section *s, kvd_err *err)
         for (size_t k = 0; k < i && first; k++)
             first = !(l->entry[k].n_services > 0 && figure_name(l->entry[k].id) == n &&
                       strncmp(l->entry[k].id, l->entry[i].id, n) == 0);
-        if (first && figure_of_loads(l, i, ++number, s, err))
-            return -1;
+        if (first)
+            figure_of_loads(l, i, ++number, s);
     }
-    return 0;
 }
 
-int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report, kvd_err *err)
+void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report)
 {
     size_t count[KVD_N_VERDICTS] = {0};
     char range[96];
     kvd_text on = {0}, more = {0}, departures = {0};
-    int status = -1;
-    kvd_section *s = kvd_report_section(report, "ledger", "Ledger: the papers' claims", err);
+    kvd_section *s = kvd_report_section(report, "ledger", "Ledger: the papers' claims");
     kvd_table *t =
-        s ? kvd_section_table(s, "ledger", "Claims of the papers and measured values", err) : NULL;
-    if (!t)
-        return -1;
+        s ? kvd_section_table(s, "ledger", "Claims of the papers and measured values") : NULL;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "id", "what");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "claim", "claim");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "published", "published");
@@ -214,11 +202,9 @@ int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *re
         kvd_text_add(&departures, "paper: %s", e->setting);
         kvd_table_text(t, kvd_text_get(&departures));
         kvd_table_text(t, e->source);
-        if (kvd_text_check(&departures, err))
-            goto done;
+        s->failed |= departures.failed;
     }
-    if (kvd_text_check(&on, err) || kvd_text_check(&more, err))
-        goto done;
+    s->failed |= on.failed | more.failed;
     /* The page shows the claims as HTML, so the table is only a CSV file. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
@@ -231,14 +217,10 @@ int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *re
     char figures[320];
     kvd_figure_counts_say(&l->figures, figures, sizeof figures);
     kvd_text_add(&s->words, "<p>%s.</p>\n", figures);
-    if (figures_of_loads(l, s, err))
-        goto done;
+    figures_of_loads(l, s);
     kvd_text_raw(&s->words, "<p class=\"files\"><a href=\"tables/ledger.csv\">ledger.csv</a>, "
                             "<a href=\"tables/ledger.md\">ledger.md</a></p>\n");
-    status = 0;
-done:
     kvd_text_release(&on);
     kvd_text_release(&more);
     kvd_text_release(&departures);
-    return status;
 }

@@ -12,12 +12,16 @@
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err);
 /* Adds singular values (ZACK paper, Fig. 5 and 10; FDC paper, Fig. 3; ZDC paper, Fig. 13). */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
+/* Adds the table that plots/spectra.gp draws. */
+kvd_table *kvd_section_spectra(kvd_section *s, const char *name, const char *title);
+/* Adds the mean singular values of every pair in a file to a table of kvd_section_spectra. */
+void kvd_table_spectrum(kvd_table *t, const char *series, const kvd_spectrum *x);
 /* Notes the cells of t that plots/spectra.gp cannot draw. a and b are the kinds of rotation. */
-void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
+void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /* Adds similarities of rotations (ZACK paper, Tables 4 and 5, Fig. 18; FDC paper, Table 2). */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds kept dimensions of heads, removed fraction by removal rate, losses of cutting one head. */
-int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
+void kvd_study_rates(const kvd_results *r, kvd_report *report);
 /* Adds quality against removed fraction and bytes. `paired`: a method to compare, or NULL. */
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
 /* Adds the parameters on the Pareto front of quality and stored bytes. */
@@ -26,7 +30,7 @@ int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *e
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s,
                        kvd_err *err);
 /* Adds the smallest cache within a given loss. */
-int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
+void kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s);
 /* Compares `method` with every other method on the same sequences. If NULL, adds nothing. */
 int kvd_study_paired(const kvd_accuracy_entries *all, const char *method, kvd_section *s,
                      kvd_err *err);
@@ -59,14 +63,14 @@ int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,
                         kvd_err *err);
 /* Adds the searches for the strongest compression that keeps a fraction of the score. */
-int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
-                      kvd_section *s, kvd_err *err);
+void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
+                       kvd_section *s);
 /* Adds benchmark scores against the bytes of the cache and against times of decode steps. */
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds the quality of generated text, needles (facts hidden in a text) and classification. */
-int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
+void kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s);
 /* Compares quantised weights with quantised caches (Fig. 3 of the ZDC paper). */
-int kvd_study_weights(const kvd_results *r, kvd_section *s, kvd_err *err);
+void kvd_study_weights(const kvd_results *r, kvd_section *s);
 /* Adds the parameters that kvdim-fit --regression proposed and that were measured. */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
 /* Compares calibration on pruned or clustered and on all vectors (ZDC paper, Fig. 15 and 26). */
@@ -79,22 +83,13 @@ int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
 /* Adds simulated serving (papers ZACK, Fig. 13 to 17; FDC, Fig. 9 to 13; ZDC, Fig. 19 and 21). */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds token statistics (papers ZDC, Fig. 6 to 8; LeanKV, Fig. 1 to 3). */
-int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
+void kvd_study_tokens(const kvd_results *r, kvd_report *report);
 /* Checks the papers' tables of epsilon and delta (folder `paper`) for consistency. */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Appends the names of sweeps that were interrupted or left out measurements. */
 void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_text *words);
 /* Lists results of random weights. Call it after kvd_study_summary, before other sections. */
-int kvd_study_random_weights(const kvd_results *r, kvd_report *report, kvd_err *err);
-int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err);
-
-/* Add what identifies a job to a table: the columns, and the cells of one row. */
-void kvd_jct_size_columns(kvd_table *t);
-void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e);
-
-/* Adds a bar chart of the parts of a job's time, and curves over input and output length. */
-int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
-/* Adds a table of the percentage of the job completion time in each phase. */
-int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
+void kvd_study_random_weights(const kvd_results *r, kvd_report *report);
+void kvd_study_provenance(const kvd_results *r, kvd_report *report);
 
 #endif

@@ -16,21 +16,10 @@ static bool same_reference(const kvd_accuracy_entry *a, const kvd_accuracy_entry
            kvd_entry_real(a, "perplexity") == kvd_entry_real(b, "perplexity");
 }
 
-static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+static void quality_table(const kvd_accuracy_entries *all, kvd_section *s)
 {
-    static const struct {
-        const char *column, *heading;
-        int digits;
-    } reals[] = {{"overall_p", "overall p", 4},
-                 {"overall_p16", "p padded to 16", 4},
-                 {"perplexity", "perplexity", 4}};
-    static const struct {
-        const char *column, *heading;
-    } intervals[] = {{"top1_share", "top-1 share"}, {"kl", "KL, nat"}};
-    kvd_table *t = kvd_section_table(s, "accuracy",
-                                     "Quality of predictions; 95 % intervals over sequences", err);
-    if (!t)
-        return -1;
+    kvd_table *t =
+        kvd_section_table(s, "accuracy", "Quality of predictions; 95 % intervals over sequences");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     if (all->models)
         kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model", "model");
@@ -38,12 +27,12 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "rule", "widths by");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "setting", "at");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
-    for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
-        kvd_table_add_column(t, KVD_CELL_REAL, reals[k].digits, reals[k].column, reals[k].heading);
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p", "overall p");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p16", "p padded to 16");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity", "perplexity");
     kvd_table_add_interval(t, 4, "perplexity_ratio", "perplexity ratio");
-    for (size_t k = 0; k < 2; k++) {
-        kvd_table_add_interval(t, 4, intervals[k].column, intervals[k].heading);
-    }
+    kvd_table_add_interval(t, 4, "top1_share", "top-1 share");
+    kvd_table_add_interval(t, 4, "kl", "KL, nat");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "agree", "same top-1");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "attention_error", "D (norms)");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "attention_error_zdc", "D as printed");
@@ -55,30 +44,19 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
         "of the attention output, mean over layers and heads.");
     for (size_t i = 0; i < all->n; i++) {
         const kvd_accuracy_entry *e = &all->item[i];
-        const kvd_interval *ratio = &e->file->accuracy.ratio[e->row];
+        char setting[100];
         if (i > 0 && same_reference(e, &all->item[i - 1]))
             continue;
-        kvd_table_text(t, kvd_entry_text(e, "label"));
+        kvd_table_row(t, e->rows, e->row, 1);
         if (all->models)
             kvd_table_text(t, e->file->model.name);
-        kvd_table_text(t, kvd_entry_text(e, "method"));
-        char setting[100];
+        kvd_table_row(t, e->rows, e->row, 2);
         kvd_entry_setting(e, setting, sizeof setting);
-        kvd_table_text(t, kvd_entry_text(e, "rule"));
         kvd_table_text(t, setting);
-        kvd_table_text(t, kvd_entry_text(e, "calibration"));
-        for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
-            kvd_table_real(t, kvd_entry_real(e, reals[k].column));
-        kvd_table_bounded(t, *ratio);
-        for (size_t k = 0; k < 2; k++) {
-            kvd_table_bounded(t, kvd_entry_interval(e, intervals[k].column));
-        }
-        kvd_table_real(t, kvd_entry_real(e, "agree"));
-        kvd_table_real(t, kvd_entry_real(e, "attention_error"));
-        kvd_table_real(t, kvd_entry_real(e, "attention_error_zdc"));
-        kvd_table_count(t, kvd_entry_real(e, "n_predictions"));
+        kvd_table_row(t, e->rows, e->row, 4);
+        kvd_table_bounded(t, kvd_entry_ratio(e));
+        kvd_table_row(t, e->rows, e->row, 10);
     }
-    return 0;
 }
 
 static const char NO_CURVE[] = "no method was measured at two values of p";
@@ -104,36 +82,23 @@ static bool is_swept(const kvd_accuracy_entries *all, size_t i)
     return swept > 1;
 }
 
-static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_section *s,
-                          kvd_err *err)
+static void quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_section *s)
 {
     static const kvd_panel panels[] = {
         {.title = "top-1 accuracy / uncompressed", .x = "overall_p", .y = "top1_share"},
         {.title = "perplexity / uncompressed", .x = "overall_p", .y = "perplexity_ratio"},
         {.title = "KL divergence", .x = "overall_p", .y = "kl", .log_y = true}};
     char name[64];
-    size_t n = 0, without_p = 0, searched = 0;
+    size_t without_p = 0, searched = 0;
     snprintf(name, sizeof name, "accuracy-%zu", label + 1);
-    kvd_table *t = kvd_section_table(s, name, "Quality against overall p", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
-    static const char *const columns[] = {"top1_share",
-                                          "top1_share_lo",
-                                          "top1_share_hi",
-                                          "perplexity_ratio",
-                                          "perplexity_ratio_lo",
-                                          "perplexity_ratio_hi",
-                                          "kl",
-                                          "kl_lo",
-                                          "kl_hi"};
+    kvd_table *t = kvd_section_data(s, name, "Quality against overall p");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "overall_p", "overall p");
-    for (size_t k = 0; k < 9; k++)
-        kvd_table_add_column(t, KVD_CELL_REAL, 6, columns[k], columns[k]);
+    kvd_table_add_interval(t, 6, "top1_share", "top-1 share");
+    kvd_table_add_interval(t, 6, "perplexity_ratio", "perplexity ratio");
+    kvd_table_add_interval(t, 6, "kl", "KL, nat");
     for (size_t i = 0; i < all->n; i++) {
         const kvd_accuracy_entry *e = &all->item[i];
-        const kvd_interval *ratio = &e->file->accuracy.ratio[e->row];
         if (kvd_entry_is_none(e) || strcmp(kvd_entry_text(e, "label"), all->label[label]))
             continue;
         if (isnan(kvd_entry_real(e, "overall_p"))) {
@@ -144,17 +109,13 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
             searched++;
             continue;
         }
-        n++;
         kvd_table_text(t, e->series);
-        kvd_table_real(t, kvd_entry_real(e, "overall_p"));
-        for (size_t k = 0; k < 9; k++)
-            kvd_table_real(t, k == 3   ? ratio->value
-                              : k == 4 ? ratio->lo
-                              : k == 5 ? ratio->hi
-                                       : kvd_entry_real(e, columns[k]));
+        kvd_table_row(t, e->rows, e->row, 4);
+        kvd_table_bounded(t, kvd_entry_ratio(e));
+        kvd_table_row(t, e->rows, e->row, 3);
     }
-    if (n == 0)
-        return 0;
+    if (t->n_rows == 0)
+        return;
     kvd_text caption = {0};
     kvd_text_add(
         &caption,
@@ -163,14 +124,11 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
         "a bar that ends on the axis of KL goes on below it. The dashed line is 99 %% of the "
         "accuracy.",
         all->label[label]);
-    int status = kvd_text_check(&caption, err);
-    if (!status)
-        status = kvd_section_figure(s, name, "accuracy.gp", 980,
-                                    kvd_height_with_key(420, 980, 3, t, 0, SIZE_MAX),
-                                    kvd_text_get(&caption), err, "csv='tables/%s.csv'", name);
+    kvd_section_figure(s, name, "accuracy.gp", 980,
+                       kvd_height_with_key(420, 980, 3, t, 0, SIZE_MAX), kvd_text_get(&caption),
+                       "csv='tables/%s.csv'", name);
+    s->failed |= caption.failed;
     kvd_text_release(&caption);
-    if (status)
-        return -1;
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
     if (label > 0)
         kvd_section_fold(s);
@@ -180,7 +138,6 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
         kvd_section_left_out(s, "Left out: %zu settings that have no overall p.", without_p);
     if (!has_curve(all, all->label[label]))
         kvd_section_not_drawn(s, NO_CURVE);
-    return 0;
 }
 
 static void target_row(kvd_table *t, const char *label, const char *method, const char *calibration,
@@ -207,24 +164,18 @@ static void target_row(kvd_table *t, const char *label, const char *method, cons
     kvd_table_text(t, kvd_target_tells(x->saving_lo, x->saving_hi) ? "" : "cannot tell");
 }
 
-int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
-                      kvd_section *s, kvd_err *err)
+void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
+                       kvd_section *s)
 {
     const bool tasks = kind == KVD_RESULT_TASKS;
     kvd_table *t = kvd_section_table(s, tasks ? "target-tasks" : "target",
                                      tasks ? "Fewest bytes that keep a share of a task's score"
-                                           : "Fewest bytes that keep a share of top-1 accuracy",
-                                     err);
-    if (!t)
-        return -1;
+                                           : "Fewest bytes that keep a share of top-1 accuracy");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "target", "share to keep");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving", "bytes saved");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving_lo", "surely");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving_hi", "surely lost");
+    kvd_table_add_interval(t, 3, "saving", "bytes saved");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving_misses", "missed at");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "p", "kept up to p");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "p_misses", "missed at p");
@@ -274,21 +225,17 @@ int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accu
         }
         i = last + 1;
     }
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
 /* Adds Fig. 14 of the ZDC paper: error of the attention output against the removed fraction p. */
-static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+static void degradation(const kvd_accuracy_entries *all, kvd_section *s)
 {
     static const kvd_panel panels[] = {
         {.title = "||v - u|| / ||u||", .x = "overall_p", .y = "attention_error"},
         {.title = "as printed", .x = "overall_p", .y = "attention_error_zdc", .log_y = true}};
-    size_t n = 0, without_p = 0;
+    size_t without_p = 0;
     kvd_table *t =
-        kvd_section_table(s, "degradation", "Error of the attention output against overall p", err);
-    if (!t)
-        return -1;
+        kvd_section_table(s, "degradation", "Error of the attention output against overall p");
     t->only_files = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
@@ -298,51 +245,39 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "attention_error_zdc", "D as printed");
     for (size_t i = 0; i < all->n; i++) {
         const kvd_accuracy_entry *e = &all->item[i];
-        char label[KVD_LABEL];
         if (kvd_entry_is_none(e) || isnan(kvd_entry_real(e, "attention_error")))
             continue;
         if (isnan(kvd_entry_real(e, "overall_p"))) {
             without_p++;
             continue;
         }
-        n++;
-        snprintf(label, sizeof label, "%s", kvd_entry_text(e, "label"));
-        kvd_series_clean(label);
         kvd_table_text(t, e->series);
-        kvd_table_text(t, label);
-        kvd_table_text(t, kvd_on_calibration_text(e->file->accuracy.rows, e->row) ? "calibration"
-                                                                                  : "other");
-        kvd_table_real(t, kvd_entry_real(e, "overall_p"));
-        kvd_table_real(t, kvd_entry_real(e, "attention_error"));
-        kvd_table_real(t, kvd_entry_real(e, "attention_error_zdc"));
+        kvd_table_series(t, kvd_entry_text(e, "label"));
+        kvd_table_text(t, kvd_on_calibration_text(e->rows, e->row) ? "calibration" : "other");
+        kvd_table_row(t, e->rows, e->row, 3);
     }
-    if (n == 0)
-        return 0;
-    if (kvd_section_figure(
-            s, "zdc-fig14-degradation", "degradation.gp", 940,
-            kvd_height_with_key(440, 940, 3, t, 0, SIZE_MAX),
-            "Error D of the attention output against overall p (ZDC Fig. 14): solid on the "
-            "calibration text, dashed on every other text. Left: ratio of norms. Right: element "
-            "by element as printed, which single elements near zero dominate (D-25).",
-            err, "csv='tables/degradation.csv'"))
-        return -1;
+    if (t->n_rows == 0)
+        return;
+    kvd_section_figure(
+        s, "zdc-fig14-degradation", "degradation.gp", 940,
+        kvd_height_with_key(440, 940, 3, t, 0, SIZE_MAX),
+        "Error D of the attention output against overall p (ZDC Fig. 14): solid on the "
+        "calibration text, dashed on every other text. Left: ratio of norms. Right: element "
+        "by element as printed, which single elements near zero dominate (D-25).",
+        "csv='tables/degradation.csv'");
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
     kvd_section_fold(s);
     if (without_p)
         kvd_section_left_out(s, "Left out: %zu settings that have no overall p.", without_p);
     if (!has_curve(all, NULL))
         kvd_section_not_drawn(s, NO_CURVE);
-    return 0;
 }
 
-static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+static void per_layer(const kvd_accuracy_entries *all, kvd_section *s)
 {
-    size_t n = 0;
-    char series[KVD_LABEL + 48], label[KVD_LABEL];
+    char series[KVD_LABEL + 48];
     kvd_table *t =
-        kvd_section_table(s, "degradation-layers", "Error of the attention output per layer", err);
-    if (!t)
-        return -1;
+        kvd_section_table(s, "degradation-layers", "Error of the attention output per layer");
     t->only_files = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
@@ -364,52 +299,41 @@ static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *e
             continue;
         snprintf(series, sizeof series, "%s at p = %.2f", e->series,
                  kvd_entry_real(e, "overall_p"));
-        snprintf(label, sizeof label, "%s", kvd_entry_text(e, "label"));
-        kvd_series_clean(label);
         for (size_t l = 0; l < a->n_layers; l++) {
             kvd_table_text(t, series);
-            kvd_table_text(t, label);
+            kvd_table_series(t, kvd_entry_text(e, "label"));
             kvd_table_text(t, kvd_on_calibration_text(a->rows, e->row) ? "calibration" : "other");
             kvd_table_int(t, (int64_t)l);
             kvd_table_real(t, a->norm[e->row * a->n_layers + l]);
             kvd_table_real(t, a->zdc[e->row * a->n_layers + l]);
-            n++;
         }
     }
-    if (n == 0)
-        return 0;
-    if (kvd_section_figure(
-            s, "degradation-layers", "layers.gp", 940,
-            kvd_height_with_key(440, 940, 2, t, 0, SIZE_MAX),
-            "Error of the attention output per layer, ratio of norms, mean over heads, at the "
-            "point nearest to p = 0.5: solid on the calibration text, dashed on every other text. "
-            "An upper layer also shows what lower layers did to its input.",
-            err, "csv='tables/degradation-layers.csv'"))
-        return -1;
+    if (t->n_rows == 0)
+        return;
+    kvd_section_figure(
+        s, "degradation-layers", "layers.gp", 940, kvd_height_with_key(440, 940, 2, t, 0, SIZE_MAX),
+        "Error of the attention output per layer, ratio of norms, mean over heads, at the "
+        "point nearest to p = 0.5: solid on the calibration text, dashed on every other text. "
+        "An upper layer also shows what lower layers did to its input.",
+        "csv='tables/degradation-layers.csv'");
     kvd_section_panels(
         s, t, &(kvd_panel){.title = "||v - u|| / ||u||", .x = "layer", .y = "attention_error"}, 1);
     kvd_section_fold(s);
-    return 0;
 }
 
-static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+static void bytes_table(const kvd_accuracy_entries *all, kvd_section *s)
 {
-    static const struct {
-        const char *column, *heading;
-    } reals[] = {{"bytes_per_token_dense", "dense, bytes"},
-                 {"bytes_per_token_nominal", "kept elements, bytes"},
-                 {"bytes_per_token_padded", "padded to 16, bytes"},
-                 {"bytes_per_token_stored", "stored by this run, bytes"},
-                 {"basis_bytes", "bases of the whole model, bytes"}};
-    kvd_table *t = kvd_section_table(s, "bytes", "Bytes of the cache per token", err);
-    if (!t)
-        return -1;
+    kvd_table *t = kvd_section_table(s, "bytes", "Bytes of the cache per token");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "setting", "at");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p", "overall p");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "element_bytes", "bytes per element");
-    for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
-        kvd_table_add_column(t, KVD_CELL_REAL, 0, reals[k].column, reals[k].heading);
+    kvd_table_add_column(t, KVD_CELL_REAL, 0, "bytes_per_token_dense", "dense, bytes");
+    kvd_table_add_column(t, KVD_CELL_REAL, 0, "bytes_per_token_nominal", "kept elements, bytes");
+    kvd_table_add_column(t, KVD_CELL_REAL, 0, "bytes_per_token_padded", "padded to 16, bytes");
+    kvd_table_add_column(t, KVD_CELL_REAL, 0, "bytes_per_token_stored",
+                         "stored by this run, bytes");
+    kvd_table_add_column(t, KVD_CELL_REAL, 0, "basis_bytes", "bases of the whole model, bytes");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "stored_element_bytes", "bytes per stored element");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "padded_share", "padded / dense");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "tokens_for_basis", "tokens until bases pay");
@@ -432,18 +356,13 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
         kvd_entry_setting(e, setting, sizeof setting);
         kvd_table_text(t, e->series);
         kvd_table_text(t, setting);
-        kvd_table_real(t, kvd_entry_real(e, "overall_p"));
-        kvd_table_count(t, kvd_entry_real(e, "element_bytes"));
-        for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
-            kvd_table_real(t, kvd_entry_real(e, reals[k].column));
+        kvd_table_row(t, e->rows, e->row, 8);
         double dense = kvd_entry_real(e, "bytes_per_token_dense"),
                padded = kvd_entry_real(e, "bytes_per_token_padded");
-        kvd_table_count(t, kvd_entry_real(e, "stored_element_bytes"));
         kvd_table_real(t, padded / dense);
         kvd_table_real(t, dense > padded ? kvd_entry_real(e, "basis_bytes") / (dense - padded)
                                          : (double)NAN);
     }
-    return 0;
 }
 
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err)
@@ -457,9 +376,7 @@ int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *rep
         status = paired ? kvd_fail(err, "--paired needs an accuracy file (kvdim-eval)") : 0;
         goto done;
     }
-    kvd_section *s = kvd_report_section(report, "accuracy", "Accuracy", err);
-    if (!s)
-        goto done;
+    kvd_section *s = kvd_report_section(report, "accuracy", "Accuracy");
     kvd_text_raw(&s->words,
                  "<p>Next-token predictions with shortened K and V against those of the "
                  "uncompressed model on the same text, and how far the attention outputs move. "
@@ -468,17 +385,20 @@ int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *rep
         kvd_text_add(&s->words,
                      "<p>Curves are drawn for the first %d of %zu texts; the table has all.</p>\n",
                      MOST_FIGURES, all.n_labels);
-    if (kvd_study_paired(&all, paired, s, err) || kvd_study_pareto(&all, s, err) ||
-        kvd_study_targets(r, KVD_RESULT_ACCURACY, &all, s, err))
+    if (kvd_study_paired(&all, paired, s, err) || kvd_study_pareto(&all, s, err))
         goto done;
+    kvd_study_targets(r, KVD_RESULT_ACCURACY, &all, s);
     for (size_t k = 0; k < all.n_labels && k < MOST_FIGURES; k++)
-        if (quality_figure(&all, k, s, err))
-            goto done;
-    if (kvd_study_settings(&all, s, err) || kvd_study_proposals(r, s, err) ||
-        kvd_study_transfer(r, &all, s, err) || degradation(&all, s, err) ||
-        per_layer(&all, s, err) || quality_table(&all, s, err) || kvd_study_free(&all, s, err) ||
-        kvd_study_weights(r, s, err) || bytes_table(&all, s, err))
+        quality_figure(&all, k, s);
+    kvd_study_settings(&all, s);
+    if (kvd_study_proposals(r, s, err) || kvd_study_transfer(r, &all, s, err))
         goto done;
+    degradation(&all, s);
+    per_layer(&all, s);
+    quality_table(&all, s);
+    kvd_study_free(&all, s);
+    kvd_study_weights(r, s);
+    bytes_table(&all, s);
     status = 0;
 done:
     kvd_accuracy_entries_release(&all);

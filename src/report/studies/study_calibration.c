@@ -6,11 +6,6 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-static double real_of(const kvd_calibration_point *x, const char *column)
-{
-    return kvd_row_real(x->accuracy->accuracy.rows, x->row, column);
-}
-
 static const char *text_of(const kvd_calibration_point *x, const char *column)
 {
     return kvd_row_text(x->accuracy->accuracy.rows, x->row, column);
@@ -21,19 +16,10 @@ static const kvd_calibration *how(const kvd_calibration_point *x)
     return &x->spectrum->spectrum.calibration;
 }
 
-static int point_table(const kvd_calibration_point *point, size_t n, kvd_section *s, kvd_err *err)
+static void point_table(const kvd_calibration_point *point, size_t n, kvd_section *s)
 {
-    static const struct {
-        const char *column, *heading;
-    } times[] = {{"collect_s", "forward passes, s"},
-                 {"rows_s", "rows, s"},
-                 {"kmeans_s", "K-means, s"},
-                 {"decompose_s", "decomposition, s"},
-                 {"total_s", "in all, s"}};
-    kvd_table *t = kvd_section_table(
-        s, "calibration", "Calibration on fewer rows: what it costs and what it gives", err);
-    if (!t)
-        return -1;
+    kvd_table *t = kvd_section_table(s, "calibration",
+                                     "Calibration on fewer rows: what it costs and what it gives");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "p_wanted", "p");
@@ -45,8 +31,11 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
     kvd_table_add_interval(t, 5, "perplexity", "perplexity");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "top1_share", "top-1 share");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "kl", "KL, nat");
-    for (size_t k = 0; k < 5; k++)
-        kvd_table_add_column(t, KVD_CELL_REAL, 3, times[k].column, times[k].heading);
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "collect_s", "forward passes, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "rows_s", "rows, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "kmeans_s", "K-means, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "decompose_s", "decomposition, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "total_s", "in all, s");
     kvd_table_note(
         t, "Pruned: share of the sequences of every text left out. No centroids: sums over all "
            "rows that are left, which is what streaming moments do. Energy lost: within clusters, "
@@ -55,45 +44,19 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
     for (size_t i = 0; i < n; i++) {
         const kvd_calibration_point *x = &point[i];
         const kvd_calibration *c = how(x);
-        kvd_table_text(t, text_of(x, "label"));
-        kvd_table_text(t, text_of(x, "method"));
-        kvd_table_real(t, x->p);
+        kvd_table_row(t, x->accuracy->accuracy.rows, x->row, 3);
         kvd_table_real(t, c->prune);
         kvd_table_int(t, (int64_t)x->spectrum->spectrum.n_tokens);
-        if (c->centroids)
-            kvd_table_int(t, (int64_t)c->centroids);
-        else
-            kvd_table_no_int(t);
+        kvd_table_count(t, c->centroids ? (double)c->centroids : (double)NAN);
         kvd_table_text(t, c->centroids ? c->weighted ? "yes" : "no" : "");
         kvd_table_real(t, c->centroids ? c->kmeans_residual : (double)NAN);
-        kvd_table_real(t, x->perplexity);
-        kvd_table_real(t, real_of(x, "perplexity_lo"));
-        kvd_table_real(t, real_of(x, "perplexity_hi"));
-        kvd_table_real(t, real_of(x, "top1_share"));
-        kvd_table_real(t, real_of(x, "kl"));
+        kvd_table_row(t, x->accuracy->accuracy.rows, x->row, 5);
         kvd_table_real(t, x->collect_s);
         kvd_table_real(t, c->seconds_rows);
         kvd_table_real(t, c->seconds_kmeans);
         kvd_table_real(t, c->seconds_decompose);
         kvd_table_real(t, x->collect_s + x->calibrate_s);
     }
-    return 0;
-}
-
-/* Adds a point. `timed`: first method of a calibration, so that its seconds are plotted once. */
-static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
-                      const kvd_calibration_point *x, bool timed)
-{
-    kvd_table_text(t, panel);
-    kvd_table_text(t, series);
-    kvd_table_real(t, at);
-    kvd_table_real(t, x->perplexity);
-    kvd_table_real(t, real_of(x, "perplexity_lo"));
-    kvd_table_real(t, real_of(x, "perplexity_hi"));
-    kvd_table_real(t, real_of(x, "kl"));
-    kvd_table_real(t, real_of(x, "kl_lo"));
-    kvd_table_real(t, real_of(x, "kl_hi"));
-    kvd_table_real(t, timed ? x->calibrate_s : (double)NAN);
 }
 
 static bool first_use(const kvd_calibration_point *point, const kvd_calibration_point *x)
@@ -102,6 +65,20 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
         if (point->spectrum == x->spectrum)
             return false;
     return true;
+}
+
+/* Adds point x. The seconds of a calibration are plotted once, with its first method. */
+static void curve_row(kvd_table *t, const char *panel, double at,
+                      const kvd_calibration_point *point, const kvd_calibration_point *x,
+                      bool texts)
+{
+    char series[KVD_LABEL];
+    kvd_calibration_series(x, texts, series, sizeof series);
+    kvd_table_text(t, panel);
+    kvd_table_text(t, series);
+    kvd_table_real(t, at);
+    kvd_table_row(t, x->accuracy->accuracy.rows, x->row, 6);
+    kvd_table_real(t, first_use(point, x) ? x->calibrate_s : (double)NAN);
 }
 
 static size_t others(const kvd_calibration_point *point, size_t n, const kvd_calibration_point *x,
@@ -119,7 +96,6 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
 /* Adds horizontal lines for results with calibration on all token vectors. */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
-    char series[KVD_LABEL];
     for (size_t i = 0; i < n; i++) {
         double least = INFINITY, most = 0;
         if (how(&point[i])->centroids || how(&point[i])->prune > 0)
@@ -129,96 +105,56 @@ static void level_lines(const kvd_calibration_point *point, size_t n, bool texts
                 least = fmin(least, (double)how(&point[j])->centroids);
                 most = fmax(most, (double)how(&point[j])->centroids);
             }
-        kvd_calibration_series(&point[i], texts, series, sizeof series);
         if (most > least) {
-            curve_row(t, "centroids", series, least, &point[i], first_use(point, &point[i]));
-            curve_row(t, "centroids", series, most, &point[i], first_use(point, &point[i]));
+            curve_row(t, "centroids", least, point, &point[i], texts);
+            curve_row(t, "centroids", most, point, &point[i], texts);
         }
     }
 }
 
-static int curves(const kvd_calibration_point *point, size_t n, kvd_section *s, kvd_err *err)
+static void curves(const kvd_calibration_point *point, size_t n, kvd_section *s)
 {
     static const kvd_panel panels[] = {
         {.title = "perplexity", .x = "x", .y = "perplexity"},
         {.title = "KL divergence", .x = "x", .y = "kl"},
         {.title = "seconds", .x = "x", .y = "seconds", .log_y = true, .sparse = true}};
-    char series[KVD_LABEL];
     bool texts = false;
-    kvd_table *t = kvd_section_table(s, "calibration-curves", "Fewer rows: quality and time", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
+    kvd_table *t = kvd_section_data(s, "calibration-curves", "Fewer rows: quality and time");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "panel", "panel");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "x", "x");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "perplexity", "perplexity");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "perplexity_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "perplexity_hi", "to");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "kl", "KL, nat");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "kl_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "kl_hi", "to");
+    kvd_table_add_interval(t, 6, "perplexity", "perplexity");
+    kvd_table_add_interval(t, 6, "kl", "KL, nat");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "seconds", "seconds");
     for (size_t i = 1; i < n; i++)
         texts = texts || strcmp(text_of(&point[i], "label"), text_of(&point[0], "label")) != 0;
-    for (size_t i = 0; i < n; i++) {
-        kvd_calibration_series(&point[i], texts, series, sizeof series);
+    for (size_t i = 0; i < n; i++)
         if (others(point, n, &point[i], true) >= 2)
-            curve_row(t, "pruned", series, how(&point[i])->prune, &point[i],
-                      first_use(point, &point[i]));
-    }
-    for (size_t i = 0; i < n; i++) {
-        kvd_calibration_series(&point[i], texts, series, sizeof series);
+            curve_row(t, "pruned", how(&point[i])->prune, point, &point[i], texts);
+    for (size_t i = 0; i < n; i++)
         if (how(&point[i])->centroids && others(point, n, &point[i], false) >= 1)
-            curve_row(t, "centroids", series, (double)how(&point[i])->centroids, &point[i],
-                      first_use(point, &point[i]));
-    }
+            curve_row(t, "centroids", (double)how(&point[i])->centroids, point, &point[i], texts);
     level_lines(point, n, texts, t);
     if (t->n_rows == 0)
-        return 0;
-    if (kvd_section_figure(
-            s, "zdc-fig26-calibration", "calibration.gp", 900,
-            kvd_height_with_key(820, 900, 3, t, 1, SIZE_MAX),
-            "Perplexity, KL divergence from the uncompressed model, and seconds of rows, K-means "
-            "and decomposition, against the share of sequences pruned and against the number of "
-            "centroids per head and tensor (ZDC Fig. 26); bars are 95 % intervals over sequences. "
-            "Rows: no K-means, all rows of the tokens that are left.",
-            err, "csv='tables/calibration-curves.csv'"))
-        return -1;
+        return;
+    kvd_section_figure(
+        s, "zdc-fig26-calibration", "calibration.gp", 900,
+        kvd_height_with_key(820, 900, 3, t, 1, SIZE_MAX),
+        "Perplexity, KL divergence from the uncompressed model, and seconds of rows, K-means "
+        "and decomposition, against the share of sequences pruned and against the number of "
+        "centroids per head and tensor (ZDC Fig. 26); bars are 95 % intervals over sequences. "
+        "Rows: no K-means, all rows of the tokens that are left.",
+        "csv='tables/calibration-curves.csv'");
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
-    return 0;
 }
 
-static int spectrum_curves(kvd_table *t, const char *series, const kvd_spectrum *s)
-{
-    int n = 0;
-    for (int p = 0; p < KVD_N_PAIRS; p++)
-        for (int j = 0; s->pair[p].present && j < s->model.d_head; j++, n++) {
-            kvd_table_text(t, series);
-            kvd_table_text(t, kvd_pair_name[p]);
-            kvd_table_int(t, j);
-            kvd_table_real(t, kvd_mean_sigma(s, (kvd_pair)p, j, false));
-            kvd_table_real(t, kvd_mean_sigma(s, (kvd_pair)p, j, true));
-        }
-    return n;
-}
-
-static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
+static void spectra(const kvd_results *r, kvd_section *s)
 {
     char series[KVD_LABEL];
     size_t k = 0;
     double prune = 2;
-    int n = 0;
-    kvd_table *t = kvd_section_table(s, "calibration-spectra",
-                                     "Average singular values with and without pruning", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
-    kvd_table_add_column(t, KVD_CELL_INT, 0, "dim", "dimension");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "mean_sigma", "average singular value");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "mean_sigma_normalised", "per square root of rows");
+    kvd_table *t = kvd_section_spectra(s, "calibration-spectra",
+                                       "Average singular values with and without pruning");
     for (size_t i = 0; i < r->n; i++) {
         const kvd_calibration *c = &r->item[i].spectrum.calibration;
         if (r->item[i].kind != KVD_RESULT_SPECTRUM || !(c->prune > 0) ||
@@ -238,22 +174,19 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
             continue;
         const char *kind = c->centroids == 0 ? "rows" : c->weighted ? "weighted" : "centroids";
         snprintf(series, sizeof series, "%s: all", kind);
-        n += spectrum_curves(t, series, all);
+        kvd_table_spectrum(t, series, all);
         snprintf(series, sizeof series, "%s: %g %% pruned", kind, 100 * c->prune);
-        n += spectrum_curves(t, series, x);
+        kvd_table_spectrum(t, series, x);
     }
-    if (n == 0)
-        return 0;
-    if (kvd_section_figure(
-            s, "zdc-fig15-pruning", "spectra.gp", 900,
-            kvd_height_with_key(640, 900, 3, t, 0, SIZE_MAX),
-            "Average singular value per head dimension with and without pruning (ZDC Fig. 15): of "
-            "the rows, of their centroids, and of centroids weighted by the square root of their "
-            "rows.",
-            err, "csv='tables/calibration-spectra.csv'; pairs='qk vw'"))
-        return -1;
-    kvd_section_spectra(s, t, KVD_PAIR_QK, KVD_PAIR_VW);
-    return 0;
+    if (t->n_rows == 0)
+        return;
+    kvd_section_figure(
+        s, "zdc-fig15-pruning", "spectra.gp", 900, kvd_height_with_key(640, 900, 3, t, 0, SIZE_MAX),
+        "Average singular value per head dimension with and without pruning (ZDC Fig. 15): of "
+        "the rows, of their centroids, and of centroids weighted by the square root of their "
+        "rows.",
+        "csv='tables/calibration-spectra.csv'; pairs='qk vw'");
+    kvd_section_spectra_panels(s, t, KVD_PAIR_QK, KVD_PAIR_VW);
 }
 
 /* Compares perplexities of calibration on all tokens and on the best unweighted centroids. */
@@ -284,16 +217,17 @@ int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err
 {
     kvd_calibration_point *point = NULL;
     size_t n = 0;
-    int status = -1;
     bool any = false;
     for (size_t i = 0; i < r->n; i++)
         any = any || (r->item[i].kind == KVD_RESULT_SPECTRUM &&
                       kvd_calibration_reduced(&r->item[i].spectrum));
     if (!any)
         return 0;
-    kvd_section *s = kvd_report_section(report, "calibration", "Calibration on fewer rows", err);
-    if (!s || kvd_calibration_points(r, &point, &n, err))
-        goto done;
+    if (kvd_calibration_points(r, &point, &n, err)) {
+        free(point);
+        return -1;
+    }
+    kvd_section *s = kvd_report_section(report, "calibration", "Calibration on fewer rows");
     kvd_text_raw(
         &s->words,
         "<p>ZDC makes its offline decomposition affordable by dropping sequences and by "
@@ -301,13 +235,13 @@ int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err
         "to the number of rows that each represents. Sums of products need neither: they take one "
         "pass and a matrix per head.</p>\n");
     compare(point, n, &s->words);
-    if ((n > 0 && (curves(point, n, s, err) || point_table(point, n, s, err))) ||
-        spectra(r, s, err))
-        goto done;
-    status = 0;
-done:
+    if (n > 0) {
+        curves(point, n, s);
+        point_table(point, n, s);
+    }
+    spectra(r, s);
     free(point);
-    return status;
+    return 0;
 }
 
 static bool has_p(const kvd_accuracy_entry *e)
@@ -326,7 +260,7 @@ static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b
 static bool usable(const kvd_accuracy_entry *e)
 {
     return !kvd_entry_is_none(e) && (has_p(e) || *kvd_entry_text(e, "calibration")) &&
-           strcmp(kvd_entry_text(e, "purpose"), "target-search") != 0;
+           !kvd_entry_is_search_point(e);
 }
 
 static bool first_of_choice(const kvd_accuracy_entries *all, size_t i)
@@ -362,8 +296,8 @@ static bool has_value(const kvd_accuracy_entries *all, const kvd_accuracy_entry 
     return any;
 }
 
-static int one_matrix(const kvd_accuracy_entries *all, const kvd_accuracy_entry *like,
-                      const char *const *from, size_t n, int number, kvd_section *s, kvd_err *err)
+static void one_matrix(const kvd_accuracy_entries *all, const kvd_accuracy_entry *like,
+                       const char *const *from, size_t n, int number, kvd_section *s)
 {
     char name[64], choice[KVD_LABEL], title[2 * KVD_LABEL + 160];
     double most = 0;
@@ -382,9 +316,7 @@ static int one_matrix(const kvd_accuracy_entries *all, const kvd_accuracy_entry 
             double kl = e ? kvd_entry_real(e, "kl") : (double)NAN;
             most = kl > most ? kl : most;
         }
-    kvd_table *t = kvd_section_table(s, name, title, err);
-    if (!t)
-        return -1;
+    kvd_table *t = kvd_section_table(s, name, title);
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibrated_on", "calibrated on");
     for (size_t b = 0; b < all->n_labels; b++)
         if (has_value(all, like, from, n, all->label[b])) {
@@ -402,18 +334,17 @@ static int one_matrix(const kvd_accuracy_entries *all, const kvd_accuracy_entry 
     kvd_table_note(
         t, "A column's entry under its own name is the control without transfer, measured on the "
            "text it was calibrated on.");
-    return 0;
 }
 
 static int matrices(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
-    int number = 0, status = 0;
+    int number = 0;
     if (all->n_labels < 2)
         return 0;
     const char **from = calloc(all->n, sizeof *from);
     if (!from)
         return kvd_no_memory(err, "calibrations", all->n * sizeof *from);
-    for (size_t i = 0; i < all->n && !status; i++) {
+    for (size_t i = 0; i < all->n; i++) {
         size_t n = 0;
         if (!first_of_choice(all, i))
             continue;
@@ -426,20 +357,16 @@ static int matrices(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *er
                 from[n++] = calibration;
         }
         if (n >= 2)
-            status = one_matrix(all, &all->item[i], from, n, ++number, s, err);
+            one_matrix(all, &all->item[i], from, n, ++number, s);
     }
     free(from);
-    return status;
+    return 0;
 }
 
 static size_t tokens_of(const kvd_results *r, const kvd_accuracy_entry *e)
 {
-    for (size_t i = 0; i < r->n; i++)
-        if (r->item[i].kind == KVD_RESULT_SPECTRUM &&
-            strcmp(r->item[i].spectrum.label, kvd_entry_text(e, "calibration")) == 0 &&
-            strcmp(r->item[i].model.hash, e->file->model.hash) == 0)
-            return r->item[i].spectrum.n_tokens;
-    return 0;
+    const kvd_result *const from = kvd_calibration_of(r, e->file, e->row);
+    return from ? from->spectrum.n_tokens : 0;
 }
 
 typedef struct {
@@ -468,15 +395,13 @@ static int token_curves(const kvd_results *r, const kvd_accuracy_entries *all, k
         {.title = "KL divergence", .y = "kl"}};
     static const char *const columns[] = {"top1_share", "top1_share_lo", "top1_share_hi",
                                           "kl",         "kl_lo",         "kl_hi"};
-    size_t n = 0, rows = 0;
+    size_t n = 0;
     char series[2 * KVD_LABEL];
     counted *x = calloc(all->n ? all->n : 1, sizeof *x);
-    kvd_table *t = kvd_section_table(s, "accuracy-tokens",
-                                     "Quality against the number of calibration tokens", err);
-    if (!x || !t) {
-        free(x);
-        return x ? -1 : kvd_no_memory(err, "calibration tokens", all->n * sizeof *x);
-    }
+    kvd_table *t =
+        kvd_section_table(s, "accuracy-tokens", "Quality against the number of calibration tokens");
+    if (!x)
+        return kvd_no_memory(err, "calibration tokens", all->n * sizeof *x);
     for (size_t i = 0; i < all->n; i++) {
         size_t tokens =
             usable(&all->item[i]) && has_p(&all->item[i]) ? tokens_of(r, &all->item[i]) : 0;
@@ -497,27 +422,23 @@ static int token_curves(const kvd_results *r, const kvd_accuracy_entries *all, k
             distinct += x[last + 1].tokens != x[last].tokens;
             last++;
         }
-        for (size_t k = i; k <= last && distinct >= FEWEST_POINTS; k++, rows++) {
+        for (size_t k = i; k <= last && distinct >= FEWEST_POINTS; k++) {
             snprintf(series, sizeof series, "%s at p = %.2f on %s", x[k].e->method,
                      kvd_entry_real(x[k].e, "p_wanted"), kvd_entry_text(x[k].e, "label"));
-            kvd_series_clean(series);
-            kvd_table_text(t, series);
+            kvd_table_series(t, series);
             kvd_table_int(t, (int64_t)x[k].tokens);
-            for (size_t c = 0; c < 6; c++)
-                kvd_table_real(t, kvd_entry_real(x[k].e, columns[c]));
+            kvd_table_row(t, x[k].e->rows, x[k].e->row, 6);
         }
         i = last + 1;
     }
     free(x);
-    if (rows == 0)
+    if (t->n_rows == 0)
         return 0;
-    if (kvd_section_figure(
-            s, "accuracy-tokens", "accuracy_tokens.gp", 900,
-            kvd_height_with_key(420, 900, 2, t, 0, SIZE_MAX),
-            "Quality at fixed p against the number of calibration tokens; bars are 95 % "
-            "intervals over sequences.",
-            err, "csv='tables/accuracy-tokens.csv'"))
-        return -1;
+    kvd_section_figure(s, "accuracy-tokens", "accuracy_tokens.gp", 900,
+                       kvd_height_with_key(420, 900, 2, t, 0, SIZE_MAX),
+                       "Quality at fixed p against the number of calibration tokens; bars are 95 % "
+                       "intervals over sequences.",
+                       "csv='tables/accuracy-tokens.csv'");
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
     return 0;
 }

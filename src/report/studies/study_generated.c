@@ -11,20 +11,6 @@ typedef struct {
     int digits;
 } shown;
 
-static void add_intervals(kvd_table *t, const shown *x, size_t n)
-{
-    for (size_t k = 0; k < n; k++) {
-        kvd_table_add_interval(t, x[k].digits, x[k].column, x[k].heading);
-    }
-}
-
-static void put_intervals(kvd_table *t, const kvd_accuracy_entry *e, const shown *x, size_t n)
-{
-    for (size_t k = 0; k < n; k++) {
-        kvd_table_bounded(t, kvd_entry_interval(e, x[k].column));
-    }
-}
-
 static void add_names(kvd_table *t)
 {
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
@@ -38,34 +24,31 @@ static void add_names(kvd_table *t)
 static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
 {
     const double seeds = kvd_entry_real(e, "n_seeds");
-    kvd_table_text(t, kvd_entry_text(e, "label"));
+    kvd_table_row(t, e->rows, e->row, 1);
     kvd_table_text(t, e->method);
-    kvd_table_text(t, kvd_entry_text(e, "settings"));
-    kvd_table_real(t, kvd_entry_real(e, "overall_p"));
-    kvd_table_real(t, kvd_entry_real(e, "free_cache_share"));
+    kvd_table_row(t, e->rows, e->row, 3);
     kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
 }
 
 /* Adds a table. Tables of early kvdim-eval files get names that end in "-of-eval". */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
-                             kvd_section *s, kvd_err *err)
+                             kvd_section *s)
 {
     char own[64];
     snprintf(own, sizeof own, "%s%s", name,
              all->item[0].file->kind == KVD_RESULT_TASKS ? "" : "-of-eval");
-    return kvd_section_table(s, own, title, err);
+    return kvd_section_table(s, own, title);
 }
 
 /* Adds a table of the columns x, without rows that lack a value in column x[0]. */
-static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
-                          const char *note, const shown *x, size_t n, const shown *sd,
-                          kvd_section *s, kvd_err *err)
+static void measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
+                           const char *note, const shown *x, size_t n, const shown *sd,
+                           kvd_section *s)
 {
-    kvd_table *const t = free_table(all, name, title, s, err);
-    if (!t)
-        return -1;
+    kvd_table *const t = free_table(all, name, title, s);
     add_names(t);
-    add_intervals(t, x, n);
+    for (size_t k = 0; k < n; k++)
+        kvd_table_add_interval(t, x[k].digits, x[k].column, x[k].heading);
     kvd_table_add_column(t, KVD_CELL_REAL, sd->digits, sd->column, sd->heading);
     kvd_table_note(t, "%s", note);
     for (size_t i = 0; i < all->n; i++) {
@@ -73,11 +56,8 @@ static int measures_table(const kvd_accuracy_entries *all, const char *name, con
         if (isnan(kvd_entry_real(e, x[0].column)))
             continue;
         put_names(t, e);
-        put_intervals(t, e, x, n);
-        kvd_table_real(t, kvd_entry_real(e, sd->column));
+        kvd_table_row(t, e->rows, e->row, 3 * n + 1);
     }
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
 static bool seen(const kvd_accuracy_result *a, size_t needle)
@@ -101,11 +81,9 @@ static double mean_at(const kvd_accuracy_result *a, const double *value, size_t 
     return sum / (double)*n;
 }
 
-static int depth_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+static void depth_table(const kvd_accuracy_entries *all, kvd_section *s)
 {
-    kvd_table *const t = free_table(all, "needle-depth", "Hidden pass keys by depth", s, err);
-    if (!t)
-        return -1;
+    kvd_table *const t = free_table(all, "needle-depth", "Hidden pass keys by depth", s);
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "hidden in");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "settings", "settings");
@@ -122,9 +100,9 @@ static int depth_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
             const double nll = mean_at(a, a->needle_nll, e->row, a->needle_depth[j], &n);
             if (seen(a, j) || isnan(nll))
                 continue;
-            kvd_table_text(t, kvd_entry_text(e, "label"));
+            kvd_table_row(t, e->rows, e->row, 1);
             kvd_table_text(t, e->method);
-            kvd_table_text(t, kvd_entry_text(e, "settings"));
+            kvd_table_row(t, e->rows, e->row, 1);
             kvd_table_real(t, 100 * a->needle_depth[j]);
             kvd_table_int(t, (int64_t)n);
             kvd_table_real(t, nll);
@@ -132,8 +110,6 @@ static int depth_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
             kvd_table_real(t, mean_at(a, a->needle_exact, e->row, a->needle_depth[j], &n));
         }
     }
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
 static bool any(const kvd_accuracy_entries *all, const char *column)
@@ -144,7 +120,7 @@ static bool any(const kvd_accuracy_entries *all, const char *column)
     return false;
 }
 
-int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+void kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s)
 {
     static const shown generated[] = {{"exact", "all tokens the same", 3},
                                       {"agree_prefix", "tokens until the first difference", 1},
@@ -164,35 +140,31 @@ int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err
                                     {"class_agree", "class as the uncompressed model's", 3}};
     static const shown scores[] = {{"score", "score", 3}, {"score_change", "its change", 3}};
     static const shown step = {"step_s", "seconds per step", 4};
-    if (any(all, "score") &&
+    if (any(all, "score"))
         measures_table(
             all, "benchmarks", "Scores of published benchmarks",
             "Mean score of the items of a task, by the benchmark's own measure. Change: less that "
             "of the uncompressed model, paired by item. 95 % intervals over items.",
-            scores, sizeof scores / sizeof *scores, &step, s, err))
-        return -1;
-    if (any(all, "exact") &&
+            scores, sizeof scores / sizeof *scores, &step, s);
+    if (any(all, "exact"))
         measures_table(
             all, "free-running", "Generated text, against the uncompressed model's own",
             "Greedy, with K and V of past tokens as the cache stored them; the first token comes "
             "from the prompt's own rows. ROUGE-1: F1 over words. Edit similarity: 1 - Levenshtein "
             "distance / longer length. Change: against the references, less what the uncompressed "
             "model has there. 95 % intervals over sequences, paired.",
-            generated, sizeof generated / sizeof *generated, &spread[0], s, err))
-        return -1;
-    if (any(all, "needle_nll") &&
-        (measures_table(
-             all, "needle", "Hidden pass keys",
-             "A number of five digits in a text, asked for at its end. Change: less that of the "
-             "uncompressed model, paired. 95 % intervals over texts.",
-             needles, sizeof needles / sizeof *needles, &spread[1], s, err) ||
-         depth_table(all, s, err)))
-        return -1;
-    if (any(all, "class_correct") &&
+            generated, sizeof generated / sizeof *generated, &spread[0], s);
+    if (any(all, "needle_nll")) {
+        measures_table(
+            all, "needle", "Hidden pass keys",
+            "A number of five digits in a text, asked for at its end. Change: less that of the "
+            "uncompressed model, paired. 95 % intervals over texts.",
+            needles, sizeof needles / sizeof *needles, &spread[1], s);
+        depth_table(all, s);
+    }
+    if (any(all, "class_correct"))
         measures_table(all, "classes", "Classification by label likelihood",
                        "The class whose name is likeliest after the document. 95 % intervals over "
                        "documents, paired.",
-                       classes, sizeof classes / sizeof *classes, &spread[2], s, err))
-        return -1;
-    return 0;
+                       classes, sizeof classes / sizeof *classes, &spread[2], s);
 }

@@ -7,15 +7,13 @@
 #include "formats/jct.h"
 #include "report/studies/studies.h"
 
-void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e)
+static void put_sizes(kvd_table *t, const kvd_report_row *e)
 {
     kvd_table_text(t, e->place);
-    kvd_table_text(t, kvd_report_text(e, "method"));
-    kvd_table_count(t, kvd_report_real(e, "input"));
-    kvd_table_count(t, kvd_report_real(e, "output"));
+    kvd_table_row(t, e->rows, e->row, 3);
 }
 
-void kvd_jct_size_columns(kvd_table *t)
+static void size_columns(kvd_table *t)
 {
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and machine");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
@@ -91,13 +89,11 @@ static void paper_columns(kvd_table *t, int digits)
     }
 }
 
-int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void shares_table(const kvd_report_rows *all, kvd_section *s)
 {
     kvd_table *const t = kvd_section_table(
-        s, "jct-shares", "Parts of the papers' breakdowns, in percent of the JCT", err);
-    if (!t)
-        return -1;
-    kvd_jct_size_columns(t);
+        s, "jct-shares", "Parts of the papers' breakdowns, in percent of the JCT");
+    size_columns(t);
     paper_columns(t, 3);
     for (int p = 0; p < PAPER_PARTS; p++)
         kvd_table_shade(t, 0, 60);
@@ -109,12 +105,10 @@ int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     for (size_t i = 0; i < all->n; i++) {
         if (!(kvd_report_real(&all->item[i], "phases") > 0))
             continue;
-        kvd_jct_sizes(t, &all->item[i]);
+        put_sizes(t, &all->item[i]);
         for (int p = 0; p < PAPER_PARTS; p++)
             kvd_table_real(t, paper_share(&all->item[i], p));
     }
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
 /* Returns the rows that have times of phases, ordered by length. The caller frees the array. */
@@ -161,16 +155,14 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
 }
 
 /* Adds a bar chart of a job's parts, in % of the uncompressed time or, if `shares`, its own. */
-static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
-                       bool several, kvd_section *s, kvd_err *err)
+static void bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
+                        bool several, kvd_section *s)
 {
     char name[32], title[KVD_LABEL + 100], caption[KVD_LABEL + 500];
     size_t label = 0;
     snprintf(name, sizeof name, "jct-%s-%d", shares ? "shares" : "bars", number);
     bars_title(e, n, several, sizeof title, title);
-    kvd_table *const t = kvd_section_table(s, name, title, err);
-    if (!t)
-        return -1;
+    kvd_table *const t = kvd_section_table(s, name, title);
     t->only_files = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "bar", "bar");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "sizes", "sizes");
@@ -198,33 +190,32 @@ static int bars_figure(const kvd_report_row *const *e, size_t n, int number, boo
     /* Slanted labels need space below the axis and left of it. */
     const int below = 20 + (int)(6.6 * (double)label), beside = below / 2 > 70 ? below / 2 : 70,
               width = 150 + beside + 46 * (int)n;
-    return kvd_section_figure(
-        s, name, "jct_bars.gp", width < 760 ? 760 : width, 410 + below, caption, err,
-        "csv='tables/%s.csv'; parts=%d; whole='%s'; below=%d; beside=%d", name,
-        shares ? (int)PAPER_PARTS : (int)KVD_JCT_PARTS, shares ? "the job" : "none", below, beside);
+    kvd_section_figure(s, name, "jct_bars.gp", width < 760 ? 760 : width, 410 + below, caption,
+                       "csv='tables/%s.csv'; parts=%d; whole='%s'; below=%d; beside=%d", name,
+                       shares ? (int)PAPER_PARTS : (int)KVD_JCT_PARTS, shares ? "the job" : "none",
+                       below, beside);
 }
 
 static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, int *number,
                         size_t *left_out, kvd_section *s, kvd_err *err)
 {
     size_t n;
-    int status = 0;
     const kvd_report_row **const e = bars_of(all, first, end, &n, err);
     if (!e)
         return -1;
     const size_t figures = (n + MOST_BARS - 1) / MOST_BARS;
-    for (size_t i = 0; i < figures && !status; i++) {
+    for (size_t i = 0; i < figures; i++) {
         const size_t from = i * n / figures, bars = (i + 1) * n / figures - from;
         if (*number == MOST_FIGURES) {
             *left_out += n - from;
             break;
         }
         ++*number;
-        status = bars_figure(e + from, bars, *number, false, figures > 1, s, err) ||
-                 bars_figure(e + from, bars, *number, true, figures > 1, s, err);
+        bars_figure(e + from, bars, *number, false, figures > 1, s);
+        bars_figure(e + from, bars, *number, true, figures > 1, s);
     }
     free(e);
-    return status;
+    return 0;
 }
 
 static int by_series(const void *a, const void *b)
@@ -255,10 +246,7 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
         kvd_table_int(t, (int64_t)panel);
         kvd_table_text(t, title);
         kvd_table_text(t, e->series);
-        kvd_table_real(t, kvd_report_real(e, output ? "output" : "input"));
-        kvd_table_real(t, kvd_report_real(e, "jct_s"));
-        kvd_table_real(t, kvd_report_real(e, "jct_min_s"));
-        kvd_table_real(t, kvd_report_real(e, "jct_max_s"));
+        kvd_table_row(t, e->rows, e->row, 4);
     }
 }
 
@@ -296,11 +284,9 @@ static int lines_figure(const kvd_report_rows *all, bool output, kvd_section *s,
                                                                                          : "input";
     const kvd_report_row **const found = calloc(all->n, sizeof *found);
     kvd_table *const t = kvd_section_table(
-        s, name, output ? "JCT against output length" : "JCT against input length", err);
-    if (!t || !found) {
-        free(found);
-        return t ? kvd_no_memory(err, "points", all->n * sizeof *found) : -1;
-    }
+        s, name, output ? "JCT against output length" : "JCT against input length");
+    if (!found)
+        return kvd_no_memory(err, "points", all->n * sizeof *found);
     t->only_files = true;
     kvd_table_add_column(t, KVD_CELL_INT, 0, "panel", "panel");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "place");
@@ -320,7 +306,7 @@ static int lines_figure(const kvd_report_rows *all, bool output, kvd_section *s,
         panels = MOST_PANELS;
     }
     const int columns = panels < 3 ? (int)panels : 3, rows = ((int)panels + columns - 1) / columns;
-    const int status = kvd_section_figure(
+    kvd_section_figure(
         s, name, "jct_lengths.gp", columns == 1 ? 560 : 330 * columns, 90 + 300 * rows,
         output ? "Job completion time against the length of the outputs, both logarithmic, "
                  "a panel for each machine, "
@@ -328,16 +314,14 @@ static int lines_figure(const kvd_report_rows *all, bool output, kvd_section *s,
                : "Job completion time against the length of the prompts, both "
                  "logarithmic, a panel for each machine, "
                  "batch and output length. Bars: least and largest of the runs.",
-        err, "csv='tables/%s.csv'; panels=%zu; columns=%d; of='%s'", name, panels, columns, length);
-    if (!status)
-        kvd_section_panels(
-            s, t,
-            &(kvd_panel){.title = "JCT", .x = length, .log_x = true, .y = "jct_s", .log_y = true},
-            1);
-    return status;
+        "csv='tables/%s.csv'; panels=%zu; columns=%d; of='%s'", name, panels, columns, length);
+    kvd_section_panels(
+        s, t, &(kvd_panel){.title = "JCT", .x = length, .log_x = true, .y = "jct_s", .log_y = true},
+        1);
+    return 0;
 }
 
-int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static int figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     int number = 0;
     size_t left_out = 0;
@@ -355,34 +339,26 @@ int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return lines_figure(all, false, s, err) || lines_figure(all, true, s, err) ? -1 : 0;
 }
 
-static int jobs_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void jobs_table(const kvd_report_rows *all, kvd_section *s)
 {
-    static const struct {
-        const char *column, *heading;
-        int digits;
-    } reals[] = {{"jct_s", "JCT, s", 4},
-                 {"jct_mad_s", "MAD", 2},
-                 {"ttft_s", "TTFT, s", 4},
-                 {"tbt_mean_s", "TBT, s", 4},
-                 {"tbt_p99_s", "p99", 3},
-                 {"tokens_per_s", "tokens/s", 4},
-                 {"prefill_s", "prefill, s", 4},
-                 {"decode_s", "decode, s", 4},
-                 {"residue_share", "residue", 2},
-                 {"step_weight", "steps for each run", 3},
-                 {"width_cv", "CV of widths", 3},
-                 {"bytes_per_token", "bytes/token", 5},
-                 {"dense_bytes_per_token", "uncompressed", 5},
-                 {"peak_bytes", "peak, bytes", 4},
-                 {"energy_j", "energy, J", 4}};
-    enum { N_REALS = sizeof reals / sizeof reals[0] };
-    kvd_table *const t = kvd_section_table(s, "jct", "Every job", err);
-    if (!t)
-        return -1;
-    kvd_jct_size_columns(t);
+    kvd_table *const t = kvd_section_table(s, "jct", "Every job");
+    size_columns(t);
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "speed_up", "times as fast as none");
-    for (int i = 0; i < N_REALS; i++)
-        kvd_table_add_column(t, KVD_CELL_REAL, reals[i].digits, reals[i].column, reals[i].heading);
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "jct_s", "JCT, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 2, "jct_mad_s", "MAD");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "ttft_s", "TTFT, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "tbt_mean_s", "TBT, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "tbt_p99_s", "p99");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "tokens_per_s", "tokens/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "prefill_s", "prefill, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "decode_s", "decode, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 2, "residue_share", "residue");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "step_weight", "steps for each run");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "width_cv", "CV of widths");
+    kvd_table_add_column(t, KVD_CELL_REAL, 5, "bytes_per_token", "bytes/token");
+    kvd_table_add_column(t, KVD_CELL_REAL, 5, "dense_bytes_per_token", "uncompressed");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "peak_bytes", "peak, bytes");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "energy_j", "energy, J");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
     kvd_table_note(
         t,
@@ -391,23 +367,19 @@ static int jobs_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
         "JCT that no part accounts for. Steps for each run: above 1 the steps of the output ran "
         "in part, each in the middle of those that it represents.");
     for (size_t i = 0; i < all->n; i++) {
-        kvd_jct_sizes(t, &all->item[i]);
+        put_sizes(t, &all->item[i]);
         kvd_table_real(t, kvd_jct_speed_up(&all->item[i]));
-        for (int k = 0; k < N_REALS; k++)
-            kvd_table_real(t, kvd_report_real(&all->item[i], reals[k].column));
+        kvd_table_row(t, all->item[i].rows, all->item[i].row, 15);
         kvd_table_text(t, all->item[i].file->name);
     }
-    return 0;
 }
 
-static int parts_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void parts_table(const kvd_report_rows *all, kvd_section *s)
 {
     static const char *const side[] = {"prefill", "decode"};
     kvd_table *const t =
-        kvd_section_table(s, "jct-parts", "Parts, in percent of prefill and of decode", err);
-    if (!t)
-        return -1;
-    kvd_jct_size_columns(t);
+        kvd_section_table(s, "jct-parts", "Parts, in percent of prefill and of decode");
+    size_columns(t);
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "side", "of");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "seconds", "s");
     for (int p = 0; p < KVD_JCT_PARTS; p++) {
@@ -427,22 +399,18 @@ static int parts_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
             const double seconds = kvd_report_real(&all->item[i], column);
             if (!(seconds > 0) || !(kvd_report_real(&all->item[i], "phases") > 0))
                 continue;
-            kvd_jct_sizes(t, &all->item[i]);
+            put_sizes(t, &all->item[i]);
             kvd_table_text(t, side[k]);
             kvd_table_real(t, seconds);
             for (int p = 0; p < KVD_JCT_PARTS; p++)
                 kvd_table_real(t, 100 * kvd_jct_part(&all->item[i], p, side[k]) / seconds);
         }
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
-static int break_even_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void break_even_table(const kvd_report_rows *all, kvd_section *s)
 {
-    kvd_table *const t = kvd_section_table(
-        s, "jct-break-even", "Lengths from which on a method is faster than none", err);
-    if (!t)
-        return -1;
+    kvd_table *const t = kvd_section_table(s, "jct-break-even",
+                                           "Lengths from which on a method is faster than none");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and machine");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "length", "length of the");
@@ -467,19 +435,15 @@ static int break_even_table(const kvd_report_rows *all, kvd_section *s, kvd_err 
             kvd_table_text(t, at);
             kvd_table_real(t, kvd_jct_break_even(e->file->jct, e->row, output));
         }
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
 static int replays_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     static const char *const column[] = {"ttft_s", "tbt_mean_s", "jct_s"};
-    kvd_table *const t = kvd_section_table(s, "jct-replays", "Replayed requests", err);
+    kvd_table *const t = kvd_section_table(s, "jct-replays", "Replayed requests");
     double *const x = malloc((all->n + 1) * sizeof *x);
-    if (!t || !x) {
-        free(x);
-        return t ? kvd_no_memory(err, "requests", all->n * sizeof *x) : -1;
-    }
+    if (!x)
+        return kvd_no_memory(err, "requests", all->n * sizeof *x);
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and machine");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
@@ -514,7 +478,6 @@ static int replays_table(const kvd_report_rows *all, kvd_section *s, kvd_err *er
         }
     }
     free(x);
-    t->only_files = t->n_rows == 0;
     return 0;
 }
 
@@ -525,22 +488,23 @@ int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
         return -1;
     int status = kvd_jct_collect(r, "request", &requests, err);
     if (!status && jobs.n + requests.n) {
-        kvd_section *const s = kvd_report_section(report, "jct", "Job completion time", err);
-        if (s)
-            kvd_text_raw(&s->words,
-                         "<p>Measured by kvdim-jct: requests through continuous batching and a "
-                         "model whose cache the method really compresses. On the CPU methods that "
-                         "go row by row are references: their bytes count, their seconds do "
-                         "not.</p>\n");
-        if (s)
-            kvd_study_missing_points(r, KVD_RESULT_JCT, &s->words);
-        status = !s ||
-                 (jobs.n && (kvd_jct_figures(&jobs, s, err) || break_even_table(&jobs, s, err) ||
-                             jobs_table(&jobs, s, err) || kvd_jct_shares(&jobs, s, err) ||
-                             parts_table(&jobs, s, err))) ||
-                 (requests.n && replays_table(&requests, s, err));
+        kvd_section *const s = kvd_report_section(report, "jct", "Job completion time");
+        kvd_text_raw(&s->words,
+                     "<p>Measured by kvdim-jct: requests through continuous batching and a "
+                     "model whose cache the method really compresses. On the CPU methods that "
+                     "go row by row are references: their bytes count, their seconds do "
+                     "not.</p>\n");
+        kvd_study_missing_points(r, KVD_RESULT_JCT, &s->words);
+        if (jobs.n && !(status = figures(&jobs, s, err))) {
+            break_even_table(&jobs, s);
+            jobs_table(&jobs, s);
+            shares_table(&jobs, s);
+            parts_table(&jobs, s);
+        }
+        if (requests.n && !status)
+            status = replays_table(&requests, s, err);
     }
     kvd_report_rows_release(&jobs);
     kvd_report_rows_release(&requests);
-    return status ? -1 : 0;
+    return status;
 }

@@ -6,12 +6,10 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-static int machine_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+static void machine_table(const kvd_results *r, kvd_section *s)
 {
-    kvd_table *const t = kvd_section_table(s, "kernels-machine",
-                                           "Rates that the machines reached in these runs", err);
-    if (!t)
-        return -1;
+    kvd_table *const t =
+        kvd_section_table(s, "kernels-machine", "Rates that the machines reached in these runs");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "device", "device");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "copy_gb_per_s", "copy, GB/s");
@@ -31,38 +29,27 @@ static int machine_table(const kvd_results *r, kvd_section *s, kvd_err *err)
             kvd_table_real(t, m->rate.flop * 1e-12);
             kvd_table_real(t, m->rate.exps * 1e-12);
         }
-    return 0;
 }
 
-static int rows_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void rows_table(const kvd_report_rows *all, kvd_section *s)
 {
-    static const struct {
-        const char *column, *heading;
-        int digits;
-    } reals[] = {{"p", "p", 3},
-                 {"median_us", "median, us", 5},
-                 {"mad_us", "MAD, us", 2},
-                 {"tflops", "TFLOP/s", 4},
-                 {"gb_per_s", "GB/s", 4},
-                 {"fraction_of_floor", "of the floor", 3},
-                 {"speedup", "over cuDNN", 3},
-                 {"plan_us", "scheduling, us", 3},
-                 {"imbalance", "max/mean busy", 4},
-                 {"rel_err", "error", 2},
-                 {"sm_clock_mhz", "SM clock, MHz", 4}};
-    enum { N_REALS = sizeof reals / sizeof reals[0] };
-    kvd_table *const t = kvd_section_table(s, "kernels", "Every timed kernel", err);
-    if (!t)
-        return -1;
+    kvd_table *const t = kvd_section_table(s, "kernels", "Every timed kernel");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "case", "case");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "widths", "widths");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "impl", "implementation");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "schedule", "schedule");
-    for (int i = 0; i < N_REALS; i++) {
-        kvd_table_add_column(t, KVD_CELL_REAL, reals[i].digits, reals[i].column, reals[i].heading);
-        if (!strcmp(reals[i].column, "fraction_of_floor"))
-            kvd_table_shade(t, 0, 1);
-    }
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "p", "p");
+    kvd_table_add_column(t, KVD_CELL_REAL, 5, "median_us", "median, us");
+    kvd_table_add_column(t, KVD_CELL_REAL, 2, "mad_us", "MAD, us");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "tflops", "TFLOP/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "gb_per_s", "GB/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "fraction_of_floor", "of the floor");
+    kvd_table_shade(t, 0, 1);
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "speedup", "over cuDNN");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "plan_us", "scheduling, us");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "imbalance", "max/mean busy");
+    kvd_table_add_column(t, KVD_CELL_REAL, 2, "rel_err", "error");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "sm_clock_mhz", "SM clock, MHz");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "verdict", "right");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "warnings", "warnings");
     kvd_table_note(
@@ -74,24 +61,17 @@ static int rows_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const e = &all->item[i];
         kvd_table_text(t, e->place);
-        kvd_table_text(t, kvd_report_text(e, "widths"));
-        kvd_table_text(t, kvd_report_text(e, "impl"));
-        kvd_table_text(t, kvd_report_text(e, "schedule"));
-        for (int k = 0; k < N_REALS; k++)
-            kvd_table_real(t, kvd_report_real(e, reals[k].column));
+        kvd_table_row(t, e->rows, e->row, 14);
         kvd_table_text(t, !(kvd_report_real(e, "ok") > 0)        ? "no"
                           : isnan(kvd_report_real(e, "rel_err")) ? "not checked"
                                                                  : "yes");
-        kvd_table_text(t, kvd_report_text(e, "warnings"));
+        kvd_table_row(t, e->rows, e->row, 1);
     }
-    return 0;
 }
 
-static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void schedule_table(const kvd_report_rows *all, kvd_section *s)
 {
-    kvd_table *const t = kvd_section_table(s, "kernels-schedules", "Schedulers", err);
-    if (!t)
-        return -1;
+    kvd_table *const t = kvd_section_table(s, "kernels-schedules", "Schedulers");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "case", "case");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "widths", "widths");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "impl", "implementation");
@@ -111,23 +91,14 @@ static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *e
         "of a CTA");
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const e = &all->item[i];
-        const double plan = kvd_report_real(e, "plan_us"), us = kvd_report_real(e, "median_us");
+        const double plan = kvd_report_real(e, "plan_us");
         if (isnan(plan))
             continue;
         kvd_table_text(t, e->place);
-        kvd_table_text(t, kvd_report_text(e, "widths"));
-        kvd_table_text(t, kvd_report_text(e, "impl"));
-        kvd_table_text(t, kvd_report_text(e, "schedule"));
-        kvd_table_real(t, us);
-        kvd_table_real(t, plan);
-        kvd_table_real(t, kvd_report_real(e, "plan_cycles"));
-        kvd_table_real(t, plan / us);
-        kvd_table_real(t, kvd_report_real(e, "busy_max_us"));
-        kvd_table_real(t, kvd_report_real(e, "busy_mean_us"));
-        kvd_table_real(t, kvd_report_real(e, "imbalance"));
+        kvd_table_row(t, e->rows, e->row, 6);
+        kvd_table_real(t, plan / kvd_report_real(e, "median_us"));
+        kvd_table_row(t, e->rows, e->row, 3);
     }
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
 /* Returns true if dimensions were removed and cuDNN was timed in the same run. */
@@ -157,13 +128,10 @@ static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *e
     enum { MOST_PANELS = 9, FEWEST_POINTS = 3 };
     const kvd_report_row **const e = calloc(all->n, sizeof *e);
     size_t n = 0, panels = 0;
-    int status = -1;
     if (!e)
         return kvd_no_memory(err, "curves", (unsigned long long)all->n * sizeof *e);
     kvd_table *const t =
-        kvd_section_table(s, "kernels-speedup", "Speed-up over cuDNN at full width against p", err);
-    if (!t)
-        goto done;
+        kvd_section_table(s, "kernels-speedup", "Speed-up over cuDNN at full width against p");
     t->only_files = true;
     kvd_table_add_column(t, KVD_CELL_INT, 0, "panel", "panel");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "case", "case");
@@ -191,33 +159,30 @@ static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *e
             kvd_table_int(t, (int64_t)panels);
             kvd_table_text(t, e[k]->place);
             kvd_table_text(t, e[k]->series);
-            kvd_table_real(t, kvd_report_real(e[k], "case_p"));
-            kvd_table_real(t, kvd_report_real(e[k], "speedup"));
+            kvd_table_row(t, e[k]->rows, e[k]->row, 2);
         }
     }
+    free(e);
+    if (n == 0)
+        return 0;
     const int columns = panels < 3 ? (int)panels : 3, rows = ((int)panels + 2) / 3;
-    status =
-        n == 0
-            ? 0
-            : kvd_section_figure(
-                  s, "kernels-speedup", "kernels_speedup.gp", columns == 1 ? 480 : 330 * columns,
-                  150 + 300 * rows,
-                  "Time of cuDNN with every head at d_head over that of the implementation, same "
-                  "case, same run, against the fraction p of dimensions removed. Dashed: 1 / (1 - "
-                  "p), what fewer bytes or FLOP alone would give. Higher is better.",
-                  err, "csv='tables/kernels-speedup.csv'; panels=%zu; columns=%d", panels, columns);
-    if (!status && n && panels == 0)
+    kvd_section_figure(
+        s, "kernels-speedup", "kernels_speedup.gp", columns == 1 ? 480 : 330 * columns,
+        150 + 300 * rows,
+        "Time of cuDNN with every head at d_head over that of the implementation, same "
+        "case, same run, against the fraction p of dimensions removed. Dashed: 1 / (1 - "
+        "p), what fewer bytes or FLOP alone would give. Higher is better.",
+        "csv='tables/kernels-speedup.csv'; panels=%zu; columns=%d", panels, columns);
+    if (panels == 0)
         kvd_section_not_drawn(s, "no implementation was timed at %d values of p next to cuDNN",
                               (int)FEWEST_POINTS);
-    else if (!status && n > t->n_rows)
+    else if (n > t->n_rows)
         kvd_section_left_out(
             s,
             "Left out: %zu of %zu timings, of curves with fewer than %d points or beyond "
             "the first %d cases; the table has them.",
             n - t->n_rows, n, (int)FEWEST_POINTS, (int)MOST_PANELS);
-done:
-    free(e);
-    return status;
+    return 0;
 }
 
 static const kvd_machine_rates *machine_of(const kvd_report_row *e)
@@ -228,15 +193,13 @@ static const kvd_machine_rates *machine_of(const kvd_report_row *e)
     return &k->machine[cpu ? 0 : 1];
 }
 
-static int roofline_figure(const kvd_report_rows *all, const kvd_machine_rates *m, size_t number,
-                           kvd_section *s, kvd_err *err)
+static void roofline_figure(const kvd_report_rows *all, const kvd_machine_rates *m, size_t number,
+                            kvd_section *s)
 {
-    char name[64], schedule[64], title[KVD_LABEL + 32];
+    char name[64], title[KVD_LABEL + 32];
     snprintf(name, sizeof name, "kernels-roofline-%zu", number);
     snprintf(title, sizeof title, "Rooflines on %s", m->device);
-    kvd_table *const t = kvd_section_table(s, name, title, err);
-    if (!t)
-        return -1;
+    kvd_table *const t = kvd_section_table(s, name, title);
     t->only_files = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "implementation");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "phase", "phase");
@@ -250,36 +213,32 @@ static int roofline_figure(const kvd_report_rows *all, const kvd_machine_rates *
             kvd_report_real(e, "batch") * kvd_report_real(e, "seq_len") < 1)
             continue;
         const double flop = kvd_report_real(e, "flop");
-        snprintf(schedule, sizeof schedule, "%.40s", kvd_report_text(e, "impl"));
-        kvd_series_clean(schedule);
-        kvd_table_text(t, schedule);
-        kvd_table_text(t, kvd_report_text(e, "phase"));
+        kvd_table_series(t, kvd_report_text(e, "impl"));
+        kvd_table_row(t, e->rows, e->row, 1);
         kvd_table_real(t, flop / kvd_report_real(e, "bytes"));
         kvd_table_real(t, flop / kvd_report_real(e, "median_us") * 1e-6);
         kvd_table_real(t, flop / kvd_report_real(e, "exps") * m->rate.exps * 1e-12);
-        kvd_table_real(t, kvd_report_real(e, "p"));
+        kvd_table_row(t, e->rows, e->row, 1);
     }
-    const int status = kvd_section_figure(
+    kvd_section_figure(
         s, name, "kernels_roofline.gp", 860, 520,
         "Useful FLOP per second against useful FLOP per byte of Q, K, V and O. Roofs: read "
         "bandwidth and matrix products as measured in the same run. Circles: prefill, squares: "
         "decode; hollow at full width, filled where widths are cut. Small crosses: where "
         "exponentials, one per score, end the climb of a prefill below the roof. Points of one "
         "case are drawn side by side, a little off their true place.",
-        err, "csv='tables/%s.csv'; bandwidth=%.6g; peak=%.6g", name, m->rate.read_bytes * 1e-12,
+        "csv='tables/%s.csv'; bandwidth=%.6g; peak=%.6g", name, m->rate.read_bytes * 1e-12,
         m->rate.flop * 1e-12);
-    if (!status)
-        kvd_section_panels(s, t,
-                           &(kvd_panel){.title = "useful TFLOP/s",
-                                        .x = "flop_per_byte",
-                                        .log_x = true,
-                                        .y = "tflops",
-                                        .log_y = true},
-                           1);
-    return status;
+    kvd_section_panels(s, t,
+                       &(kvd_panel){.title = "useful TFLOP/s",
+                                    .x = "flop_per_byte",
+                                    .log_x = true,
+                                    .y = "tflops",
+                                    .log_y = true},
+                       1);
 }
 
-static int rooflines(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void rooflines(const kvd_report_rows *all, kvd_section *s)
 {
     enum { MOST = 4 };
     const kvd_machine_rates *drawn[MOST];
@@ -292,10 +251,8 @@ static int rooflines(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
         if (again)
             continue;
         drawn[n++] = m;
-        if (roofline_figure(all, m, n, s, err))
-            return -1;
+        roofline_figure(all, m, n, s);
     }
-    return 0;
 }
 
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err)
@@ -306,26 +263,26 @@ int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err)
     int status = 0;
     if (all.n) {
         size_t wrong = 0;
-        kvd_section *const s = kvd_report_section(report, "kernels", "Attention kernels", err);
+        kvd_section *const s = kvd_report_section(report, "kernels", "Attention kernels");
         for (size_t i = 0; i < all.n; i++)
             wrong += !(kvd_report_real(&all.item[i], "ok") > 0);
-        if (s) {
-            kvd_text_raw(
+        kvd_text_raw(
+            &s->words,
+            "<p>Attention of one layer, timed and checked by kvdim-attn. Only the kernels are "
+            "timed: no projections, no other part of a layer.</p>\n");
+        if (wrong)
+            kvd_text_add(
                 &s->words,
-                "<p>Attention of one layer, timed and checked by kvdim-attn. Only the kernels are "
-                "timed: no projections, no other part of a layer.</p>\n");
-            if (wrong)
-                kvd_text_add(
-                    &s->words,
-                    "<p><strong>%zu of %zu rows are wrong</strong>: above the tolerance of their "
-                    "type.</p>\n",
-                    wrong, all.n);
-            kvd_study_missing_points(r, KVD_RESULT_KERNELS, &s->words);
-        }
-        status = !s || speedup_figure(&all, s, err) || rooflines(&all, s, err) ||
-                 machine_table(r, s, err) || rows_table(&all, s, err) ||
-                 schedule_table(&all, s, err);
+                "<p><strong>%zu of %zu rows are wrong</strong>: above the tolerance of their "
+                "type.</p>\n",
+                wrong, all.n);
+        kvd_study_missing_points(r, KVD_RESULT_KERNELS, &s->words);
+        status = speedup_figure(&all, s, err);
+        rooflines(&all, s);
+        machine_table(r, s);
+        rows_table(&all, s);
+        schedule_table(&all, s);
     }
     kvd_report_rows_release(&all);
-    return status ? -1 : 0;
+    return status;
 }

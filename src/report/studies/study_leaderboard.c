@@ -160,29 +160,30 @@ static void put_settings(kvd_table *t, const standing *x)
     kvd_table_text(t, settings);
 }
 
+/* Appends a share and its interval in percent. A value that is 0 but for rounding becomes 0. */
+static void put_percent(kvd_table *t, const standing *x, const char *column)
+{
+    const kvd_interval share = kvd_entry_interval(x->all, column);
+    const double end[] = {100 * share.value, 100 * share.lo, 100 * share.hi};
+    for (int k = 0; k < 3; k++)
+        kvd_table_real(t, fabs(end[k]) < 1e-9 ? 0 : end[k]);
+}
+
 static void put_columns(kvd_table *t, const standing *x)
 {
-    static const char *const scores[] = {"score",        "score_lo",        "score_hi",
-                                         "score_change", "score_change_lo", "score_change_hi"};
     kvd_table_text(t, x->all->series);
     put_settings(t, x);
-    kvd_table_real(t, stored(x));
-    kvd_table_real(t, was_read(x));
-    for (size_t k = 0; k < sizeof scores / sizeof *scores; k++) {
-        const double percent = 100 * kvd_entry_real(x->all, scores[k]);
-        /* A value that is 0 but for rounding is shown as 0. */
-        kvd_table_real(t, fabs(percent) < 1e-9 ? 0 : percent);
-    }
+    kvd_table_row(t, x->all->rows, x->all->row, 2);
+    put_percent(t, x, "score");
+    put_percent(t, x, "score_change");
     kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "prompt_s"));
     kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "step_s"));
 }
 
-static int whole_table(const leaderboard *b, kvd_section *s, kvd_err *err)
+static void whole_table(const leaderboard *b, kvd_section *s)
 {
     kvd_table *const t =
-        kvd_section_table(s, "leaderboard", "Every method on every task: scores in percent", err);
-    if (!t)
-        return -1;
+        kvd_section_table(s, "leaderboard", "Every method on every task: scores in percent");
     add_columns(t);
     for (size_t k = 0; k < b->n_tasks; k++) {
         kvd_table_add_column(t, KVD_CELL_REAL, 3, b->task[k], b->task[k]);
@@ -201,7 +202,6 @@ static int whole_table(const leaderboard *b, kvd_section *s, kvd_err *err)
                                   ? 100 * kvd_entry_real(b->point[i]->task[k], "score")
                                   : (double)NAN);
     }
-    return 0;
 }
 
 static int by_score(const void *a, const void *b)
@@ -218,12 +218,10 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
     /* A half, a quarter, an eighth of a 16-bit cache, plus a tenth for scales and positions. */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
-    kvd_table *const t = kvd_section_table(s, name, title, err);
+    kvd_table *const t = kvd_section_table(s, name, title);
     standing **const by = malloc((b->n + 1) * sizeof *by);
-    if (!t || !by) {
-        free(by);
-        return t ? kvd_no_memory(err, "a leaderboard", b->n * sizeof *by) : -1;
-    }
+    if (!by)
+        return kvd_no_memory(err, "a leaderboard", b->n * sizeof *by);
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "at_most", "at most");
     add_columns(t);
     kvd_table_note(t,
@@ -247,7 +245,6 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
         }
     }
     free(by);
-    t->only_files = t->n_rows == 0;
     return 0;
 }
 
@@ -263,16 +260,13 @@ static bool on_front(const leaderboard *b, const standing *x, double (*size)(con
     return front;
 }
 
-static int figure(const leaderboard *b, kvd_section *s, kvd_err *err)
+static void figure(const leaderboard *b, kvd_section *s)
 {
     static const kvd_panel panels[] = {
         {.title = "bytes stored", .x = "free_cache_share", .log_x = true, .y = "score"},
         {.title = "bytes that a step reads", .x = "free_read_share", .log_x = true, .y = "score"}};
     kvd_table *const t =
-        kvd_section_table(s, "leaderboard-points", "Mean score against bytes, all points", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
+        kvd_section_data(s, "leaderboard-points", "Mean score against bytes, all points");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "free_cache_share", "stored / 16-bit");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "free_read_share", "read / 16-bit");
@@ -283,23 +277,18 @@ static int figure(const leaderboard *b, kvd_section *s, kvd_err *err)
     for (size_t i = 0; i < b->n; i++) {
         const standing *const x = b->point[i];
         kvd_table_text(t, x->all->series);
-        kvd_table_real(t, stored(x));
-        kvd_table_real(t, was_read(x));
-        kvd_table_real(t, 100 * score(x));
-        kvd_table_real(t, 100 * kvd_entry_real(x->all, "score_lo"));
-        kvd_table_real(t, 100 * kvd_entry_real(x->all, "score_hi"));
+        kvd_table_row(t, x->all->rows, x->all->row, 2);
+        put_percent(t, x, "score");
         kvd_table_int(t, on_front(b, x, stored) + 2 * on_front(b, x, was_read));
     }
-    if (kvd_section_figure(s, "leaderboard", "leaderboard.gp", 1000,
-                           kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX),
-                           "Mean score over the tasks against the bytes that the cache stores, and "
-                           "that a step reads of it, over those of an uncompressed 16-bit cache. "
-                           "Ringed points are beaten by no other in bytes and score; bars are "
-                           "their 95 % intervals.",
-                           err, "csv='tables/leaderboard-points.csv'"))
-        return -1;
+    kvd_section_figure(s, "leaderboard", "leaderboard.gp", 1000,
+                       kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX),
+                       "Mean score over the tasks against the bytes that the cache stores, and "
+                       "that a step reads of it, over those of an uncompressed 16-bit cache. "
+                       "Ringed points are beaten by no other in bytes and score; bars are "
+                       "their 95 % intervals.",
+                       "csv='tables/leaderboard-points.csv'");
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
-    return 0;
 }
 
 /* a decode step that was timed under the method and settings of a standing */
@@ -376,13 +365,10 @@ static int by_step(const void *a, const void *b)
     return c ? c : (step_seconds(x) > step_seconds(y)) - (step_seconds(x) < step_seconds(y));
 }
 
-static int steps_table(const timed *all, size_t n, const kvd_report_rows *steps, kvd_section *s,
-                       kvd_err *err)
+static void steps_table(const timed *all, size_t n, const kvd_report_rows *steps, kvd_section *s)
 {
     kvd_table *const t =
-        kvd_section_table(s, "leaderboard-steps", "Mean score against the time of a step", err);
-    if (!t)
-        return -1;
+        kvd_section_table(s, "leaderboard-steps", "Mean score against the time of a step");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "step measured with");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "context", "tokens each");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
@@ -408,25 +394,18 @@ static int steps_table(const timed *all, size_t n, const kvd_report_rows *steps,
         put_settings(t, x->of);
         kvd_table_real(t, 1e3 * step_seconds(x));
         kvd_table_real(t, none ? step_seconds(x) / kvd_report_real(none, "seconds") : (double)NAN);
-        kvd_table_real(t, 100 * score(x->of));
-        kvd_table_real(t, 100 * kvd_entry_real(x->of->all, "score_lo"));
-        kvd_table_real(t, 100 * kvd_entry_real(x->of->all, "score_hi"));
-        kvd_table_real(t, stored(x->of));
-        kvd_table_real(t, was_read(x->of));
+        put_percent(t, x->of, "score");
+        kvd_table_row(t, x->of->all->rows, x->of->all->row, 2);
         kvd_table_text(t, on_step_front(x, all, n) ? "yes" : "");
     }
-    return 0;
 }
 
-static int steps_figure(const timed *all, size_t n, kvd_section *s, kvd_err *err)
+static void steps_figure(const timed *all, size_t n, kvd_section *s)
 {
     static const kvd_panel panel = {
         .title = "time of a step", .x = "step_ms", .log_x = true, .y = "score"};
-    kvd_table *const t = kvd_section_table(
-        s, "leaderboard-step-points", "Mean score against the time of a step, all points", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
+    kvd_table *const t = kvd_section_data(s, "leaderboard-step-points",
+                                          "Mean score against the time of a step, all points");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "step_ms", "ms per step");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "free_read_share", "read / 16-bit");
@@ -438,21 +417,17 @@ static int steps_figure(const timed *all, size_t n, kvd_section *s, kvd_err *err
         kvd_table_text(t, all[i].of->all->series);
         kvd_table_real(t, 1e3 * step_seconds(&all[i]));
         kvd_table_real(t, was_read(all[i].of));
-        kvd_table_real(t, 100 * score(all[i].of));
-        kvd_table_real(t, 100 * kvd_entry_real(all[i].of->all, "score_lo"));
-        kvd_table_real(t, 100 * kvd_entry_real(all[i].of->all, "score_hi"));
+        put_percent(t, all[i].of, "score");
         kvd_table_int(t, on_step_front(&all[i], all, n));
     }
-    if (kvd_section_figure(s, "leaderboard-steps", "leaderboard.gp", 1000,
-                           kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX),
-                           "Mean score over the tasks against the time of the decode step with "
-                           "most requests and tokens. Ringed points: no other step is as fast with "
-                           "a better score, or faster with the same score; bars are their 95 % "
-                           "intervals.",
-                           err, "csv='tables/leaderboard-step-points.csv'; steps=1"))
-        return -1;
+    kvd_section_figure(s, "leaderboard-steps", "leaderboard.gp", 1000,
+                       kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX),
+                       "Mean score over the tasks against the time of the decode step with "
+                       "most requests and tokens. Ringed points: no other step is as fast with "
+                       "a better score, or faster with the same score; bars are their 95 % "
+                       "intervals.",
+                       "csv='tables/leaderboard-step-points.csv'; steps=1");
     kvd_section_panels(s, t, &panel, 1);
-    return 0;
 }
 
 /* Adds scores against times of decode steps, if two settings have both. */
@@ -475,7 +450,8 @@ static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd
         }
     if (!status && n > 1) {
         qsort(all, n, sizeof *all, by_step);
-        status = steps_figure(all, n, s, err) || steps_table(all, n, &steps, s, err);
+        steps_figure(all, n, s);
+        steps_table(all, n, &steps, s);
     }
     free(all);
     kvd_report_rows_release(&steps);
@@ -487,13 +463,15 @@ static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r,
 {
     leaderboard b = {0};
     int status = collect(all, &b, err);
-    if (!status && b.n > 1)
-        status = figure(&b, s, err) ||
-                 best_table(&b, stored, "leaderboard-stored",
+    if (!status && b.n > 1) {
+        figure(&b, s);
+        status = best_table(&b, stored, "leaderboard-stored",
                             "Best methods by the bytes that the cache stores", s, err) ||
                  best_table(&b, was_read, "leaderboard-read",
                             "Best methods by the bytes that a step reads", s, err) ||
-                 steps(&b, r, s, err) || whole_table(&b, s, err);
+                 steps(&b, r, s, err);
+        whole_table(&b, s);
+    }
     leaderboard_release(&b);
     return status ? -1 : 0;
 }
@@ -503,13 +481,13 @@ int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err)
     kvd_accuracy_entries all = {0};
     int status = kvd_tasks_collect(r, &all, err);
     if (!status && all.n) {
-        kvd_section *const s = kvd_report_section(report, "tasks", "Tasks", err);
-        if (s)
-            kvd_text_raw(&s->words, "<p>Answers of a model that reads its own compressed KV "
-                                    "cache.</p>\n");
-        status = !s || kvd_study_targets(r, KVD_RESULT_TASKS, &all, s, err) ||
-                 leaderboard_of(&all, r, s, err) || kvd_study_free(&all, s, err);
+        kvd_section *const s = kvd_report_section(report, "tasks", "Tasks");
+        kvd_text_raw(&s->words, "<p>Answers of a model that reads its own compressed KV "
+                                "cache.</p>\n");
+        kvd_study_targets(r, KVD_RESULT_TASKS, &all, s);
+        status = leaderboard_of(&all, r, s, err);
+        kvd_study_free(&all, s);
     }
     kvd_accuracy_entries_release(&all);
-    return status ? -1 : 0;
+    return status;
 }

@@ -12,7 +12,7 @@ enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 static double measure(const kvd_accuracy_entry *e, int k)
 {
     if (k == 2)
-        return e->file->accuracy.ratio[e->row].value;
+        return kvd_entry_ratio(e).value;
     return k == 1 ? 1 - kvd_entry_real(e, "top1_share") : kvd_entry_real(e, "kl");
 }
 static const char *const measure_name[MEASURES] = {"KL", "top-1", "perplexity"};
@@ -82,9 +82,8 @@ static void interval_columns(kvd_table *t, int digits)
 
 static void interval_cells(kvd_table *t, const kvd_accuracy_entry *e)
 {
-    kvd_table_bounded(t, kvd_entry_interval(e, "kl"));
-    kvd_table_bounded(t, kvd_entry_interval(e, "top1_share"));
-    kvd_table_bounded(t, e->file->accuracy.ratio[e->row]);
+    kvd_table_row(t, e->rows, e->row, 6);
+    kvd_table_bounded(t, kvd_entry_ratio(e));
 }
 
 static const char *front_names(unsigned fronts, char text[64])
@@ -105,13 +104,11 @@ static int by_bytes(const void *a, const void *b)
     return p > q ? -1 : p < q ? 1 : strcmp(x->series, y->series);
 }
 
-static int fronts_table(const kvd_accuracy_entries *all, kvd_section *s,
-                        const kvd_accuracy_entry **on, kvd_err *err)
+static void fronts_table(const kvd_accuracy_entries *all, kvd_section *s,
+                         const kvd_accuracy_entry **on)
 {
     kvd_table *const t =
-        kvd_section_table(s, "pareto", "Points that no other beats in both bytes and quality", err);
-    if (!t)
-        return -1;
+        kvd_section_table(s, "pareto", "Points that no other beats in both bytes and quality");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "cache_share", "bytes / uncompressed");
     kvd_table_add_column(t, KVD_CELL_REAL, 0, "bytes_per_token_stored", "bytes per token");
@@ -135,9 +132,7 @@ static int fronts_table(const kvd_accuracy_entries *all, kvd_section *s,
         for (size_t i = 0; i < n; i++) {
             char text[100], names[64];
             kvd_entry_setting(on[i], text, sizeof text);
-            kvd_table_text(t, all->label[l]);
-            kvd_table_real(t, kvd_entry_real(on[i], "cache_share"));
-            kvd_table_real(t, kvd_entry_real(on[i], "bytes_per_token_stored"));
+            kvd_table_row(t, on[i]->rows, on[i]->row, 3);
             kvd_table_text(t, on[i]->method);
             kvd_table_text(t, text);
             interval_cells(t, on[i]);
@@ -145,12 +140,10 @@ static int fronts_table(const kvd_accuracy_entries *all, kvd_section *s,
         }
     }
     kvd_table_unique(t);
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
-static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t number,
-                        kvd_section *s, kvd_err *err)
+static void front_figure(const kvd_accuracy_entries *all, size_t label, size_t number,
+                         kvd_section *s)
 {
     static const kvd_panel panels[] = {
         {.title = "KL divergence", .x = "cache_share", .log_x = true, .y = "kl", .log_y = true},
@@ -166,10 +159,7 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
     char name[64];
     size_t unknown = 0;
     snprintf(name, sizeof name, "pareto-%zu", number);
-    kvd_table *const t = kvd_section_table(s, name, "Quality against bytes, all points", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
+    kvd_table *const t = kvd_section_data(s, name, "Quality against bytes, all points");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "cache_share", "bytes / uncompressed");
     interval_columns(t, 6);
@@ -187,8 +177,7 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
         kvd_table_real(t, kvd_entry_real(e, "cache_share"));
         interval_cells(t, e);
         kvd_table_int(t, (int64_t)fronts_of(all, i));
-        kvd_table_text(t, kvd_entry_text(e, "rate_key"));
-        kvd_table_real(t, kvd_entry_real(e, "rate_value"));
+        kvd_table_row(t, e->rows, e->row, 2);
     }
     kvd_text caption = {0};
     kvd_text_add(
@@ -198,20 +187,17 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
         "and the measure of the panel; bars are their 95 %% intervals, and a bar that ends on the "
         "axis of KL goes on below it.",
         all->label[label]);
-    int status = kvd_text_check(&caption, err);
-    if (!status)
-        status = kvd_section_figure(s, name, "pareto.gp", 1000,
-                                    kvd_height_with_key(500, 1000, 5, t, 0, SIZE_MAX),
-                                    kvd_text_get(&caption), err, "csv='tables/%s.csv'", name);
+    kvd_section_figure(s, name, "pareto.gp", 1000,
+                       kvd_height_with_key(500, 1000, 5, t, 0, SIZE_MAX), kvd_text_get(&caption),
+                       "csv='tables/%s.csv'", name);
+    s->failed |= caption.failed;
     kvd_text_release(&caption);
-    if (!status)
-        kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
-    if (!status && number > 1)
+    kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
+    if (number > 1)
         kvd_section_fold(s);
-    if (!status && unknown)
+    if (unknown)
         kvd_section_left_out(
             s, "Left out: %zu settings without a KL divergence or a count of bytes.", unknown);
-    return status;
 }
 
 /* Writes the bytes saved at 99 % of the accuracy. Returns false if there is no value. */
@@ -239,23 +225,16 @@ static bool target_of(const kvd_accuracy_entries *all, const char *method, const
     return false;
 }
 
-static int saving_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+static void saving_table(const kvd_accuracy_entries *all, kvd_section *s)
 {
     kvd_table *const t =
-        kvd_section_table(s, "saving", "Bytes saved at 99 % of the top-1 accuracy", err);
+        kvd_section_table(s, "saving", "Bytes saved at 99 % of the top-1 accuracy");
     char name[KVD_LABEL + 24];
-    if (!t)
-        return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     for (size_t l = 0; l < all->n_labels; l++)
         if (has_series(all, all->label[l], true)) {
-            kvd_table_add_column(t, KVD_CELL_REAL, 3, all->label[l], all->label[l]);
+            kvd_table_add_interval(t, 3, all->label[l], all->label[l]);
             kvd_table_shade(t, 0, 1);
-            kvd_table_interval(t);
-            snprintf(name, sizeof name, "%s_lo", all->label[l]);
-            kvd_table_add_column(t, KVD_CELL_REAL, 3, name, "surely");
-            snprintf(name, sizeof name, "%s_hi", all->label[l]);
-            kvd_table_add_column(t, KVD_CELL_REAL, 3, name, "surely lost");
         }
     kvd_table_note(
         t,
@@ -290,7 +269,6 @@ static int saving_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err
                 kvd_table_real(t, known ? x.saving_hi : (double)NAN);
             }
     }
-    return 0;
 }
 
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
@@ -300,17 +278,16 @@ int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *e
     const kvd_accuracy_entry **const on = calloc(all->n ? all->n : 1, sizeof *on);
     if (!on)
         return kvd_no_memory(err, "fronts", all->n * sizeof *on);
-    int status = 0;
-    for (size_t l = 0; l < all->n_labels && !status && drawn < MOST_FIGURES; l++)
+    for (size_t l = 0; l < all->n_labels && drawn < MOST_FIGURES; l++)
         if (has_series(all, all->label[l], false))
-            status = front_figure(all, l, ++drawn, s, err);
+            front_figure(all, l, ++drawn, s);
     bool compared = false;
     for (size_t l = 0; l < all->n_labels; l++)
         compared = compared || has_series(all, all->label[l], true);
-    if (!status && compared)
-        status = saving_table(all, s, err);
-    if (!status && drawn)
-        status = fronts_table(all, s, on, err);
+    if (compared)
+        saving_table(all, s);
+    if (drawn)
+        fronts_table(all, s, on);
     free(on);
-    return status ? -1 : 0;
+    return 0;
 }

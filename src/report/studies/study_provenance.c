@@ -20,19 +20,16 @@ void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_te
     }
 }
 
-int kvd_study_random_weights(const kvd_results *r, kvd_report *report, kvd_err *err)
+void kvd_study_random_weights(const kvd_results *r, kvd_report *report)
 {
     size_t n = 0;
     for (size_t i = 0; i < r->n; i++)
         n += kvd_result_random_weights(&r->item[i]);
     if (n == 0)
-        return 0;
-    kvd_section *s = kvd_report_section(report, "random-weights", "Random weights", err);
+        return;
+    kvd_section *s = kvd_report_section(report, "random-weights", "Random weights");
     kvd_table *t =
-        s ? kvd_section_table(s, "random-weights", "Results of models with random weights", err)
-          : NULL;
-    if (!t)
-        return -1;
+        s ? kvd_section_table(s, "random-weights", "Results of models with random weights") : NULL;
     kvd_text_add(
         &s->words,
         "<p>%zu of %zu files are of models with random weights: published shapes without the "
@@ -49,10 +46,9 @@ int kvd_study_random_weights(const kvd_results *r, kvd_report *report, kvd_err *
             kvd_table_text(t, r->item[i].schema);
             kvd_table_text(t, r->item[i].model.name);
         }
-    return 0;
 }
 
-int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
+void kvd_study_provenance(const kvd_results *r, kvd_report *report)
 {
     static const char *const facts[][2] = {{"program", "program"},
                                            {"git_revision", "git revision"},
@@ -64,12 +60,8 @@ int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
                                            {"threads", "threads"},
                                            {"seed", "seed"}};
     const size_t n_facts = sizeof facts / sizeof facts[0];
-    kvd_section *s = kvd_report_section(report, "provenance", "Provenance", err);
-    if (!s)
-        return -1;
-    kvd_table *t = kvd_section_table(s, "provenance", "Programs that wrote the files", err);
-    if (!t)
-        return -1;
+    kvd_section *s = kvd_report_section(report, "provenance", "Provenance");
+    kvd_table *t = kvd_section_table(s, "provenance", "Programs that wrote the files");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "schema", "holds");
     for (size_t k = 0; k < n_facts; k++)
@@ -82,9 +74,7 @@ int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
             kvd_table_text(t, kvd_fact_get(&x->provenance, facts[k][0]));
     }
 
-    t = kvd_section_table(s, "commands", "Command lines and models", err);
-    if (!t)
-        return -1;
+    t = kvd_section_table(s, "commands", "Command lines and models");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model", "model");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model_hash", "model hash");
@@ -101,9 +91,7 @@ int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
         kvd_table_text(t, kvd_fact_get(&x->provenance, "command_line"));
     }
 
-    t = kvd_section_table(s, "inputs", "Inputs of the files", err);
-    if (!t)
-        return -1;
+    t = kvd_section_table(s, "inputs", "Inputs of the files");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "input", "input");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "bytes", "bytes");
@@ -120,7 +108,4 @@ int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
             kvd_table_text(t, kvd_fact_get(f, "schema"));
             kvd_table_text(t, kvd_fact_get(f, "git_revision"));
         }
-    if (t->n_rows == 0) /* without input files, no table is shown */
-        t->only_files = true;
-    return 0;
 }

@@ -29,12 +29,10 @@ static void name_violators(const kvd_published_model *m, char *buf, size_t size)
 
 static int models(const char *paper, kvd_section *s, kvd_err *err)
 {
-    kvd_table *const t = kvd_section_table(s, "published-models",
-                                           "Tables of epsilon and delta, model by model", err);
+    kvd_table *const t =
+        kvd_section_table(s, "published-models", "Tables of epsilon and delta, model by model");
     kvd_table *const u =
-        t ? kvd_section_table(s, "published-fit", "Is delta a difference of averages?", err) : NULL;
-    if (!u)
-        return -1;
+        kvd_section_table(s, "published-fit", "Is delta a difference of averages?");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "table", "table");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model", "model");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "pairs", "pairs of datasets");
@@ -103,22 +101,19 @@ static int shared_columns(const char *paper, kvd_section *s, kvd_err *err)
     size_t n, n_same;
     int status = -1;
     kvd_table *const t =
-        kvd_section_table(s, "published-shared", "Columns that two published tables share", err);
-    kvd_table *const u = t ? kvd_section_table(s, "published-doubles",
-                                               "Models with the numbers of another model", err)
-                           : NULL;
-    if (!u)
-        return -1;
-    static const char *const names[] = {"table", "column", "other_table", "other_column"};
-    static const char *const headings[] = {"table", "column", "other table", "other column"};
-    for (int i = 0; i < 4; i++)
-        kvd_table_add_column(t, KVD_CELL_TEXT, 0, names[i], headings[i]);
+        kvd_section_table(s, "published-shared", "Columns that two published tables share");
+    kvd_table *const u =
+        kvd_section_table(s, "published-doubles", "Models with the numbers of another model");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "table", "table");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "column", "column");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "other_table", "other table");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "other_column", "other column");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "shared", "rows of the same model and dataset");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "equal", "equal digit for digit");
-    static const char *const models_of[] = {"table", "model", "other_table", "other_model"};
-    static const char *const model_headings[] = {"table", "model", "other table", "other model"};
-    for (int i = 0; i < 4; i++)
-        kvd_table_add_column(u, KVD_CELL_TEXT, 0, models_of[i], model_headings[i]);
+    kvd_table_add_column(u, KVD_CELL_TEXT, 0, "table", "table");
+    kvd_table_add_column(u, KVD_CELL_TEXT, 0, "model", "model");
+    kvd_table_add_column(u, KVD_CELL_TEXT, 0, "other_table", "other table");
+    kvd_table_add_column(u, KVD_CELL_TEXT, 0, "other_model", "other model");
     kvd_table_add_column(u, KVD_CELL_INT, 0, "numbers", "equal numbers");
     if (kvd_published_twins(paper, &twin, &n, err) ||
         kvd_published_doubles(paper, &same, &n_same, err))
@@ -225,10 +220,8 @@ static int published_range(const char *paper, int k, range *out, kvd_err *err)
 
 static int readings(const char *paper, const kvd_results *r, kvd_section *s, kvd_err *err)
 {
-    kvd_table *const t = kvd_section_table(
-        s, "published-readings", "Readings of delta / epsilon: published and measured", err);
-    if (!t)
-        return -1;
+    kvd_table *const t = kvd_section_table(s, "published-readings",
+                                           "Readings of delta / epsilon: published and measured");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "reading");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "of", "of");
@@ -261,20 +254,19 @@ static int readings(const char *paper, const kvd_results *r, kvd_section *s, kvd
     }
     if (n_measured == 0)
         return 0;
-    return kvd_section_figure(
+    kvd_section_figure(
         s, "published-readings", "readings.gp", 900, 420,
         "Readings of delta / epsilon. Bars: from the least to the most of all pairs of texts; "
         "shaded: the range that the papers print. Two unrelated bases of 128 dimensions give 141 % "
         "as printed.",
-        err, "csv='tables/published-readings.csv'");
+        "csv='tables/published-readings.csv'");
+    return 0;
 }
 
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err)
 {
     kvd_section *const s =
-        kvd_report_section(report, "published", "Checks of the published tables", err);
-    if (!s)
-        return -1;
+        kvd_report_section(report, "published", "Checks of the published tables");
     kvd_text_raw(
         &s->words,
         "<p>From the printed numbers alone. epsilon is the mean absolute entry of a rotation, delta "

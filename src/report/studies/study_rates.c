@@ -21,11 +21,9 @@ static void kept_range(const kvd_widths *w, int side, int32_t *lo, double *mean,
     *mean = sum / (double)n;
 }
 
-static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+static void points_table(const kvd_results *r, kvd_section *s)
 {
-    kvd_table *t = kvd_section_table(s, "rates", "Points of every rates file", err);
-    if (!t)
-        return -1;
+    kvd_table *t = kvd_section_table(s, "rates", "Points of every rates file");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "widths");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "rule", "rule");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "removal_rate", "removal rate r");
@@ -59,18 +57,14 @@ static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
             }
         }
     }
-    return 0;
 }
 
 /* Adds the removed fraction p against the removal rate r, with at most MOST_STEPS steps. */
-static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *without_r,
-                       kvd_err *err)
+static void curve_study(const kvd_results *r, kvd_section *s)
 {
     enum { MOST_STEPS = 2000 };
-    kvd_table *t = kvd_section_table(s, "rates-curve", "Overall p against removal rate", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
+    size_t without_r = 0;
+    kvd_table *t = kvd_section_data(s, "rates-curve", "Overall p against removal rate");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "widths");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "what", "what");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "removal_rate", "removal rate r");
@@ -88,11 +82,10 @@ static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *
             kvd_table_real(t, x->rates.table_r[at]);
             kvd_table_real(t, x->rates.table_p[at]);
             kvd_table_real(t, (double)NAN);
-            *any = true;
         }
         for (size_t k = 0; k < x->rates.n_points; k++) {
             if (isnan(x->rates.removal_rate[k])) {
-                ++*without_r;
+                without_r++;
                 continue;
             }
             kvd_table_text(t, x->name);
@@ -100,10 +93,19 @@ static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *
             kvd_table_real(t, x->rates.removal_rate[k]);
             kvd_table_real(t, x->rates.overall_p[k]);
             kvd_table_real(t, x->rates.overall_p16[k]);
-            *any = true;
         }
     }
-    return 0;
+    if (t->n_rows == 0)
+        return;
+    kvd_section_figure(
+        s, "rates-p-of-r", "rates.gp", 760, 420,
+        "Overall p against removal rate r: steps of F_p as a line, the points of the "
+        "files as dots, padded to multiples of 16 as open squares.",
+        "csv='tables/rates-curve.csv'");
+    if (without_r)
+        kvd_section_left_out(
+            s, "Left out: %zu points of files whose rule has no removal rate; the table has them.",
+            without_r);
 }
 
 static size_t nearest(const kvd_rates *x, double p)
@@ -116,7 +118,7 @@ static size_t nearest(const kvd_rates *x, double p)
 }
 
 /* Adds maps of kept dimensions by layer and head, at removed fractions near 0.25, 0.5 and 0.75. */
-static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
+static void heat(const kvd_result *x, int number, kvd_section *s)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};
     char name[64];
@@ -127,10 +129,7 @@ static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
             chosen[n++] = k;
     }
     snprintf(name, sizeof name, "rates-kept-%d", number);
-    kvd_table *t = kvd_section_table(s, name, "Kept dimensions of every head", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
+    kvd_table *t = kvd_section_data(s, name, "Kept dimensions of every head");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "point", "point");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "removal_rate", "removal rate r");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p", "overall p");
@@ -159,35 +158,24 @@ static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
                  "Kept dimensions of every KV head, %s, by the rule '%s'; full width is %d.",
                  x->name, x->rates.rule, x->rates.widths[0].d_head);
     const kvd_widths *w = &x->rates.widths[0];
-    int status = kvd_text_check(&caption, err);
-    if (!status)
-        status = kvd_section_figure(
-            s, name, "kept.gp",
-            n == 3   ? 900
-            : n == 2 ? 660
-                     : 420,
-            560, kvd_text_get(&caption), err,
-            "csv='tables/%s.csv'; points=%zu; pairs='%s %s'; layers=%d; heads=%d; d_head=%d", name,
-            n, kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]], w->n_layers,
-            w->n_kv_heads, w->d_head);
+    kvd_section_figure(
+        s, name, "kept.gp",
+        n == 3   ? 900
+        : n == 2 ? 660
+                 : 420,
+        560, kvd_text_get(&caption),
+        "csv='tables/%s.csv'; points=%zu; pairs='%s %s'; layers=%d; heads=%d; d_head=%d", name, n,
+        kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]], w->n_layers,
+        w->n_kv_heads, w->d_head);
+    s->failed |= caption.failed;
     kvd_text_release(&caption);
-    if (!status)
-        kvd_section_fold(s);
-    return status;
+    kvd_section_fold(s);
 }
 
-static int error_study(const kvd_results *r, kvd_section *s, kvd_err *err)
+static void error_study(const kvd_results *r, kvd_section *s)
 {
-    bool any = false;
-    for (size_t i = 0; i < r->n; i++)
-        any = any || r->item[i].kind == KVD_RESULT_ERROR_TABLE;
-    if (!any)
-        return 0;
     kvd_table *t = kvd_section_table(
-        s, "error-tables", "Cost of cutting one head at a time, nats of KL divergence per token",
-        err);
-    if (!t)
-        return -1;
+        s, "error-tables", "Cost of cutting one head at a time, nats of KL divergence per token");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "width", "kept");
@@ -217,59 +205,39 @@ static int error_study(const kvd_results *r, kvd_section *s, kvd_err *err)
                 kvd_table_real(t, sum);
             }
     }
-    if (kvd_section_figure(
-            s, "error-tables", "errors.gp", 760, 400,
-            "Sum over heads of what cutting each head alone costs, against the share of its "
-            "dimensions removed.",
-            err, "csv='tables/error-tables.csv'"))
-        return -1;
+    kvd_section_figure(
+        s, "error-tables", "errors.gp", 760, 400,
+        "Sum over heads of what cutting each head alone costs, against the share of its "
+        "dimensions removed.",
+        "csv='tables/error-tables.csv'");
     kvd_section_panels(
         s, t, &(kvd_panel){.title = "sum of KL divergences", .y = "sum", .log_y = true}, 1);
-    return 0;
 }
 
-int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err)
+void kvd_study_rates(const kvd_results *r, kvd_report *report)
 {
     enum { MOST_HEATS = 6 };
-    int rates = 0, errors = 0, drawn = 0;
-    size_t without_r = 0;
-    bool curve = false;
-    for (size_t i = 0; i < r->n; i++) {
-        rates += r->item[i].kind == KVD_RESULT_RATES;
-        errors += r->item[i].kind == KVD_RESULT_ERROR_TABLE;
-    }
+    const size_t rates = kvd_results_count(r, KVD_RESULT_RATES),
+                 errors = kvd_results_count(r, KVD_RESULT_ERROR_TABLE);
+    int drawn = 0;
     if (rates + errors == 0)
-        return 0;
-    kvd_section *s = kvd_report_section(report, "rates", "Compression rates", err);
-    if (!s)
-        return -1;
+        return;
+    kvd_section *s = kvd_report_section(report, "rates", "Compression rates");
     if (rates) {
         kvd_text_raw(
             &s->words,
             "<p>One removal rate r gives every head its own number of kept dimensions (Eq. 6 of "
             "ZACK, Eq. 1 of FDC); F_p reads the curve the other way, from overall p to r.</p>\n");
-        if (points_table(r, s, err) || curve_table(r, s, &curve, &without_r, err))
-            return -1;
-        if (curve &&
-            kvd_section_figure(
-                s, "rates-p-of-r", "rates.gp", 760, 420,
-                "Overall p against removal rate r: steps of F_p as a line, the points of the "
-                "files as dots, padded to multiples of 16 as open squares.",
-                err, "csv='tables/rates-curve.csv'"))
-            return -1;
-        if (curve && without_r)
-            kvd_section_left_out(
-                s,
-                "Left out: %zu points of files whose rule has no removal rate; the table has them.",
-                without_r);
-        for (size_t i = 0; i < r->n; i++)
-            if (r->item[i].kind == KVD_RESULT_RATES && ++drawn <= MOST_HEATS &&
-                heat(&r->item[i], drawn, s, err))
-                return -1;
-        if (drawn > MOST_HEATS)
+        points_table(r, s);
+        curve_study(r, s);
+        for (size_t i = 0; i < r->n && drawn < MOST_HEATS; i++)
+            if (r->item[i].kind == KVD_RESULT_RATES)
+                heat(&r->item[i], ++drawn, s);
+        if (rates > MOST_HEATS)
             kvd_text_add(&s->words,
-                         "<p>Heat maps are drawn for the first %d of %d rates files.</p>\n",
-                         MOST_HEATS, drawn);
+                         "<p>Heat maps are drawn for the first %d of %zu rates files.</p>\n",
+                         MOST_HEATS, rates);
     }
-    return error_study(r, s, err);
+    if (errors)
+        error_study(r, s);
 }

@@ -23,11 +23,9 @@ static double change(const kvd_report_rows *all, const kvd_report_row *e, const 
                 : (double)NAN;
 }
 
-static int rates_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void rates_table(const kvd_report_rows *all, kvd_section *s)
 {
-    kvd_table *const t = kvd_section_table(s, "serving-rates", "Highest rates of requests", err);
-    if (!t)
-        return -1;
+    kvd_table *const t = kvd_section_table(s, "serving-rates", "Highest rates of requests");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and trace");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "latency_bound_s", "bound, s/token");
@@ -46,24 +44,17 @@ static int rates_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
         if (strcmp(e->kind, "max-rate"))
             continue;
         kvd_table_text(t, e->place);
-        kvd_table_text(t, kvd_report_text(e, "method"));
-        kvd_table_real(t, kvd_report_real(e, "latency_bound_s"));
-        kvd_table_real(t, kvd_report_real(e, "rate"));
+        kvd_table_row(t, e->rows, e->row, 3);
         kvd_table_real(t, 1 + change(all, e, "rate") / 100);
-        kvd_table_real(t, kvd_report_real(e, "served_per_s"));
-        kvd_table_real(t, kvd_report_real(e, "kv_share"));
+        kvd_table_row(t, e->rows, e->row, 2);
         kvd_table_real(t, 100 * kvd_report_real(e, "extrapolated_share"));
-        kvd_table_count(t, kvd_report_real(e, "refused"));
+        kvd_table_row(t, e->rows, e->row, 1);
     }
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
-static int points_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void points_table(const kvd_report_rows *all, kvd_section *s)
 {
-    kvd_table *const t = kvd_section_table(s, "serving", "Every simulated point", err);
-    if (!t)
-        return -1;
+    kvd_table *const t = kvd_section_table(s, "serving", "Every simulated point");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and trace");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "rate", "requests/s");
@@ -91,33 +82,24 @@ static int points_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err
         if (strcmp(e->kind, "point"))
             continue;
         kvd_table_text(t, e->place);
-        kvd_table_text(t, kvd_report_text(e, "method"));
-        kvd_table_real(t, kvd_report_real(e, "rate"));
+        kvd_table_row(t, e->rows, e->row, 2);
         put_interval(t, e, "ttft");
-        kvd_table_real(t, kvd_report_real(e, "ttft_p99_s"));
+        kvd_table_row(t, e->rows, e->row, 1);
         kvd_table_real(t, change(all, e, "ttft_mean_s"));
         put_interval(t, e, "tbt");
-        kvd_table_real(t, kvd_report_real(e, "tbt_p99_s"));
+        kvd_table_row(t, e->rows, e->row, 1);
         kvd_table_real(t, change(all, e, "tbt_mean_s"));
         put_interval(t, e, "latency");
-        kvd_table_real(t, kvd_report_real(e, "latency_p99_s"));
-        kvd_table_real(t, kvd_report_real(e, "served_per_s"));
-        kvd_table_real(t, kvd_report_real(e, "goodput_per_s"));
-        kvd_table_real(t, kvd_report_real(e, "utilisation"));
-        kvd_table_real(t, kvd_report_real(e, "kv_share"));
+        kvd_table_row(t, e->rows, e->row, 5);
         kvd_table_real(t, 100 * kvd_report_real(e, "extrapolated_share"));
-        kvd_table_count(t, kvd_report_real(e, "refused"));
+        kvd_table_row(t, e->rows, e->row, 1);
     }
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
-static int validation_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void validation_table(const kvd_report_rows *all, kvd_section *s)
 {
     kvd_table *const t =
-        kvd_section_table(s, "serving-validation", "The simulation against a measured replay", err);
-    if (!t)
-        return -1;
+        kvd_section_table(s, "serving-validation", "The simulation against a measured replay");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and replay");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "requests", "requests");
@@ -135,16 +117,8 @@ static int validation_table(const kvd_report_rows *all, kvd_section *s, kvd_err 
         if (strcmp(e->kind, "validation"))
             continue;
         kvd_table_text(t, e->place);
-        kvd_table_text(t, kvd_report_text(e, "method"));
-        kvd_table_count(t, kvd_report_real(e, "requests"));
-        kvd_table_text(t, kvd_report_text(e, "quantity"));
-        kvd_table_text(t, kvd_report_text(e, "statistic"));
-        kvd_table_real(t, kvd_report_real(e, "measured_s"));
-        kvd_table_real(t, kvd_report_real(e, "simulated_s"));
-        kvd_table_real(t, kvd_report_real(e, "error_percent"));
+        kvd_table_row(t, e->rows, e->row, 7);
     }
-    t->only_files = t->n_rows == 0;
-    return 0;
 }
 
 static size_t curve_length(const kvd_report_rows *all, size_t first)
@@ -156,34 +130,29 @@ static size_t curve_length(const kvd_report_rows *all, size_t first)
     return n;
 }
 
-static int latency_figure(const kvd_report_rows *all, size_t first, int number, kvd_section *s,
-                          kvd_err *err)
+static void latency_figure(const kvd_report_rows *all, size_t first, int number, kvd_section *s)
 {
-    static const char *const measure[] = {"latency", "ttft", "tbt"};
     static const kvd_panel panels[] = {
         {.title = "normalised latency", .x = "rate", .y = "latency_mean_s"},
         {.title = "TTFT", .x = "rate", .y = "ttft_mean_s"},
         {.title = "TBT", .x = "rate", .y = "tbt_mean_s"}};
     char name[32], caption[KVD_LABEL + 320];
     snprintf(name, sizeof name, "serving-latency-%d", number);
-    kvd_table *const t = kvd_section_table(s, name, all->item[first].place, err);
-    if (!t)
-        return -1;
+    kvd_table *const t = kvd_section_table(s, name, all->item[first].place);
     t->only_files = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "rate", "requests/s");
-    for (int m = 0; m < 3; m++) {
-        char column[32];
-        snprintf(column, sizeof column, "%s_mean_s", measure[m]);
-        kvd_table_add_interval(t, 3, column, column);
-    }
+    kvd_table_add_interval(t, 3, "latency_mean_s", "latency_mean_s");
+    kvd_table_add_interval(t, 3, "ttft_mean_s", "ttft_mean_s");
+    kvd_table_add_interval(t, 3, "tbt_mean_s", "tbt_mean_s");
     for (size_t i = first; i < all->n && !strcmp(all->item[i].place, all->item[first].place); i++) {
         if (strcmp(all->item[i].kind, "point"))
             continue;
         kvd_table_text(t, all->item[i].series);
         kvd_table_real(t, kvd_report_real(&all->item[i], "rate"));
-        for (int m = 0; m < 3; m++)
-            put_interval(t, &all->item[i], measure[m]);
+        put_interval(t, &all->item[i], "latency");
+        put_interval(t, &all->item[i], "ttft");
+        put_interval(t, &all->item[i], "tbt");
     }
     snprintf(
         caption, sizeof caption,
@@ -191,15 +160,13 @@ static int latency_figure(const kvd_report_rows *all, size_t first, int number, 
         "time to the first token with the wait in the queue, time between two tokens. Bars: 95 %% "
         "intervals over stretches of consecutive requests.",
         all->item[first].place);
-    if (kvd_section_figure(s, name, "serving.gp", 1000,
-                           kvd_height_with_key(420, 1000, 3, t, 0, SIZE_MAX), caption, err,
-                           "csv='tables/%s.csv'", name))
-        return -1;
+    kvd_section_figure(s, name, "serving.gp", 1000,
+                       kvd_height_with_key(420, 1000, 3, t, 0, SIZE_MAX), caption,
+                       "csv='tables/%s.csv'", name);
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
-    return 0;
 }
 
-static int figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+static void figures(const kvd_report_rows *all, kvd_section *s)
 {
     enum { MOST = 24, FEWEST_POINTS = 3 };
     int drawn = 0;
@@ -208,8 +175,7 @@ static int figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
         const size_t points =
             !i || strcmp(all->item[i].place, all->item[i - 1].place) ? curve_length(all, i) : 0;
         if (points >= FEWEST_POINTS && drawn < MOST) {
-            if (latency_figure(all, i, ++drawn, s, err))
-                return -1;
+            latency_figure(all, i, ++drawn, s);
         } else {
             left_out += points > 0;
         }
@@ -220,7 +186,6 @@ static int figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
             "<p>%zu traces have no figure: they were simulated at fewer than %d rates, or come "
             "after the first %d figures. The table has them.</p>\n",
             left_out, (int)FEWEST_POINTS, (int)MOST);
-    return 0;
 }
 
 static void list_failures(const kvd_results *r, kvd_text *words)
@@ -280,16 +245,15 @@ int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err)
     kvd_report_rows all;
     if (kvd_serving_collect(r, &all, err))
         return -1;
-    int status = 0;
     if (all.n) {
-        kvd_section *const s = kvd_report_section(report, "serving", "Serving", err);
-        if (s) {
-            introduce(&all, &s->words);
-            list_failures(r, &s->words);
-        }
-        status = !s || figures(&all, s, err) || rates_table(&all, s, err) ||
-                 validation_table(&all, s, err) || points_table(&all, s, err);
+        kvd_section *const s = kvd_report_section(report, "serving", "Serving");
+        introduce(&all, &s->words);
+        list_failures(r, &s->words);
+        figures(&all, s);
+        rates_table(&all, s);
+        validation_table(&all, s);
+        points_table(&all, s);
     }
     kvd_report_rows_release(&all);
-    return status ? -1 : 0;
+    return 0;
 }

@@ -19,7 +19,7 @@ static bool under_5_percent(const kvd_accuracy_entry *e)
 
 static bool under_a_tenth(const kvd_accuracy_entry *e)
 {
-    return e->file->accuracy.ratio[e->row].value <= 1.1;
+    return kvd_entry_ratio(e).value <= 1.1;
 }
 
 static const struct {
@@ -29,17 +29,13 @@ static const struct {
              {"top-1 share at least 0.95", under_5_percent},
              {"perplexity at most 1.1 times", under_a_tenth}};
 
-static bool searched(const kvd_accuracy_entry *e)
-{
-    return strcmp(kvd_entry_text(e, "purpose"), "target-search") == 0;
-}
-
 /* Returns the number of parameter values, without those that kvdim-eval --target tried. */
 static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
 {
     size_t n = 0;
     for (size_t i = first; i <= last; i++)
-        n += !searched(&all->item[i]) && !isnan(kvd_entry_real(&all->item[i], "cache_share"));
+        n += !kvd_entry_is_search_point(&all->item[i]) &&
+             !isnan(kvd_entry_real(&all->item[i], "cache_share"));
     return n;
 }
 
@@ -59,7 +55,8 @@ static const kvd_accuracy_entry *smallest(const kvd_accuracy_entries *all, size_
     for (size_t i = first; i <= last; i++) {
         const kvd_accuracy_entry *const e = &all->item[i];
         const double share = kvd_entry_real(e, "cache_share");
-        if (!searched(e) && kept(e) && (!best || share < kvd_entry_real(best, "cache_share")))
+        if (!kvd_entry_is_search_point(e) && kept(e) &&
+            (!best || share < kvd_entry_real(best, "cache_share")))
             best = e;
     }
     return best;
@@ -68,27 +65,25 @@ static const kvd_accuracy_entry *smallest(const kvd_accuracy_entries *all, size_
 static void row(kvd_table *t, const kvd_accuracy_entry *like, size_t n, const char *words,
                 const kvd_accuracy_entry *best)
 {
-    static const char *const reals[] = {"overall_p", "cache_share", "top1_share", "top1_share_lo",
-                                        "top1_share_hi"};
-    kvd_table_text(t, kvd_entry_text(like, "label"));
+    kvd_table_row(t, like->rows, like->row, 1);
     kvd_table_text(t, like->series);
     kvd_table_int(t, (int64_t)n);
     kvd_table_text(t, words);
-    kvd_table_text(t, best ? kvd_entry_text(best, "settings") : "none of them");
-    for (size_t k = 0; k < sizeof reals / sizeof *reals; k++)
-        kvd_table_real(t, best ? kvd_entry_real(best, reals[k]) : (double)NAN);
-    const kvd_interval none = {NAN, NAN, NAN};
-    const kvd_interval *const ratio = best ? &best->file->accuracy.ratio[best->row] : &none;
-    kvd_table_bounded(t, *ratio);
+    if (best) {
+        kvd_table_row(t, best->rows, best->row, 6);
+        kvd_table_bounded(t, kvd_entry_ratio(best));
+        return;
+    }
+    kvd_table_text(t, "none of them");
+    for (int k = 0; k < 8; k++)
+        kvd_table_real(t, (double)NAN);
 }
 
-static kvd_table *begin(kvd_section *s, kvd_err *err)
+static kvd_table *begin(kvd_section *s)
 {
-    kvd_table *const t = kvd_section_table(
-        s, "accuracy-settings",
-        "Smallest cache of each method within a loss, by trying its settings", err);
-    if (!t)
-        return NULL;
+    kvd_table *const t =
+        kvd_section_table(s, "accuracy-settings",
+                          "Smallest cache of each method within a loss, by trying its settings");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "tried", "settings tried");
@@ -105,7 +100,7 @@ static kvd_table *begin(kvd_section *s, kvd_err *err)
     return t;
 }
 
-int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+void kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s)
 {
     kvd_table *t = NULL;
     for (size_t first = 0, last; first < all->n; first = last + 1) {
@@ -113,20 +108,16 @@ int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
         const size_t n = tried(all, first, last);
         if (n < 2 || !settings_differ(all, first, last))
             continue;
-        if (!t && !(t = begin(s, err)))
-            return -1;
+        t = t ? t : begin(s);
         for (size_t k = 0; k < sizeof asked / sizeof *asked; k++)
             row(t, &all->item[first], n, asked[k].words, smallest(all, first, last, asked[k].kept));
     }
-    return 0;
 }
 
-static kvd_table *begin_proposals(kvd_section *s, kvd_err *err)
+static kvd_table *begin_proposals(kvd_section *s)
 {
     kvd_table *const t =
-        kvd_section_table(s, "accuracy-proposals", "Proposed settings and the Oracle", err);
-    if (!t)
-        return NULL;
+        kvd_section_table(s, "accuracy-proposals", "Proposed settings and the Oracle");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model", "model");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "proposed_by", "proposed by");
@@ -169,15 +160,14 @@ static void proposal_row(kvd_table *t, const kvd_judged_proposal *p, bool measur
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_judged_proposal *all = NULL;
-    kvd_table *t = NULL;
     size_t n;
-    int status = kvd_proposals_judge(r, &all, &n, err);
-    if (!status && n && !(t = begin_proposals(s, err)))
-        status = -1;
-    for (size_t i = 0; t && i < n; i++)
+    if (kvd_proposals_judge(r, &all, &n, err))
+        return -1;
+    kvd_table *const t = n ? begin_proposals(s) : NULL;
+    for (size_t i = 0; i < n; i++)
         proposal_row(t, &all[i], all[i].file->proposals_measured);
     free(all);
-    return status;
+    return 0;
 }
 
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row)
@@ -193,12 +183,10 @@ static bool has_weights(const kvd_result *x)
     return any;
 }
 
-static kvd_table *begin_weights(kvd_section *s, kvd_err *err)
+static kvd_table *begin_weights(kvd_section *s)
 {
     kvd_table *const t =
-        kvd_section_table(s, "accuracy-weights", "Weights of few bits and caches of few bits", err);
-    if (!t)
-        return NULL;
+        kvd_section_table(s, "accuracy-weights", "Weights of few bits and caches of few bits");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model", "model");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "prompt", "prompt");
@@ -223,35 +211,28 @@ static kvd_table *begin_weights(kvd_section *s, kvd_err *err)
 static void weight_row(kvd_table *t, const kvd_result *x, size_t i)
 {
     const kvd_rows *const rows = x->accuracy.rows;
-    const kvd_interval *const ratio = &x->accuracy.ratio[i];
     const bool none = !strcmp(kvd_row_text(rows, i, "method"), "none");
     kvd_table_text(t, x->model.name);
-    kvd_table_text(t, kvd_row_text(rows, i, "label"));
-    kvd_table_count(t, kvd_row_real(rows, i, "prompt"));
+    kvd_table_row(t, rows, i, 2);
     kvd_table_text(t, none ? "nothing" : kvd_row_is_weights(rows, i) ? "weights" : "cache");
-    kvd_table_text(t, kvd_row_text(rows, i, "method"));
-    kvd_table_text(t, kvd_row_text(rows, i, "settings"));
+    kvd_table_row(t, rows, i, 2);
     kvd_table_real(t, kvd_row_real(rows, i, "weight_bytes") * 1e-6);
-    kvd_table_real(t, kvd_row_real(rows, i, "cache_share"));
-    kvd_table_real(t, kvd_row_real(rows, i, "perplexity"));
-    kvd_table_bounded(t, *ratio);
-    kvd_table_real(t, kvd_row_real(rows, i, "top1_share"));
-    kvd_table_real(t, kvd_row_real(rows, i, "kl"));
+    kvd_table_row(t, rows, i, 2);
+    kvd_table_bounded(t, x->accuracy.ratio[i]);
+    kvd_table_row(t, rows, i, 2);
 }
 
-int kvd_study_weights(const kvd_results *r, kvd_section *s, kvd_err *err)
+void kvd_study_weights(const kvd_results *r, kvd_section *s)
 {
     kvd_table *t = NULL;
     for (size_t f = 0; f < r->n; f++) {
         const kvd_result *const x = &r->item[f];
         if (!has_weights(x))
             continue;
-        if (!t && !(t = begin_weights(s, err)))
-            return -1;
+        t = t ? t : begin_weights(s);
         for (size_t i = 0; i < kvd_rows_count(x->accuracy.rows); i++)
             if (kvd_row_is_weights(x->accuracy.rows, i) ||
                 !strcmp(kvd_row_text(x->accuracy.rows, i, "purpose"), "point"))
                 weight_row(t, x, i);
     }
-    return 0;
 }

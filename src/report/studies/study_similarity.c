@@ -6,13 +6,10 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+static void rows_table(const kvd_results *r, kvd_section *s)
 {
     kvd_table *t = kvd_section_table(
-        s, "similarity", "Rotations of B against those of A (ZACK Tables 4 and 5, FDC Table 2)",
-        err);
-    if (!t)
-        return -1;
+        s, "similarity", "Rotations of B against those of A (ZACK Tables 4 and 5, FDC Table 2)");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "reference", "A");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "other", "B");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
@@ -70,7 +67,6 @@ static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
             kvd_table_real(t, own);
         }
     }
-    return 0;
 }
 
 /* Returns true if all labels differ, as a matrix with one row per label requires. */
@@ -83,8 +79,8 @@ static bool distinct(const kvd_similarity *x)
     return true;
 }
 
-static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int number, kvd_section *s,
-                  kvd_err *err)
+static void matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int number,
+                   kvd_section *s)
 {
     char name[64], title[160 + KVD_LABEL];
     double lowest = 1;
@@ -98,9 +94,7 @@ static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int num
              "Energy kept at half width, %s, first text %s: basis of the row's text, data of the "
              "column's, %% of its own basis",
              kvd_pair_name[q->pair], x->label[0]);
-    kvd_table *t = kvd_section_table(s, name, title, err);
-    if (!t)
-        return -1;
+    kvd_table *t = kvd_section_table(s, name, title);
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibrated_on", "calibrated on");
     for (size_t b = 0; b < n; b++) {
         kvd_table_add_column(t, KVD_CELL_REAL, 4, x->label[b], x->label[b]);
@@ -116,18 +110,14 @@ static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int num
         kvd_table_real(t, 100 * q->random[3][b] / q->energy[b * n + b]);
     t->only_files = q->pair != KVD_PAIR_QK && q->pair != KVD_PAIR_VW;
     kvd_table_note(t, "100 on the diagonal by definition: no transfer.");
-    return 0;
 }
 
-static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err *err)
+static void transfer(const kvd_similarity *x, int number, kvd_section *s)
 {
     char pairs[64] = "", name[64], caption[160 + KVD_LABEL];
     size_t n = x->n_files, n_pairs = 0;
     snprintf(name, sizeof name, "transfer-%d", number);
-    kvd_table *data = kvd_section_table(s, name, "Transfer between texts", err);
-    if (!data)
-        return -1;
-    data->only_files = data->no_markdown = true;
+    kvd_table *data = kvd_section_data(s, name, "Transfer between texts");
     kvd_table_add_column(data, KVD_CELL_TEXT, 0, "pair", "pair");
     kvd_table_add_column(data, KVD_CELL_TEXT, 0, "calibrated_on", "calibrated on");
     kvd_table_add_column(data, KVD_CELL_TEXT, 0, "served", "served");
@@ -140,14 +130,9 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
     for (size_t p = 0; p < x->n_pairs; p++) {
         const kvd_similarity_pair *q = &x->pair[p];
         for (size_t k = 0; k < n * n; k++) {
-            char a[KVD_LABEL], b[KVD_LABEL];
-            snprintf(a, sizeof a, "%s", x->label[k / n]);
-            snprintf(b, sizeof b, "%s", x->label[k % n]);
-            kvd_series_clean(a);
-            kvd_series_clean(b);
             kvd_table_text(data, kvd_pair_name[q->pair]);
-            kvd_table_text(data, a);
-            kvd_table_text(data, b);
+            kvd_table_series(data, x->label[k / n]);
+            kvd_table_series(data, x->label[k % n]);
             kvd_table_int(data, (int64_t)(k / n));
             kvd_table_int(data, (int64_t)(k % n));
             kvd_table_real(data, 100 * q->energy[k] / q->energy[k % n * n + k % n]);
@@ -155,8 +140,7 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
             kvd_table_real(data, q->delta_ratio[k]);
             kvd_table_real(data, q->aligned_ratio[k]);
         }
-        if (matrix(x, q, number, s, err))
-            return -1;
+        matrix(x, q, number, s);
         if (n_pairs < 2)
             snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s",
                      n_pairs++ ? " " : "", kvd_pair_name[q->pair]);
@@ -165,24 +149,20 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
              "Overlap of the leading halves of the bases found on two texts (1: the same subspace, "
              "0.5: unrelated); first text %s.",
              x->label[0]);
-    const int status =
-        kvd_section_figure(s, name, "transfer.gp", n_pairs == 2 ? 900 : 500, 400, caption, err,
-                           "csv='tables/%s.csv'; pairs='%s'", name, pairs);
-    if (!status && number > 1)
+    kvd_section_figure(s, name, "transfer.gp", n_pairs == 2 ? 900 : 500, 400, caption,
+                       "csv='tables/%s.csv'; pairs='%s'", name, pairs);
+    if (number > 1)
         kvd_section_fold(s);
-    return status;
 }
 
-static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
+static void transfer_study(const kvd_results *r, kvd_section *s)
 {
     int number = 0;
     for (size_t i = 0; i < r->n; i++) {
         const kvd_similarity *x = &r->item[i].similarity;
-        if (r->item[i].kind == KVD_RESULT_SIMILARITY && x->n_files > 2 && distinct(x) &&
-            transfer(x, ++number, s, err))
-            return -1;
+        if (r->item[i].kind == KVD_RESULT_SIMILARITY && x->n_files > 2 && distinct(x))
+            transfer(x, ++number, s);
     }
-    return 0;
 }
 
 static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
@@ -193,18 +173,16 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
     kvd_token_point *p = NULL;
     size_t n = 0;
     char pairs[64] = "";
-    int status = -1, n_pairs = 0;
+    int n_pairs = 0;
     if (kvd_token_points(r, &p, &n, err))
         return -1;
     if (n == 0) {
-        status = 0;
-        goto done;
+        free(p);
+        return 0;
     }
     kvd_table *t = kvd_section_table(
         s, "token-count",
-        "Similarity against the number of calibration tokens (ZACK Fig. 18, FDC Fig. 14)", err);
-    if (!t)
-        goto done;
+        "Similarity against the number of calibration tokens (ZACK Fig. 18, FDC Fig. 14)");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "calibration");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "references", "references");
@@ -232,19 +210,17 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
                          n_pairs++ ? " " : "", kvd_pair_name[k]);
                 break;
             }
+    free(p);
     const int width = n_pairs == 2 ? 900 : 560;
-    status = kvd_section_figure(
+    kvd_section_figure(
         s, "zack-fig18-token-count", "tokens.gp", width,
         kvd_height_with_key(640, width, 2, t, 0, 8),
         "How rotations resolve as calibration tokens are added (ZACK Fig. 18, FDC Fig. 14): the "
         "papers' delta / epsilon above; overlap of the leading halves and energy kept below. "
         "If a text is compared with several references, their mean is drawn.",
-        err, "csv='tables/token-count.csv'; pairs='%s'", pairs);
-    if (!status)
-        kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
-done:
-    free(p);
-    return status;
+        "csv='tables/token-count.csv'; pairs='%s'", pairs);
+    kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
+    return 0;
 }
 
 static void smallest_and_largest(const kvd_measured *v, double *least, double *most)
@@ -293,22 +269,18 @@ static int sentences(const kvd_results *r, kvd_section *s, kvd_err *err)
 
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    bool any = false;
-    for (size_t i = 0; i < r->n; i++)
-        any = any || r->item[i].kind == KVD_RESULT_SIMILARITY;
-    if (!any)
+    if (!kvd_results_count(r, KVD_RESULT_SIMILARITY))
         return 0;
-    kvd_section *s = kvd_report_section(report, "similarity", "Similarity of rotations", err);
-    if (!s)
-        return -1;
+    kvd_section *s = kvd_report_section(report, "similarity", "Similarity of rotations");
     kvd_text_raw(&s->words,
                  "<p>Do rotations found on one text fit another? The papers compare matrices "
                  "entry by entry (delta / epsilon). That number depends on the sign and the order "
                  "of every column, also of those with nearly equal singular values (Z-7); whether "
                  "a basis serves another text is seen from the overlap of the leading subspaces "
                  "and the energy they keep.</p>\n");
-    return sentences(r, s, err) || rows_table(r, s, err) || transfer_study(r, s, err) ||
-                   token_study(r, s, err)
-               ? -1
-               : 0;
+    if (sentences(r, s, err))
+        return -1;
+    rows_table(r, s);
+    transfer_study(r, s);
+    return token_study(r, s, err);
 }

@@ -9,11 +9,15 @@
 /* Largest number of curves in a figure. More would merge and need many megabytes. */
 enum { MOST_CURVES = 512 };
 
-/* Returns true if the file has this pair and was not calibrated on pruned or clustered vectors. */
+/* Returns true for a spectrum that was not calibrated on pruned or clustered vectors. */
+static bool is_shown(const kvd_result *x)
+{
+    return x->kind == KVD_RESULT_SPECTRUM && !kvd_calibration_reduced(&x->spectrum);
+}
+
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
-    return x->kind == KVD_RESULT_SPECTRUM && x->spectrum.pair[pair].present &&
-           !kvd_calibration_reduced(&x->spectrum);
+    return is_shown(x) && x->spectrum.pair[pair].present;
 }
 
 static bool any_pair(const kvd_results *r, kvd_pair pair)
@@ -24,33 +28,30 @@ static bool any_pair(const kvd_results *r, kvd_pair pair)
     return false;
 }
 
-static const kvd_table *mean_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+kvd_table *kvd_section_spectra(kvd_section *s, const char *name, const char *title)
 {
-    kvd_table *t =
-        kvd_section_table(s, "spectra-mean", "Average singular value per head dimension", err);
-    if (!t)
-        return NULL;
-    t->only_files = t->no_markdown = true;
+    kvd_table *const t = kvd_section_data(s, name, title);
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "dim", "dimension");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "mean_sigma", "average singular value");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "mean_sigma_normalised", "per square root of rows");
-    for (size_t i = 0; i < r->n; i++)
-        for (int p = 0; p < KVD_N_PAIRS; p++)
-            for (int j = 0; has_pair(&r->item[i], (kvd_pair)p) && j < r->item[i].model.d_head;
-                 j++) {
-                const kvd_spectrum *x = &r->item[i].spectrum;
-                kvd_table_text(t, r->item[i].name);
-                kvd_table_text(t, kvd_pair_name[p]);
-                kvd_table_int(t, j);
-                kvd_table_real(t, kvd_mean_sigma(x, (kvd_pair)p, j, false));
-                kvd_table_real(t, kvd_mean_sigma(x, (kvd_pair)p, j, true));
-            }
     return t;
 }
 
-void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b)
+void kvd_table_spectrum(kvd_table *t, const char *series, const kvd_spectrum *x)
+{
+    for (int p = 0; p < KVD_N_PAIRS; p++)
+        for (int j = 0; x->pair[p].present && j < x->model.d_head; j++) {
+            kvd_table_text(t, series);
+            kvd_table_text(t, kvd_pair_name[p]);
+            kvd_table_int(t, j);
+            kvd_table_real(t, kvd_mean_sigma(x, (kvd_pair)p, j, false));
+            kvd_table_real(t, kvd_mean_sigma(x, (kvd_pair)p, j, true));
+        }
+}
+
+void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b)
 {
     const kvd_pair pair[] = {a, b};
     kvd_panel panel[4];
@@ -67,29 +68,25 @@ void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pai
     kvd_section_panels(s, t, panel, 4);
 }
 
-static int mean_figure(const kvd_results *r, kvd_section *s, const kvd_table *means,
-                       const char *name, kvd_pair a, kvd_pair b, const char *caption, kvd_err *err)
+static void mean_figure(const kvd_results *r, kvd_section *s, const kvd_table *means,
+                        const char *name, kvd_pair a, kvd_pair b, const char *caption)
 {
     char pairs[32];
     bool has_a = any_pair(r, a), has_b = any_pair(r, b);
     if (!has_a && !has_b)
-        return 0;
+        return;
     snprintf(pairs, sizeof pairs, "%s%s%s", has_a ? kvd_pair_name[a] : "",
              has_a && has_b ? " " : "", has_b ? kvd_pair_name[b] : "");
     const int width = has_a && has_b ? 900 : 560;
-    if (kvd_section_figure(s, name, "spectra.gp", width,
-                           kvd_height_with_key(640, width, 3, means, 0, SIZE_MAX), caption, err,
-                           "csv='tables/spectra-mean.csv'; pairs='%s'", pairs))
-        return -1;
-    kvd_section_spectra(s, means, a, b);
-    return 0;
+    kvd_section_figure(s, name, "spectra.gp", width,
+                       kvd_height_with_key(640, width, 3, means, 0, SIZE_MAX), caption,
+                       "csv='tables/spectra-mean.csv'; pairs='%s'", pairs);
+    kvd_section_spectra_panels(s, means, a, b);
 }
 
-static int summary_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+static void summary_table(const kvd_results *r, kvd_section *s)
 {
-    kvd_table *t = kvd_section_table(s, "spectra", "Spectra: means over layers and heads", err);
-    if (!t)
-        return -1;
+    kvd_table *t = kvd_section_table(s, "spectra", "Spectra: means over layers and heads");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "calibration");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "n_heads", "matrices");
@@ -131,17 +128,13 @@ static int summary_table(const kvd_results *r, kvd_section *s, kvd_err *err)
             kvd_table_real(t, 100 * kvd_share_below_one(x, p, false));
             kvd_table_real(t, 100 * kvd_share_below_one(x, p, true));
         }
-    return 0;
 }
 
 static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_table *t = kvd_section_table(
         s, "largest-singular-value-cv",
-        "Spread of the largest singular value over heads (ZACK Tables 6 and 7, FDC Tables 3 and 4)",
-        err);
-    if (!t)
-        return -1;
+        "Spread of the largest singular value over heads (ZACK Tables 6 and 7, FDC Tables 3 and 4)");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "calibration");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "n_heads", "matrices");
@@ -173,8 +166,8 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 }
 
 /* Adds a column per head, up to MOST_CURVES. *zeros: number of singular values that are 0. */
-static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
-                       size_t *zeros, kvd_err *err)
+static void heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
+                        size_t *zeros)
 {
     char name[64], heading[48];
     const kvd_spectrum *sp = &x->spectrum;
@@ -182,10 +175,7 @@ static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_
     size_t d = (size_t)sp->model.d_head;
     *drawn = n < MOST_CURVES ? n : MOST_CURVES;
     snprintf(name, sizeof name, "spectra-heads-%s", kvd_pair_name[pair]);
-    kvd_table *t = kvd_section_table(s, name, "Singular values of every head", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
+    kvd_table *t = kvd_section_data(s, name, "Singular values of every head");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "dim", "dimension");
     for (size_t c = 0; c < *drawn; c++) {
         size_t h = c * n / *drawn;
@@ -201,11 +191,10 @@ static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_
             *zeros += !(sigma > 0);
         }
     }
-    return 0;
 }
 
 /* Adds Fig. 13 of the ZDC paper for the calibration with the most tokens. */
-static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
+static void heads_figure(const kvd_results *r, kvd_section *s)
 {
     const kvd_result *best = NULL;
     for (size_t i = 0; i < r->n; i++) {
@@ -216,10 +205,10 @@ static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
             best = x;
     }
     if (!best)
-        return 0;
+        return;
     char pairs[32] = "", csvs[128] = "";
     kvd_text caption = {0};
-    int status = -1, n = 0;
+    int n = 0;
     size_t values = 0, zeros = 0;
     kvd_text_add(
         &caption,
@@ -231,8 +220,7 @@ static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
         size_t drawn;
         if (!has_pair(best, p))
             continue;
-        if (heads_table(best, p, s, &drawn, &zeros, err))
-            goto done;
+        heads_table(best, p, s, &drawn, &zeros);
         values += drawn * (size_t)best->spectrum.model.d_head;
         size_t all = (size_t)best->spectrum.n_layers * (size_t)best->spectrum.pair[p].n_h;
         kvd_text_add(
@@ -247,59 +235,52 @@ static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
                  n ? " " : "", kvd_pair_name[p]);
         n++;
     }
-    if (kvd_text_check(&caption, err))
-        goto done;
     const int first = best->spectrum.first_layer;
-    status = kvd_section_figure(s, "zdc-fig13-heads", "heads.gp", n == 2 ? 900 : 520, 400,
-                                kvd_text_get(&caption), err,
-                                "csvs='%s'; pairs='%s'; first_layer=%d; last_layer=%d", csvs, pairs,
-                                first, first + best->spectrum.n_layers - 1);
-    if (!status)
-        kvd_section_fold(s);
-    if (!status && zeros)
+    kvd_section_figure(s, "zdc-fig13-heads", "heads.gp", n == 2 ? 900 : 520, 400,
+                       kvd_text_get(&caption),
+                       "csvs='%s'; pairs='%s'; first_layer=%d; last_layer=%d", csvs, pairs, first,
+                       first + best->spectrum.n_layers - 1);
+    s->failed |= caption.failed;
+    kvd_text_release(&caption);
+    kvd_section_fold(s);
+    if (zeros)
         kvd_section_left_out(
             s,
             "Left out: %zu of %zu singular values that are 0, which a logarithmic axis cannot "
             "show.",
             zeros, values);
-    if (!status && zeros == values)
+    if (zeros == values)
         kvd_section_not_drawn(s, "all %zu singular values are 0", values);
-done:
-    kvd_text_release(&caption);
-    return status;
 }
 
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    size_t n = 0;
+    bool any = false;
     for (size_t i = 0; i < r->n; i++)
-        n += r->item[i].kind == KVD_RESULT_SPECTRUM &&
-             !kvd_calibration_reduced(&r->item[i].spectrum);
-    if (n == 0)
+        any = any || is_shown(&r->item[i]);
+    if (!any)
         return 0;
-    kvd_section *s = kvd_report_section(report, "spectra", "Spectra", err);
-    if (!s)
-        return -1;
+    kvd_section *s = kvd_report_section(report, "spectra", "Spectra");
     kvd_text_raw(
         &s->words,
         "<p>Singular values of what shares one rotation, per layer and head: queries stacked on "
         "keys after RoPE (<b>qk</b>), values stacked on the output projection (<b>vw</b>), keys "
         "and values alone, the columns of W_V (<b>wv</b>). A head whose curve falls early can "
         "give up its trailing dimensions.</p>\n");
-    const kvd_table *const means = mean_table(r, s, err);
-    if (!means ||
-        mean_figure(
-            r, s, means, "zack-fig05-k-v", KVD_PAIR_K, KVD_PAIR_V,
-            "Average singular value per head dimension of K and V (ZACK Fig. 5): raw, and divided "
-            "by the square root of the number of rows so that texts of different length compare "
-            "(Z-10).",
-            err) ||
-        mean_figure(
-            r, s, means, "zack-fig10-qk-vw", KVD_PAIR_QK, KVD_PAIR_VW,
-            "Average singular value per head dimension of the Q-K pair and of V with W_O (ZACK "
-            "Fig. 10; the Q-K panels are FDC Fig. 3).",
-            err) ||
-        heads_figure(r, s, err) || summary_table(r, s, err) || cv_table(r, s, err))
-        return -1;
-    return 0;
+    kvd_table *const means =
+        kvd_section_spectra(s, "spectra-mean", "Average singular value per head dimension");
+    for (size_t i = 0; i < r->n; i++)
+        if (is_shown(&r->item[i]))
+            kvd_table_spectrum(means, r->item[i].name, &r->item[i].spectrum);
+    mean_figure(
+        r, s, means, "zack-fig05-k-v", KVD_PAIR_K, KVD_PAIR_V,
+        "Average singular value per head dimension of K and V (ZACK Fig. 5): raw, and divided "
+        "by the square root of the number of rows so that texts of different length compare "
+        "(Z-10).");
+    mean_figure(r, s, means, "zack-fig10-qk-vw", KVD_PAIR_QK, KVD_PAIR_VW,
+                "Average singular value per head dimension of the Q-K pair and of V with W_O (ZACK "
+                "Fig. 10; the Q-K panels are FDC Fig. 3).");
+    heads_figure(r, s);
+    summary_table(r, s);
+    return cv_table(r, s, err);
 }

@@ -245,21 +245,15 @@ static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_t
     kvd_text_raw(t, "</div>\n");
 }
 
-static int figure(const kvd_accuracy_entries *all, const candidates *some, kvd_section *s,
-                  kvd_err *err)
+static void figure(const kvd_accuracy_entries *all, const candidates *some, kvd_section *s)
 {
-    static const char *const columns[] = {"top1_share", "top1_share_lo", "top1_share_hi"};
     static const double lowest = 0.8;
-    size_t below = 0, outside = 0, drawn = 0;
+    size_t below = 0, outside = 0;
     kvd_table *const t =
-        kvd_section_table(s, "summary-curves", "Top-1 accuracy against bytes removed", err);
-    if (!t)
-        return -1;
-    t->only_files = t->no_markdown = true;
+        kvd_section_data(s, "summary-curves", "Top-1 accuracy against bytes removed");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "bytes_removed", "share of bytes removed");
-    for (int k = 0; k < 3; k++)
-        kvd_table_add_column(t, KVD_CELL_REAL, 6, columns[k], columns[k]);
+    kvd_table_add_interval(t, 6, "top1_share", "top-1 share");
     for (size_t m = 0; m < some->n && m < MOST_METHODS; m++) {
         const candidate *const c = &some->item[m];
         size_t swept = 0;
@@ -267,7 +261,7 @@ static int figure(const kvd_accuracy_entries *all, const candidates *some, kvd_s
             swept += !kvd_entry_is_search_point(&all->item[i]);
         for (size_t i = c->first; i <= c->last; i++) {
             const kvd_accuracy_entry *const e = &all->item[i];
-            const double x = removed(e), share = kvd_entry_real(e, columns[0]);
+            const double x = removed(e), share = kvd_entry_real(e, "top1_share");
             if (kvd_entry_is_search_point(e) && swept > 1)
                 continue;
             if (!(x >= 0 && x <= 1) || isnan(share)) {
@@ -275,42 +269,35 @@ static int figure(const kvd_accuracy_entries *all, const candidates *some, kvd_s
                 continue;
             }
             below += share < lowest;
-            drawn++;
             kvd_table_text(t, e->name);
             kvd_table_real(t, x);
-            for (int k = 0; k < 3; k++)
-                kvd_table_real(t, kvd_entry_real(e, columns[k]));
+            kvd_table_row(t, e->rows, e->row, 3);
         }
     }
-    if (drawn == 0)
-        return 0;
-    if (kvd_section_figure(
-            s, "summary", "summary.gp", 1000,
-            kvd_height_with_key(400, 1000, MOST_METHODS, t, 0, SIZE_MAX),
-            "Top-1 accuracy over that of the uncompressed model, against the share of the bytes "
-            "of the cache that a method removes (of its dimensions if a file counts no bytes). "
-            "Bars are 95 % intervals over sequences; the dashed line is 99 % of the accuracy.",
-            err, "csv='tables/summary-curves.csv'; lowest_share=%g", lowest))
-        return -1;
+    if (t->n_rows == 0)
+        return;
+    kvd_section_figure(
+        s, "summary", "summary.gp", 1000,
+        kvd_height_with_key(400, 1000, MOST_METHODS, t, 0, SIZE_MAX),
+        "Top-1 accuracy over that of the uncompressed model, against the share of the bytes "
+        "of the cache that a method removes (of its dimensions if a file counts no bytes). "
+        "Bars are 95 % intervals over sequences; the dashed line is 99 % of the accuracy.",
+        "csv='tables/summary-curves.csv'; lowest_share=%g", lowest);
     if (below)
         kvd_section_left_out(s, "Below the panel: %zu of %zu points, with a share under %g.", below,
-                             drawn, lowest);
+                             t->n_rows, lowest);
     if (outside)
         kvd_section_left_out(
             s,
             "Left out: %zu points without a share of top-1 or with more bytes than uncompressed.",
             outside);
-    if (below == drawn)
+    if (below == t->n_rows)
         kvd_section_not_drawn(s, "every share is under %g.", lowest);
-    return 0;
 }
 
-static int table(const kvd_accuracy_entries *all, const candidates *some, kvd_section *s,
-                 kvd_err *err)
+static void table(const kvd_accuracy_entries *all, const candidates *some, kvd_section *s)
 {
-    kvd_table *const t = kvd_section_table(s, "summary", "The methods of the figure", err);
-    if (!t)
-        return -1;
+    kvd_table *const t = kvd_section_table(s, "summary", "The methods of the figure");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
     kvd_table_add_interval(t, 3, "saving", "saved at 99 % of top-1 [95 %]");
@@ -346,7 +333,6 @@ static int table(const kvd_accuracy_entries *all, const candidates *some, kvd_se
             MOST_METHODS, some->n);
     else
         kvd_table_note(t, "The KL divergence is that of the setting nearest to half of the bytes.");
-    return 0;
 }
 
 static void distinct(const char *const *text, size_t n, size_t most, kvd_text *t)
@@ -424,27 +410,19 @@ static void strip(const kvd_ledger *l, kvd_text *t)
     kvd_text_raw(t, "</div>\n");
 }
 
-static bool has_tasks(const kvd_results *r)
-{
-    for (size_t i = 0; i < r->n; i++)
-        if (r->item[i].kind == KVD_RESULT_TASKS)
-            return true;
-    return false;
-}
-
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err)
 {
     kvd_accuracy_entries all = {0};
     candidates some = {0};
     int status = -1;
-    kvd_section *const s = kvd_report_section(report, "summary", "Summary", err);
-    if (!s || kvd_accuracy_collect(r, &all, err) || choose_text(&all, &some, err) ||
+    kvd_section *const s = kvd_report_section(report, "summary", "Summary");
+    if (kvd_accuracy_collect(r, &all, err) || choose_text(&all, &some, err) ||
         facts(r, &all, &some, &report->title, &s->words, err))
         goto done;
     if (some.n) {
         keep_references(&all, &some);
         cards(&all, &some, &s->words);
-    } else if (has_tasks(r)) {
+    } else if (kvd_results_count(r, KVD_RESULT_TASKS)) {
         kvd_text_raw(&s->words, "<p>Scores of tasks are <a href=\"#tasks\">below</a>. No file here "
                                 "has next-token predictions, so the bytes saved at 99 % of top-1 "
                                 "accuracy are not known.</p>\n");
@@ -454,8 +432,10 @@ int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *rep
                                 "<code>kvdim-eval --target 0.99</code> measures them.</p>\n");
     }
     strip(l, &s->words);
-    if (some.n && (figure(&all, &some, s, err) || table(&all, &some, s, err)))
-        goto done;
+    if (some.n) {
+        figure(&all, &some, s);
+        table(&all, &some, s);
+    }
     status = 0;
 done:
     free(some.item);

@@ -116,23 +116,13 @@ static void put_requests(const timeline *t)
     }
 }
 
-static kvd_table *new_table(kvd_section *s, const char *name, const char *title, kvd_err *err)
-{
-    kvd_table *const t = kvd_section_table(s, name, title, err);
-    if (!t)
-        return NULL;
-    t->only_files = t->no_markdown = true;
-    return t;
-}
-
-static int fill(timeline *t, kvd_report *report, kvd_err *err)
+static void fill(timeline *t, kvd_report *report)
 {
     char keys[400] = "";
-    kvd_section *const s = kvd_report_section(report, "timeline", "Timeline", err);
-    if (!s || !(t->iterations = new_table(s, "timeline-iterations", "Iterations", err)) ||
-        !(t->parts = new_table(s, "timeline-parts", "Their parts", err)) ||
-        !(t->requests = new_table(s, "timeline-requests", "Requests", err)))
-        return -1;
+    kvd_section *const s = kvd_report_section(report, "timeline", "Timeline");
+    t->iterations = kvd_section_data(s, "timeline-iterations", "Iterations");
+    t->parts = kvd_section_data(s, "timeline-parts", "Their parts");
+    t->requests = kvd_section_data(s, "timeline-requests", "Requests");
     kvd_table *const boxes[] = {t->iterations, t->parts};
     for (int i = 0; i < 2; i++) {
         kvd_table_add_column(boxes[i], KVD_CELL_REAL, 6, "begin_ms", "from");
@@ -152,13 +142,13 @@ static int fill(timeline *t, kvd_report *report, kvd_err *err)
         const size_t used = strlen(keys);
         snprintf(keys + used, sizeof keys - used, " \"%s\"", kvd_jct_part_title[p]);
     }
-    return kvd_section_figure(
+    kvd_section_figure(
         s, "timeline", "timeline.gp", 1000, 470,
         "The first iterations of a run of kvdim-jct: requests from arrival over first token (dot) "
         "to last token, iterations with and without pieces of prompts, and the parts of each. "
         "Lengths of parts are measured; they are sums over layers, one after another, "
         "so their places are not.",
-        err, "parts='%s'; n_parts=%d", keys, (int)KVD_JCT_PARTS);
+        "parts='%s'; n_parts=%d", keys, (int)KVD_JCT_PARTS);
 }
 
 int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err)
@@ -173,7 +163,8 @@ int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err)
         : !json_is_array(t.events)
             ? kvd_fail(err, "'%s': no traceEvents, as kvdim-jct --timeline writes them", path)
             : 0;
-    status = status || find_window(&t, err) || fill(&t, report, err);
+    if (!status && !(status = find_window(&t, err)))
+        fill(&t, report);
     json_decref(root);
-    return status ? -1 : 0;
+    return status;
 }

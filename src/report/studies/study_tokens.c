@@ -7,12 +7,10 @@
 /* index of 0.95 in kvd_critical_level */
 enum { P95 = 1 };
 
-static int layers_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+static void layers_table(const kvd_results *r, kvd_section *s)
 {
     kvd_table *t =
-        kvd_section_table(s, "tokens-layers", "Scores, spread and critical tokens by layer", err);
-    if (!t)
-        return -1;
+        kvd_section_table(s, "tokens-layers", "Scores, spread and critical tokens by layer");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "text");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "layer", "layer");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "score_min", "smallest score");
@@ -52,16 +50,12 @@ static int layers_table(const kvd_results *r, kvd_section *s, kvd_err *err)
             kvd_table_int(t, (int64_t)x->data[KVD_T_GROUP][KVD_RANK_DENOMINATOR * n + l]);
         }
     }
-    return 0;
 }
 
-static int overlap_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+static void overlap_table(const kvd_results *r, kvd_section *s)
 {
     kvd_table *t = kvd_section_table(
-        s, "tokens-overlap", "Tokens that two layers share, by their distance (ZDC Fig. 7 and 8)",
-        err);
-    if (!t)
-        return -1;
+        s, "tokens-overlap", "Tokens that two layers share, by their distance (ZDC Fig. 7 and 8)");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "text");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "ranked_by", "ranked by");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "distance", "distance");
@@ -101,18 +95,9 @@ static int overlap_table(const kvd_results *r, kvd_section *s, kvd_err *err)
                 kvd_table_real(t, 100 * x->share);
             }
     }
-    return 0;
 }
 
-static kvd_table *data_table(kvd_section *s, const char *name, const char *title, kvd_err *err)
-{
-    kvd_table *t = kvd_section_table(s, name, title, err);
-    if (t)
-        t->only_files = t->no_markdown = true;
-    return t;
-}
-
-static const kvd_table *curves(const kvd_tokens *x, kvd_section *s, kvd_err *err)
+static const kvd_table *curves(const kvd_tokens *x, kvd_section *s)
 {
     static const struct {
         const char *name;
@@ -120,9 +105,7 @@ static const kvd_table *curves(const kvd_tokens *x, kvd_section *s, kvd_err *err
     } what[] = {{"score", KVD_T_SCORE_CURVE},
                 {"received", KVD_T_RECEIVED_CURVE},
                 {"value", KVD_T_VALUE_CURVE}};
-    kvd_table *t = data_table(s, "tokens-curves", "Distributions by layer", err);
-    if (!t)
-        return NULL;
+    kvd_table *t = kvd_section_data(s, "tokens-curves", "Distributions by layer");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "quantity", "quantity");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "layer", "layer");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "value", "value");
@@ -138,12 +121,10 @@ static const kvd_table *curves(const kvd_tokens *x, kvd_section *s, kvd_err *err
     return t;
 }
 
-static int pairs_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
+static void pairs_data(const kvd_tokens *x, kvd_section *s)
 {
-    kvd_table *t = data_table(s, "tokens-pairs", "Tokens that pairs of layers share", err);
+    kvd_table *t = kvd_section_data(s, "tokens-pairs", "Tokens that pairs of layers share");
     const size_t n = (size_t)x->n_layers;
-    if (!t)
-        return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "ranked_by", "ranked by");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "distance", "distance");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "layer", "first layer of the pair");
@@ -159,15 +140,12 @@ static int pairs_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
                 kvd_table_real(t, 100 * x->data[KVD_T_UNIMPORTANT][at]);
                 kvd_table_real(t, 100 * x->data[KVD_T_IMPORTANT][at]);
             }
-    return 0;
 }
 
-static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
+static void critical_data(const kvd_tokens *x, kvd_section *s)
 {
-    kvd_table *t = data_table(s, "tokens-critical", "Critical tokens per layer and KV head", err);
+    kvd_table *t = kvd_section_data(s, "tokens-critical", "Critical tokens per layer and KV head");
     const int kv = x->model.n_kv_heads;
-    if (!t)
-        return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "of", "of");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "level_percent", "level, %");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "layer", "layer");
@@ -190,11 +168,10 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
                 for (int k = 0; k < 4; k++)
                     kvd_table_real(t, x->data[of + k][at]);
             }
-    return 0;
 }
 
 /* Adds figures of the first, middle and last layer, as in the LeanKV paper. */
-static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *s, kvd_err *err)
+static void figures(const kvd_result *best, const kvd_table *curve, kvd_section *s)
 {
     static const kvd_panel spread[] = {{.title = "mean probability received",
                                         .where = "quantity",
@@ -217,11 +194,10 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         "Scores before softmax of every layer, all heads together, on %.160s: part of the scores "
         "below a value (ZDC Fig. 6). The vertical axis is stretched at both ends.",
         best->name);
-    if (kvd_section_figure(
-            s, "zdc-fig06-scores", "token_studies.gp", 640, 400, caption, err,
-            "show='scores'; csv='tables/tokens-curves.csv'; first_layer=%d; last_layer=%d", first,
-            last))
-        return -1;
+    kvd_section_figure(
+        s, "zdc-fig06-scores", "token_studies.gp", 640, 400, caption,
+        "show='scores'; csv='tables/tokens-curves.csv'; first_layer=%d; last_layer=%d", first,
+        last);
     snprintf(
         caption, sizeof caption,
         "Part of the %.3g %% least (left) and most (right) important tokens that two layers "
@@ -229,21 +205,19 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         "means (ZDC Fig. 7 and 8, which show the same pairs as distributions per distance). Grey: "
         "two sets drawn at random.",
         100 * x->share, best->name);
-    if (x->n_layers > 1 &&
-        kvd_section_figure(s, "zdc-fig07-08-overlap", "token_studies.gp", 900, 420, caption, err,
+    if (x->n_layers > 1)
+        kvd_section_figure(s, "zdc-fig07-08-overlap", "token_studies.gp", 900, 420, caption,
                            "show='overlap'; csv='tables/tokens-pairs.csv'; chance=%.6g; last=%d",
-                           100 * x->share, x->n_layers - 1))
-        return -1;
+                           100 * x->share, x->n_layers - 1);
     snprintf(
         caption, sizeof caption,
         "Mean probability that a token receives from later ones, per head (solid), and norms of "
         "its value vectors (dashed), on %.160s: part of the tokens below a value, of three layers "
         "(LeanKV Fig. 1).",
         best->name);
-    if (kvd_section_figure(s, "leankv-fig01-spread", "token_studies.gp", 640, 400, caption, err,
-                           "show='spread'; csv='tables/tokens-curves.csv'; layers='%d %d %d'",
-                           first, middle, last))
-        return -1;
+    kvd_section_figure(s, "leankv-fig01-spread", "token_studies.gp", 640, 400, caption,
+                       "show='spread'; csv='tables/tokens-curves.csv'; layers='%d %d %d'", first,
+                       middle, last);
     kvd_section_panels(s, curve, spread, sizeof spread / sizeof *spread);
     snprintf(
         caption, sizeof caption,
@@ -251,8 +225,8 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         "95 %% of a KV head's, in three layers (right; LeanKV Fig. 3), on %.160s: mean over "
         "requests of at most %zu tokens, bars: standard deviation.",
         best->name, x->seq_len);
-    return kvd_section_figure(
-        s, "leankv-fig02-03-critical", "token_studies.gp", 900, 420, caption, err,
+    kvd_section_figure(
+        s, "leankv-fig02-03-critical", "token_studies.gp", 900, 420, caption,
         "show='critical'; csv='tables/tokens-critical.csv'; layers='%d %d %d'; last_head=%d; first_layer=%d; "
         "last_layer=%d",
         first, middle, last, x->model.n_kv_heads - 1, first, last);
@@ -266,7 +240,7 @@ static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
     return x_random != y_random ? y_random : x->n_tokens > y->n_tokens;
 }
 
-int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err)
+void kvd_study_tokens(const kvd_results *r, kvd_report *report)
 {
     const kvd_result *best = NULL;
     for (size_t i = 0; i < r->n; i++)
@@ -274,10 +248,8 @@ int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err)
             (!best || preferred(&r->item[i].tokens, &best->tokens)))
             best = &r->item[i];
     if (!best)
-        return 0;
-    kvd_section *s = kvd_report_section(report, "tokens", "Which tokens matter", err);
-    if (!s)
-        return -1;
+        return;
+    kvd_section *s = kvd_report_section(report, "tokens", "Which tokens matter");
     kvd_text_raw(
         &s->words,
         "<p>What attention does with its tokens: how far scores spread by layer, whether layers "
@@ -285,11 +257,10 @@ int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err)
         "softmax denominators, as its section 5 has it, and by the mass that tokens receive), how "
         "much more attention varies over tokens than the size of their values, and how many tokens "
         "hold most of the mass. Mass is summed over all queries of a request.</p>\n");
-    if (layers_table(r, s, err) || overlap_table(r, s, err))
-        return -1;
-    const kvd_table *const drawn = curves(&best->tokens, s, err);
-    return !drawn || pairs_data(&best->tokens, s, err) || critical_data(&best->tokens, s, err) ||
-                   figures(best, drawn, s, err)
-               ? -1
-               : 0;
+    layers_table(r, s);
+    overlap_table(r, s);
+    const kvd_table *const drawn = curves(&best->tokens, s);
+    pairs_data(&best->tokens, s);
+    critical_data(&best->tokens, s);
+    figures(best, drawn, s);
 }
