@@ -198,14 +198,9 @@ static size_t sequences_of(const kvd_rows *r)
 
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err)
 {
-    const kvd_h5_spec spec = {.path = "/sequences/n",
-                              .long_name = "predictions in a sequence",
-                              .units = "1",
-                              .type = H5T_IEEE_F64LE,
-                              .rank = 1,
-                              .dims = {sequences_of(r)},
-                              .axes = {"sequence"}};
-    return kvd_rows_write(f, r, err) || kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, predictions, err)
+    return kvd_rows_write(f, r, err) ||
+                   kvd_field_write_reals(f, "/sequences/n", "predictions in a sequence", "sequence",
+                                         predictions, sequences_of(r), err)
                ? -1
                : 0;
 }

@@ -204,29 +204,21 @@ static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_
 int kvd_activations_describe(kvd_activations *a, kvd_err *err)
 {
     kvd_h5 *f = &a->file;
-    int64_t first_layer, n_sequences, seq_len;
-    hsize_t dims[4], n_tokens;
+    hsize_t n_tokens;
     if (kvd_model_info_read(f, &a->model, err) ||
         kvd_field_text(f, "/", "label", a->label, sizeof a->label, err) ||
         kvd_field_text(f, "/", "corpus_hash", a->corpus_hash, sizeof a->corpus_hash, err) ||
-        kvd_h5_shape(f, kvd_activations_path[KVD_SET_TOKEN + TOKEN_ID], 1, &n_tokens, err) ||
-        kvd_h5_shape(f, "/q", 4, dims, err))
+        kvd_h5_shape(f, kvd_activations_path[KVD_SET_TOKEN + TOKEN_ID], 1, &n_tokens, err))
         return -1;
     if (n_tokens < 1 || n_tokens > SIZE_MAX / 8)
         return kvd_fail(err, "'%s': %llu tokens", f->path, (unsigned long long)n_tokens);
-    if (dims[0] < 1 || dims[0] > (hsize_t)a->model.n_layers)
-        return kvd_fail(err, "'%s': /q has %llu layers, the model %d", f->path,
-                        (unsigned long long)dims[0], a->model.n_layers);
     a->n_tokens = (size_t)n_tokens;
-    a->n_layers = (int)dims[0];
-    if (kvd_field_int(f, "/", "first_layer", 0, a->model.n_layers - a->n_layers, &first_layer,
-                      err) ||
-        kvd_field_int(f, "/", "n_sequences", 1, (int64_t)a->n_tokens, &n_sequences, err) ||
-        kvd_field_int(f, "/", "seq_len", 1, a->model.max_positions, &seq_len, err))
+    if (kvd_field_layers(f, "/q", 4, a->model.n_layers, &a->n_layers, err) ||
+        kvd_field_small(f, "/", "first_layer", 0, a->model.n_layers - a->n_layers, &a->first_layer,
+                        err) ||
+        kvd_field_size(f, "/", "n_sequences", 1, a->n_tokens, &a->n_sequences, err) ||
+        kvd_field_size(f, "/", "seq_len", 1, (size_t)a->model.max_positions, &a->seq_len, err))
         return -1;
-    a->first_layer = (int)first_layer;
-    a->n_sequences = (size_t)n_sequences;
-    a->seq_len = (size_t)seq_len;
     a->has_pre = kvd_h5_exists(f, "/q_pre") || kvd_h5_exists(f, "/k_pre");
     for (int i = TOKEN_SEQUENCE; i < N_TOKEN; i++)
         if (kvd_field_shape(f, kvd_activations_path[KVD_SET_TOKEN + i], 1, &n_tokens, err))

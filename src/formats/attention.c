@@ -58,88 +58,77 @@ typedef struct {
     const char *path, *long_name;
     bool count; /* values are uint64 if true, float64 if false */
     combine how;
-    axis axes[4];
+    const axis *axes; /* [4], ends with END */
 } field;
 
-#define CRITICAL(group, H, what)                                                                   \
+static const axis by_layer[4] = {LAYER}, by_position[4] = {POSITION},
+                  by_layer_head_score_bin[4] = {LAYER, HEAD, SCORE_BIN},
+                  by_layer_head[4] = {LAYER, HEAD},
+                  by_layer_head_probability_bin[4] = {LAYER, HEAD, PROBABILITY_BIN},
+                  by_layer_head_position[4] = {LAYER, HEAD, POSITION},
+                  by_layer_kv_head_norm_bin[4] = {LAYER, KV_HEAD, NORM_BIN},
+                  by_layer_kv_head[4] = {LAYER, KV_HEAD}, by_request[4] = {REQUEST},
+                  by_request_layer_position[4] = {REQUEST, LAYER, POSITION},
+                  by_layer_head_level[4] = {LAYER, HEAD, LEVEL},
+                  by_layer_kv_head_level[4] = {LAYER, KV_HEAD, LEVEL},
+                  by_layer_level[4] = {LAYER, LEVEL};
+
+#define CRITICAL(group, by, what)                                                                  \
     {"/critical/" group "/count_sum",                                                              \
-     "tokens that hold a level of " what ", summed over requests", true, SUM, H},                  \
+     "tokens that hold a level of " what ", summed over requests", true, SUM, by},                 \
         {"/critical/" group "/count_sum_squares", "the squares of these counts, summed", true,     \
-         SUM, H},                                                                                  \
-        {"/critical/" group "/count_min", "the smallest of these counts", true, MIN, H},           \
-        {"/critical/" group "/count_max", "the largest of these counts", true, MAX, H},            \
+         SUM, by},                                                                                 \
+        {"/critical/" group "/count_min", "the smallest of these counts", true, MIN, by},          \
+        {"/critical/" group "/count_max", "the largest of these counts", true, MAX, by},           \
     {                                                                                              \
         "/critical/" group "/share_sum", "these counts over the length of the request, summed",    \
-            false, SUM, H                                                                          \
-    }
-#define AXES(...)                                                                                  \
-    {                                                                                              \
-        __VA_ARGS__                                                                                \
+            false, SUM, by                                                                         \
     }
 
 static const field fields[KVD_N_A] = {
-    {"/window", "keys that a query sees, itself included; 0: all up to it", true, SAME, {LAYER}},
-    {"/requests/at_position", "requests that have this position", true, SUM, {POSITION}},
-    {"/scores/histogram", "scores per bin of /bins/score", true, SUM, {LAYER, HEAD, SCORE_BIN}},
-    {"/scores/sum", "sum of the scores", false, SUM, {LAYER, HEAD}},
-    {"/scores/sum_squares", "sum of their squares", false, SUM, {LAYER, HEAD}},
-    {"/scores/min", "the smallest score", false, MIN, {LAYER, HEAD}},
-    {"/scores/max", "the largest score", false, MAX, {LAYER, HEAD}},
-    {"/probabilities/histogram",
-     "probabilities per bin of /bins/probability",
-     true,
-     SUM,
-     {LAYER, HEAD, PROBABILITY_BIN}},
-    {"/log_denominators/sum", "sum over rows of ln sum_k exp(score)", false, SUM, {LAYER, HEAD}},
-    {"/log_denominators/sum_squares", "sum of their squares", false, SUM, {LAYER, HEAD}},
-    {"/log_denominators/min", "the smallest", false, MIN, {LAYER, HEAD}},
-    {"/log_denominators/max", "the largest", false, MAX, {LAYER, HEAD}},
+    {"/window", "keys that a query sees, itself included; 0: all up to it", true, SAME, by_layer},
+    {"/requests/at_position", "requests that have this position", true, SUM, by_position},
+    {"/scores/histogram", "scores per bin of /bins/score", true, SUM, by_layer_head_score_bin},
+    {"/scores/sum", "sum of the scores", false, SUM, by_layer_head},
+    {"/scores/sum_squares", "sum of their squares", false, SUM, by_layer_head},
+    {"/scores/min", "the smallest score", false, MIN, by_layer_head},
+    {"/scores/max", "the largest score", false, MAX, by_layer_head},
+    {"/probabilities/histogram", "probabilities per bin of /bins/probability", true, SUM,
+     by_layer_head_probability_bin},
+    {"/log_denominators/sum", "sum over rows of ln sum_k exp(score)", false, SUM, by_layer_head},
+    {"/log_denominators/sum_squares", "sum of their squares", false, SUM, by_layer_head},
+    {"/log_denominators/min", "the smallest", false, MIN, by_layer_head},
+    {"/log_denominators/max", "the largest", false, MAX, by_layer_head},
     {"/received/histogram",
      "tokens per bin of /bins/probability: mean probability that a token gets from the later ones that see "
      "it",
-     true,
-     SUM,
-     {LAYER, HEAD, PROBABILITY_BIN}},
-    {"/received/min", "the smallest of these means", false, MIN, {LAYER, HEAD}},
-    {"/received/max", "the largest of these means", false, MAX, {LAYER, HEAD}},
+     true, SUM, by_layer_head_probability_bin},
+    {"/received/min", "the smallest of these means", false, MIN, by_layer_head},
+    {"/received/max", "the largest of these means", false, MAX, by_layer_head},
     {"/received/mass_at_position",
-     "mass that the token at a position receives, its own included, summed over requests",
-     false,
-     SUM,
-     {LAYER, HEAD, POSITION}},
-    {"/values/histogram",
-     "norms of value vectors per bin of /bins/norm",
-     true,
-     SUM,
-     {LAYER, KV_HEAD, NORM_BIN}},
-    {"/values/sum", "sum of the norms", false, SUM, {LAYER, KV_HEAD}},
-    {"/values/sum_squares", "sum of their squares", false, SUM, {LAYER, KV_HEAD}},
-    {"/values/min", "the smallest norm", false, MIN, {LAYER, KV_HEAD}},
-    {"/values/max", "the largest norm", false, MAX, {LAYER, KV_HEAD}},
-    CRITICAL("head", AXES(LAYER, HEAD, LEVEL), "a head's mass"),
-    CRITICAL("kv_head", AXES(LAYER, KV_HEAD, LEVEL), "the mass of a KV head's query heads"),
-    CRITICAL("layer", AXES(LAYER, LEVEL), "the mass of all heads of a layer"),
-    {"/requests/length", "tokens of each request that is kept", true, BEHIND, {REQUEST}},
-    {"/requests/mass",
-     "mass that each token receives from all heads; 0 after the last token",
-     false,
-     BEHIND,
-     {REQUEST, LAYER, POSITION}},
+     "mass that the token at a position receives, its own included, summed over requests", false,
+     SUM, by_layer_head_position},
+    {"/values/histogram", "norms of value vectors per bin of /bins/norm", true, SUM,
+     by_layer_kv_head_norm_bin},
+    {"/values/sum", "sum of the norms", false, SUM, by_layer_kv_head},
+    {"/values/sum_squares", "sum of their squares", false, SUM, by_layer_kv_head},
+    {"/values/min", "the smallest norm", false, MIN, by_layer_kv_head},
+    {"/values/max", "the largest norm", false, MAX, by_layer_kv_head},
+    CRITICAL("head", by_layer_head_level, "a head's mass"),
+    CRITICAL("kv_head", by_layer_kv_head_level, "the mass of a KV head's query heads"),
+    CRITICAL("layer", by_layer_level, "the mass of all heads of a layer"),
+    {"/requests/length", "tokens of each request that is kept", true, BEHIND, by_request},
+    {"/requests/mass", "mass that each token receives from all heads; 0 after the last token",
+     false, BEHIND, by_request_layer_position},
     {"/requests/log_denominator",
-     "ln of the softmax denominators of each row, summed over heads; 0 after the last token",
-     false,
-     BEHIND,
-     {REQUEST, LAYER, POSITION}},
+     "ln of the softmax denominators of each row, summed over heads; 0 after the last token", false,
+     BEHIND, by_request_layer_position},
     {"/requests/score_as_query",
-     "mean score over heads and the keys that a token sees; 0 after the last token",
-     false,
-     BEHIND,
-     {REQUEST, LAYER, POSITION}},
+     "mean score over heads and the keys that a token sees; 0 after the last token", false, BEHIND,
+     by_request_layer_position},
     {"/requests/score_as_key",
-     "mean score over heads and the queries that see a token; 0 after the last token",
-     false,
-     BEHIND,
-     {REQUEST, LAYER, POSITION}},
+     "mean score over heads and the queries that see a token; 0 after the last token", false,
+     BEHIND, by_request_layer_position},
 };
 
 static size_t length(const kvd_attention_stats *s, axis a)
@@ -305,20 +294,13 @@ static int shape(const kvd_attention_stats *s, kvd_a f, hsize_t *dims)
     return rank;
 }
 
-static int write_list(kvd_h5 *f, const char *path, const char *long_name, const char *axis_label,
-                      const double *x, size_t n, kvd_err *err)
-{
-    const kvd_h5_spec spec = {path, long_name, "1", H5T_IEEE_F64LE, 1, {n}, {axis_label}};
-    return kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, x, err);
-}
-
 static int write_edges(kvd_h5 *f, const char *path, axis a, kvd_err *err)
 {
     double e[KVD_SCORE_BINS];
     const scale s = scale_of(a);
     for (size_t i = 0; i < s.n; i++)
         e[i] = edge(s, (double)i);
-    return write_list(
+    return kvd_field_write_reals(
         f, path, "edges of the bins: bin 0 is below the first edge, bin i from edge i-1 to edge i",
         "edge", e, s.n, err);
 }
@@ -355,11 +337,13 @@ static int write_lists(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err)
     return write_edges(f, "/bins/score", SCORE_BIN, err) ||
                    write_edges(f, "/bins/probability", PROBABILITY_BIN, err) ||
                    write_edges(f, "/bins/norm", NORM_BIN, err) ||
-                   write_list(f, "/levels", "parts of the mass that critical tokens hold", "level",
-                              kvd_critical_level, KVD_N_CRITICAL_LEVELS, err) ||
-                   write_list(f, "/quantile_levels",
-                              "probabilities of the quantiles in the datasets quantiles",
-                              "quantile", kvd_attention_quantile, KVD_N_QUANTILES, err) ||
+                   kvd_field_write_reals(f, "/levels",
+                                         "parts of the mass that critical tokens hold", "level",
+                                         kvd_critical_level, KVD_N_CRITICAL_LEVELS, err) ||
+                   kvd_field_write_reals(f, "/quantile_levels",
+                                         "probabilities of the quantiles in the datasets quantiles",
+                                         "quantile", kvd_attention_quantile, KVD_N_QUANTILES,
+                                         err) ||
                    write_quantiles(f, s, KVD_A_SCORE_HISTOGRAM, "/scores/quantiles",
                                    "quantiles of the scores, from the bins: to 1/8", err) ||
                    write_quantiles(f, s, KVD_A_PROBABILITY_HISTOGRAM, "/probabilities/quantiles",
@@ -370,18 +354,14 @@ static int write_lists(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err)
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err)
 {
-    const uint64_t n_tokens = s->n_tokens;
-    const kvd_h5_spec tokens = {.path = "/n_tokens",
-                                .long_name = "tokens that the statistics run over",
-                                .units = "1",
-                                .type = H5T_STD_U64LE};
     if (kvd_model_info_write(f, &s->model, err) ||
         kvd_h5_put_text(f, "/", "label", s->label, err) ||
         kvd_h5_put_text(f, "/", "corpus_hash", s->corpus_hash, err) ||
         kvd_h5_put_int(f, "/", "n_requests", (int64_t)s->n_requests, err) ||
         kvd_h5_put_int(f, "/", "seq_len", (int64_t)s->seq_len, err) ||
         kvd_h5_put_int(f, "/", "first_layer", s->first_layer, err) ||
-        kvd_h5_write(f, &tokens, H5T_NATIVE_UINT64, &n_tokens, err) || write_lists(f, s, err))
+        kvd_field_write_tokens(f, "tokens that the statistics run over", s->n_tokens, err) ||
+        write_lists(f, s, err))
         return -1;
     for (int i = 0; i < KVD_N_A; i++) {
         kvd_h5_spec spec = {.path = fields[i].path,
@@ -400,31 +380,18 @@ int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *
 
 static int describe(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
 {
-    int64_t n_requests, seq_len, first_layer;
-    uint64_t n_tokens;
-    hsize_t layers, kept;
+    hsize_t kept;
     if (kvd_model_info_read(f, &s->model, err) ||
         kvd_field_text(f, "/", "label", s->label, sizeof s->label, err) ||
         kvd_field_text(f, "/", "corpus_hash", s->corpus_hash, sizeof s->corpus_hash, err) ||
-        kvd_h5_read(f, "/n_tokens", 0, NULL, H5T_NATIVE_UINT64, &n_tokens, err) ||
-        kvd_h5_shape(f, fields[KVD_A_WINDOW].path, 1, &layers, err) ||
-        kvd_h5_shape(f, fields[KVD_A_KEPT_LENGTH].path, 1, &kept, err))
+        kvd_field_layers(f, fields[KVD_A_WINDOW].path, 1, s->model.n_layers, &s->n_layers, err) ||
+        kvd_h5_shape(f, fields[KVD_A_KEPT_LENGTH].path, 1, &kept, err) ||
+        kvd_field_tokens(f, 2, &s->n_tokens, err) ||
+        kvd_field_small(f, "/", "first_layer", 0, s->model.n_layers - s->n_layers, &s->first_layer,
+                        err) ||
+        kvd_field_size(f, "/", "n_requests", 1, s->n_tokens / 2, &s->n_requests, err) ||
+        kvd_field_size(f, "/", "seq_len", 2, (size_t)s->model.max_positions, &s->seq_len, err))
         return -1;
-    if (layers < 1 || layers > (hsize_t)s->model.n_layers)
-        return kvd_fail(err, "'%s': /window has %llu layers, the model %d", f->path,
-                        (unsigned long long)layers, s->model.n_layers);
-    s->n_layers = (int)layers;
-    if (n_tokens < 2 || n_tokens > (uint64_t)1 << 60)
-        return kvd_fail(err, "'%s': %llu tokens", f->path, (unsigned long long)n_tokens);
-    s->n_tokens = (size_t)n_tokens;
-    if (kvd_field_int(f, "/", "first_layer", 0, s->model.n_layers - s->n_layers, &first_layer,
-                      err) ||
-        kvd_field_int(f, "/", "n_requests", 1, (int64_t)(n_tokens / 2), &n_requests, err) ||
-        kvd_field_int(f, "/", "seq_len", 2, s->model.max_positions, &seq_len, err))
-        return -1;
-    s->first_layer = (int)first_layer;
-    s->n_requests = (size_t)n_requests;
-    s->seq_len = (size_t)seq_len;
     if (kept < 1 || kept > (hsize_t)s->n_requests)
         return kvd_fail(err, "'%s': %llu requests are kept, of %zu", f->path,
                         (unsigned long long)kept, s->n_requests);

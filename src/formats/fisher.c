@@ -128,29 +128,19 @@ void kvd_fisher_close(kvd_fisher *f)
 static int describe(kvd_fisher *f, kvd_err *err)
 {
     kvd_h5 *const h = &f->file;
-    int64_t n_tokens, n_sequences, seq_len, first_layer;
     hsize_t dims[4];
     if (kvd_model_info_read(h, &f->model, err) ||
         kvd_field_text(h, "/", "label", f->label, sizeof f->label, err) ||
         kvd_field_text(h, "/", "corpus_hash", f->corpus_hash, sizeof f->corpus_hash, err) ||
-        kvd_field_int(h, "/", "n_tokens", 2, (int64_t)1 << 60, &n_tokens, err) ||
-        kvd_field_int(h, "/", "n_sequences", 1, n_tokens / 2, &n_sequences, err) ||
-        kvd_field_int(h, "/", "seq_len", 2, f->model.max_positions, &seq_len, err) ||
-        kvd_h5_shape(h, sums[KVD_F_K].path, 3, dims, err))
-        return -1;
-    if (dims[0] < 1 || dims[0] > (hsize_t)f->model.n_layers)
-        return kvd_fail(err, "'%s': %s has %llu layers, the model %d", h->path, sums[KVD_F_K].path,
-                        (unsigned long long)dims[0], f->model.n_layers);
-    f->n_layers = (int)dims[0];
-    f->n_tokens = (size_t)n_tokens;
-    f->n_sequences = (size_t)n_sequences;
-    f->n_predicted = f->n_tokens - f->n_sequences;
-    f->seq_len = (size_t)seq_len;
-    if (kvd_field_int(h, "/", "first_layer", 0, f->model.n_layers - f->n_layers, &first_layer,
-                      err) ||
+        kvd_field_size(h, "/", "n_tokens", 2, (size_t)1 << 60, &f->n_tokens, err) ||
+        kvd_field_size(h, "/", "n_sequences", 1, f->n_tokens / 2, &f->n_sequences, err) ||
+        kvd_field_size(h, "/", "seq_len", 2, (size_t)f->model.max_positions, &f->seq_len, err) ||
+        kvd_field_layers(h, sums[KVD_F_K].path, 3, f->model.n_layers, &f->n_layers, err) ||
+        kvd_field_small(h, "/", "first_layer", 0, f->model.n_layers - f->n_layers, &f->first_layer,
+                        err) ||
         kvd_h5_read(h, "/loss", 0, NULL, H5T_NATIVE_DOUBLE, &f->loss, err))
         return -1;
-    f->first_layer = (int)first_layer;
+    f->n_predicted = f->n_tokens - f->n_sequences;
     if (!kvd_h5_exists(h, rows_of[0].path))
         return 0;
     if (kvd_h5_shape(h, rows_of[0].path, 4, dims, err))

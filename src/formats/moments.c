@@ -116,19 +116,13 @@ static void set_path(kvd_g g, char path[16])
 
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err)
 {
-    const uint64_t n_tokens = m->n_tokens;
-    const kvd_h5_spec scalar = {.path = "/n_tokens",
-                                .long_name = "tokens that the sums run over",
-                                .units = "1",
-                                .type = H5T_STD_U64LE,
-                                .rank = 0};
     if (kvd_model_info_write(f, &m->model, err) ||
         kvd_h5_put_text(f, "/", "label", m->label, err) ||
         kvd_h5_put_text(f, "/", "corpus_hash", m->corpus_hash, err) ||
         kvd_h5_put_int(f, "/", "n_sequences", (int64_t)m->n_sequences, err) ||
         kvd_h5_put_int(f, "/", "seq_len", (int64_t)m->seq_len, err) ||
         kvd_h5_put_int(f, "/", "first_layer", m->first_layer, err) ||
-        kvd_h5_write(f, &scalar, H5T_NATIVE_UINT64, &n_tokens, err))
+        kvd_field_write_tokens(f, "tokens that the sums run over", m->n_tokens, err))
         return -1;
     for (int g = 0; g < KVD_N_G; g++) {
         if (!m->gram[g])
@@ -155,30 +149,16 @@ int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err)
 
 static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
 {
-    int64_t n_sequences, seq_len, first_layer;
-    uint64_t n_tokens;
-    hsize_t dims[4];
     if (kvd_model_info_read(f, &m->model, err) ||
         kvd_field_text(f, "/", "label", m->label, sizeof m->label, err) ||
         kvd_field_text(f, "/", "corpus_hash", m->corpus_hash, sizeof m->corpus_hash, err) ||
-        kvd_h5_read(f, "/n_tokens", 0, NULL, H5T_NATIVE_UINT64, &n_tokens, err) ||
-        kvd_h5_shape(f, "/gram/q", 4, dims, err))
+        kvd_field_tokens(f, 1, &m->n_tokens, err) ||
+        kvd_field_layers(f, "/gram/q", 4, m->model.n_layers, &m->n_layers, err) ||
+        kvd_field_small(f, "/", "first_layer", 0, m->model.n_layers - m->n_layers, &m->first_layer,
+                        err) ||
+        kvd_field_size(f, "/", "n_sequences", 1, m->n_tokens, &m->n_sequences, err) ||
+        kvd_field_size(f, "/", "seq_len", 1, (size_t)m->model.max_positions, &m->seq_len, err))
         return -1;
-    if (n_tokens < 1 || n_tokens > (uint64_t)1 << 60)
-        return kvd_fail(err, "'%s': %llu tokens", f->path, (unsigned long long)n_tokens);
-    if (dims[0] < 1 || dims[0] > (hsize_t)m->model.n_layers)
-        return kvd_fail(err, "'%s': /gram/q has %llu layers, the model %d", f->path,
-                        (unsigned long long)dims[0], m->model.n_layers);
-    m->n_tokens = (size_t)n_tokens;
-    m->n_layers = (int)dims[0];
-    if (kvd_field_int(f, "/", "first_layer", 0, m->model.n_layers - m->n_layers, &first_layer,
-                      err) ||
-        kvd_field_int(f, "/", "n_sequences", 1, (int64_t)m->n_tokens, &n_sequences, err) ||
-        kvd_field_int(f, "/", "seq_len", 1, m->model.max_positions, &seq_len, err))
-        return -1;
-    m->first_layer = (int)first_layer;
-    m->n_sequences = (size_t)n_sequences;
-    m->seq_len = (size_t)seq_len;
     if ((m->n_tokens - 1) / m->n_sequences >= m->seq_len)
         return kvd_fail(err, "'%s': %zu tokens do not fit into %zu sequences of at most %zu",
                         f->path, m->n_tokens, m->n_sequences, m->seq_len);

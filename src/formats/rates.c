@@ -65,7 +65,6 @@ static size_t heads_of(const kvd_rates *r)
 
 static int write_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 {
-    const hsize_t n = r->n_points;
     const struct {
         const char *path, *long_name;
         const double *data;
@@ -77,12 +76,10 @@ static int write_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
         {"/overall_p16", "the same with every width rounded up to a multiple of 16, at most d_head",
          r->overall_p16},
     };
-    for (size_t i = 0; i < sizeof column / sizeof *column; i++) {
-        const kvd_h5_spec spec = {column[i].path, column[i].long_name, "1", H5T_IEEE_F64LE, 1, {n},
-                                  {"point"}};
-        if (kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, column[i].data, err))
+    for (size_t i = 0; i < sizeof column / sizeof *column; i++)
+        if (kvd_field_write_reals(f, column[i].path, column[i].long_name, "point", column[i].data,
+                                  r->n_points, err))
             return -1;
-    }
     return 0;
 }
 
@@ -128,22 +125,12 @@ int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
             return -1;
     if (r->n_table == 0)
         return 0;
-    const kvd_h5_spec table_r = {"/f_p/removal_rate",
-                                 "removal rates at which some width changes",
-                                 "1",
-                                 H5T_IEEE_F64LE,
-                                 1,
-                                 {r->n_table},
-                                 {"step"}};
-    const kvd_h5_spec table_p = {"/f_p/overall_p",
-                                 "overall p from this removal rate up to the next one",
-                                 "1",
-                                 H5T_IEEE_F64LE,
-                                 1,
-                                 {r->n_table},
-                                 {"step"}};
-    return kvd_h5_write(f, &table_r, H5T_NATIVE_DOUBLE, r->table_r, err) ||
-                   kvd_h5_write(f, &table_p, H5T_NATIVE_DOUBLE, r->table_p, err)
+    return kvd_field_write_reals(f, "/f_p/removal_rate",
+                                 "removal rates at which some width changes", "step", r->table_r,
+                                 r->n_table, err) ||
+                   kvd_field_write_reals(f, "/f_p/overall_p",
+                                         "overall p from this removal rate up to the next one",
+                                         "step", r->table_p, r->n_table, err)
                ? -1
                : 0;
 }

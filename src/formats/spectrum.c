@@ -381,9 +381,9 @@ static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
                 return -1;
             continue;
         }
-        if (kvd_field_int(f, calibration_group, name, 0, INT64_MAX / 1024, &whole, err))
+        if (kvd_field_size(f, calibration_group, name, 0, INT64_MAX / 1024, (size_t *)(void *)to,
+                           err))
             return -1;
-        *(size_t *)(void *)to = (size_t)whole;
     }
     if (kvd_field_int(f, calibration_group, "weighted", 0, 1, &whole, err))
         return -1;
@@ -417,17 +417,17 @@ int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err)
 static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
 {
     char pairing[16];
-    int64_t n_tokens, seq_len, first, n_layers;
     if (kvd_model_info_read(f, &s->model, err) ||
         kvd_field_text(f, "/", "label", s->label, sizeof s->label, err) ||
         kvd_field_text(f, "/", "corpus_hash", s->corpus_hash, sizeof s->corpus_hash, err) ||
         kvd_field_text(f, "/", "method", s->method, sizeof s->method, err) ||
         kvd_field_text(f, "/", "rope", s->rope, sizeof s->rope, err) ||
         kvd_field_text(f, "/", "pairing", pairing, sizeof pairing, err) ||
-        kvd_field_int(f, "/", "n_tokens", 1, INT64_MAX / 1024, &n_tokens, err) ||
-        kvd_field_int(f, "/", "seq_len", 1, INT64_MAX / 1024, &seq_len, err) ||
-        kvd_field_int(f, "/", "n_layers", 1, s->model.n_layers, &n_layers, err) ||
-        kvd_field_int(f, "/", "first_layer", 0, s->model.n_layers - n_layers, &first, err))
+        kvd_field_size(f, "/", "n_tokens", 1, INT64_MAX / 1024, &s->n_tokens, err) ||
+        kvd_field_size(f, "/", "seq_len", 1, INT64_MAX / 1024, &s->seq_len, err) ||
+        kvd_field_small(f, "/", "n_layers", 1, s->model.n_layers, &s->n_layers, err) ||
+        kvd_field_small(f, "/", "first_layer", 0, s->model.n_layers - s->n_layers, &s->first_layer,
+                        err))
         return -1;
     if (strcmp(pairing, "shared") && strcmp(pairing, "per-query"))
         return kvd_fail(err, "'%s': pairing is '%s', neither shared nor per-query", f->path,
@@ -440,10 +440,6 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
     if (strcmp(s->method, "svd") && strcmp(s->method, "tsqr") && strcmp(s->method, "gram"))
         return kvd_fail(err, "'%s': method is '%s', none of svd, tsqr, gram", f->path, s->method);
     s->pairing = strcmp(pairing, "shared") ? KVD_PER_QUERY : KVD_SHARED;
-    s->n_tokens = (size_t)n_tokens;
-    s->seq_len = (size_t)seq_len;
-    s->first_layer = (int)first;
-    s->n_layers = (int)n_layers;
     return 0;
 }
 
@@ -549,20 +545,19 @@ static int read_pair(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, bool values_only
     const hsize_t d = (hsize_t)s->model.d_head;
     const hsize_t dims[4] = {(hsize_t)s->n_layers, (hsize_t)n_h, d, d};
     char group[16], path[64], pairing[16];
-    int64_t n_rows, n_tokens;
+    size_t n_tokens;
     snprintf(group, sizeof group, "/%s", kvd_pair_name[pair]);
     if (!kvd_h5_exists(f, group))
         return 0;
     snprintf(path, sizeof path, "%s/sigma", group);
-    if (kvd_field_int(f, group, "n_rows", 1, INT64_MAX, &n_rows, err) ||
-        kvd_field_int(f, group, "n_tokens", 1, INT64_MAX, &n_tokens, err) ||
+    if (kvd_field_size(f, group, "n_rows", 1, INT64_MAX, &s->pair[pair].n_rows, err) ||
+        kvd_field_size(f, group, "n_tokens", 1, INT64_MAX, &n_tokens, err) ||
         kvd_field_shape(f, path, 3, dims, err) || read_bases(f, s, pair, dims, values_only, err) ||
         kvd_h5_read_finite(f, path, 3, dims, s->pair[pair].sigma, err))
         return -1;
-    s->pair[pair].n_rows = (size_t)n_rows;
-    if ((size_t)n_tokens != s->n_tokens)
-        return kvd_fail(err, "'%s': n_tokens is %lld in %s, %zu at the root", f->path,
-                        (long long)n_tokens, group, s->n_tokens);
+    if (n_tokens != s->n_tokens)
+        return kvd_fail(err, "'%s': n_tokens is %zu in %s, %zu at the root", f->path, n_tokens,
+                        group, s->n_tokens);
     if (kvd_field_text(f, group, "pairing", pairing, sizeof pairing, err))
         return -1;
     if (strcmp(pairing, kvd_pairing_name[s->pairing]))

@@ -28,88 +28,60 @@ typedef enum { ANY, PART, POSITIVE, COUNT, GROUP } domain;
 typedef struct {
     const char *path, *long_name, *units;
     domain in;
-    axis axes[4];
+    const axis *axes; /* [4], ends with END */
 } field;
 
-#define CRITICAL(group, what, ...)                                                                 \
-    {"/critical/" group "/mean",                                                                   \
-     "tokens that hold a level of " what ": mean over requests",                                   \
-     "token",                                                                                      \
-     COUNT,                                                                                        \
-     {__VA_ARGS__}},                                                                               \
-        {"/critical/" group "/sd",                                                                 \
-         "their standard deviation over requests",                                                 \
-         "token",                                                                                  \
-         POSITIVE,                                                                                 \
-         {__VA_ARGS__}},                                                                           \
-        {"/critical/" group "/min", "the fewest in a request", "token", COUNT, {__VA_ARGS__}},     \
-        {"/critical/" group "/max", "the most in a request", "token", COUNT, {__VA_ARGS__}},       \
+static const axis by_layer[4] = {LAYER}, by_layer_quantile[4] = {LAYER, QUANTILE},
+                  by_measure_layer_layer[4] = {MEASURE, LAYER, LAYER},
+                  by_measure_layer[4] = {MEASURE, LAYER}, by_level_layer[4] = {LEVEL, LAYER},
+                  by_level_layer_kv_head[4] = {LEVEL, LAYER, KV_HEAD},
+                  by_level_layer_head[4] = {LEVEL, LAYER, HEAD};
+
+#define CRITICAL(group, by, what)                                                                  \
+    {"/critical/" group "/mean", "tokens that hold a level of " what ": mean over requests",       \
+     "token", COUNT, by},                                                                          \
+        {"/critical/" group "/sd", "their standard deviation over requests", "token", POSITIVE,    \
+         by},                                                                                      \
+        {"/critical/" group "/min", "the fewest in a request", "token", COUNT, by},                \
+        {"/critical/" group "/max", "the most in a request", "token", COUNT, by},                  \
     {                                                                                              \
         "/critical/" group "/share", "mean over requests of their part of the request's tokens",   \
-            "1", PART,                                                                             \
-        {                                                                                          \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
+            "1", PART, by                                                                          \
     }
 
 static const field fields[KVD_N_T] = {
-    {"/scores/min", "smallest score of a layer", "1", ANY, {LAYER}},
-    {"/scores/max", "largest score of a layer", "1", ANY, {LAYER}},
-    {"/scores/mean", "mean score", "1", ANY, {LAYER}},
-    {"/scores/sd", "standard deviation of the scores", "1", POSITIVE, {LAYER}},
-    {"/scores/quantiles",
-     "quantiles of the scores of all heads: to 1/8",
-     "1",
-     ANY,
-     {LAYER, QUANTILE}},
+    {"/scores/min", "smallest score of a layer", "1", ANY, by_layer},
+    {"/scores/max", "largest score of a layer", "1", ANY, by_layer},
+    {"/scores/mean", "mean score", "1", ANY, by_layer},
+    {"/scores/sd", "standard deviation of the scores", "1", POSITIVE, by_layer},
+    {"/scores/quantiles", "quantiles of the scores of all heads: to 1/8", "1", ANY,
+     by_layer_quantile},
     {"/overlap/unimportant",
-     "part of the lowest tokens that two layers share: mean over the requests kept",
-     "1",
-     PART,
-     {MEASURE, LAYER, LAYER}},
-    {"/overlap/unimportant_sd",
-     "its standard deviation over requests",
-     "1",
-     POSITIVE,
-     {MEASURE, LAYER, LAYER}},
+     "part of the lowest tokens that two layers share: mean over the requests kept", "1", PART,
+     by_measure_layer_layer},
+    {"/overlap/unimportant_sd", "its standard deviation over requests", "1", POSITIVE,
+     by_measure_layer_layer},
     {"/overlap/important",
-     "part of the highest tokens that two layers share: mean over the requests kept",
-     "1",
-     PART,
-     {MEASURE, LAYER, LAYER}},
-    {"/overlap/important_sd",
-     "its standard deviation over requests",
-     "1",
-     POSITIVE,
-     {MEASURE, LAYER, LAYER}},
-    {"/overlap/group",
-     "group of layers that share both sets with the group's first layer",
-     "1",
-     GROUP,
-     {MEASURE, LAYER}},
-    {"/received/min",
-     "smallest mean probability that a token gets from later ones, any head",
-     "1",
-     PART,
-     {LAYER}},
-    {"/received/max", "the largest", "1", PART, {LAYER}},
-    {"/received/quantiles",
-     "its quantiles over tokens and heads: to 12 %",
-     "1",
-     PART,
-     {LAYER, QUANTILE}},
-    {"/received/decades", "log10 of its 99.9 % over its 0.1 % quantile", "1", POSITIVE, {LAYER}},
-    {"/values/min", "smallest norm of a value vector, any KV head", "1", POSITIVE, {LAYER}},
-    {"/values/max", "the largest", "1", POSITIVE, {LAYER}},
-    {"/values/quantiles",
-     "its quantiles over tokens and KV heads: to 12 %",
-     "1",
-     POSITIVE,
-     {LAYER, QUANTILE}},
-    {"/values/decades", "log10 of its 99.9 % over its 0.1 % quantile", "1", POSITIVE, {LAYER}},
-    CRITICAL("layer", "the mass of all heads", LEVEL, LAYER),
-    CRITICAL("kv_head", "the mass of a KV head's query heads", LEVEL, LAYER, KV_HEAD),
-    CRITICAL("head", "a head's mass", LEVEL, LAYER, HEAD),
+     "part of the highest tokens that two layers share: mean over the requests kept", "1", PART,
+     by_measure_layer_layer},
+    {"/overlap/important_sd", "its standard deviation over requests", "1", POSITIVE,
+     by_measure_layer_layer},
+    {"/overlap/group", "group of layers that share both sets with the group's first layer", "1",
+     GROUP, by_measure_layer},
+    {"/received/min", "smallest mean probability that a token gets from later ones, any head", "1",
+     PART, by_layer},
+    {"/received/max", "the largest", "1", PART, by_layer},
+    {"/received/quantiles", "its quantiles over tokens and heads: to 12 %", "1", PART,
+     by_layer_quantile},
+    {"/received/decades", "log10 of its 99.9 % over its 0.1 % quantile", "1", POSITIVE, by_layer},
+    {"/values/min", "smallest norm of a value vector, any KV head", "1", POSITIVE, by_layer},
+    {"/values/max", "the largest", "1", POSITIVE, by_layer},
+    {"/values/quantiles", "its quantiles over tokens and KV heads: to 12 %", "1", POSITIVE,
+     by_layer_quantile},
+    {"/values/decades", "log10 of its 99.9 % over its 0.1 % quantile", "1", POSITIVE, by_layer},
+    CRITICAL("layer", by_level_layer, "the mass of all heads"),
+    CRITICAL("kv_head", by_level_layer_kv_head, "the mass of a KV head's query heads"),
+    CRITICAL("head", by_level_layer_head, "a head's mass"),
 };
 
 static size_t length(const kvd_tokens *t, axis a)
@@ -172,13 +144,6 @@ static int shape(const kvd_tokens *t, kvd_t f, hsize_t *dims)
     return rank;
 }
 
-static int write_list(kvd_h5 *f, const char *path, const char *long_name, const char *label,
-                      const double *x, size_t n, kvd_err *err)
-{
-    const kvd_h5_spec spec = {path, long_name, "1", H5T_IEEE_F64LE, 1, {n}, {label}};
-    return kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, x, err);
-}
-
 static void measures_text(char *to, size_t size)
 {
     *to = '\0';
@@ -190,11 +155,6 @@ static int write_description(kvd_h5 *f, const kvd_tokens *t, kvd_err *err)
 {
     char measures[128];
     measures_text(measures, sizeof measures);
-    const uint64_t n_tokens = t->n_tokens;
-    const kvd_h5_spec tokens = {.path = "/n_tokens",
-                                .long_name = "tokens that the study runs over",
-                                .units = "1",
-                                .type = H5T_STD_U64LE};
     return kvd_model_info_write(f, &t->model, err) ||
                    kvd_h5_put_text(f, "/", "label", t->label, err) ||
                    kvd_h5_put_text(f, "/", "corpus_hash", t->corpus_hash, err) ||
@@ -205,12 +165,13 @@ static int write_description(kvd_h5 *f, const kvd_tokens *t, kvd_err *err)
                    kvd_h5_put_double(f, "/", "share", t->share, err) ||
                    kvd_h5_put_double(f, "/", "group_overlap", t->group_overlap, err) ||
                    kvd_h5_put_text(f, "/", "measures", measures, err) ||
-                   kvd_h5_write(f, &tokens, H5T_NATIVE_UINT64, &n_tokens, err) ||
-                   write_list(f, "/levels", "parts of the mass that critical tokens hold", "level",
-                              kvd_critical_level, KVD_N_CRITICAL_LEVELS, err) ||
-                   write_list(f, "/quantile_levels",
-                              "probabilities of the quantiles in the datasets quantiles",
-                              "quantile", kvd_curve_level, KVD_N_CURVE, err)
+                   kvd_field_write_tokens(f, "tokens that the study runs over", t->n_tokens, err) ||
+                   kvd_field_write_reals(f, "/levels",
+                                         "parts of the mass that critical tokens hold", "level",
+                                         kvd_critical_level, KVD_N_CRITICAL_LEVELS, err) ||
+                   kvd_field_write_reals(f, "/quantile_levels",
+                                         "probabilities of the quantiles in the datasets quantiles",
+                                         "quantile", kvd_curve_level, KVD_N_CURVE, err)
                ? -1
                : 0;
 }
@@ -235,45 +196,31 @@ int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err)
 
 static int describe(kvd_h5 *f, kvd_tokens *t, kvd_err *err)
 {
-    int64_t n_requests, n_kept, seq_len, first_layer;
-    uint64_t n_tokens;
-    hsize_t layers;
     char measures[128], found[128];
     measures_text(measures, sizeof measures);
     if (kvd_model_info_read(f, &t->model, err) ||
         kvd_field_text(f, "/", "label", t->label, sizeof t->label, err) ||
         kvd_field_text(f, "/", "corpus_hash", t->corpus_hash, sizeof t->corpus_hash, err) ||
-        kvd_field_text(f, "/", "measures", found, sizeof found, err) ||
-        kvd_h5_read(f, "/n_tokens", 0, NULL, H5T_NATIVE_UINT64, &n_tokens, err) ||
-        kvd_h5_shape(f, fields[0].path, 1, &layers, err))
+        kvd_field_text(f, "/", "measures", found, sizeof found, err))
         return -1;
     if (strcmp(measures, found) != 0)
         return kvd_fail(err,
                         "'%s': /measures is '%s', should be '%s': make the file again with "
                         "kvdim-collect --attention and kvdim-tokens",
                         f->path, found, measures);
-    if (layers < 1 || layers > (hsize_t)t->model.n_layers)
-        return kvd_fail(err, "'%s': %s has %llu layers, the model %d", f->path, fields[0].path,
-                        (unsigned long long)layers, t->model.n_layers);
-    if (n_tokens < 2 || n_tokens > (uint64_t)1 << 60)
-        return kvd_fail(err, "'%s': %llu tokens", f->path, (unsigned long long)n_tokens);
-    t->n_layers = (int)layers;
-    t->n_tokens = (size_t)n_tokens;
-    if (kvd_field_int(f, "/", "first_layer", 0, t->model.n_layers - t->n_layers, &first_layer,
-                      err) ||
-        kvd_field_int(f, "/", "n_requests", 1, (int64_t)(n_tokens / 2), &n_requests, err) ||
-        kvd_field_int(f, "/", "n_kept", 1, n_requests, &n_kept, err) ||
-        kvd_field_int(f, "/", "seq_len", 2, t->model.max_positions, &seq_len, err) ||
+    if (kvd_field_layers(f, fields[0].path, 1, t->model.n_layers, &t->n_layers, err) ||
+        kvd_field_tokens(f, 2, &t->n_tokens, err) ||
+        kvd_field_small(f, "/", "first_layer", 0, t->model.n_layers - t->n_layers, &t->first_layer,
+                        err) ||
+        kvd_field_size(f, "/", "n_requests", 1, t->n_tokens / 2, &t->n_requests, err) ||
+        kvd_field_size(f, "/", "n_kept", 1, t->n_requests, &t->n_kept, err) ||
+        kvd_field_size(f, "/", "seq_len", 2, (size_t)t->model.max_positions, &t->seq_len, err) ||
         kvd_h5_get_double(f, "/", "share", &t->share, err) ||
         kvd_h5_get_double(f, "/", "group_overlap", &t->group_overlap, err))
         return -1;
     if (!(t->share > 0 && t->share < 1) || !(t->group_overlap >= 0 && t->group_overlap <= 1))
         return kvd_fail(err, "'%s': share is %g, group_overlap %g", f->path, t->share,
                         t->group_overlap);
-    t->first_layer = (int)first_layer;
-    t->n_requests = (size_t)n_requests;
-    t->n_kept = (size_t)n_kept;
-    t->seq_len = (size_t)seq_len;
     return 0;
 }
 

@@ -40,6 +40,64 @@ int kvd_field_int(kvd_h5 *f, const char *where, const char *name, int64_t lo, in
     return 0;
 }
 
+int kvd_field_size(kvd_h5 *f, const char *where, const char *name, size_t lo, size_t hi,
+                   size_t *out, kvd_err *err)
+{
+    int64_t value;
+    if (kvd_field_int(f, where, name, (int64_t)lo, (int64_t)hi, &value, err))
+        return -1;
+    *out = (size_t)value;
+    return 0;
+}
+
+int kvd_field_small(kvd_h5 *f, const char *where, const char *name, int lo, int hi, int *out,
+                    kvd_err *err)
+{
+    int64_t value;
+    if (kvd_field_int(f, where, name, lo, hi, &value, err))
+        return -1;
+    *out = (int)value;
+    return 0;
+}
+
+int kvd_field_layers(kvd_h5 *f, const char *path, int rank, int most, int *n_layers, kvd_err *err)
+{
+    hsize_t dims[KVD_MAX_RANK];
+    if (kvd_h5_shape(f, path, rank, dims, err))
+        return -1;
+    if (dims[0] < 1 || dims[0] > (hsize_t)most)
+        return kvd_fail(err, "'%s': %s has %llu layers, the model %d", f->path, path,
+                        (unsigned long long)dims[0], most);
+    *n_layers = (int)dims[0];
+    return 0;
+}
+
+int kvd_field_write_tokens(kvd_h5 *f, const char *long_name, size_t n_tokens, kvd_err *err)
+{
+    const uint64_t n = n_tokens;
+    const kvd_h5_spec spec = {
+        .path = "/n_tokens", .long_name = long_name, .units = "1", .type = H5T_STD_U64LE};
+    return kvd_h5_write(f, &spec, H5T_NATIVE_UINT64, &n, err);
+}
+
+int kvd_field_tokens(kvd_h5 *f, size_t least, size_t *n_tokens, kvd_err *err)
+{
+    uint64_t n;
+    if (kvd_h5_read(f, "/n_tokens", 0, NULL, H5T_NATIVE_UINT64, &n, err))
+        return -1;
+    if (n < least || n > (uint64_t)1 << 60)
+        return kvd_fail(err, "'%s': %llu tokens", f->path, (unsigned long long)n);
+    *n_tokens = (size_t)n;
+    return 0;
+}
+
+int kvd_field_write_reals(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
+                          const double *x, size_t n, kvd_err *err)
+{
+    const kvd_h5_spec spec = {path, long_name, "1", H5T_IEEE_F64LE, 1, {n}, {axis}};
+    return kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, x, err);
+}
+
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err)
 {
     hsize_t got[KVD_MAX_RANK];

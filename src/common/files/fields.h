@@ -15,6 +15,21 @@ int kvd_field_text_or_none(kvd_h5 *f, const char *name, char *to, size_t size, k
 int kvd_field_int(kvd_h5 *f, const char *where, const char *name, int64_t lo, int64_t hi,
                   int64_t *out, kvd_err *err);
 
+/* Read a size or a small integer as kvd_field_int does. */
+int kvd_field_size(kvd_h5 *f, const char *where, const char *name, size_t lo, size_t hi,
+                   size_t *out, kvd_err *err);
+int kvd_field_small(kvd_h5 *f, const char *where, const char *name, int lo, int hi, int *out,
+                    kvd_err *err);
+
+/* Reads the number of layers of a dataset with `rank` axes. Fails unless it is in [1, most]. */
+int kvd_field_layers(kvd_h5 *f, const char *path, int rank, int most, int *n_layers, kvd_err *err);
+/* Write and read the scalar /n_tokens. Reading fails on less than `least` or above 2^60 tokens. */
+int kvd_field_write_tokens(kvd_h5 *f, const char *long_name, size_t n_tokens, kvd_err *err);
+int kvd_field_tokens(kvd_h5 *f, size_t least, size_t *n_tokens, kvd_err *err);
+/* Writes n real numbers without a unit along one axis. */
+int kvd_field_write_reals(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
+                          const double *x, size_t n, kvd_err *err);
+
 /* Writes n texts as fixed-length UTF-8, padded with zero bytes. */
 int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
                           const char *const *text, size_t n, kvd_err *err);
