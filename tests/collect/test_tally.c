@@ -21,7 +21,6 @@ static const float v[N] = {1, 2, 3, 4};
 static const kvd_config config = {
     .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = 1, .d_head = 1, .d_model = HEADS};
 
-/* Records attention statistics of the arrays q and k. The caller releases *s. */
 static void record(kvd_attention_stats *s, size_t window)
 {
     static const size_t offset[2] = {0, N};

@@ -12,7 +12,6 @@
 
 static const double gib = 1073741824.;
 
-/* Writes a file of a fake /sys/fs/cgroup. */
 static void put(const char *name, const char *text)
 {
     char path[200];

@@ -86,8 +86,7 @@ TEST(test_measures)
     add(rows, "zdc", 1, 1000, 20, 1, 0);
     add(rows, "zdc", 1, 1000, 20, 16, 0);
     kvd_rows_text(rows, "method", "zdc,online=1,g=0.1");
-    char name[] = "a";
-    kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};
+    kvd_result item = {.kind = KVD_RESULT_JCT, .has_model = true, .jct = rows};
     const kvd_results r = {.item = &item, .n = 1};
     is(&r, "jct-share-strawman-prefill_compress", "all", 2, (const double[]){10, 25});
     is(&r, "jct-share-strawman-prefill_compress+decode_restore", "1000x256", 1,
@@ -208,8 +207,7 @@ TEST(test_shared_prompts)
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "tensor", 8);
     add_shared(rows, "zack,p=0.3", "zack", 4, 64, "sequence", 1);
-    char name[] = "a";
-    kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};
+    kvd_result item = {.kind = KVD_RESULT_JCT, .has_model = true, .jct = rows};
     const kvd_results r = {.item = &item, .n = 1};
     is(&r, "jct-shared-none-prefill_comm", "all", 2, (const double[]){40, 20});
     is(&r, "jct-shared-none-prefill_comm+prefill_compress", "all", 2, (const double[]){50, 30});

@@ -32,6 +32,25 @@ static const kvd_column columns[] = {
     {"jct_mean_s", KVD_COL_REAL, "s", "JCT"},
 };
 
+/* A serving file named "a", with rows that the test adds. */
+typedef struct {
+    kvd_rows *rows;
+    kvd_result item;
+    kvd_results r;
+} file;
+
+static kvd_rows *begin(file *x)
+{
+    static char name[] = "a";
+    kvd_err err = {""};
+    x->rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
+    assert_non_null(x->rows);
+    x->item = (kvd_result){
+        .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = x->rows};
+    x->r = (kvd_results){.item = &x->item, .n = 1};
+    return x->rows;
+}
+
 static void add(kvd_rows *r, const char *kind, const char *method, int gpus, double rate,
                 double ttft)
 {
@@ -51,13 +70,19 @@ static void add(kvd_rows *r, const char *kind, const char *method, int gpus, dou
     kvd_rows_real(r, "latency_bound_s", strcmp(kind, "point") ? 0.02 : (double)NAN);
 }
 
-static void is(const kvd_results *r, const char *name, const char *trace, size_t n,
-               const double *want)
+static kvd_measured measured(const kvd_results *r, const char *name, const char *trace)
 {
     kvd_err err = {""};
     kvd_measured v = {0};
     if (kvd_serving_measure(r, name, trace, &v, &err))
         fail_msg("%s: %s", name, err.msg);
+    return v;
+}
+
+static void is(const kvd_results *r, const char *name, const char *trace, size_t n,
+               const double *want)
+{
+    kvd_measured v = measured(r, name, trace);
     if (v.n != n)
         fail_msg("%s: %zu values, not %zu", name, v.n, n);
     for (size_t i = 0; i < n; i++)
@@ -72,9 +97,8 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
-    kvd_err err = {""};
-    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
-    assert_non_null(rows);
+    file x;
+    kvd_rows *const rows = begin(&x);
     for (int i = 0; i < 2; i++) {
         const char *const method = i ? "zack,p=0.5" : "none";
         add(rows, "point", method, 1, 2, i ? 1 : 1.2);
@@ -82,17 +106,12 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
         add(rows, "point", method, 1, 2.4, i ? 1.2 : 2);
         add(rows, "max-rate", method, 1, i ? 1.5 * own : own, 1);
     }
-    char name[] = "a";
-    kvd_result item = {
-        .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
-    const kvd_results r = {.item = &item, .n = 1};
-    is(&r, "serving-top-zack-over-none", "arxiv", 1, (const double[]){1.5});
-    is(&r, "serving-ttft-zack-over-none", "arxiv", n, ttft);
-    is(&r, "serving-rate-zack-over-none", "arxiv", n, rate);
-    is(&r, "serving-ttft-zack-over-none", "imdb", 0, NULL);
-    is(&r, "serving-ttft-fdc-over-none", "arxiv", 0, NULL);
-    kvd_measured v = {0};
-    assert_int_equal(kvd_serving_measure(&r, "serving-ttft-zack-over-none", "arxiv", &v, &err), 0);
+    is(&x.r, "serving-top-zack-over-none", "arxiv", 1, (const double[]){1.5});
+    is(&x.r, "serving-ttft-zack-over-none", "arxiv", n, ttft);
+    is(&x.r, "serving-rate-zack-over-none", "arxiv", n, rate);
+    is(&x.r, "serving-ttft-zack-over-none", "imdb", 0, NULL);
+    is(&x.r, "serving-ttft-fdc-over-none", "arxiv", 0, NULL);
+    kvd_measured v = measured(&x.r, "serving-ttft-zack-over-none", "arxiv");
     for (size_t i = 0; i < v.n; i++) {
         assert_true(fabs(v.value[i].load - load[i]) < 1e-9);
         assert_int_equal(v.value[i].curve, 0);
@@ -121,8 +140,8 @@ TEST(test_loads)
 static bool has_uncompressed(const char *column, int value)
 {
     kvd_err err = {""};
-    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
-    assert_non_null(rows);
+    file x;
+    kvd_rows *const rows = begin(&x);
     for (int i = 0; i < 2; i++) {
         add(rows, "point", i ? "zack,p=0.5" : "none", 1, 2, 1);
         kvd_rows_int(rows, "requests", 100);
@@ -130,12 +149,8 @@ static bool has_uncompressed(const char *column, int value)
         kvd_rows_int(rows, "max_batch", 8);
     }
     kvd_rows_int(rows, column, value);
-    char name[] = "a";
-    kvd_result item = {
-        .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
-    const kvd_results r = {.item = &item, .n = 1};
     kvd_report_rows all;
-    assert_int_equal(kvd_serving_collect(&r, &all, &err), 0);
+    assert_int_equal(kvd_serving_collect(&x.r, &all, &err), 0);
     bool found = false;
     for (size_t i = 0; i < all.n; i++)
         if (strcmp(all.item[i].series, "none"))
@@ -157,9 +172,8 @@ TEST(test_uncompressed_of_equal_conditions)
 TEST(test_missing_load)
 {
     for (int all = 0; all < 2; all++) {
-        kvd_err err = {""};
-        kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
-        assert_non_null(rows);
+        file x;
+        kvd_rows *const rows = begin(&x);
         for (int i = 0; i < 2; i++) {
             const char *const method = i ? "zack,p=0.5" : "none";
             for (int k = 1; k <= 4; k++)
@@ -167,13 +181,7 @@ TEST(test_missing_load)
                     add(rows, "point", method, 1, 0.5 * k, i ? 0.5 : 1);
             add(rows, "max-rate", method, 1, 2, 1);
         }
-        char name[] = "a";
-        kvd_result item = {
-            .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
-        const kvd_results r = {.item = &item, .n = 1};
-        kvd_measured v = {0};
-        assert_int_equal(kvd_serving_measure(&r, "serving-ttft-zack-over-none", "arxiv", &v, &err),
-                         0);
+        kvd_measured v = measured(&x.r, "serving-ttft-zack-over-none", "arxiv");
         assert_int_equal(v.n, 3 + all);
         const double share = kvd_share_of_loads(v.value, v.n, -60, -40);
         assert_true(fabs(share - (all ? 0.75 : 0.25) / 0.9) < 1e-9);
@@ -184,16 +192,11 @@ TEST(test_missing_load)
 
 TEST(test_costs_of_a_cpu)
 {
-    kvd_err err = {""};
-    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
-    assert_non_null(rows);
+    file x;
+    kvd_rows *const rows = begin(&x);
     add(rows, "max-rate", "none", 0, 2, 1);
     add(rows, "max-rate", "zack,p=0.5", 0, 4, 1);
-    char name[] = "a";
-    kvd_result item = {
-        .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
-    const kvd_results r = {.item = &item, .n = 1};
-    is(&r, "serving-top-zack-over-none", "arxiv", 0, NULL);
+    is(&x.r, "serving-top-zack-over-none", "arxiv", 0, NULL);
     kvd_rows_free(rows);
 }
 
@@ -201,18 +204,11 @@ TEST(test_costs_of_a_cpu)
 TEST(test_queue)
 {
     for (int i = 0; i < 2; i++) {
-        kvd_err err = {""};
-        kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
-        assert_non_null(rows);
+        file x;
+        kvd_rows *const rows = begin(&x);
         add(rows, "max-rate", "none", 1, 2, 1);
         add(rows, "max-rate", "zack,p=0.5", 1, i ? 4 : 2.5, 1);
-        char name[] = "a";
-        kvd_result item = {
-            .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
-        const kvd_results r = {.item = &item, .n = 1};
-        kvd_measured v = {0};
-        assert_int_equal(kvd_serving_measure(&r, "serving-top-zack-over-none", "arxiv", &v, &err),
-                         0);
+        kvd_measured v = measured(&x.r, "serving-top-zack-over-none", "arxiv");
         assert_int_equal(v.n, 1);
         assert_int_equal(v.value[0].grows, i);
         kvd_values_release(&v);
@@ -228,9 +224,8 @@ TEST(test_queue_of_few_percent)
         bool grows;
     } of[] = {{8, 1, 9.5, false}, {8, 7, 9, true}, {5.5, 4, 5, false}, {6.5, 4, 5, true}};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
-        kvd_err err = {""};
-        kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
-        assert_non_null(rows);
+        file x;
+        kvd_rows *const rows = begin(&x);
         for (int k = 0; k < 2; k++) {
             add(rows, "max-rate", k ? "zack,p=0.5" : "none", 1, 10, 1);
             kvd_rows_int(rows, "requests", 1000);
@@ -240,13 +235,7 @@ TEST(test_queue_of_few_percent)
             kvd_rows_real(rows, "jct_mean_s", of[i].jct);
             kvd_rows_real(rows, "served_per_s", 1000 / (100 + of[i].drain));
         }
-        char name[] = "a";
-        kvd_result item = {
-            .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
-        const kvd_results r = {.item = &item, .n = 1};
-        kvd_measured v = {0};
-        assert_int_equal(kvd_serving_measure(&r, "serving-top-zack-over-none", "arxiv", &v, &err),
-                         0);
+        kvd_measured v = measured(&x.r, "serving-top-zack-over-none", "arxiv");
         assert_int_equal(v.n, 1);
         assert_int_equal(v.value[0].grows, of[i].grows);
         kvd_values_release(&v);
@@ -256,26 +245,21 @@ TEST(test_queue_of_few_percent)
 
 TEST(test_keys)
 {
-    kvd_err err = {""};
-    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
-    assert_non_null(rows);
+    file x;
+    kvd_rows *const rows = begin(&x);
     add(rows, "max-rate", "fdc,p=0.65", 1, 2, 1);
     add(rows, "max-rate", "palu,p=0.55", 1, 1, 1);
     add(rows, "max-rate", "fdc,explicit=1,p=0.65", 1, 0.5, 1);
     add(rows, "max-rate", "palu,heads=1,search=3,p=0.65", 1, 1.6, 1);
-    char name[] = "a";
-    kvd_result item = {
-        .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
-    const kvd_results r = {.item = &item, .n = 1};
-    is(&r, "serving-top-palu-over-fdc", "arxiv", 2, (const double[]){0.5, 0.8});
-    is(&r, "serving-top-palu,heads=1,search=3-over-fdc", "arxiv", 1, (const double[]){0.8});
-    is(&r, "serving-top-palu,p=0.55-over-fdc,p=0.65", "arxiv", 1, (const double[]){0.5});
-    is(&r, "serving-top-fdc,explicit=1-over-fdc", "arxiv", 1, (const double[]){0.25});
-    is(&r, "serving-top-fdc,online=1-over-fdc", "arxiv", 0, NULL);
-    is(&r, "serving-top-fdc-over-palu,!search", "arxiv", 1, (const double[]){2});
-    is(&r, "serving-top-palu,p=0.5-over-fdc", "arxiv", 0, NULL);
-    is(&r, "serving-top-palu,search-over-fdc", "arxiv", 0, NULL);
-    is(&r, "serving-top-palu,!sear-over-fdc", "arxiv", 2, (const double[]){0.5, 0.8});
+    is(&x.r, "serving-top-palu-over-fdc", "arxiv", 2, (const double[]){0.5, 0.8});
+    is(&x.r, "serving-top-palu,heads=1,search=3-over-fdc", "arxiv", 1, (const double[]){0.8});
+    is(&x.r, "serving-top-palu,p=0.55-over-fdc,p=0.65", "arxiv", 1, (const double[]){0.5});
+    is(&x.r, "serving-top-fdc,explicit=1-over-fdc", "arxiv", 1, (const double[]){0.25});
+    is(&x.r, "serving-top-fdc,online=1-over-fdc", "arxiv", 0, NULL);
+    is(&x.r, "serving-top-fdc-over-palu,!search", "arxiv", 1, (const double[]){2});
+    is(&x.r, "serving-top-palu,p=0.5-over-fdc", "arxiv", 0, NULL);
+    is(&x.r, "serving-top-palu,search-over-fdc", "arxiv", 0, NULL);
+    is(&x.r, "serving-top-palu,!sear-over-fdc", "arxiv", 2, (const double[]){0.5, 0.8});
     kvd_rows_free(rows);
 }
 
@@ -292,9 +276,8 @@ TEST(test_short_memory)
                {"none", "stored", 9, 25, 110, 18}, {"leankv", "stored", 9, 60, 132, 18},
                {"none", "stored", 9, 33, 160, 48}, {"leankv", "stored", 9, 60, 132, 48},
                {"none", "stored", 2, 5, 50, 20},   {"leankv", "stored", 2, 5, 50, 20}};
-    kvd_err err = {""};
-    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
-    assert_non_null(rows);
+    file x;
+    kvd_rows *const rows = begin(&x);
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         add(rows, "point", row[i].method, 1, row[i].rate, 1);
         kvd_rows_int(rows, "max_batch", 64);
@@ -303,12 +286,8 @@ TEST(test_short_memory)
         kvd_rows_real(rows, "tokens_per_s", row[i].tokens);
         kvd_rows_real(rows, "memory_bytes", row[i].memory);
     }
-    char name[] = "a";
-    kvd_result item = {
-        .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
-    const kvd_results r = {.item = &item, .n = 1};
-    is(&r, "serving-throughput-leankv-over-none", "arxiv", 2, (const double[]){1.5, 1.2});
-    is(&r, "serving-running-leankv-over-none", "arxiv", 2, (const double[]){2.5, 2.4});
+    is(&x.r, "serving-throughput-leankv-over-none", "arxiv", 2, (const double[]){1.5, 1.2});
+    is(&x.r, "serving-running-leankv-over-none", "arxiv", 2, (const double[]){2.5, 2.4});
     kvd_rows_free(rows);
 }
 
