@@ -213,24 +213,6 @@ static int fit(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_fit_p
     return 0;
 }
 
-typedef struct {
-    int lo, hi;
-    double mean;
-} span;
-
-static span span_of(const kvd_widths *w, int side)
-{
-    const size_t n = (size_t)w->n_layers * (size_t)w->n_kv_heads;
-    span x = {w->d_head, 0, 0};
-    for (size_t i = 0; i < n; i++) {
-        const int kept = w->kept[side][i];
-        x.lo = kept < x.lo ? kept : x.lo;
-        x.hi = kept > x.hi ? kept : x.hi;
-        x.mean += (double)kept / (double)n;
-    }
-    return x;
-}
-
 static void print_table(const config *cfg, const kvd_rates *r)
 {
     printf("%s: rule %s, pairs %s and %s of '%s', %s, d_head %d\n", cfg->common.output, r->rule,
@@ -249,8 +231,8 @@ static void print_table(const config *cfg, const kvd_rates *r)
             printf("%9.6g ", cfg->value[i]);
         printf("%10.6g %9.6f %9.6f", r->removal_rate[i], r->overall_p[i], r->overall_p16[i]);
         for (int side = 0; side < 2; side++) {
-            const span x = span_of(&r->widths[i], side);
-            printf("   %14d %6.2f %3d", x.lo, x.mean, x.hi);
+            const kvd_widths_range x = kvd_widths_range_of(&r->widths[i], side);
+            printf("   %14d %6.2f %3d", x.least, x.mean, x.most);
         }
         putchar('\n');
     }
@@ -264,16 +246,15 @@ static int print_json(const config *cfg, const kvd_rates *r, const kvd_fit_propo
     json_t *points = json_array();
     for (size_t i = 0; i < r->n_points; i++) {
         const double rate = r->removal_rate[i];
-        json_t *p = json_pack("{s:o, s:f, s:f}", "removal_rate",
-                              isnan(rate) ? json_null() : json_real(rate), "overall_p",
+        json_t *p = json_pack("{s:o, s:f, s:f}", "removal_rate", kvd_json_real(rate), "overall_p",
                               r->overall_p[i], "overall_p16", r->overall_p16[i]);
         if (cfg->by_p)
             json_object_set_new(p, "wanted_p", json_real(cfg->value[i]));
         for (int side = 0; side < 2; side++) {
-            const span x = span_of(&r->widths[i], side);
+            const kvd_widths_range x = kvd_widths_range_of(&r->widths[i], side);
             json_object_set_new(
                 p, kvd_pair_name[r->pair[side]],
-                json_pack("{s:i, s:f, s:i}", "min", x.lo, "mean", x.mean, "max", x.hi));
+                json_pack("{s:i, s:f, s:i}", "min", x.least, "mean", x.mean, "max", x.most));
         }
         json_array_append_new(points, p);
     }

@@ -76,7 +76,6 @@ typedef struct {
     size_t *offset;
 } job;
 
-/* Fails if the number format of --compute needs a GPU and there is none. */
 static int resolve_device(job *j, kvd_err *err)
 {
     config *const cfg = j->cfg;
@@ -139,7 +138,6 @@ static int stop_when_asked(kvd_err *err)
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
-/* Returns the number of sequences that fit into `most` tokens. */
 static size_t load_batch(job *j, size_t first, size_t most, kvd_batch *b, kvd_err *err)
 {
     const size_t n = kvd_corpus_batch(j->corpus, first, most);

@@ -132,7 +132,6 @@ static int compare_all(const config *cfg, const kvd_spectrum *s, kvd_h5 *out, js
     return 0;
 }
 
-/* Fails if an input has the hash of an earlier input, because a copy is no second text. */
 static int check_new(const kvd_run *run, kvd_err *err)
 {
     const kvd_run_input *const last = &run->inputs[run->n_inputs - 1];

@@ -1,6 +1,5 @@
 #include "analysis/spectrum_options.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,7 +154,6 @@ static int distinct(const char *const *path, size_t n, kvd_err *err)
     return status;
 }
 
-/* Fails if file i has the text hash of an earlier file, because its tokens would count twice. */
 static int check_new(const char *const *path, char (*hashes)[40], size_t i, const char *hash,
                      kvd_err *err)
 {
@@ -287,11 +285,6 @@ static void warn(const char *program, const kvd_spectrum_options *cfg, bool from
             program, kvd_pair_name[pair], blurred);
 }
 
-static json_t *real(double x)
-{
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
 static int print_json(const char *program, const kvd_spectrum_options *cfg, const char *gpu,
                       const kvd_spectrum *s, kvd_err *err)
 {
@@ -308,9 +301,10 @@ static int print_json(const char *program, const kvd_spectrum_options *cfg, cons
                             json_pack("{s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o}", "heads",
                                       (json_int_t)x.heads, "rows", (json_int_t)x.n_rows, "device",
                                       s->pair[p].on_gpu ? "cuda" : "cpu", "mean_max_sigma",
-                                      real(x.mean_max_sigma), "cv_max_sigma", real(x.cv_max_sigma),
-                                      "effective_rank", real(x.effective_rank), "rank90",
-                                      real(x.rank90), "rank99", real(x.rank99)));
+                                      kvd_json_real(x.mean_max_sigma), "cv_max_sigma",
+                                      kvd_json_real(x.cv_max_sigma), "effective_rank",
+                                      kvd_json_real(x.effective_rank), "rank90",
+                                      kvd_json_real(x.rank90), "rank99", kvd_json_real(x.rank99)));
     }
     const kvd_calibration *c = &s->calibration;
     json_t *how = json_pack(

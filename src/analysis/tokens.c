@@ -76,7 +76,6 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
     return 0;
 }
 
-/* Computes statistics of how many tokens, at the fewest, hold 90, 95 or 99 % of the attention. */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
     const double n = (double)s->n_requests;

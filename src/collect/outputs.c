@@ -100,7 +100,6 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     return 0;
 }
 
-/* Fails if the activations file has another run identifier, or other tokens or layers. */
 static int dump_fits(kvd_outputs *o, kvd_err *err)
 {
     char *id;
@@ -112,7 +111,6 @@ static int dump_fits(kvd_outputs *o, kvd_err *err)
     return same;
 }
 
-/* Fails unless the activations file has the checksum that is in the state file. */
 static int verify_dump(kvd_outputs *o, kvd_err *err)
 {
     uint64_t found;
@@ -125,7 +123,6 @@ static int verify_dump(kvd_outputs *o, kvd_err *err)
     return 0;
 }
 
-/* Appends advice to *err: remove the state file or leave out --resume. Returns -1. */
 static int cannot_resume(const kvd_outputs *o, kvd_err *err)
 {
     const kvd_err why = *err;
@@ -384,7 +381,6 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
         "lower --batch, --seq-len or the number of --layers, or take a smaller model", err);
 }
 
-/* Returns NAME.<asked>.h5, where NAME is moments_path without ".h5". */
 static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
 {
     static const char ending[] = ".h5";

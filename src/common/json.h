@@ -2,9 +2,16 @@
 #define KVD_COMMON_JSON_H
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "common/err.h"
+
+/* Returns a number, or null for NaN and infinity, which JSON cannot hold. */
+static inline json_t *kvd_json_real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
 
 /* Prints `summary` for --json and releases it. NULL means that memory ran out, an error. */
 static inline int kvd_json_print(json_t *summary, kvd_err *err)

@@ -2,21 +2,15 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/json.h"
 #include "model/checkpoint/safetensors.h"
 
 static const char program[] = "kvdim-export";
-
-static json_t *real(double x)
-{
-    return isfinite(x) ? json_real(x) : json_null();
-}
 
 static int kept_of(const kvd_dims_head *h, int side)
 {
@@ -112,12 +106,12 @@ int kvd_rates_note_write(const kvd_rates_note *n, const kvd_output *folder, kvd_
         "schema", "kvdim/export", "schema_version", 1, "form", n->form, "method",
         kvd_method_name(n->point->method), "settings", n->point->method->settings, "rule",
         n->point->rule, "point", n->index < 0 ? json_null() : json_integer(n->index),
-        "removal_rate", real(n->point->removal_rate), "p_wanted", real(n->point->p_wanted), "scale",
-        json_real(n->scale), "softcap", n->softcap > 0 ? json_real(n->softcap) : json_null(),
-        "overall_p", n->point->overall_p, "overall_p16", padded_p(&n->point->dims), "folded_p",
-        kvd_rates_note_folded_p(n), "dtype", n->dtype, "qk", side_json(n, 0), "v", side_json(n, 1),
-        "model", model_json(n->model), "calibration", calibration, "provenance",
-        provenance_json(n->run));
+        "removal_rate", kvd_json_real(n->point->removal_rate), "p_wanted",
+        kvd_json_real(n->point->p_wanted), "scale", json_real(n->scale), "softcap",
+        n->softcap > 0 ? json_real(n->softcap) : json_null(), "overall_p", n->point->overall_p,
+        "overall_p16", padded_p(&n->point->dims), "folded_p", kvd_rates_note_folded_p(n), "dtype",
+        n->dtype, "qk", side_json(n, 0), "v", side_json(n, 1), "model", model_json(n->model),
+        "calibration", calibration, "provenance", provenance_json(n->run));
     char *const text = all ? json_dumps(all, JSON_INDENT(1)) : NULL;
     json_decref(all);
     if (!text)

@@ -420,7 +420,6 @@ typedef struct {
     kvd_err *err;
 } target_reader;
 
-/* Reads the attributes NAME, NAME_misses, NAME_lo and NAME_hi of a search result. */
 static int read_ends(target_reader *x, const char *where, const char *name, double *to,
                      kvd_err *err)
 {

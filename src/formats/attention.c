@@ -429,7 +429,6 @@ static int check_levels(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Fails unless the counts of every histogram add up to `want`. */
 static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a field_of,
                         uint64_t want, kvd_err *err)
 {

@@ -58,6 +58,20 @@ double kvd_widths_side_p(const kvd_widths *w, int side)
     return 1 - kept / ((double)heads * (double)w->d_head);
 }
 
+kvd_widths_range kvd_widths_range_of(const kvd_widths *w, int side)
+{
+    const size_t n = (size_t)w->n_layers * (size_t)w->n_kv_heads;
+    kvd_widths_range x = {w->d_head, 0, 0};
+    for (size_t i = 0; i < n; i++) {
+        const int kept = w->kept[side][i];
+        x.least = kept < x.least ? kept : x.least;
+        x.most = kept > x.most ? kept : x.most;
+        x.mean += kept;
+    }
+    x.mean /= (double)n;
+    return x;
+}
+
 static size_t heads_of(const kvd_rates *r)
 {
     return (size_t)r->widths[0].n_layers * (size_t)r->widths[0].n_kv_heads;

@@ -21,6 +21,12 @@ void kvd_widths_release(kvd_widths *w);
 double kvd_widths_p(const kvd_widths *w, int padded);
 /* Returns the removed fraction of Q and K (side 0) or of V (side 1). */
 double kvd_widths_side_p(const kvd_widths *w, int side);
+typedef struct {
+    int least, most;
+    double mean;
+} kvd_widths_range;
+/* Returns the range and the mean of the kept dimensions of one side. */
+kvd_widths_range kvd_widths_range_of(const kvd_widths *w, int side);
 /* Rounds a number of dimensions up to a multiple of 16, at most d_head. */
 int32_t kvd_pad16(int32_t kept, int d_head);
 

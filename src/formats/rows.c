@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/files/fields.h"
+#include "common/json.h"
 
 kvd_rows *kvd_rows_blank(const kvd_column *columns, int n_columns)
 {
@@ -343,11 +344,6 @@ const char *kvd_interval_text(char *to, size_t size, const char *format, double 
     return to;
 }
 
-static json_t *real(double x)
-{
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
 json_t *kvd_rows_json(const kvd_rows *r)
 {
     json_t *const list = json_array();
@@ -356,9 +352,10 @@ json_t *kvd_rows_json(const kvd_rows *r)
         for (int c = 0; c < kvd_rows_columns(r); c++) {
             const kvd_column *const col = kvd_rows_column(r, c);
             json_object_set_new(row, col->name,
-                                col->kind == KVD_COL_TEXT  ? json_string(kvd_rows_get_text(r, i, c))
-                                : col->kind == KVD_COL_INT ? json_integer(kvd_rows_get_int(r, i, c))
-                                                           : real(kvd_rows_get_real(r, i, c)));
+                                col->kind == KVD_COL_TEXT ? json_string(kvd_rows_get_text(r, i, c))
+                                : col->kind == KVD_COL_INT
+                                    ? json_integer(kvd_rows_get_int(r, i, c))
+                                    : kvd_json_real(kvd_rows_get_real(r, i, c)));
         }
         json_array_append_new(list, row);
     }

@@ -1,13 +1,12 @@
 /* kvdim-report: makes tables, figures, a web page and a ledger of claims from result files. */
-#include <jansson.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/datadir.h"
 #include "common/files/output_folder.h"
+#include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"
 #include "report/measures/ledger.h"
@@ -91,11 +90,6 @@ static void headline_of(const kvd_ledger *l, kvd_table *t, size_t *n_unmeasured)
     }
 }
 
-static json_t *number(double x)
-{
-    return isnan(x) ? json_null() : json_real(x);
-}
-
 static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger *l,
                       const kvd_report *report, size_t n_outside, kvd_err *err)
 {
@@ -109,11 +103,11 @@ static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger 
     for (size_t i = 0; i < l->n && !bad; i++) {
         const kvd_ledger_entry *e = &l->entry[i];
         bad = json_array_append_new(
-            ledger,
-            json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:I, s:s, s:s}", "id", e->id, "unit", e->unit,
-                      "published_low", number(e->low), "published_high", number(e->high), "least",
-                      number(e->least), "most", number(e->most), "values", (json_int_t)e->n_values,
-                      "verdict", kvd_verdict_name[e->verdict], "rule", e->rule));
+            ledger, json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:I, s:s, s:s}", "id", e->id, "unit",
+                              e->unit, "published_low", kvd_json_real(e->low), "published_high",
+                              kvd_json_real(e->high), "least", kvd_json_real(e->least), "most",
+                              kvd_json_real(e->most), "values", (json_int_t)e->n_values, "verdict",
+                              kvd_verdict_name[e->verdict], "rule", e->rule));
     }
     for (size_t i = 0; i < report->n && !bad; i++) {
         for (size_t j = 0; j < report->section[i]->n_tables && !bad; j++)

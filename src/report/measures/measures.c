@@ -149,7 +149,7 @@ static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *
     kvd_values_null(out, least, most);
 }
 
-static bool of_token_counts(const kvd_similarity *s)
+bool kvd_of_token_counts(const kvd_similarity *s)
 {
     for (size_t a = 0; a < s->n_files; a++)
         for (size_t b = 0; b < a; b++)
@@ -165,8 +165,8 @@ static bool superseded(const kvd_results *r, const kvd_result *x)
     for (size_t i = 0; i < r->n && !other; i++)
         other = r->item[i].kind == KVD_RESULT_SIMILARITY &&
                 strcmp(r->item[i].model.hash, x->model.hash) == 0 &&
-                !of_token_counts(&r->item[i].similarity);
-    return other && of_token_counts(&x->similarity);
+                !kvd_of_token_counts(&r->item[i].similarity);
+    return other && kvd_of_token_counts(&x->similarity);
 }
 
 static size_t index_of(const kvd_similarity *s, const kvd_similarity *t, size_t a)

@@ -40,6 +40,9 @@ bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
 /* Returns true if text i is the first of the longest texts with its label. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
+/* Returns true if two files of a comparison have one label, so that it compares token counts. */
+bool kvd_of_token_counts(const kvd_similarity *s);
+
 /* Returns false if the row belongs to a single random seed. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
 /* Returns true if the row is of quantised weights with an uncompressed cache. */

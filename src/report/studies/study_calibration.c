@@ -189,7 +189,6 @@ static void spectra(const kvd_results *r, kvd_section *s)
     kvd_section_spectra_panels(s, t, KVD_PAIR_QK, KVD_PAIR_VW);
 }
 
-/* Compares perplexities of calibration on all tokens and on the best unweighted centroids. */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {
     for (size_t i = 0; i < n; i++) {

@@ -250,7 +250,6 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
     }
 }
 
-/* Adds panels with at least two lengths on the x axis, and returns their number. */
 static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
                          kvd_table *t)
 {

@@ -6,21 +6,6 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* Computes smallest, mean and largest number of kept dimensions of Q and K (`side` 0) or V (1). */
-static void kept_range(const kvd_widths *w, int side, int32_t *lo, double *mean, int32_t *hi)
-{
-    size_t n = (size_t)w->n_layers * (size_t)w->n_kv_heads;
-    double sum = 0;
-    *lo = *hi = w->kept[side][0];
-    for (size_t h = 0; h < n; h++) {
-        int32_t k = w->kept[side][h];
-        sum += k;
-        *lo = k < *lo ? k : *lo;
-        *hi = k > *hi ? k : *hi;
-    }
-    *mean = sum / (double)n;
-}
-
 static void points_table(const kvd_results *r, kvd_section *s)
 {
     kvd_table *t = kvd_section_table(s, "rates", "Points of every rates file");
@@ -48,12 +33,10 @@ static void points_table(const kvd_results *r, kvd_section *s)
             kvd_table_real(t, x->overall_p[k]);
             kvd_table_real(t, x->overall_p16[k]);
             for (int side = 0; side < 2; side++) {
-                int32_t lo, hi;
-                double mean;
-                kept_range(&x->widths[k], side, &lo, &mean, &hi);
-                kvd_table_int(t, lo);
-                kvd_table_real(t, mean);
-                kvd_table_int(t, hi);
+                const kvd_widths_range kept = kvd_widths_range_of(&x->widths[k], side);
+                kvd_table_int(t, kept.least);
+                kvd_table_real(t, kept.mean);
+                kvd_table_int(t, kept.most);
             }
         }
     }

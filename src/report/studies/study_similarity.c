@@ -69,16 +69,6 @@ static void rows_table(const kvd_results *r, kvd_section *s)
     }
 }
 
-/* Returns true if all labels differ, as a matrix with one row per label requires. */
-static bool distinct(const kvd_similarity *x)
-{
-    for (size_t i = 0; i < x->n_files; i++)
-        for (size_t j = 0; j < i; j++)
-            if (strcmp(x->label[i], x->label[j]) == 0)
-                return false;
-    return true;
-}
-
 static void matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int number,
                    kvd_section *s)
 {
@@ -160,7 +150,7 @@ static void transfer_study(const kvd_results *r, kvd_section *s)
     int number = 0;
     for (size_t i = 0; i < r->n; i++) {
         const kvd_similarity *x = &r->item[i].similarity;
-        if (r->item[i].kind == KVD_RESULT_SIMILARITY && x->n_files > 2 && distinct(x))
+        if (r->item[i].kind == KVD_RESULT_SIMILARITY && x->n_files > 2 && !kvd_of_token_counts(x))
             transfer(x, ++number, s);
     }
 }
