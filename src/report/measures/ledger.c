@@ -7,6 +7,7 @@
 
 #include "common/args.h"
 #include "common/files/csv.h"
+#include "model/checkpoint/shards.h"
 #include "report/measures/measures.h"
 
 enum {
@@ -103,23 +104,13 @@ static int published_range(const char *paper, const char *table, const char *col
                            double *high, kvd_err *err)
 {
     published p = {.want = column};
-    char *path = NULL;
-    int status = -1;
-    if (asprintf(&path, "%s/tables.csv", paper) < 0) {
-        path = NULL;
-        kvd_no_memory(err, "a path", 0);
-        goto done;
-    }
-    if (kvd_csv_read_table(path, table, published_row, &p, err))
-        goto done;
-    if (p.n_values == 0) {
-        kvd_fail(err, "'%s' has no number in a column '%s' of the table '%s'", path, column, table);
-        goto done;
-    }
+    char *const path = kvd_path_in_folder(paper, "tables.csv", err);
+    int status = path ? kvd_csv_read_table(path, table, published_row, &p, err) : -1;
+    if (!status && p.n_values == 0)
+        status = kvd_fail(err, "'%s' has no number in a column '%s' of the table '%s'", path,
+                          column, table);
     *low = p.low;
     *high = p.high;
-    status = 0;
-done:
     free(p.use);
     free(path);
     return status;
@@ -489,26 +480,14 @@ void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size)
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err)
 {
     reader x = {paper, r, out};
-    char *path = NULL, *figures = NULL;
-    int status = -1;
+    char *const path = kvd_path_in_folder(paper, "ledger.csv", err),
+                *const figures = path ? kvd_path_in_folder(paper, "figures.csv", err) : NULL;
     *out = (kvd_ledger){0};
-    if (asprintf(&path, "%s/ledger.csv", paper) < 0) {
-        path = NULL;
-        kvd_no_memory(err, "a path", 0);
-        goto done;
-    }
-    if (asprintf(&figures, "%s/figures.csv", paper) < 0) {
-        figures = NULL;
-        kvd_no_memory(err, "a path", 0);
-        goto done;
-    }
-    if (kvd_csv_read(path, ledger_row, &x, err))
-        goto done;
-    if (out->n == 0)
-        kvd_fail(err, "'%s' has no entry", path);
-    else
+    int status = figures ? kvd_csv_read(path, ledger_row, &x, err) : -1;
+    if (!status && out->n == 0)
+        status = kvd_fail(err, "'%s' has no entry", path);
+    if (!status)
         status = kvd_csv_read(figures, figure_row, &x, err);
-done:
     free(path);
     free(figures);
     if (status)

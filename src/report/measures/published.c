@@ -7,6 +7,7 @@
 
 #include "common/args.h"
 #include "common/files/csv.h"
+#include "model/checkpoint/shards.h"
 
 enum { MOST_FIELDS = 16 };
 
@@ -39,10 +40,10 @@ static int take_row(void *ctx, size_t line, char *const *field, const size_t *le
 
 static int read_sheet(const char *paper, const char *name, sheet *s, kvd_err *err)
 {
-    char *path = NULL;
     *s = (sheet){0};
-    if (asprintf(&path, "%s/tables.csv", paper) < 0)
-        return kvd_no_memory(err, "a path", 0);
+    char *const path = kvd_path_in_folder(paper, "tables.csv", err);
+    if (!path)
+        return -1;
     snprintf(s->name, sizeof s->name, "%s", name);
     int status = kvd_csv_read_table(path, name, take_row, s, err);
     if (!status && s->n_rows < 2)
@@ -238,11 +239,11 @@ static int take_name(void *ctx, size_t line, char *const *field, const size_t *l
 static int read_sheets(const char *paper, sheet **out, size_t *n, kvd_err *err)
 {
     table_names names = {.n = 0};
-    char *path = NULL;
     *out = NULL;
     *n = 0;
-    if (asprintf(&path, "%s/tables.csv", paper) < 0)
-        return kvd_no_memory(err, "a path", 0);
+    char *const path = kvd_path_in_folder(paper, "tables.csv", err);
+    if (!path)
+        return -1;
     int status = kvd_csv_read(path, take_name, &names, err);
     if (!status && !names.n)
         status = kvd_fail(err, "'%s' holds no published table", path);
