@@ -132,9 +132,9 @@ static void summary_table(const kvd_results *r, kvd_section *s)
 
 static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
-    kvd_table *t = kvd_section_table(
-        s, "largest-singular-value-cv",
-        "Spread of the largest singular value over heads (ZACK Tables 6 and 7, FDC Tables 3 and 4)");
+    kvd_table *t = kvd_section_table(s, "largest-singular-value-cv",
+                                     "Spread of the largest singular value over heads "
+                                     "(ZACK Tables 6 and 7, FDC Tables 3 and 4)");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "calibration");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "n_heads", "matrices");
