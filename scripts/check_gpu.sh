@@ -28,7 +28,7 @@ if [ "${3:-}" = run ]; then
     export CUDA_VISIBLE_DEVICES OMP_NUM_THREADS=$(((2 * $(nproc) + AT_ONCE - 1) / AT_ONCE))
   fi
   if [ "$tool" = alone ]; then
-    name=$program
+    name="$program${*:+ }$*"
     timeout 300 "$T/$program" "$@" >"$log.all" 2>&1
   else
     name="$tool $program${*:+ }$*"
@@ -104,12 +104,24 @@ done
 asked() { case " $PARTS " in *" $1 "*) ;; *) return 1 ;; esac; }
 measures='gpu_ceilings gpu_engine gpu_forward gpu_forward_experts gpu_engine_zdc_layers gpu_exchange gpu_forward_several gpu_engine_by_head'
 : >"$OUT/tests.log"
-if asked alone; then for test in $measures; do entry alone "$test"; done; fi >"$list"
+if asked alone; then
+  for test in $measures; do entry alone "$test"; done
+  entry alone gpu_generate gpus
+fi >"$list"
 run_all 1 "$OUT/tests.log" <"$list"
 for program in "$T"/gpu_*; do
   test=$(basename "$program")
   case " $measures " in *" $test "*) continue ;; esac
-  if asked together && [ -f "$program" ] && [ -x "$program" ]; then entry alone "$test"; fi
+  asked together && [ -f "$program" ] && [ -x "$program" ] || continue
+  if [ "$test" != gpu_generate ]; then
+    entry alone "$test"
+    continue
+  fi
+  # Its cases take minutes, so its parts run side by side.
+  for part in 'f32 1/3' 'f32 2/3' 'f32 3/3' 'bf16 1/2' 'bf16 2/2' gpt-oss; do
+    # shellcheck disable=SC2086
+    entry alone gpu_generate $part
+  done
 done >"$list"
 run_all "${JOBS:-$((4 * CARDS))}" "$OUT/tests.log" <"$list"
 echo "# the tests took $(($(date +%s) - started)) s"
@@ -126,7 +138,7 @@ sanitize() {
 # Engines run under memcheck alone: racecheck fails at the first call of cuBLAS. The long ones first.
 {
   TOOLS=memcheck sanitize gpu_engine_evict quick
-  TOOLS=memcheck sanitize gpu_engine_packed quick
+  for part in windows models; do TOOLS=memcheck sanitize gpu_engine_packed quick $part; done
   TOOLS=memcheck sanitize gpu_engine_latent quick
   TOOLS=memcheck sanitize gpu_engine_by_head quick
   TOOLS=memcheck sanitize gpu_engine_leankv quick
@@ -134,7 +146,7 @@ sanitize() {
   TOOLS=memcheck sanitize gpu_engine_zdc_layers quick
   TOOLS=memcheck sanitize gpu_engine quick one
   TOOLS=memcheck sanitize gpu_backward quick
-  TOOLS=memcheck sanitize gpu_generate quick
+  for part in 1/3 2/3 3/3; do TOOLS=memcheck sanitize gpu_generate quick $part; done
   TOOLS=memcheck sanitize gpu_forward_experts quick
   sanitize gpu_blocks_back small
   for test in gpu_leankv gpu_packed gpu_packed_turned gpu_evict gpu_uneven gpu_uneven_layers gpu_selection gpu_latents gpu_zdc; do sanitize $test quick; done
@@ -142,19 +154,19 @@ sanitize() {
     sanitize gpu_prefill $case prefill_sm90
     sanitize gpu_prefill $case prefill_mma
   done
-  for case in 'one token' 'odd lengths' 'group 3' 'group 10' 'group 16'; do sanitize gpu_decode "$case" 1; done
+  for case in 'one token' 'odd lengths' 'odd lengths, f16' 'group 3' 'group 10' 'group 16'; do sanitize gpu_decode "$case" 1; done
   for window in 17 100; do
     sanitize gpu_prefill mixed prefill_sm90 $window
     sanitize gpu_prefill mixed prefill_mma $window
-    sanitize gpu_decode 'odd lengths' 1 $window
+    for case in 'odd lengths' 'odd lengths, f16'; do sanitize gpu_decode "$case" 1 $window; done
   done
   for case in 256_one 256_short 256_mixed 256_mixed_f16; do
     sanitize gpu_prefill $case prefill_sm90
     sanitize gpu_prefill $case prefill_mma
   done
   for case in prefill_sm90 prefill_mma; do sanitize gpu_prefill 256_mixed $case 17; done
-  for case in 'wide mix' 'wide by 16' 'wide short'; do sanitize gpu_decode "$case" 1; done
-  sanitize gpu_decode 'wide mix' 1 17
+  for case in 'wide mix' 'wide mix, f16' 'wide by 16' 'wide by 16, f16' 'wide short'; do sanitize gpu_decode "$case" 1; done
+  for case in 'wide mix' 'wide mix, f16'; do sanitize gpu_decode "$case" 1 17; done
   for case in 'one token' 'one CTA' ragged; do sanitize gpu_decode_plan "$case"; done
   sanitize gpu_prefill_plan
   for case in mixed_half_f16 mixed_pairs steps 256_half 256_mixed 256_steps; do sanitize gpu_append $case; done

@@ -19,10 +19,12 @@
 #include "model/text/corpus.h"
 #include "temp_folder.h"
 
-enum { SEQUENCES = 7, N_NEW = 25, FIRST_FORCED = 9, LAST_FORCED = 11, MOST = 900 };
-static const size_t length[SEQUENCES] = {41, 130, 17, 64, 199, 65, 97};
-static size_t offset[SEQUENCES + 1], end[SEQUENCES + 1], longest;
+/* SEQUENCES, N_NEW: prompts, and new tokens for each, of which `quick` uses fewer. */
+enum { SEQUENCES = 5, N_NEW = 25, FIRST_FORCED = 9, LAST_FORCED = 11, MOST = 900 };
 enum { PLACES = SEQUENCES * N_NEW };
+static const size_t length[SEQUENCES] = {41, 130, 17, 64, 199};
+static size_t n_sequences = SEQUENCES, n_new = N_NEW;
+static size_t offset[SEQUENCES + 1], end[SEQUENCES + 1], longest;
 static uint32_t id[MOST], pattern[PLACES];
 static kvd_checkpoint *checkpoint;
 static const kvd_config *config;
@@ -79,20 +81,20 @@ static void set_up(void)
     config = kvd_checkpoint_config(checkpoint);
     if (read_ids(&err) || fixture_spectrum(&spectrum, config, 5, &err) || make_calibration(&err))
         stop(&err);
-    for (size_t s = 0; s < SEQUENCES; s++) {
+    for (size_t s = 0; s < n_sequences; s++) {
         offset[s + 1] = offset[s] + length[s];
-        end[s + 1] = end[s] + N_NEW;
+        end[s + 1] = end[s] + n_new;
         longest = length[s] > longest ? length[s] : longest;
     }
-    longest += N_NEW;
+    longest += n_new;
     fisher.n_layers = config->n_layers;
     const size_t wide = (size_t)(config->n_kv_heads * config->d_head),
                  n = (size_t)config->n_layers * wide * wide;
     fisher.moment[0] = fisher.moment[1] = need(n * sizeof(double));
     for (size_t i = 0; i < n; i++)
         fisher.moment[0][i] = i / wide % wide == i % wide;
-    for (size_t i = 0; i < PLACES; i++) {
-        const size_t j = i % N_NEW;
+    for (size_t i = 0; i < end[n_sequences]; i++) {
+        const size_t j = i % n_new;
         pattern[i] =
             j >= FIRST_FORCED && j <= LAST_FORCED ? id[MOST - 1 - i % 100] : KVD_FREE_TOKEN;
     }
@@ -143,20 +145,20 @@ typedef struct {
     double seconds;
 } outcome;
 
-/*
- * Generates text. Tokens in `forced` replace generated ones. If `scores`, computes log
- * probabilities.
- */
-static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *forced, bool scores,
-                     outcome *o, kvd_err *err)
+static kvd_continuations asked(const uint32_t *forced)
 {
-    const kvd_continuations c = {
-        .n_sequences = SEQUENCES, .offset = offset, .id = id, .end = end, .forced = forced};
+    return (kvd_continuations){
+        .n_sequences = n_sequences, .offset = offset, .id = id, .end = end, .forced = forced};
+}
+
+static bool generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
+                     bool scores, outcome *o, kvd_err *err)
+{
     const kvd_continued to = {
         .token = o->token, .log_p = scores ? o->log_p : NULL, .cost = o->cost};
     const double started = kvd_clock_s();
     memset(o, 0, sizeof *o);
-    const bool done = !kvd_generate(g, plan, &c, &to, &o->account, NULL, NULL, err);
+    const bool done = !kvd_generate(g, plan, c, &to, &o->account, NULL, NULL, err);
     o->seconds = kvd_clock_s() - started;
     return done;
 }
@@ -182,26 +184,29 @@ static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome
     static outcome along;
     uint32_t forced[PLACES];
     size_t at[SEQUENCES];
+    bool same[SEQUENCES];
     kvd_err err = {""};
+    kvd_continuations c = asked(forced);
+    c.done = same;
     memcpy(forced, pattern, sizeof forced);
     d->smallest = INFINITY;
-    for (size_t s = 0; s < SEQUENCES; s++) {
+    for (size_t s = 0; s < n_sequences; s++) {
         size_t i = end[s];
         while (i < end[s + 1] && got->token[i] == want->token[i])
             i++;
         at[s] = i;
         d->compared += i - end[s] + (i < end[s + 1]);
-        if (i == end[s + 1])
+        if ((same[s] = i == end[s + 1]))
             continue;
         d->sequences++;
         forced[i] = got->token[i];
     }
     if (!d->sequences)
         return;
-    if (!generate(cpu, plan, forced, true, &along, &err))
+    if (!generate(cpu, plan, &c, true, &along, &err))
         stop(&err);
-    for (size_t s = 0; s < SEQUENCES; s++) {
-        if (at[s] == end[s + 1] || pattern[at[s]] != KVD_FREE_TOKEN)
+    for (size_t s = 0; s < n_sequences; s++) {
+        if (same[s] || pattern[at[s]] != KVD_FREE_TOKEN)
             continue;
         const double margin = want->log_p[at[s]] - along.log_p[at[s]];
         d->smallest = fmin(d->smallest, margin);
@@ -211,14 +216,14 @@ static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome
 
 static void compare_forced(const outcome *want, const outcome *got, difference *d)
 {
-    for (size_t i = 0; i < PLACES; i++) {
+    for (size_t i = 0; i < end[n_sequences]; i++) {
         const double off = fabs(got->log_p[i] - want->log_p[i]);
         d->places++;
         d->other += got->token[i] != want->token[i];
-        d->mean += off / PLACES;
+        d->mean += off / (double)end[n_sequences];
         d->worst = off > d->worst || isnan(off) ? off : d->worst;
     }
-    for (size_t s = 0; s < SEQUENCES; s++) {
+    for (size_t s = 0; s < n_sequences; s++) {
         const kvd_continued_cost *const a = &want->cost[s], *const b = &got->cost[s];
         d->bits = fmax(d->bits, fabs(b->prompt_bits / a->prompt_bits - 1));
         d->bits = fmax(d->bits, fabs(b->bits / a->bits - 1));
@@ -236,38 +241,41 @@ static void compare_forced(const outcome *want, const outcome *got, difference *
 static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kvd_dtype type,
                     const limits *most)
 {
-    static outcome want, got, want_forced, got_forced;
+    static outcome want, got, got_forced;
+    uint32_t fed[PLACES];
+    const kvd_continuations chosen = asked(pattern), given = asked(fed);
     opened o;
     kvd_err err = {""};
     char why[KVD_GENERATOR_WHY];
     difference d = {.account = true};
     open_plan(&o, text, type);
     const char *const path = kvd_generator_path(gpu, &o.plan, why);
-    if (!generate(cpu, &o.plan, pattern, true, &want, &err) ||
-        !generate(cpu, &o.plan, want.token, true, &want_forced, &err))
+    if (!generate(cpu, &o.plan, &chosen, true, &want, &err))
         stop(&err);
-    if (!generate(gpu, &o.plan, pattern, false, &got, &err) ||
-        !generate(gpu, &o.plan, want.token, true, &got_forced, &err)) {
+    for (size_t i = 0; i < end[n_sequences]; i++)
+        fed[i] = pattern[i] == KVD_FREE_TOKEN ? want.token[i] : pattern[i];
+    if (!generate(gpu, &o.plan, &chosen, false, &got, &err) ||
+        !generate(gpu, &o.plan, &given, true, &got_forced, &err)) {
         printf("not ok generate %s %s (%s): %s\n", kvd_dtype_name(type), text, path, err.msg);
         failures++;
         close_plan(&o);
         return;
     }
     compare_free(cpu, &o.plan, &want, &got, &d);
-    compare_forced(&want_forced, &got_forced, &d);
+    compare_forced(&want, &got_forced, &d);
     const bool engine = type == KVD_F32 || !strncmp(path, "GPU engine", 10) ||
                         !strncmp(text, "kvmerger+", 9) || !strncmp(text, "zdc,p_i", 7);
     const bool ok = engine && d.largest <= most->margin && d.mean <= most->log_p &&
                     d.bits <= most->bits && d.sequences <= most->sequences &&
                     (d.account || most->bits > 1e-6);
     printf(
-        "%s generate %s %s (%s%s%s): %d sequences, %zu tokens compared, %zu differ, CPU's margin "
+        "%s generate %s %s (%s%s%s): %zu sequences, %zu tokens compared, %zu differ, CPU's margin "
         "there %.2g to %.2g nat (up to %g); along the CPU's tokens %zu of %zu differ, log p off "
         "by %.2g on average, %.2g at most; bits off by %.2g, account %s, prompt %.0f and end "
         "%.0f bits; %.2f s on the CPU, %.2f and %.2f s on the GPU\n",
         ok ? "ok" : "not ok", kvd_dtype_name(type), text, path, *why ? ", because " : "", why,
-        SEQUENCES, d.compared, d.sequences, d.sequences ? d.smallest : 0.0, d.largest, most->margin,
-        d.other, d.places, d.mean, d.worst, d.bits, d.account ? "equal" : "not equal",
+        n_sequences, d.compared, d.sequences, d.sequences ? d.smallest : 0.0, d.largest,
+        most->margin, d.other, d.places, d.mean, d.worst, d.bits, d.account ? "equal" : "not equal",
         got_forced.cost[0].prompt_bits, got_forced.cost[0].bits, want.seconds, got.seconds,
         got_forced.seconds);
     (void)fflush(stdout);
@@ -291,32 +299,26 @@ static void compare_ended(kvd_generator *cpu, kvd_generator *gpu, kvd_dtype type
     static outcome want, got;
     opened o;
     kvd_err err = {""};
-    const kvd_continuations c = {.n_sequences = SEQUENCES,
-                                 .offset = offset,
-                                 .id = id,
-                                 .end = end,
-                                 .forced = pattern,
-                                 .ended = ended};
+    kvd_continuations c = asked(pattern);
     size_t differ = 0, unused = 0;
     bool steps = true;
+    c.ended = ended;
     open_plan(&o, text, type);
-    if (kvd_generate(cpu, &o.plan, &c, &(kvd_continued){.token = want.token, .cost = want.cost},
-                     NULL, NULL, NULL, &err) ||
-        kvd_generate(gpu, &o.plan, &c, &(kvd_continued){.token = got.token, .cost = got.cost}, NULL,
-                     NULL, NULL, &err))
+    if (!generate(cpu, &o.plan, &c, false, &want, &err) ||
+        !generate(gpu, &o.plan, &c, false, &got, &err))
         stop(&err);
-    for (size_t i = 0; i < PLACES; i++) {
+    for (size_t i = 0; i < end[n_sequences]; i++) {
         differ += want.token[i] != got.token[i];
         unused += want.token[i] == KVD_FREE_TOKEN;
         steps = steps && (want.token[i] == KVD_FREE_TOKEN) == (got.token[i] == KVD_FREE_TOKEN);
     }
-    for (size_t s = 0; s < SEQUENCES; s++)
+    for (size_t s = 0; s < n_sequences; s++)
         steps = steps && want.cost[s].steps == got.cost[s].steps &&
                 fabs(want.cost[s].bits - got.cost[s].bits) < 1;
     const bool ok = steps && unused && (type != KVD_F32 || !differ);
-    printf("%s generate %s %s with answers that end early: %zu of %d tokens differ, %zu unused, "
+    printf("%s generate %s %s with answers that end early: %zu of %zu tokens differ, %zu unused, "
            "steps and bits %s\n",
-           ok ? "ok" : "not ok", kvd_dtype_name(type), text, differ, PLACES, unused,
+           ok ? "ok" : "not ok", kvd_dtype_name(type), text, differ, end[n_sequences], unused,
            steps ? "equal" : "not equal");
     failures += !ok;
     close_plan(&o);
@@ -364,29 +366,31 @@ static void generate_many(const kvd_plan *plan, kvd_dtype compute, int n_gpus, m
     kvd_generator_free(g);
 }
 
-static void compare_gpus(const char *text, kvd_dtype type, int n_gpus)
+static void compare_gpus(const char *text, kvd_dtype type, int there)
 {
     static many one, several;
     opened o;
-    size_t tokens = 0, costs = 0;
     open_plan(&o, text, type);
     generate_many(&o.plan, type, 1, &one);
-    generate_many(&o.plan, type, n_gpus, &several);
-    for (size_t i = 0; i < TIMES * PLACES; i++)
-        tokens += one.token[i] != several.token[i];
-    for (size_t s = 0; s < MANY; s++)
-        costs += fabs(one.cost[s].bits - several.cost[s].bits) > 0 ||
-                 one.cost[s].steps != several.cost[s].steps;
-    const bool same = one.account.rows == several.account.rows &&
-                      one.account.dropped == several.account.dropped &&
-                      fabs(one.account.payload - several.account.payload) <= 0;
-    const bool ok = !tokens && !costs && same;
-    printf("%s generate %s %s on %d GPUs: %zu of %d tokens and %zu of %d costs differ from one "
-           "GPU's, account %s\n",
-           ok ? "ok" : "not ok", kvd_dtype_name(type), text, n_gpus, tokens, TIMES * PLACES, costs,
-           MANY, same ? "equal" : "not equal");
-    (void)fflush(stdout);
-    failures += !ok;
+    for (int n_gpus = 2; n_gpus <= there && n_gpus <= 4; n_gpus += 2) {
+        size_t tokens = 0, costs = 0;
+        generate_many(&o.plan, type, n_gpus, &several);
+        for (size_t i = 0; i < TIMES * PLACES; i++)
+            tokens += one.token[i] != several.token[i];
+        for (size_t s = 0; s < MANY; s++)
+            costs += fabs(one.cost[s].bits - several.cost[s].bits) > 0 ||
+                     one.cost[s].steps != several.cost[s].steps;
+        const bool same = one.account.rows == several.account.rows &&
+                          one.account.dropped == several.account.dropped &&
+                          fabs(one.account.payload - several.account.payload) <= 0;
+        const bool ok = !tokens && !costs && same;
+        printf("%s generate %s %s on %d GPUs: %zu of %d tokens and %zu of %d costs differ from one "
+               "GPU's, account %s\n",
+               ok ? "ok" : "not ok", kvd_dtype_name(type), text, n_gpus, tokens, TIMES * PLACES,
+               costs, MANY, same ? "equal" : "not equal");
+        (void)fflush(stdout);
+        failures += !ok;
+    }
     close_plan(&o);
 }
 
@@ -397,13 +401,20 @@ static void compare_several(void)
         printf("skip generate on several GPUs: %d here\n", there);
         return;
     }
-    for (int n = 2; n <= there && n <= 4; n += 2) {
-        compare_gpus("none", KVD_BF16, n);
-        compare_gpus("h2o", KVD_BF16, n);
-        compare_gpus("kivi,bits=4,residual=32", KVD_BF16, n);
-        compare_gpus("zack,p=0.5", KVD_F32, n);
-        compare_gpus("kvzip", KVD_F32, n);
-    }
+    compare_gpus("none", KVD_BF16, there);
+    compare_gpus("h2o", KVD_BF16, there);
+    compare_gpus("kivi,bits=4,residual=32", KVD_BF16, there);
+    compare_gpus("zack,p=0.5", KVD_F32, there);
+    compare_gpus("kvzip", KVD_F32, there);
+}
+
+/* The program runs every `parts`-th case, from number `part` (0 to parts - 1) on. */
+static size_t part, parts = 1;
+
+static bool of_this_part(void)
+{
+    static size_t next;
+    return next++ % parts == part;
 }
 
 static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
@@ -518,7 +529,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
     kvd_generator *const gpu = generator(true, type, 1);
     for (size_t i = 0; i < sizeof method / sizeof *method; i++) {
         const bool smooth = method[i].smooth, f32 = type == KVD_F32;
-        if (only && !strstr(method[i].text, only))
+        if ((only && !strstr(method[i].text, only)) || !of_this_part())
             continue;
         /*
          * cachegen's steps are coarse: on the CPU, log probabilities with a cache in bf16 and in
@@ -549,7 +560,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                              .sequences = f32 ? 1 : SEQUENCES};
         compare(cpu, gpu, method[i].text, type, &most);
     }
-    if (!only) {
+    if (!only && part == 0) {
         compare_ended(cpu, gpu, type, "none");
         compare_ended(cpu, gpu, type, "zack,p=0.5");
         compare_ended(cpu, gpu, type, "adakv,window=8");
@@ -649,37 +660,58 @@ static void compare_gpt_oss(void)
 }
 
 /*
- * usage: gpu_generate [quick|gpt-oss|TEXT [bf16]]
- * quick    combined methods (with + in their text), in bf16, for sanitizers
+ * usage: gpu_generate [quick|gpt-oss|gpus|TEXT] [f32|bf16] [I/N]
+ * quick    combined methods, short texts, bf16, for sanitizers
  * gpt-oss  made-up model with experts and a window
- * TEXT     methods whose text contains TEXT; bf16: not in float32
+ * gpus     several GPUs
+ * TEXT     methods with TEXT in their text
+ * I/N      part I of N, from 1 on
  */
 int main(int argc, char **argv)
 {
-    const bool quick = argc > 1 && !strcmp(argv[1], "quick"),
-               routed = argc > 1 && !strcmp(argv[1], "gpt-oss");
-    const char *const only = quick ? "+" : argc > 1 ? argv[1] : NULL;
+    bool f32 = true, bf16 = true;
+    const char *only = NULL;
     char name[128];
     kvd_err err = {""};
+    for (int i = 1; i < argc; i++) {
+        if (sscanf(argv[i], "%zu/%zu", &part, &parts) == 2 && part >= 1 && part <= parts)
+            part--;
+        else if (!strcmp(argv[i], "f32"))
+            bf16 = false;
+        else if (!strcmp(argv[i], "bf16"))
+            f32 = false;
+        else
+            only = argv[i];
+    }
+    const bool whole = !only && f32 && bf16 && parts == 1, quick = only && !strcmp(only, "quick"),
+               routed = only && !strcmp(only, "gpt-oss"), several = only && !strcmp(only, "gpus");
+    if (quick) {
+        only = "+";
+        f32 = false;
+        n_sequences = 3;
+        n_new = LAST_FORCED + 2;
+    }
     if (kvd_cuda_here(name, sizeof name, &err)) {
         printf("skip generate: %s\n", err.msg);
         return 0;
     }
     set_up();
-    kvd_generator *const cpu = generator(false, KVD_F32, 1);
-    if (!quick && !routed && argc < 3)
-        compare_all(cpu, KVD_F32, only);
-    if (!routed)
-        compare_all(cpu, KVD_BF16, only);
-    kvd_generator *const gpu = generator(true, KVD_BF16, 1);
-    takes_path(gpu, "leankv,lk=2", "do not support the heads");
-    takes_path(gpu, "lower+zack,p=0.3,p_u=0.6", "no cache for it");
-    kvd_generator_free(gpu);
-    if (!only)
+    if (whole || several)
         compare_several();
-    kvd_generator_free(cpu);
+    if (!routed && !several) {
+        kvd_generator *const cpu = generator(false, KVD_F32, 1);
+        if (f32)
+            compare_all(cpu, KVD_F32, only);
+        if (bf16)
+            compare_all(cpu, KVD_BF16, only);
+        kvd_generator_free(cpu);
+        kvd_generator *const gpu = generator(true, KVD_BF16, 1);
+        takes_path(gpu, "leankv,lk=2", "do not support the heads");
+        takes_path(gpu, "lower+zack,p=0.3,p_u=0.6", "no cache for it");
+        kvd_generator_free(gpu);
+    }
     kvd_checkpoint_close(checkpoint);
-    if (!only || routed)
+    if (whole || routed)
         compare_gpt_oss();
     kvd_activations_close(&dump);
     kvd_spectrum_release(&spectrum);
