@@ -98,10 +98,7 @@ static const int widths[][2][8] = {
 };
 static const char *const width_names[] = {"128", "64", "mix, p = 0.5", "mix, p = 0.6"};
 
-/*
- * Returns the time to append n tokens to `old` cached tokens per request. *bytes: bytes that must
- * be moved.
- */
+/* Returns microseconds to append n tokens per request to `old` ones. *bytes: bytes to move. */
 static double append_us(int w, int batch, int n, int old, int rope, int rotated, double *bytes)
 {
     kvd_attn_heads heads = {.n_heads = 32, .n_kv_heads = 8, .d_head = 128};

@@ -50,7 +50,6 @@ typedef struct {
     size_t pool_floats, out_floats;
 } bench;
 
-/* Returns seconds: processor time if there is one thread. */
 static double now(void)
 {
     struct timespec t;
@@ -179,7 +178,6 @@ static double gemm(bench *b)
     return now() - start;
 }
 
-/* Returns the time to read the pool once, with prefetches 4096 bytes ahead. */
 static double read_memory(bench *b, int round)
 {
     const size_t n = (size_t)READ_MB << 18, parts = b->pool_floats / n;

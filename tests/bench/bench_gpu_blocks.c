@@ -221,9 +221,7 @@ static void time_blocks(void)
     }
     for (int i = 0; i < 4; i++)
         check(cudaFree(scratch[i]), "free");
-    check(cudaFree(positions), "free");
-    check(cudaFree(ids), "free");
-    check(cudaFree(bad), "free");
+    device_free(positions, ids, bad);
 }
 
 typedef struct {
@@ -294,8 +292,7 @@ static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int 
            4 * (double)n * seen * heads * d / ms / 1e9, kvd_gpu_dense_engine(dense),
            kvd_gpu_dense_bytes(&config, &share, type, n * len, len) >> 20);
     kvd_gpu_dense_free(dense);
-    check(cudaFree(x), "free");
-    check(cudaFree(a.out), "free");
+    device_free(x, a.out);
 }
 
 static void time_all_attention(void)

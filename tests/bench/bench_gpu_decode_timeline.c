@@ -166,17 +166,8 @@ static void run(int at)
     printf("between events: %.2f us with stamps, %.2f without, %.2f of a launch without work\n",
            median(with, RUNS), without, idle);
     fflush(stdout);
-    check(cudaFree((void *)(uintptr_t)args.kv_len), "free");
-    check(cudaFree((void *)(uintptr_t)args.page_table), "free");
-    check(cudaFree((void *)(uintptr_t)args.live), "free");
-    check(cudaFree(pool), "free");
-    check(cudaFree(q), "free");
-    check(cudaFree(args.o), "free");
-    check(cudaFree(args.workspace), "free");
-    check(cudaFree(stamps), "free");
-    free(table);
-    free(host);
-    free(all);
+    device_free(args.kv_len, args.page_table, args.live, pool, q, args.o, args.workspace, stamps);
+    host_free(table, host, all);
 }
 
 int main(int argc, char **argv)

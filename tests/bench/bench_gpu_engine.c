@@ -170,7 +170,6 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     return median(second, STEPS);
 }
 
-/* Returns the next number of requests after n, or 0 at the end. */
 static size_t next_size(size_t n, size_t factor)
 {
     static const char *at;

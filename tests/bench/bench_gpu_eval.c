@@ -169,10 +169,7 @@ static void run(const kvd_checkpoint *c, kvd_dtype compute, size_t tokens, size_
     kvd_dims_release(&half);
     kvd_dims_release(&odd);
     kvd_dims_release(&two);
-    free(w.quality);
-    free(offset);
-    free(id);
-    free(sequence);
+    host_free(w.quality, offset, id, sequence);
 }
 
 int main(int argc, char **argv)

@@ -136,8 +136,7 @@ int main(int argc, char **argv)
     kvd_generator_free(b.generator);
     kvd_spectrum_release(&b.spectrum);
     kvd_checkpoint_close(b.checkpoint);
-    free((void *)(uintptr_t)b.run.offset);
-    free((void *)(uintptr_t)b.run.end);
-    free((void *)(uintptr_t)b.run.id);
+    host_free((void *)(uintptr_t)b.run.offset, (void *)(uintptr_t)b.run.end,
+              (void *)(uintptr_t)b.run.id);
     return 0;
 }

@@ -108,9 +108,7 @@ static void set_positions(const kvd_leankv_pool *p, const kvd_leankv_head *head,
                       "positions");
             }
     check(cudaDeviceSynchronize(), "positions");
-    free(page);
-    free(table);
-    free(got);
+    host_free(page, table, got);
 }
 
 static kvd_leankv_steps shared;
@@ -160,11 +158,7 @@ static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
 
 static void free_case(const launch *x)
 {
-    check(cudaFree(x->s.pool.list), "cudaFree");
-    check(cudaFree(x->s.pool.table), "cudaFree");
-    check(cudaFree(x->s.pool.head), "cudaFree");
-    check(cudaFree(x->s.pool.state), "cudaFree");
-    check(cudaFree(x->s.pool.page), "cudaFree");
+    device_free(x->s.pool.list, x->s.pool.table, x->s.pool.head, x->s.pool.state, x->s.pool.page);
 }
 
 static void make_shared(kvd_attn_map *map)
@@ -228,10 +222,8 @@ static void make_dense(launch *x, const kvd_attn_map *map, int batch)
 
 static void free_dense(const launch *x)
 {
-    check(cudaFree((void *)x->dense.kv_len), "cudaFree");
-    check(cudaFree((void *)x->dense.page_table), "cudaFree");
-    check(cudaFree((void *)x->dense.pool), "cudaFree");
-    check(cudaFree(x->dense.workspace), "cudaFree");
+    device_free((void *)x->dense.kv_len, (void *)x->dense.page_table, (void *)x->dense.pool,
+                x->dense.workspace);
 }
 
 static int run_launch(void *ctx, void *stream, kvd_err *err)
@@ -319,8 +311,7 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
         if (x[i].what == UPDATE)
             check(cudaFree(x[i].s.partial), "cudaFree");
         if (x[i].what == GROW) {
-            check(cudaFree(x[i].s.pool.head), "cudaFree");
-            check(cudaFree(x[i].s.pool.table), "cudaFree");
+            device_free(x[i].s.pool.head, x[i].s.pool.table);
         }
     }
     free_dense(&x[0]);

@@ -96,10 +96,7 @@ static void make_shared(void)
     sine = on_device(c + turns, turns * sizeof *c);
     q = random_bytes((size_t)batch * (size_t)map.q_pitch * 2);
     o = ones((size_t)batch * (size_t)map.o_pitch * 2);
-    free(t);
-    free(l);
-    free(s);
-    free(c);
+    host_free(t, l, s, c);
 }
 
 static void make_dense(launch *x)

@@ -57,10 +57,7 @@ static void close_plan(opened *o)
     kvd_points_free(o->point, o->n_points);
 }
 
-/*
- * Opens a method's plan with random matrices and tables. The caller must close *o, also after a
- * failure.
- */
+/* Opens a method's plan with random matrices and tables. *o is closed also after a failure. */
 static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_len, opened *o,
                      kvd_err *err)
 {
@@ -119,7 +116,6 @@ static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err 
     return status;
 }
 
-/* Returns the median over tokens of the distance between logits x and `want`. */
 static double off(const load *l, const float *x, const float *want)
 {
     double *const each = need(l->outputs * sizeof *each);

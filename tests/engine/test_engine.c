@@ -101,10 +101,7 @@ static uint32_t best(const float *x, size_t n)
     return at;
 }
 
-/*
- * Adds the squared distance of logits to *error and their squared norm to *square. Returns the
- * number of compared tokens.
- */
+/* Adds squared distances and norms of logits. Returns the number of compared tokens. */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
 {
@@ -132,10 +129,7 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
     return n;
 }
 
-/*
- * Serves requests, whose decode steps get the text's next token. pages: number of cache pages, 0 if
- * unlimited.
- */
+/* Serves requests, whose decode steps get the text's next token. pages: cache pages, 0: any. */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
                            kvd_engine_facts *facts, double *held)
@@ -269,9 +263,7 @@ TEST(test_plans_of_dims)
         }
 }
 
-/*
- * 16-bit caches need larger tolerances: sums in another order may round to another 16-bit number.
- */
+/* Sums in another order may round to another 16-bit number. */
 TEST(test_types_of_the_cache)
 {
     texts t;
@@ -316,10 +308,7 @@ TEST(test_window_is_what_is_held)
     close_texts(&t);
 }
 
-/*
- * With OpenBLAS's Haswell kernels, logits differed by 2.0e-4 (zipcache), 7.1e-5 (gear), 4e-7 (h2o).
- * A wrong parameter gives above 4e-3.
- */
+/* OpenBLAS's Haswell kernels gave 2.0e-4 (zipcache); a wrong parameter gives above 4e-3. */
 TEST(test_plans_row_by_row)
 {
     static const uint32_t input[REQUESTS] = {70, 70, 70, 70, 70},
@@ -365,9 +354,7 @@ TEST(test_plans_row_by_row)
     close_texts(&t);
 }
 
-/*
- * A preempted request enters again with a longer prompt, which a method may compress differently.
- */
+/* A preempted request enters with a longer prompt, which methods may compress differently. */
 TEST(test_preempted_requests)
 {
     static const uint32_t input[REQUESTS] = {60, 50, 30, 62, 20},

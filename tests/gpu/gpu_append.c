@@ -198,9 +198,7 @@ static void *poisoned(size_t elements)
     return dev;
 }
 
-/*
- * Appends tokens from[b] .. from[b] + n[b] - 1 of each request b. Returns Q, owned by the caller.
- */
+/* Appends tokens from[b] .. from[b] + n[b] - 1 of requests. The caller frees the returned Q. */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
                         void *pool, int32_t *q_start, size_t *n_q8)
 {
@@ -309,10 +307,7 @@ static void differ(frobenius *s, kvd_dtype dtype, uint16_t got, double want)
     s->norm += want * want;
 }
 
-/*
- * Compares Q and written pages with the reference. Other memory must keep POISON. Copies the pages
- * to f->pool.
- */
+/* Compares Q and pages with the reference; other memory must keep POISON. Fills f->pool. */
 static void against_reference(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};
@@ -396,11 +391,7 @@ static void against_reference(fixture *f, int decode)
             f->c.name, decode ? "_decode" : "", eq, ek, ev, limit, not_zero, touched);
         failed = 1;
     }
-    free(q);
-    free(want_q);
-    free(want_k);
-    free(want_v);
-    free(left);
+    host_free(q, want_q, want_k, want_v, left);
 }
 
 static void in_pieces(fixture *f, int decode)

@@ -26,9 +26,7 @@ static void need_ok(int status, const char *what, const kvd_err *err)
     }
 }
 
-/*
- * Q, K and V of a batch of sequences, in the device's type. `gap` unused elements follow each row.
- */
+/* Q, K and V of sequences, in the device's type. `gap` unused elements follow each row. */
 typedef struct {
     size_t n_sequences, offset[SEQUENCES + 1], n, ld, longest;
     float *x;
@@ -72,8 +70,7 @@ static void batch_make(batch *b, const scenario *c, const size_t *lengths, size_
 static void batch_release(batch *b)
 {
     free(b->x);
-    check(cudaFree(b->dev), "free");
-    check(cudaFree(b->out), "free");
+    device_free(b->dev, b->out);
 }
 
 static kvd_gpu_attention_in batch_in(const batch *b, const scenario *c, const kvd_config *config,
@@ -106,10 +103,7 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
     return m;
 }
 
-/*
- * Adds a head's squared error and squared norm over every `step`-th row. got: [tokens of the
- * batch][heads * d].
- */
+/* Adds squared errors and norms of every `step`-th row. got: [tokens][heads * d]. */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
 {
@@ -144,12 +138,9 @@ static void head_error(const batch *b, const scenario *c, size_t s, int head, si
     }
     *error += e;
     *norm += m;
-    free(q);
-    free(k);
-    free(v);
+    host_free(q, k, v);
 }
 
-/* Returns the largest relative error of a head over all sequences except `skip`. */
 static double batch_error(const batch *b, const scenario *c, size_t step, size_t skip)
 {
     const size_t e = kvd_dtype_bytes(c->type), all = b->out_elements + GUARD;

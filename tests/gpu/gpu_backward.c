@@ -15,10 +15,7 @@
 #include "model/pass/backward.h"
 #include "model/pass/cuda/backward.h"
 
-/*
- * Largest accepted relative distances. bf16 rounds factors by 2^-9, which gave distances of 1 to 9
- * %.
- */
+/* Largest accepted relative distances. bf16 rounds factors by 2^-9, which gave 1 to 9 %. */
 static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
 /* Accepted distance if target tokens are drawn: rounding changes one or two of 654 draws. */
 static const double few_ties = 0.2;
@@ -111,10 +108,7 @@ static size_t longest_of(const kvd_batch *b, const kvd_config *c)
     return n < most ? n : most;
 }
 
-/*
- * Computes gradients on the CPU. seed 0: targets are the text's own tokens; otherwise drawn from
- * the model.
- */
+/* Computes gradients on the CPU. seed 0: targets are the text's tokens; else drawn ones. */
 static int on_cpu(const kvd_checkpoint *c, const kvd_batch *b, uint64_t seed, gradients *to,
                   kvd_err *err)
 {

@@ -34,8 +34,7 @@ static void test_embed(kvd_dtype type, size_t width, bool learned, size_t shift)
     const bool intact = fetch(&x);
     verdict(name, distance(&x, want, NULL), 0, intact);
     free(want);
-    check(cudaFree(dev_id), "free");
-    check(cudaFree(dev_position), "free");
+    device_free(dev_id, dev_position);
     array_free(&table);
     array_free(&places);
     array_free(&x);
@@ -95,17 +94,12 @@ static void test_norm(const norm_case *c)
                        bias.dev, 1e-5, c->n, c->d, c->in_place ? x.dev : y.dev, 3, bad, NULL),
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
-    /*
-     * With d = 1, layer norm gives only the bias, so errors are relative to the row's largest
-     * element.
-     */
+    /* With d = 1, layer norm gives only the bias: errors are relative to the row's largest. */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
     if (!c->in_place)
         verdict(name, distance(&x, sum, NULL), 0, true);
     expect_bad(name, bad_take(bad), ~0ull);
-    free(sum);
-    free(want);
-    free(scale);
+    host_free(sum, want, scale);
     array *all[] = {&x, &y, &add, &gain, &bias};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         array_free(all[i]);
@@ -206,9 +200,7 @@ static void test_branch(size_t n, size_t d, bool normed)
     a.bad = bad = bad_new();
     check(kvd_gpu_branch_add(&a, NULL), name);
     expect_bad(name, bad_take(bad), kvd_gpu_bad_at(4, n - 1));
-    free(sum);
-    free(want);
-    free(scale);
+    host_free(sum, want, scale);
     array *all[] = {&x, &branch, &y, &gain_branch, &gain};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         array_free(all[i]);
@@ -329,9 +321,7 @@ static void test_qkv(const qkv_case *c)
     bad = bad_new();
     check(kvd_gpu_qkv_finish(&a, c->n, 5, bad, NULL), name);
     expect_bad(name, bad_take(bad), kvd_gpu_bad_at(5, 4));
-    free(want);
-    free(want_pre);
-    free(scale);
+    host_free(want, want_pre, scale);
     check(cudaFree(dev_row), "free");
     array *arrays[] = {&x, &pre, &bias, &gain_q, &gain_k, &cosine, &sine};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)

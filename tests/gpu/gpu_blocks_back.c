@@ -23,10 +23,7 @@ static double term_distance(const array *got, const double *want, const double *
     return e;
 }
 
-/*
- * Computes a norm's gradient dx [d] from dy [d]. terms, dy_terms [d]: sums of absolute terms, which
- * bound rounding.
- */
+/* Computes a norm's gradient dx [d] from dy [d]. terms, dy_terms: sums of absolute terms. */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
 {
@@ -253,9 +250,7 @@ static void test_qkv(const qkv_case *c)
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         array_free(arrays[i]);
     check(cudaFree(dev_row), "free");
-    free(want_pre);
-    free(want_raw);
-    free(of_pre);
+    host_free(want_pre, want_raw, of_pre);
 }
 
 static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
@@ -363,14 +358,8 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     array_free(&logits);
     array_free(&d);
-    check(cudaFree(dev_target), "free");
-    check(cudaFree(dev_u), "free");
-    check(cudaFree(dev_loss), "free");
-    free(target);
-    free(got);
-    free(u);
-    free(loss);
-    free(x);
+    device_free(dev_target, dev_u, dev_loss);
+    host_free(target, got, u, loss, x);
 }
 
 static void all_small_blocks(bool small)

@@ -185,10 +185,7 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
     return to;
 }
 
-/*
- * Runs the GPU cache twice. The second run starts from NaN outputs and must not depend on the
- * first.
- */
+/* Runs the GPU cache twice, the second time from NaN outputs. */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
 {

@@ -115,10 +115,7 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
-/*
- * Gives odd and even requests different sinks. Returns 1 if each output equals a launch with equal
- * sinks.
- */
+/* Gives odd requests other sinks. Returns 1 if outputs equal launches with equal sinks. */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
     const size_t heads = (size_t)args.map.n_heads, row = (size_t)args.map.o_pitch,
@@ -140,9 +137,7 @@ static int own_sinks(kvd_decode_args args, const uint16_t *o)
     for (size_t b = 0; b < (size_t)args.batch; b++)
         ok = ok && !memcmp(got + b * row, (b % 2 ? o : want) + b * row, row * sizeof *got);
     check(cudaFree(all), "free");
-    free(even);
-    free(want);
-    free(got);
+    host_free(even, want, got);
     return ok;
 }
 
@@ -196,7 +191,6 @@ static float *values(int dtype, size_t n, double scale)
     return x;
 }
 
-/* Returns sink logits, some far above or below all scores, others within their range. */
 static float *some_sinks(const test_case *c)
 {
     float *const sink = need((size_t)c->n_heads * sizeof *sink);

@@ -141,10 +141,7 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     return why;
 }
 
-/*
- * Finds the most pages and segments of one CTA. *split: number of (request, KV head) pairs shared
- * by CTAs.
- */
+/* Finds the most pages and segments of a CTA. *split: (request, KV head) pairs in several CTAs. */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
     for (int c = 0; c < p->args.n_ctas; c++) {

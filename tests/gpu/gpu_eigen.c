@@ -45,9 +45,7 @@ static void *need(size_t bytes)
     return p;
 }
 
-/*
- * Computes G = X^T X of m random rows. condition: approximate ratio of X's extreme singular values.
- */
+/* Computes G = X^T X of m random rows. condition: about the ratio of X's singular values. */
 static void gram_of_rows(double *G, size_t d, size_t m, double condition, kvd_rng *r)
 {
     double *X = need(m * d * sizeof *X);

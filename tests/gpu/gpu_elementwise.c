@@ -39,9 +39,7 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
           name);
     const bool intact = fetch(&y);
     verdict(name, distance(&y, want, scale), 1e-6, intact);
-    free(want);
-    free(up);
-    free(scale);
+    host_free(want, up, scale);
     array_free(&in);
     array_free(&bias);
     array_free(&y);
@@ -49,9 +47,7 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
 
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
-    /*
-     * sharp: standard deviation of scores; softcap: as in softcap * tanh(score / softcap), 0: none
-     */
+    /* sharp: standard deviation of scores; softcap: 0: none */
     double sharp, softcap;
     bool sinks;
 } softmax_case;

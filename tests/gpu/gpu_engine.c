@@ -262,10 +262,7 @@ static const kvd_shape windowed[] = {
 static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
-/*
- * Requests must hold whole pages of all tokens. Layers with a window must hold only tokens that the
- * next query sees.
- */
+/* Requests must hold whole pages; layers with a window only tokens the next query sees. */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
     enum { INPUT = 400, PIECE = 48, STEPS = 100, PAGE = 64 };

@@ -34,10 +34,7 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     for (size_t i = 0; i < (selects(plan.tokens) && !drops(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
-        /*
-         * Prompts in chunks have no CPU counterpart. Rounding may change how many tokens kvmerger
-         * merges and mpcache drops.
-         */
+        /* Rounding may change how many tokens kvmerger merges and mpcache drops. */
         const bool exact = !set[i]->chunk && plan.tokens != &kvd_tokens_kvmerger &&
                            !(selects(plan.tokens) && drops(plan.tokens));
         const double *const counts = exact ? want.entries : NULL;

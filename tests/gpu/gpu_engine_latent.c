@@ -113,10 +113,7 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/*
- * Serves requests and compares logits and bytes. If `fused`, decode must use the fused Hopper
- * kernel.
- */
+/* Compares logits and bytes. If `fused`, decode must use the fused Hopper kernel. */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {
@@ -139,10 +136,7 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
         e->free(e);
 }
 
-/*
- * Makes random projections to latents shared by `heads` KV heads, with ranks that differ between
- * groups.
- */
+/* Makes random projections to latents shared by `heads` KV heads, with unequal ranks. */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
 {
@@ -302,7 +296,6 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     kvd_checkpoint_close(c);
 }
 
-/* Tests unequal kept dimensions. Stock kernels pad all heads of a layer to the widest. */
 static void test_attention(const char *path, const char *model, const setting *const *set)
 {
     kvd_err err = {""};
@@ -454,11 +447,7 @@ static void test_complete(size_t d, size_t n, size_t w)
                 "%zu rows, %zu of %zu dims: A A^T off by %.2g%s", n, w, d, worst,
                 status ? err.msg : "");
     device_free(on, values, widths);
-    free(gram);
-    free(x);
-    free(a);
-    free(vector);
-    free(value);
+    host_free(gram, x, a, vector, value);
 }
 
 enum { CODES = 40, CODE_PAGES = 5, CODE_PAGE = CODES * KVD_PAGE_TOKENS, SINK = 3, SLOTS = 4 };
@@ -547,9 +536,7 @@ static void test_codes(void)
                 "%zu tokens of %d bits: %zu of %zu numbers are wrong", tokens,
                 code[CODES - 1].bit + code[CODES - 1].bits, wrong, tokens * CODES);
     device_free(pool, a.s.start, a.s.page_table, a.slot, a.code, a.level, a.store, a.exact, steps);
-    free(x);
-    free(y);
-    free(back);
+    host_free(x, y, back);
 }
 
 /* usage: gpu_engine_latent [quick]; quick: small cases, for compute-sanitizer */

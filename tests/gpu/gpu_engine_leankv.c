@@ -106,9 +106,7 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
     return a;
 }
 
-/*
- * Returns true if distance `is` is explained by rounding plus half of the method's effect `does`.
- */
+/* Returns true if rounding plus half of the method's effect `does` explains distance `is`. */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
     return is->mean < 2 * rounding->mean + does->mean / 2 &&

@@ -64,10 +64,7 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
         .max_len = l->max_len,
         .type = KVD_BF16,
         .n_gpus = 1,
-        /*
-         * Random tables of an entropy coder do not fit the data, so pages get room for the longest
-         * codes.
-         */
+        /* Random tables do not fit the data, so pages get room for the longest codes. */
         .outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0,
         .graphs = graphs,
         .phases = graphs,
@@ -142,9 +139,7 @@ static void test(const load *l, size_t slots, const char *model, const test_case
             "%.2g; graphs give %s",
             l->outputs, e, most, changed, rounding, bytes, same ? "the same bits" : "other bits");
     }
-    free(want.logits);
-    free(got.logits);
-    free(replayed.logits);
+    host_free(want.logits, got.logits, replayed.logits);
 }
 
 static int measure(const load *l, size_t slots, outcome *plain, double *rounding, kvd_err *err)
@@ -252,9 +247,7 @@ static void test_timed(const load *l, size_t slots, const char *method)
         !memcmp(plain.logits, replayed.logits, l->outputs * l->vocab * sizeof *plain.logits);
     test_result(ok, name, "%s",
                 status ? err.msg : "equal bytes, the same bits with and without graphs");
-    free(exact.logits);
-    free(plain.logits);
-    free(replayed.logits);
+    host_free(exact.logits, plain.logits, replayed.logits);
 }
 
 /* Quantises heads that another method projected. If `uneven`, kept dimensions differ. */
@@ -497,10 +490,7 @@ static void test_heads_of_128(const request *r, size_t n)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Serves many short requests. If the size of the page table (4096 elements) were wrong, the table
- * would overwrite other arrays.
- */
+/* If the size of the page table (4096 elements) were wrong, the table would overwrite arrays. */
 static void test_many(void)
 {
     static const request r[MOST] = {{100, 20}, {70, 20}, {1, 40},  {200, 3}, {32, 12}, {31, 40},

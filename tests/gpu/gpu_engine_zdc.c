@@ -39,10 +39,7 @@ static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTI
                                KVD_ATTENTION_PAPERS},
                      stock = {"stock attention", 3, false, true, true, KVD_ATTENTION_STOCK};
 
-/*
- * Returns bytes of a token in a layer. Dimensions are padded to multiples of 16. Stock attention
- * pads all heads to the widest.
- */
+/* Returns bytes of a token in a layer. Stock attention pads all heads to the widest. */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
     int sum = 0, most[2] = {0, 0};
@@ -69,10 +66,7 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
     return bytes;
 }
 
-/*
- * Returns the unimportant tokens of a prompt in a layer. If `lent`, all layers use layer 0's
- * choice.
- */
+/* Returns the unimportant tokens of a prompt. If `lent`, layers use layer 0's choice. */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
     const double *const v = plan->tokens_values.value;

@@ -161,9 +161,7 @@ static float *by_hook(const model *m, const kvd_plan *plan, bool whole_prompts, 
     kvd_forward_free(f);
     for (int i = 0; i < 4; i++)
         free(s.x[i]);
-    free(s.level);
-    free(s.out);
-    free(hidden);
+    host_free(s.level, s.out, hidden);
     if (!status)
         return logits;
     free(logits);
@@ -199,10 +197,7 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
     return bytes;
 }
 
-/*
- * Counts bytes sent between GPUs for n prompt tokens. bytes[0]: Q, K, V and importance. bytes[1]:
- * outputs.
- */
+/* Counts bytes sent for n prompt tokens: [0] Q, K, V and importance, [1] outputs. */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
 {
@@ -232,10 +227,7 @@ typedef struct {
     size_t held, sent;
 } wrongs;
 
-/*
- * Returns logits [outputs][vocab] of requests served one at a time. Several GPUs compute prompts
- * only; later logits are 0.
- */
+/* Returns logits [outputs][vocab]. Several GPUs compute prompts only; later logits are 0. */
 static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool sequence, bool graphs,
                         bool equal, wrongs *wrong, kvd_err *err)
 {
@@ -299,10 +291,7 @@ static double median(const load *l, const float *a, const float *b, bool prompts
     return x;
 }
 
-/*
- * Compares logits with `want`. The tolerance is the engine's distance from `whole`, the reference
- * in which all tokens are important.
- */
+/* The tolerance is the engine's distance from `whole`, where all tokens are important. */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
 {
@@ -378,10 +367,7 @@ static void test_model(const char *path, const char *name, size_t n, const char 
     } else {
         test_result(0, title, "%s", err.msg);
     }
-    free(methods);
-    free(check_of);
-    free(want);
-    free(whole);
+    host_free(methods, check_of, want, whole);
     kvd_plan_close(&plan);
     model_close(&m);
 }

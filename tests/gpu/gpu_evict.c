@@ -20,9 +20,7 @@ static double product(const double *a, const double *b, int d)
     return sum;
 }
 
-/*
- * Writes importance want [n] of keys [n][d]: by small norm, or by distance from the mean direction.
- */
+/* Writes importance of keys [n][d]: small norm, or distance from the mean direction. */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
     double anchor[KVD_WIDTH_MAX] = {0};
@@ -80,10 +78,7 @@ static void rope_release(rope *r)
     host_free(r->cosine, r->sine, r->future);
 }
 
-/*
- * Rotates x [d] by RoPE. turn(r, row, pair, side) returns cosine (side 0) or sine (1). sign -1:
- * backwards.
- */
+/* Rotates x [d] by RoPE. turn() returns cosine (side 0) or sine (1). sign -1: backwards. */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)
 {
@@ -105,9 +100,7 @@ static double of_future(const rope *r, int n, int i, int side)
     return (double)r->future[(n * r->half + i) * 2 + side];
 }
 
-/*
- * Adds to want [n] the attention expected from later queries of head h, as in expectedattention.c.
- */
+/* Adds the attention expected from later queries of head h, as in expectedattention.c. */
 static void add_expected(const fixture *f, int b, int h, const double *keys, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[0], sink = f->c->rule.sink, rows = n - sink;
@@ -164,10 +157,7 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
     }
 }
 
-/*
- * Computes log-sum-exps lse [n_heads][n_q8] and attention sums want [n_kv_heads][n_q8]. n_q8:
- * tokens, padded to 8.
- */
+/* Computes log-sum-exps lse [n_heads][n_q8] and sums want [n_kv_heads][n_q8]. */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[g], window = f->c->rule.window;
@@ -194,7 +184,6 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     host_free(keys, s, p);
 }
 
-/* Computes scores `want` and log-sum-exps lse of all prompts in double precision. */
 static void reference(const fixture *f, float *lse, double *want)
 {
     const int kv = f->map.n_kv_heads;
@@ -219,10 +208,7 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, e);
 }
 
-/*
- * Returns the number of errors. Kept tokens must have the best scores in `rank` and, except near
- * ties, in `want`.
- */
+/* Returns the number of errors. Kept tokens must have the best scores, except near ties. */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
 {
@@ -431,10 +417,7 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
     free(x);
 }
 
-/*
- * Returns the number of wrong elements of a head that keeps m of n tokens. victim: evicted index,
- * -1: none.
- */
+/* Returns the wrong elements of a head that keeps m of n tokens. victim: evicted, -1: none. */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
 {

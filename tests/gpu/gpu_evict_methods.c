@@ -467,10 +467,7 @@ static void report(const method_run *r, const char *part)
     failures += !ok;
 }
 
-/*
- * Computes attention probabilities prob [group][n].
- * Returns true if one nearly equals the mean, with which KVD_EVICT_PIVOTAL compares probabilities.
- */
+/* Computes probabilities prob [group][n]. Returns true if one nearly equals the mean. */
 static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, const int32_t *place,
                           size_t n, float *prob)
 {
@@ -523,10 +520,7 @@ static size_t left_of(const uint8_t *level, size_t n)
     return left;
 }
 
-/*
- * Returns true if the two smallest sums of probabilities are nearly equal, so that rounding decides
- * which token is dropped.
- */
+/* Returns true if the two smallest sums are nearly equal, so that rounding decides. */
 static bool near_least(const method_run *r, int b, const float *score, const int32_t *place,
                        const float *prob, size_t n)
 {

@@ -30,10 +30,7 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
     return some[(size_t)(7 * a + 3 * b + 5 * i + 4 * x->round) % (sizeof some / sizeof *some)];
 }
 
-/*
- * Computes the blocks that GPU a sends or receives, with gaps. Returns total bytes. `list` may be
- * NULL.
- */
+/* Computes the blocks that GPU a sends or receives, with gaps. Returns total bytes. */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
     size_t where = 0, n = 0;
@@ -247,9 +244,7 @@ static size_t wrong_of(const turn *t, int gpu)
     uint16_t *const o = fetched(t->out[gpu], (p.n + 1) * pitch);
     for (size_t i = 0; i < (p.n + 1) * pitch; i++)
         wrong += o[i] != (i / pitch < p.n ? mark(OUTPUT, p.first + i / pitch, i % pitch) : 0xffff);
-    free(q);
-    free(kv);
-    free(o);
+    host_free(q, kv, o);
     return wrong;
 }
 

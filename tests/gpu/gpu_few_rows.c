@@ -161,12 +161,7 @@ static void test(const scenario *c)
                     "a row that is not finite");
     }
     device_free(bad, began, y, w_device, x16, x32, gain32, p.codes.codes, p.codes.sides);
-    free(w);
-    free(x);
-    free(gain);
-    free(before);
-    free(got);
-    free(in);
+    host_free(w, x, gain, before, got, in);
 }
 
 static void test_largest(void)

@@ -96,12 +96,7 @@ static void run(kvd_attn_phase phase, kvd_dtype dtype, bool sharp)
         die("fill K and V");
     compare("Q", &p, dq, q_want, n_q);
     compare("K and V", &p, pool, pool_want, n_pool);
-    free(table);
-    free(q);
-    free(k);
-    free(v);
-    free(q_want);
-    free(pool_want);
+    host_free(table, q, k, v, q_want, pool_want);
     kvd_device_release(&m);
     kvd_problem_release(&p);
 }

@@ -10,10 +10,7 @@
 
 /* bf16 rounds by up to 2^-9. Transformers in bf16 differs by up to 4 % in logits. */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
-/*
- * Accepted distance for mixture of experts in bf16, where rounding may change an expert. The median
- * over tokens must meet `bar`.
- */
+/* Accepted distance for experts in bf16, of which rounding may choose others. */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
@@ -109,16 +106,12 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
                 : same ? "the same bits in two parts"
                        : "other bits in two parts");
     device_free(whole, parts, residual);
-    free(a);
-    free(z);
-    free(id);
+    host_free(a, z, id);
 }
 
 enum { SEQUENCES = 6, LONGEST = 128 };
 
-/*
- * Makes a batch of sequences up to the model's number of positions. Returns the number of tokens.
- */
+/* Makes sequences up to the model's number of positions. Returns the number of tokens. */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
     const size_t most = c->max_positions < LONGEST ? (size_t)c->max_positions : LONGEST;
@@ -308,9 +301,7 @@ static void test_logits_in_pieces(void)
     kvd_forward_free(cpu);
     kvd_gpu_forward_free(f);
     device_free(hidden, logits);
-    free(host);
-    free(a);
-    free(z);
+    host_free(host, a, z);
     kvd_checkpoint_close(c);
 }
 

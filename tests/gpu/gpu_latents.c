@@ -139,9 +139,7 @@ static void release(problem *p)
     device_free(p->device_latents, p->device_matrix, p->pages, p->device_cosine, p->device_sine,
                 p->device_head, p->device_table, p->device_start, p->device_q_len, p->device_kv_len,
                 p->device_slot);
-    free(p->latents);
-    free(p->matrix);
-    free(p->cosine);
+    host_free(p->latents, p->matrix, p->cosine);
 }
 
 static kvd_latent_slices slices(const problem *p)
@@ -326,10 +324,7 @@ static void test_joint(const problem *p)
     device_free(m[0], m[1]);
 }
 
-/*
- * Tests rows with explicit positions, biases and norms. Rows with a negative position must not
- * change.
- */
+/* Tests explicit positions, biases and norms. Rows of negative positions must not change. */
 static void test_finished(problem *p)
 {
     const latent_case *const c = p->c;
@@ -363,9 +358,7 @@ static void test_finished(problem *p)
     check(kvd_latent_restore(&a, NULL), "restore");
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         check(cudaFree(device[i]), "cudaFree");
-    free(bias);
-    free(gain);
-    free(position);
+    host_free(bias, gain, position);
 }
 
 static void test_newest(const problem *p)
@@ -473,9 +466,7 @@ static void test_put(problem *p)
                 }
             }
     report(off < 0x1p-8, c->name, steps ? "queries of steps" : "queries of prompts", off, 0x1p-8);
-    free(x);
-    free(got);
-    free(queries);
+    host_free(x, got, queries);
     device_free(device_x, device_run, device_source, device_start, to);
 }
 
@@ -595,9 +586,7 @@ static void test_leading(void)
                     wrong += got[basis[m].at + i * basis[m].rank + j] != want;
             }
     report(!wrong, "48 dims", "leading eigenvectors", (double)wrong, 0);
-    free(v);
-    free(got);
-    free(also);
+    host_free(v, got, also);
     device_free(from, to, padded, places);
 }
 

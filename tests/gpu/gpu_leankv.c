@@ -31,10 +31,7 @@ static void check_masses(fixture *f)
 }
 
 typedef struct {
-    /*
-     * number of tokens with wrong codes, of tokens at a wrong level, and of wrong thresholds or
-     * token counts
-     */
+    /* numbers of tokens with wrong codes or levels, and of wrong thresholds or token counts */
     int codes, levels, counts;
     double score;
     int64_t n[KVD_LEANKV_LEVELS];
@@ -88,11 +85,7 @@ static void check_prompt_head(fixture *f, int row, int g, char *page, prompt_res
         out->n[l] += x.head.n[l];
     }
     out->counts += x.n != x.head.n[0] + x.head.n[1];
-    free(x.item);
-    free(mass);
-    free(own);
-    free(level);
-    free(state);
+    host_free(x.item, mass, own, level, state);
 }
 
 static void check_prompts(fixture *f, char *page)
@@ -124,7 +117,6 @@ typedef struct {
 typedef struct {
     section x;
     const float *q, *k, *v; /* queries [group][d], key and value of the new token [d] */
-    /* [n + 1] attention received, averaged over query heads; new token last */
     double *received;
 } head_step;
 
@@ -154,10 +146,7 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
     free(p);
 }
 
-/*
- * Runs LeanKV's Algorithm 1 for one KV head.
- * to [n + 1]: level of each token, the new one last, or 0 if any level is right.
- */
+/* Runs LeanKV's Algorithm 1 for one KV head. to [n + 1]: levels, 0 if any is right. */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
     const int n = h->x.n, window = f->s->window;
@@ -355,18 +344,9 @@ static void one_step(fixture *f, int step, char *page, step_result *r)
             compare_out(f, x, o + i * group * d, lse2 + i * 8, r);
             const section after = read_head(f, row, (int)g, page);
             check_update(f, x, (int)at[row], &after, r);
-            free(after.item);
-            free(x->x.item);
-            free(x->received);
-            free((void *)x->q);
+            host_free(after.item, x->x.item, x->received, (void *)x->q);
         }
-    free(q);
-    free(k);
-    free(v);
-    free(o);
-    free(narrow);
-    free(lse2);
-    free(h);
+    host_free(q, k, v, o, narrow, lse2, h);
 }
 
 static void check_steps(fixture *f, char *page)
@@ -423,12 +403,7 @@ static void run(const setting *s, uint64_t seed)
     device_free(f->p.slot, f->p.q_start, f->p.q_len, f->p.page_table, f->p.fresh, f->p.q, f->p.lse,
                 f->p.mass, f->p.source, f->pool.list, f->pool.table, f->pool.head, f->pool.state,
                 f->pool.page);
-    free(f->q);
-    free(f->k);
-    free(f->v);
-    free(f->mass);
-    free(page);
-    free(f);
+    host_free(f->q, f->k, f->v, f->mass, page, f);
 }
 
 /* usage: gpu_leankv [quick]; quick: small cases, for compute-sanitizer */

@@ -62,10 +62,7 @@ typedef struct {
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
     float *sink; /* [heads] sink logits, or NULL */
-    /*
-     * mass: probabilities received [N][N_KV][most tokens]; lse: [N][heads]; queries:
-     * [N][map.q_pitch] on the device
-     */
+    /* probabilities received [N][N_KV][most tokens]; lse: [N][heads] */
     double *mass;
     float *lse;
     void *device_lse, *queries;
@@ -437,7 +434,6 @@ static void upload_x(bench *w, const int *first, const int *n)
     free(x);
 }
 
-/* Writes K and V of token t to a page, or zeros after the last token. */
 static void put_token(const bench *w, uint16_t *page, int b, int t)
 {
     const bool there = t < w->t->length[b];
@@ -633,9 +629,7 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     copy_rows(decoded, width, x, d, (size_t)n, width);
     if (w->rope && side == 0)
         kvd_rope_apply(&w->config, w->cosine, w->sine, position, (size_t)n, 1, x);
-    free(decoded);
-    free(level);
-    free(position);
+    host_free(decoded, level, position);
     return x;
 }
 
@@ -736,16 +730,8 @@ static void close_bench(bench *w)
                 (void *)w->a.split.sketch[1], (void *)w->a.split.level[0],
                 (void *)w->a.split.level[1], w->a.classes.received, w->device_lse, w->queries);
     kvd_plan_close(&w->plan);
-    free(w->q);
-    free(w->pre);
-    free(w->x[0]);
-    free(w->x[1]);
-    free(w->cosine);
-    free(w->sine);
-    free(w->pages);
-    free(w->sink);
-    free(w->mass);
-    free(w->lse);
+    host_free(w->q, w->pre, w->x[0], w->x[1], w->cosine, w->sine, w->pages, w->sink, w->mass,
+              w->lse);
 }
 
 typedef struct {
@@ -856,10 +842,7 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         r.bad, r.first_bad, r.worst, beyond,
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head, sums);
-    /*
-     * Kernels for non-uniform levels or floats are less exact, because they round probabilities to
-     * bf16.
-     */
+    /* Kernels for non-uniform levels or floats round probabilities to bf16. */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
     /* turboquant rotates codes of fractional bits, so one changed code changes several numbers. */
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
@@ -875,35 +858,32 @@ static void test_narrow(void)
                         equal = {{{61, 61, 61, 61}, {50, 50, 50, 50}}},
                         wide = {{{128, 97, 16, 80}, {112, 128, 30, 64}}};
     static const test_case cases[] = {
-        {"kivi,bits=4,group=32,residual=32", 64, LEN(1, 31, 32, 33, 64, 65, 200), 3, 0, 4, false},
-        {"kivi,bits=3,group=16,residual=16", 64, LEN(1, 15, 16, 31, 33, 65, 130), 18, 0, 4, false},
-        {"kivi,bits=2,group=64,residual=0", 64, LEN(1, 63, 64, 65, 127, 128, 129), 3, 0, 8, false},
-        {"kvquant,bits=4,outliers=0.1,sink=3", 64, LEN(1, 2, 63, 64, 65, 8, 127), 4, 0.02, 4,
-         false},
-        {"kvquant,bits=3,outliers=0,sink=0", 64, LEN(1, 7, 8, 9, 64, 66, 130), 9, 0.02, 4, false},
-        {"fp8,scale=2", 64, LEN(1, 2, 62, 63, 64, 65, 127), 3, 0, 4, false},
-        {"mxfp4", 64, LEN(1, 16, 17, 63, 64, 65, 127), 3, 0, 4, false},
-        {"nvfp4", 64, LEN(1, 2, 62, 63, 64, 65, 127), 3, 0, 4, false},
-        {"allot,bits=4,sink=3", 64, LEN(1, 2, 3, 4, 64, 65, 127), 4, 0, 4, false},
-        {"comet,group=32", 64, LEN(1, 31, 32, 33, 64, 65, 200), 3, 0, 4, false},
-        {"gear", 64, LEN(1, 19, 20, 39, 64, 65, 200), 21, 0.01, 4, false},
-        {"hetero,k=5,v=3", 64, LEN(1, 2, 3, 4, 64, 65, 127), 3, 0, 4, false},
-        {"zipcache,block=20", 64, LEN(1, 19, 20, 39, 64, 65, 200), 21, 0, 4, false},
-        {"vidkv,group=16,residual=32", 64, LEN(1, 31, 32, 33, 64, 65, 200), 18, 0.008, 4, false}};
+        {"kivi,bits=4,group=32,residual=32", 64, LEN(1, 31, 32, 33, 64, 65, 200), 3, 0, 4, 0},
+        {"kivi,bits=3,group=16,residual=16", 64, LEN(1, 15, 16, 31, 33, 65, 130), 18, 0, 4, 0},
+        {"kivi,bits=2,group=64,residual=0", 64, LEN(1, 63, 64, 65, 127, 128, 129), 3, 0, 8, 0},
+        {"kvquant,bits=4,outliers=0.1,sink=3", 64, LEN(1, 2, 63, 64, 65, 8, 127), 4, 0.02, 4, 0},
+        {"kvquant,bits=3,outliers=0,sink=0", 64, LEN(1, 7, 8, 9, 64, 66, 130), 9, 0.02, 4, 0},
+        {"fp8,scale=2", 64, LEN(1, 2, 62, 63, 64, 65, 127), 3, 0, 4, 0},
+        {"mxfp4", 64, LEN(1, 16, 17, 63, 64, 65, 127), 3, 0, 4, 0},
+        {"nvfp4", 64, LEN(1, 2, 62, 63, 64, 65, 127), 3, 0, 4, 0},
+        {"allot,bits=4,sink=3", 64, LEN(1, 2, 3, 4, 64, 65, 127), 4, 0, 4, 0},
+        {"comet,group=32", 64, LEN(1, 31, 32, 33, 64, 65, 200), 3, 0, 4, 0},
+        {"gear", 64, LEN(1, 19, 20, 39, 64, 65, 200), 21, 0.01, 4, 0},
+        {"hetero,k=5,v=3", 64, LEN(1, 2, 3, 4, 64, 65, 127), 3, 0, 4, 0},
+        {"zipcache,block=20", 64, LEN(1, 19, 20, 39, 64, 65, 200), 21, 0, 4, 0},
+        {"vidkv,group=16,residual=32", 64, LEN(1, 31, 32, 33, 64, 65, 200), 18, 0.008, 4, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test(&cases[i], &unequal, (layer_kind){0});
         test(&cases[i], &equal, (layer_kind){0});
     }
     static const test_case of_128[] = {
-        {"kivi,bits=4,group=32,residual=32", 128, LEN(1, 31, 64, 65, 200, 300, 400), 2, 0, 4,
-         false},
-        {"kivi,bits=2,group=64,residual=64", 128, LEN(1, 63, 64, 127, 128, 200, 300), 2, 0, 8,
-         false},
-        {"kivi,bits=3,group=16,residual=0", 128, LEN(1, 15, 16, 17, 64, 200, 300), 17, 0, 1, false},
-        {"kivi,bits=8,group=32,residual=32", 128, LEN(1, 31, 64, 65, 96, 97, 200), 2, 0, 4, false},
-        {"fp8,scale=2", 128, LEN(1, 2, 63, 64, 65, 127, 200), 2, 0, 12, false},
-        {"mxfp4", 128, LEN(1, 2, 63, 64, 65, 127, 200), 2, 0, 8, false},
-        {"nvfp4", 128, LEN(1, 2, 63, 64, 65, 127, 200), 2, 0, 1, false}};
+        {"kivi,bits=4,group=32,residual=32", 128, LEN(1, 31, 64, 65, 200, 300, 400), 2, 0, 4, 0},
+        {"kivi,bits=2,group=64,residual=64", 128, LEN(1, 63, 64, 127, 128, 200, 300), 2, 0, 8, 0},
+        {"kivi,bits=3,group=16,residual=0", 128, LEN(1, 15, 16, 17, 64, 200, 300), 17, 0, 1, 0},
+        {"kivi,bits=8,group=32,residual=32", 128, LEN(1, 31, 64, 65, 96, 97, 200), 2, 0, 4, 0},
+        {"fp8,scale=2", 128, LEN(1, 2, 63, 64, 65, 127, 200), 2, 0, 12, 0},
+        {"mxfp4", 128, LEN(1, 2, 63, 64, 65, 127, 200), 2, 0, 8, 0},
+        {"nvfp4", 128, LEN(1, 2, 63, 64, 65, 127, 200), 2, 0, 1, 0}};
     for (size_t i = 0; i < sizeof of_128 / sizeof *of_128; i++)
         test(&of_128[i], &wide, (layer_kind){0});
 }
@@ -914,36 +894,33 @@ static void test_windows(bool quick)
         test_case t;
         layer_kind kind;
     } cases[] = {
-        {{"kivi,bits=4,group=32,residual=32", 64, LEN(1, 31, 70, 71, 127, 134, 300), 9, 0, 4,
-          false},
-         {70, true}},
-        {{"nvfp4", 64, LEN(1, 16, 17, 18, 64, 80, 300), 6, 0, 8, false}, {17, true}},
-        {{"comet,group=32", 64, LEN(1, 31, 32, 33, 100, 130, 300), 9, 0, 4, false}, {100, false}},
+        {{"kivi,bits=4,group=32,residual=32", 64, LEN(1, 31, 70, 71, 127, 134, 300), 9, 0, 4, 0},
+         {70, 1}},
+        {{"nvfp4", 64, LEN(1, 16, 17, 18, 64, 80, 300), 6, 0, 8, 0}, {17, 1}},
+        {{"comet,group=32", 64, LEN(1, 31, 32, 33, 100, 130, 300), 9, 0, 4, 0}, {100, 0}},
         {{"kivi,bits=2,group=64,residual=128", 128, LEN(1, 127, 128, 129, 255, 319, 447), 3, 0, 4,
-          false},
-         {128, true}},
+          0},
+         {128, 1}},
         {{"kivi,bits=4,group=32,residual=128", 128, LEN(1, 127, 128, 129, 256, 320, 510), 9, 0, 4,
-          false},
-         {150, false}},
-        {{"kivi,bits=3,group=32,residual=0", 64, LEN(1, 31, 32, 33, 64, 65, 400), 35, 0, 4, false},
-         {32, false}},
-        {{"kivi,bits=8,group=16,residual=32", 128, LEN(1, 32, 33, 65, 130, 131, 257), 2, 0, 7,
-          false},
-         {0, true}},
-        {{"fp8", 128, LEN(1, 16, 17, 63, 64, 65, 200), 5, 0, 4, false}, {1, true}},
-        {{"fp8,mantissa=2", 64, LEN(1, 2, 62, 63, 64, 65, 700), 5, 0, 8, false}, {64, false}},
-        {{"mxfp4", 64, LEN(1, 127, 128, 129, 500, 700, 1000), 2, 0, 8, false}, {128, true}},
-        {{"mxfp4", 80, LEN(1, 7, 8, 9, 64, 66, 130), 4, 0, 3, false}, {65, false}},
-        {{"kvquant,bits=4,outliers=0,sink=0", 64, LEN(1, 7, 8, 9, 64, 166, 330), 9, 0.02, 4, false},
-         {50, true}},
-        {{"allot,bits=4,sink=0", 64, LEN(1, 2, 3, 4, 64, 165, 327), 4, 0.02, 4, false},
-         {90, false}},
-        {{"hetero", 64, LEN(1, 16, 17, 18, 64, 80, 300), 6, 0, 8, false}, {17, false}},
-        {{"vidkv,group=16,residual=32", 64, LEN(1, 31, 70, 71, 127, 134, 300), 35, 0.008, 4, false},
-         {70, false}},
-        {{"turboquant,bits=2.5,group=16", 64, LEN(1, 16, 17, 18, 64, 80, 300), 18, 0.02, 4, false},
-         {17, false}},
-        {{"rotatekv,sink=0", 64, LEN(1, 7, 8, 9, 64, 166, 330), 3, 0.02, 4, false}, {50, false}}};
+          0},
+         {150, 0}},
+        {{"kivi,bits=3,group=32,residual=0", 64, LEN(1, 31, 32, 33, 64, 65, 400), 35, 0, 4, 0},
+         {32, 0}},
+        {{"kivi,bits=8,group=16,residual=32", 128, LEN(1, 32, 33, 65, 130, 131, 257), 2, 0, 7, 0},
+         {0, 1}},
+        {{"fp8", 128, LEN(1, 16, 17, 63, 64, 65, 200), 5, 0, 4, 0}, {1, 1}},
+        {{"fp8,mantissa=2", 64, LEN(1, 2, 62, 63, 64, 65, 700), 5, 0, 8, 0}, {64, 0}},
+        {{"mxfp4", 64, LEN(1, 127, 128, 129, 500, 700, 1000), 2, 0, 8, 0}, {128, 1}},
+        {{"mxfp4", 80, LEN(1, 7, 8, 9, 64, 66, 130), 4, 0, 3, 0}, {65, 0}},
+        {{"kvquant,bits=4,outliers=0,sink=0", 64, LEN(1, 7, 8, 9, 64, 166, 330), 9, 0.02, 4, 0},
+         {50, 1}},
+        {{"allot,bits=4,sink=0", 64, LEN(1, 2, 3, 4, 64, 165, 327), 4, 0.02, 4, 0}, {90, 0}},
+        {{"hetero", 64, LEN(1, 16, 17, 18, 64, 80, 300), 6, 0, 8, 0}, {17, 0}},
+        {{"vidkv,group=16,residual=32", 64, LEN(1, 31, 70, 71, 127, 134, 300), 35, 0.008, 4, 0},
+         {70, 0}},
+        {{"turboquant,bits=2.5,group=16", 64, LEN(1, 16, 17, 18, 64, 80, 300), 18, 0.02, 4, 0},
+         {17, 0}},
+        {{"rotatekv,sink=0", 64, LEN(1, 7, 8, 9, 64, 166, 330), 3, 0.02, 4, 0}, {50, 0}}};
     for (size_t i = 0; i < (quick ? 3 : sizeof cases / sizeof *cases); i++)
         test(&cases[i].t, NULL, cases[i].kind);
 }
@@ -957,147 +934,126 @@ static void test_windows(bool quick)
 int main(int argc, char **argv)
 {
     static const test_case cases[] = {
-        {"kivi,bits=4,group=32,residual=128", 128, LEN(1, 127, 128, 129, 200, 255, 64), 9, 0, 4,
-         false},
-        {"kvquant,bits=4,outliers=0.1,sink=1", 64, LEN(1, 2, 63, 64, 65, 8, 127), 4, 0.02, 4,
-         false},
-        {"fp8,scale=2", 64, LEN(1, 2, 62, 63, 64, 65, 127), 3, 0, 4, false},
-        {"nvfp4,scale=2", 64, LEN(1, 2, 62, 63, 64, 65, 127), 3, 0, 4, false},
-        {"mxfp4", 64, LEN(1, 16, 17, 63, 64, 65, 127), 3, 0, 4, false},
-        {"gear,outliers=0.1", 64, LEN(1, 18, 19, 20, 64, 65, 127), 3, 0.01, 4, false},
-        {"rotatekv,bits=4,group=64,sink=2", 64, LEN(1, 2, 3, 4, 8, 65, 66), 2, 0.02, 4, false},
-        {"zipcache,block=20", 64, LEN(1, 18, 19, 20, 64, 65, 127), 3, 0, 4, false},
-        {"vidkv,group=16,residual=32", 64, LEN(1, 30, 31, 32, 64, 65, 127), 3, 0.008, 4, false},
-        {"turboquant,bits=2.5,group=16", 64, LEN(1, 14, 15, 16, 64, 65, 127), 3, 0.02, 4, false},
+        {"kivi,bits=4,group=32,residual=128", 128, LEN(1, 127, 128, 129, 200, 255, 64), 9, 0, 4, 0},
+        {"kvquant,bits=4,outliers=0.1,sink=1", 64, LEN(1, 2, 63, 64, 65, 8, 127), 4, 0.02, 4, 0},
+        {"fp8,scale=2", 64, LEN(1, 2, 62, 63, 64, 65, 127), 3, 0, 4, 0},
+        {"nvfp4,scale=2", 64, LEN(1, 2, 62, 63, 64, 65, 127), 3, 0, 4, 0},
+        {"mxfp4", 64, LEN(1, 16, 17, 63, 64, 65, 127), 3, 0, 4, 0},
+        {"gear,outliers=0.1", 64, LEN(1, 18, 19, 20, 64, 65, 127), 3, 0.01, 4, 0},
+        {"rotatekv,bits=4,group=64,sink=2", 64, LEN(1, 2, 3, 4, 8, 65, 66), 2, 0.02, 4, 0},
+        {"zipcache,block=20", 64, LEN(1, 18, 19, 20, 64, 65, 127), 3, 0, 4, 0},
+        {"vidkv,group=16,residual=32", 64, LEN(1, 30, 31, 32, 64, 65, 127), 3, 0.008, 4, 0},
+        {"turboquant,bits=2.5,group=16", 64, LEN(1, 14, 15, 16, 64, 65, 127), 3, 0.02, 4, 0},
         {"kvquant,bits=4,outliers=0.01,sink=1", 128, LEN(1, 30, 33, 96, 97, 64, 200), 3, 0.02, 4,
-         false},
+         0},
         {"kvquant,bits=2,outliers=0.01,sink=0", 128, LEN(1, 2, 31, 32, 128, 129, 190), 3, 0.02, 4,
-         false},
-        {"kivi,bits=2,group=16,residual=32", 64, LEN(1, 15, 16, 31, 32, 33, 65), 40, 0, 4, false},
-        {"kivi,bits=8,group=64,residual=64", 128, LEN(1, 63, 64, 65, 127, 129, 190), 6, 0, 4,
-         false},
-        {"kivi,bits=3,group=32,residual=0", 64, LEN(1, 31, 32, 33, 64, 65, 100), 35, 0, 4, false},
-        {"kivi,bits=1,group=16,residual=16", 16, LEN(1, 7, 16, 17, 48, 63, 64), 20, 0, 4, false},
-        {"kivi,bits=5,group=16,residual=48", 80, LEN(1, 47, 48, 49, 95, 96, 97), 5, 0, 4, false},
-        {"kivi,bits=6,group=32,residual=64", 32, LEN(1, 64, 65, 66, 128, 129, 63), 5, 0, 4, false},
-        {"kivi,bits=7,group=64,residual=128", 112, LEN(1, 64, 128, 129, 256, 257, 63), 3, 0, 4,
-         false},
-        {"kvquant,bits=3,outliers=0.1,sink=5", 128, LEN(1, 4, 5, 6, 64, 128, 77), 4, 0.02, 4,
-         false},
-        {"kvquant,bits=2,outliers=0,sink=0", 32, LEN(1, 7, 8, 9, 64, 66, 130), 9, 0.02, 4, false},
-        {"kvquant,bits=4,outliers=0.2,sink=70", 64, LEN(1, 68, 69, 70, 71, 72, 200), 4, 0.02, 4,
-         false},
+         0},
+        {"kivi,bits=2,group=16,residual=32", 64, LEN(1, 15, 16, 31, 32, 33, 65), 40, 0, 4, 0},
+        {"kivi,bits=8,group=64,residual=64", 128, LEN(1, 63, 64, 65, 127, 129, 190), 6, 0, 4, 0},
+        {"kivi,bits=3,group=32,residual=0", 64, LEN(1, 31, 32, 33, 64, 65, 100), 35, 0, 4, 0},
+        {"kivi,bits=1,group=16,residual=16", 16, LEN(1, 7, 16, 17, 48, 63, 64), 20, 0, 4, 0},
+        {"kivi,bits=5,group=16,residual=48", 80, LEN(1, 47, 48, 49, 95, 96, 97), 5, 0, 4, 0},
+        {"kivi,bits=6,group=32,residual=64", 32, LEN(1, 64, 65, 66, 128, 129, 63), 5, 0, 4, 0},
+        {"kivi,bits=7,group=64,residual=128", 112, LEN(1, 64, 128, 129, 256, 257, 63), 3, 0, 4, 0},
+        {"kvquant,bits=3,outliers=0.1,sink=5", 128, LEN(1, 4, 5, 6, 64, 128, 77), 4, 0.02, 4, 0},
+        {"kvquant,bits=2,outliers=0,sink=0", 32, LEN(1, 7, 8, 9, 64, 66, 130), 9, 0.02, 4, 0},
+        {"kvquant,bits=4,outliers=0.2,sink=70", 64, LEN(1, 68, 69, 70, 71, 72, 200), 4, 0.02, 4, 0},
         {"kvquant,bits=3,outliers=0.01,sink=1", 64, LEN(1, 16, 17, 129, 64, 65, 250), 4, 0.02, 4,
-         false},
-        {"kvquant,bits=2,outliers=0,sink=1", 64, LEN(1, 16, 17, 129, 64, 65, 250), 4, 0.02, 4,
-         false},
-        {"kivi,bits=4,group=64,residual=64", 64, LEN(1, 64, 65, 128, 129, 255, 256), 4, 0, 4,
-         false},
-        {"kivi,bits=2,group=16,residual=16", 128, LEN(1, 16, 17, 128, 129, 255, 300), 18, 0, 4,
-         false},
-        {"kivi,bits=3,group=32,residual=32", 128, LEN(1, 31, 32, 64, 65, 255, 257), 4, 0, 4, false},
-        {"kvquant,bits=8,outliers=0.2,sink=70", 64, LEN(1, 68, 69, 70, 71, 72, 130), 4, 0.02, 4,
-         false},
+         0},
+        {"kvquant,bits=2,outliers=0,sink=1", 64, LEN(1, 16, 17, 129, 64, 65, 250), 4, 0.02, 4, 0},
+        {"kivi,bits=4,group=64,residual=64", 64, LEN(1, 64, 65, 128, 129, 255, 256), 4, 0, 4, 0},
+        {"kivi,bits=2,group=16,residual=16", 128, LEN(1, 16, 17, 128, 129, 255, 300), 18, 0, 4, 0},
+        {"kivi,bits=3,group=32,residual=32", 128, LEN(1, 31, 32, 64, 65, 255, 257), 4, 0, 4, 0},
+        {"kvquant,bits=8,outliers=0.2,sink=70", 64, LEN(1, 68, 69, 70, 71, 72, 130), 4, 0.02, 4, 0},
         {"kivi,bits=4,group=32,residual=128", 128, LEN(1, 127, 128, 129, 500, 700, 1000), 2, 0, 1,
-         true},
-        {"kivi,bits=8,group=16,residual=32", 64, LEN(1, 32, 33, 128, 300, 700, 1000), 3, 0, 1,
-         true},
-        {"kivi,bits=8,group=16,residual=32", 128, LEN(1, 32, 33, 65, 130, 131, 257), 2, 0, 7,
-         false},
-        {"kivi,bits=3,group=64,residual=0", 128, LEN(1, 63, 64, 65, 127, 128, 129), 3, 0, 8, false},
-        {"kivi,bits=4,group=32,residual=32", 128, LEN(1, 31, 32, 33, 64, 65, 200), 2, 0, 16, false},
-        {"kivi,bits=4,group=32,residual=32", 96, LEN(1, 31, 32, 33, 64, 65, 200), 2, 0, 3, false},
+         1},
+        {"kivi,bits=8,group=16,residual=32", 64, LEN(1, 32, 33, 128, 300, 700, 1000), 3, 0, 1, 1},
+        {"kivi,bits=8,group=16,residual=32", 128, LEN(1, 32, 33, 65, 130, 131, 257), 2, 0, 7, 0},
+        {"kivi,bits=3,group=64,residual=0", 128, LEN(1, 63, 64, 65, 127, 128, 129), 3, 0, 8, 0},
+        {"kivi,bits=4,group=32,residual=32", 128, LEN(1, 31, 32, 33, 64, 65, 200), 2, 0, 16, 0},
+        {"kivi,bits=4,group=32,residual=32", 96, LEN(1, 31, 32, 33, 64, 65, 200), 2, 0, 3, 0},
         {"kvquant,bits=4,outliers=0.01,sink=1", 128, LEN(1, 64, 65, 129, 500, 700, 1000), 2, 0.02,
-         1, true},
+         1, 1},
         {"kvquant,bits=2,outliers=0.01,sink=1", 64, LEN(1, 2, 63, 64, 65, 700, 1000), 2, 0.02, 8,
-         false},
+         0},
         {"kvquant,bits=3,outliers=0.01,sink=1", 128, LEN(1, 2, 63, 64, 65, 191, 192), 3, 0.02, 7,
-         false},
+         0},
         {"kvquant,bits=4,outliers=0.003,sink=1", 128, LEN(1, 2, 63, 64, 65, 191, 193), 3, 0.02, 3,
-         false},
-        {"kvquant,bits=4,outliers=0.01,sink=1", 64, LEN(1, 2, 3, 63, 64, 65, 129), 2, 0.02, 12,
-         false},
-        {"kvquant,bits=3,outliers=0.01,sink=1", 96, LEN(1, 2, 63, 64, 65, 191, 192), 2, 0.02, 3,
-         false},
-        {"fp8", 128, LEN(1, 16, 17, 63, 64, 65, 200), 5, 0, 4, false},
-        {"fp8,scale=1", 128, LEN(1, 64, 65, 129, 500, 700, 1000), 2, 0, 1, true},
-        {"fp8,scale=2", 80, LEN(1, 7, 8, 9, 64, 66, 130), 4, 0, 3, false},
-        {"fp8,mantissa=2", 64, LEN(1, 2, 62, 63, 64, 65, 700), 5, 0, 8, false},
-        {"fp8,mantissa=2,scale=2", 128, LEN(1, 2, 62, 63, 64, 65, 200), 3, 0, 7, false},
-        {"mxfp4", 128, LEN(1, 2, 31, 63, 64, 65, 200), 5, 0, 4, false},
-        {"mxfp4", 128, LEN(1, 64, 65, 129, 500, 700, 1000), 2, 0, 1, true},
-        {"mxfp4", 80, LEN(1, 7, 8, 9, 64, 66, 130), 4, 0, 3, false},
-        {"mxfp4", 16, LEN(1, 7, 8, 9, 62, 63, 64), 4, 0, 2, false},
-        {"nvfp4", 128, LEN(1, 16, 17, 63, 64, 65, 200), 5, 0, 4, false},
-        {"nvfp4,scale=1", 128, LEN(1, 64, 65, 129, 500, 700, 1000), 2, 0, 1, true},
-        {"nvfp4,scale=2", 112, LEN(1, 7, 8, 9, 64, 66, 130), 4, 0, 3, false},
-        {"nvfp4", 64, LEN(1, 2, 62, 63, 64, 65, 130), 5, 0, 7, false},
-        {"nvfp4", 128, LEN(1, 2, 62, 63, 64, 65, 130), 2, 0, 16, false},
-        {"comet", 128, LEN(1, 127, 128, 129, 255, 257, 300), 3, 0, 4, false},
-        {"comet,bits=8,group=16", 64, LEN(1, 15, 16, 17, 64, 65, 130), 18, 0, 4, false},
-        {"comet,bits=3,group=32,symmetric=0", 80, LEN(1, 31, 32, 33, 64, 95, 96), 3, 0, 2, false},
-        {"comet,bits=2,group=192", 16, LEN(1, 190, 191, 192, 193, 383, 384), 4, 0, 2, false},
-        {"allot,bits=3.3,sink=1", 128, LEN(1, 2, 63, 64, 65, 127, 200), 3, 0.02, 4, false},
-        {"allot,bits=1,sink=70", 64, LEN(1, 69, 70, 71, 128, 129, 190), 4, 0.02, 2, false},
-        {"comet,bits=3,group=16,symmetric=0", 128, LEN(1, 15, 16, 17, 64, 65, 130), 17, 0, 8,
-         false},
-        {"comet,bits=2,group=64", 64, LEN(1, 63, 64, 65, 127, 128, 129), 3, 0, 7, false},
-        {"comet,bits=4,group=64,symmetric=0", 128, LEN(1, 63, 64, 65, 700, 128, 129), 3, 0, 1,
-         true},
-        {"comet,bits=5,group=64,symmetric=0", 64, LEN(1, 63, 64, 65, 127, 128, 129), 3, 0, 8,
-         false},
-        {"kivi,bits=4,group=32,residual=32", 256, LEN(1, 31, 32, 33, 64, 65, 200), 3, 0, 2, false},
-        {"kivi,bits=3,group=64,residual=0", 256, LEN(1, 63, 64, 65, 127, 128, 129), 3, 0, 2, false},
-        {"comet,bits=4,group=32", 256, LEN(1, 31, 32, 33, 64, 65, 200), 3, 0, 2, false},
-        {"fp8", 256, LEN(1, 2, 62, 63, 64, 65, 127), 4, 0, 2, false},
-        {"mxfp4", 240, LEN(1, 2, 62, 63, 64, 65, 127), 4, 0, 2, false},
-        {"nvfp4", 256, LEN(1, 2, 62, 63, 64, 65, 127), 4, 0, 2, false},
-        {"zipcache,block=20", 256, LEN(1, 19, 20, 39, 64, 65, 200), 21, 0, 2, false},
+         0},
+        {"kvquant,bits=4,outliers=0.01,sink=1", 64, LEN(1, 2, 3, 63, 64, 65, 129), 2, 0.02, 12, 0},
+        {"kvquant,bits=3,outliers=0.01,sink=1", 96, LEN(1, 2, 63, 64, 65, 191, 192), 2, 0.02, 3, 0},
+        {"fp8", 128, LEN(1, 16, 17, 63, 64, 65, 200), 5, 0, 4, 0},
+        {"fp8,scale=1", 128, LEN(1, 64, 65, 129, 500, 700, 1000), 2, 0, 1, 1},
+        {"fp8,scale=2", 80, LEN(1, 7, 8, 9, 64, 66, 130), 4, 0, 3, 0},
+        {"fp8,mantissa=2", 64, LEN(1, 2, 62, 63, 64, 65, 700), 5, 0, 8, 0},
+        {"fp8,mantissa=2,scale=2", 128, LEN(1, 2, 62, 63, 64, 65, 200), 3, 0, 7, 0},
+        {"mxfp4", 128, LEN(1, 2, 31, 63, 64, 65, 200), 5, 0, 4, 0},
+        {"mxfp4", 128, LEN(1, 64, 65, 129, 500, 700, 1000), 2, 0, 1, 1},
+        {"mxfp4", 80, LEN(1, 7, 8, 9, 64, 66, 130), 4, 0, 3, 0},
+        {"mxfp4", 16, LEN(1, 7, 8, 9, 62, 63, 64), 4, 0, 2, 0},
+        {"nvfp4", 128, LEN(1, 16, 17, 63, 64, 65, 200), 5, 0, 4, 0},
+        {"nvfp4,scale=1", 128, LEN(1, 64, 65, 129, 500, 700, 1000), 2, 0, 1, 1},
+        {"nvfp4,scale=2", 112, LEN(1, 7, 8, 9, 64, 66, 130), 4, 0, 3, 0},
+        {"nvfp4", 64, LEN(1, 2, 62, 63, 64, 65, 130), 5, 0, 7, 0},
+        {"nvfp4", 128, LEN(1, 2, 62, 63, 64, 65, 130), 2, 0, 16, 0},
+        {"comet", 128, LEN(1, 127, 128, 129, 255, 257, 300), 3, 0, 4, 0},
+        {"comet,bits=8,group=16", 64, LEN(1, 15, 16, 17, 64, 65, 130), 18, 0, 4, 0},
+        {"comet,bits=3,group=32,symmetric=0", 80, LEN(1, 31, 32, 33, 64, 95, 96), 3, 0, 2, 0},
+        {"comet,bits=2,group=192", 16, LEN(1, 190, 191, 192, 193, 383, 384), 4, 0, 2, 0},
+        {"allot,bits=3.3,sink=1", 128, LEN(1, 2, 63, 64, 65, 127, 200), 3, 0.02, 4, 0},
+        {"allot,bits=1,sink=70", 64, LEN(1, 69, 70, 71, 128, 129, 190), 4, 0.02, 2, 0},
+        {"comet,bits=3,group=16,symmetric=0", 128, LEN(1, 15, 16, 17, 64, 65, 130), 17, 0, 8, 0},
+        {"comet,bits=2,group=64", 64, LEN(1, 63, 64, 65, 127, 128, 129), 3, 0, 7, 0},
+        {"comet,bits=4,group=64,symmetric=0", 128, LEN(1, 63, 64, 65, 700, 128, 129), 3, 0, 1, 1},
+        {"comet,bits=5,group=64,symmetric=0", 64, LEN(1, 63, 64, 65, 127, 128, 129), 3, 0, 8, 0},
+        {"kivi,bits=4,group=32,residual=32", 256, LEN(1, 31, 32, 33, 64, 65, 200), 3, 0, 2, 0},
+        {"kivi,bits=3,group=64,residual=0", 256, LEN(1, 63, 64, 65, 127, 128, 129), 3, 0, 2, 0},
+        {"comet,bits=4,group=32", 256, LEN(1, 31, 32, 33, 64, 65, 200), 3, 0, 2, 0},
+        {"fp8", 256, LEN(1, 2, 62, 63, 64, 65, 127), 4, 0, 2, 0},
+        {"mxfp4", 240, LEN(1, 2, 62, 63, 64, 65, 127), 4, 0, 2, 0},
+        {"nvfp4", 256, LEN(1, 2, 62, 63, 64, 65, 127), 4, 0, 2, 0},
+        {"zipcache,block=20", 256, LEN(1, 19, 20, 39, 64, 65, 200), 21, 0, 2, 0},
         {"vidkv,k=1.25,group=64,residual=64", 256, LEN(1, 62, 63, 64, 65, 127, 200), 4, 0.008, 2,
-         false},
-        {"turboquant,bits=2.25,group=64", 256, LEN(1, 62, 63, 64, 65, 127, 200), 4, 0.02, 2, false},
-        {"hetero", 128, LEN(1, 2, 63, 64, 65, 127, 200), 3, 0, 4, false},
-        {"hetero,k=4,v=7", 64, LEN(1, 62, 63, 64, 65, 300, 700), 3, 0, 8, false},
-        {"hetero,k=3,v=2", 128, LEN(1, 2, 15, 16, 17, 64, 500), 3, 0, 1, false},
-        {"hetero,k=16,v=1", 80, LEN(1, 7, 8, 9, 64, 66, 130), 3, 0, 2, false},
-        {"hetero,k=11,v=16", 16, LEN(1, 7, 8, 9, 62, 63, 64), 4, 0, 2, false},
-        {"rotatekv", 128, LEN(1, 19, 20, 21, 64, 65, 200), 3, 0.02, 4, false},
+         0},
+        {"turboquant,bits=2.25,group=64", 256, LEN(1, 62, 63, 64, 65, 127, 200), 4, 0.02, 2, 0},
+        {"hetero", 128, LEN(1, 2, 63, 64, 65, 127, 200), 3, 0, 4, 0},
+        {"hetero,k=4,v=7", 64, LEN(1, 62, 63, 64, 65, 300, 700), 3, 0, 8, 0},
+        {"hetero,k=3,v=2", 128, LEN(1, 2, 15, 16, 17, 64, 500), 3, 0, 1, 0},
+        {"hetero,k=16,v=1", 80, LEN(1, 7, 8, 9, 64, 66, 130), 3, 0, 2, 0},
+        {"hetero,k=11,v=16", 16, LEN(1, 7, 8, 9, 62, 63, 64), 4, 0, 2, 0},
+        {"rotatekv", 128, LEN(1, 19, 20, 21, 64, 65, 200), 3, 0.02, 4, 0},
         {"rotatekv,bits=5,group=32,sink=0,heads=2", 64, LEN(1, 2, 63, 64, 65, 7, 130), 3, 0.02, 4,
-         false},
+         0},
         {"rotatekv,bits=8,group=96,sink=70,clip=1", 16, LEN(1, 70, 71, 72, 65, 7, 130), 3, 0.02, 4,
-         false},
-        {"gear,rank=0,rank2=0,outliers=0", 128, LEN(1, 19, 20, 64, 65, 200, 300), 43, 0, 4, false},
-        {"gear,rank=0,rank2=0", 128, LEN(1, 19, 20, 60, 127, 333, 1000), 21, 0, 4, false},
+         0},
+        {"gear,rank=0,rank2=0,outliers=0", 128, LEN(1, 19, 20, 64, 65, 200, 300), 43, 0, 4, 0},
+        {"gear,rank=0,rank2=0", 128, LEN(1, 19, 20, 60, 127, 333, 1000), 21, 0, 4, 0},
         {"gear,rank=0,rank2=0,outliers=0.2,bits=3,group=24,buffer=7", 80,
-         LEN(1, 6, 7, 8, 64, 65, 200), 40, 0, 2, false},
-        {"gear", 128, LEN(1, 19, 20, 60, 127, 333, 1000), 21, 0.01, 4, false},
-        {"gear", 64, LEN(1, 19, 20, 60, 127, 333, 500), 3, 0.01, 9, false},
-        {"gear,bits=4,group=16,outliers=0.1", 64, LEN(1, 39, 40, 59, 60, 128, 200), 42, 0.01, 4,
-         false},
+         LEN(1, 6, 7, 8, 64, 65, 200), 40, 0, 2, 0},
+        {"gear", 128, LEN(1, 19, 20, 60, 127, 333, 1000), 21, 0.01, 4, 0},
+        {"gear", 64, LEN(1, 19, 20, 60, 127, 333, 500), 3, 0.01, 9, 0},
+        {"gear,bits=4,group=16,outliers=0.1", 64, LEN(1, 39, 40, 59, 60, 128, 200), 42, 0.01, 4, 0},
         {"gear,rank=8,rank2=7,buffer=100,outliers=0.05", 64, LEN(1, 98, 99, 100, 199, 300, 450), 4,
-         0.01, 4, false},
+         0.01, 4, 0},
         {"gear,rank=1,rank2=3,buffer=64,group=128,iterations=1", 112,
-         LEN(1, 62, 63, 64, 127, 128, 200), 4, 0.01, 4, false},
-        {"turboquant,bits=3.5,qjl=0", 128, LEN(1, 30, 31, 32, 64, 300, 1000), 4, 0.02, 4, false},
-        {"turboquant,bits=1.3,group=64", 80, LEN(1, 62, 63, 64, 127, 128, 200), 4, 0.02, 2, false},
-        {"turboquant,bits=7.9,group=16", 16, LEN(1, 14, 15, 16, 64, 63, 130), 18, 0.02, 2, false},
-        {"vidkv", 128, LEN(1, 126, 127, 128, 255, 300, 1000), 4, 0.008, 4, false},
+         LEN(1, 62, 63, 64, 127, 128, 200), 4, 0.01, 4, 0},
+        {"turboquant,bits=3.5,qjl=0", 128, LEN(1, 30, 31, 32, 64, 300, 1000), 4, 0.02, 4, 0},
+        {"turboquant,bits=1.3,group=64", 80, LEN(1, 62, 63, 64, 127, 128, 200), 4, 0.02, 2, 0},
+        {"turboquant,bits=7.9,group=16", 16, LEN(1, 14, 15, 16, 64, 63, 130), 18, 0.02, 2, 0},
+        {"vidkv", 128, LEN(1, 126, 127, 128, 255, 300, 1000), 4, 0.008, 4, 0},
         {"vidkv,k=1.3,group=64,residual=64,ternary=0", 112, LEN(1, 62, 63, 64, 127, 128, 200), 4,
-         0.008, 2, false},
-        {"vidkv,k=1,group=16,residual=48", 80, LEN(1, 46, 47, 48, 95, 64, 200), 50, 0.008, 2,
-         false},
-        {"vidkv,k=2,group=32,residual=0", 16, LEN(1, 30, 31, 32, 64, 63, 130), 35, 0.008, 2, false},
-        {"zipcache", 128, LEN(1, 98, 99, 100, 199, 300, 1000), 4, 0, 4, false},
+         0.008, 2, 0},
+        {"vidkv,k=1,group=16,residual=48", 80, LEN(1, 46, 47, 48, 95, 64, 200), 50, 0.008, 2, 0},
+        {"vidkv,k=2,group=32,residual=0", 16, LEN(1, 30, 31, 32, 64, 63, 130), 35, 0.008, 2, 0},
+        {"zipcache", 128, LEN(1, 98, 99, 100, 199, 300, 1000), 4, 0, 4, 0},
         {"zipcache,high=8,low=1,share=0.13,block=48", 80, LEN(1, 46, 47, 48, 95, 200, 300), 52, 0,
-         7, false},
-        {"zipcache,high=5,low=3,share=0.5,block=1", 64, LEN(1, 2, 3, 63, 64, 65, 130), 5, 0, 16,
-         false},
-        {"zipcache,high=4,low=3,share=1,block=7", 16, LEN(1, 5, 6, 7, 13, 64, 128), 16, 0, 1,
-         false},
+         7, 0},
+        {"zipcache,high=5,low=3,share=0.5,block=1", 64, LEN(1, 2, 3, 63, 64, 65, 130), 5, 0, 16, 0},
+        {"zipcache,high=4,low=3,share=1,block=7", 16, LEN(1, 5, 6, 7, 13, 64, 128), 16, 0, 1, 0},
         {"zipcache,high=4,low=2,share=0,block=64", 112, LEN(1, 62, 63, 64, 127, 128, 200), 4, 0, 2,
-         false},
+         0},
         {"gear,rank=3,rank2=5,buffer=3,bits=8,iterations=5", 16, LEN(1, 2, 3, 4, 61, 64, 128), 8,
-         0.01, 4, false},
+         0.01, 4, 0},
     };
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0,
                windows = argc > 1 && strcmp(argv[argc - 1], "windows") == 0;

@@ -38,7 +38,6 @@ static float normal(void)
     return (float)(sqrt(-2 * log(1 - uniform())) * cos(6.283185307179586 * uniform()));
 }
 
-/* Returns n normal numbers times `gain`. If `outliers`, every 97th is four times as large. */
 static float *numbers(size_t n, int dtype, float gain, int outliers)
 {
     float *x = malloc(n * sizeof *x);

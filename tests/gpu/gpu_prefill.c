@@ -39,7 +39,6 @@ typedef struct {
     int lengths[MAX_BATCH][2];
 } scenario;
 
-/* Returns n random numbers, of which about one in 100 is six times as large. */
 static float *values(size_t n, kvd_dtype dtype, double scale, kvd_rng *rng)
 {
     float *x = need(n * sizeof *x);

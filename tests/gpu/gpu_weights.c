@@ -11,10 +11,7 @@
 
 static int expert;
 
-/*
- * Returns n rows or columns of a weight from `first` on (n = 0: all). *size: 0 if the model lacks
- * the weight.
- */
+/* Returns n rows or columns of a weight from `first` on (0: all). *size 0: no such weight. */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
 {
@@ -71,18 +68,13 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
         }
         at = at ? at + bytes : NULL;
         total += size;
-        free(want);
-        free(bits);
-        free(got);
+        host_free(want, bits, got);
     }
     to->wrong += total == 0 && device != NULL;
     to->arrays += total > 0;
 }
 
-/*
- * gate: matrix `part`, up: part + 1, down: part + 2. first, n: rows of gate and up, columns of
- * down.
- */
+/* gate: matrix `part`, up: part + 1, down: part + 2. first, n: rows, or columns of down. */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
 {

@@ -46,10 +46,7 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
     return high == want && least > most - 1e-5 && (!f->c->equal || last < first);
 }
 
-/*
- * Returns true if two layers' choices nearly agree, so that the later layer must use the earlier
- * choice.
- */
+/* Returns true if layers' choices nearly agree, so that the later one uses the earlier choice. */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
     int in_a = 0, in_b = 0, both = 0;
@@ -116,10 +113,7 @@ static void test_choice(fixture *f)
     free(before);
 }
 
-/*
- * Returns the index of element i of row `place` in `store` (KVD_ZDC_HIGH, KVD_ZDC_LOW), whose first
- * page is page0.
- */
+/* Returns the index of element i of row `place` in `store`, whose first page is page0. */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
     const int w = f->head[g].width[store][side];
@@ -311,9 +305,7 @@ static void test_rows(const fixture *f)
     test_result(!wrong[0] && !wrong[1], f->c->name,
                 "rows on their way: %zu elements of rows differ, %zu of pages", wrong[0], wrong[1]);
     device_free(from, to, rows);
-    free(want_rows);
-    free(want_pages);
-    free(got);
+    host_free(want_rows, want_pages, got);
 }
 
 typedef struct {
@@ -354,9 +346,7 @@ static void test_lists(const fixture *f, steps *s)
                 wrong += table[b * pitch + i] != page_of(f, b, i);
         }
     test_result(!wrong, f->c->name, "lists: %d entries are wrong", wrong);
-    free(end);
-    free(low);
-    free(table);
+    host_free(end, low, table);
 }
 
 static void attend(const fixture *f, const steps *s, int b, int h, double *o)
@@ -413,10 +403,7 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
     check(cudaFree(a.workspace), "cudaFree");
 }
 
-/*
- * Returns the largest error of a head relative to its largest number. Skips requests without
- * important tokens.
- */
+/* Returns a head's largest error, relative to its largest number. */
 static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {
     double worst = 0;
@@ -625,10 +612,7 @@ static void test_channels(const channels_case *c)
                                   queries, a.level,     a.place, x.at.table, x.at.n_low};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         check(cudaFree((void *)(uintptr_t)device[i]), "cudaFree");
-    free(order);
-    free(got);
-    free(x.q);
-    free(x.k);
+    host_free(order, got, x.q, x.k);
 }
 
 /* usage: gpu_zdc [quick]; quick: first case, for compute-sanitizer */

@@ -38,10 +38,7 @@ TEST(test_values_are_normal)
             most = fabs(x) > most ? fabs(x) : most;
             before = x;
         }
-    /*
-     * Standard errors: mean 0.004, variance 0.005, fourth moment 0.02, correlation 0.004.
-     * Sums of eight uniform bytes have the fourth moment 3 - 1.2 / 8 = 2.85.
-     */
+    /* Sums of eight uniform bytes have the fourth moment 3 - 1.2 / 8 = 2.85. */
     assert_true(fabs(sum / N) < 0.02);
     assert_true(fabs(squares / N - 1) < 0.03);
     assert_true(fabs(fourth / N - 2.85) < 0.15);

@@ -59,10 +59,7 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
         x[i] = (float)(factor * kvd_rng_normal(rng));
 }
 
-/*
- * Makes random q, k, v and multiplies q by `factor`.
- * d_qk, d_v: kept dimensions [n_kv_heads]; q_len, kv_len: tokens [batch].
- */
+/* Makes random q (times `factor`), k, v. d_qk, d_v: [n_kv_heads]; q_len, kv_len: [batch]. */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,
                              const int32_t *kv_len, double factor, uint64_t seed)

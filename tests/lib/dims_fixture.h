@@ -45,10 +45,7 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
     return status;
 }
 
-/*
- * Input: n orthogonal matrices left = U [n][d][d]. Output: left = U diag(s), right = U diag(1/s), s
- * in 0.5 .. 1.5.
- */
+/* Fills left = U diag(s) and right = U diag(1/s) from U in left [n][d][d], s in 0.5 .. 1.5. */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
     for (size_t m = 0; m < n; m++)

@@ -10,10 +10,7 @@
 #include "engine_schedule.h"
 #include "worst.h"
 
-/*
- * Accepted distance of the worst token from float32, divided by the distance of the bf16 forward
- * pass (1.64 was measured).
- */
+/* Accepted distance from float32, divided by the bf16 forward pass's (1.64 was measured). */
 static const double allowed = 2, allowed_routed = 3;
 static int n_gpus = 1;
 

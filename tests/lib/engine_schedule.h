@@ -23,17 +23,13 @@ typedef struct {
     size_t offset[MOST + 1];
     /* index of each request's first output token among all output tokens */
     size_t first[MOST + 1];
-    /*
-     * [offset[n]] tokens of all requests, input then output; a request's last output token is never
-     * an input
-     */
+    /* [offset[n]] tokens of all requests, input then output */
     uint32_t *id;
     /* expected logits [offset[n]][vocab], or NULL */
     float *want;
     double bar; /* largest accepted relative error of logits */
 } load;
 
-/* Makes requests with random tokens. The caller calls load_release. */
 static inline load load_make(const kvd_checkpoint *c, const request *r, size_t n, uint64_t seed)
 {
     load l = {.c = c, .r = r, .n = n, .vocab = (size_t)kvd_checkpoint_config(c)->vocab_size};
@@ -54,10 +50,7 @@ static inline void load_release(load *l)
     free(l->want);
 }
 
-/*
- * Return the index of a slice's last token among all tokens (token_row) or among output tokens
- * (output_row).
- */
+/* Returns the index of a slice's last token among all tokens. */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
     return l->offset[s->request] + s->before + s->n - 1;
@@ -116,9 +109,7 @@ static inline void schedule_take(schedule *s, const load *l, size_t r, size_t n,
     s->done[r] = end;
 }
 
-/*
- * Returns the next iteration, decode steps first. If all requests have ended, there are no slices.
- */
+/* Returns the next iteration, decode steps first, without slices after the last request. */
 static inline kvd_iteration schedule_next(schedule *s, const load *l, const serving_order *o)
 {
     kvd_iteration it = {.slice = s->slice};

@@ -144,10 +144,7 @@ typedef struct {
     size_t near;
 } fixture;
 
-/*
- * Returns the address of element i of the K (side 0) or V (1) row of request b's cached token
- * `place`.
- */
+/* Returns the address of element i of cached token `place`'s K (side 0) or V (1) row. */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
 {
@@ -226,10 +223,7 @@ static inline size_t state_at(const fixture *f, int b, int g)
            (size_t)f->room;
 }
 
-/*
- * Computes probabilities p of query t over keys 0 .. t [tokens][d_qk].
- * Returns the log-sum-exp of scores without noise and temperature.
- */
+/* Computes probabilities p of query t. Returns the log-sum-exp of scores without noise. */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
 {
@@ -310,10 +304,7 @@ static inline void append(fixture *f)
                 }
 }
 
-/*
- * Copies prompts and log-sum-exps lse [n_heads][n_q8] to the device. pool: device pages. The caller
- * must call free_prompts.
- */
+/* Copies prompts and lse [n_heads][n_q8] to the device. Free with free_prompts. */
 static inline kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evict_rule *rule,
                                                 int layer, const float *lse, uint16_t *pool)
 {
@@ -376,10 +367,7 @@ static inline void free_steps(const kvd_evict_steps_args *a)
     device_free(a->budget, a->page_table, a->work);
 }
 
-/*
- * Draws a decode step and copies it to the device. q [batch + 1][q_pitch]; kv_len, now [batch + 1].
- * Release: free_step.
- */
+/* Draws a decode step. q [batch + 1][q_pitch]; kv_len, now [batch + 1]. Free with free_step. */
 static inline void draw_step(fixture *f, int step, uint16_t *q, int32_t *kv_len, uint32_t *now,
                              kvd_evict_steps_args *a)
 {

@@ -25,10 +25,7 @@ typedef struct {
     double *entries;
     /* positions cached before the last decode step, [requests][KV heads of all layers][LONGEST] */
     uint32_t *position;
-    /*
-     * [requests][KV heads of all layers] tokens cached before the last step, or read by the last
-     * step
-     */
+    /* [requests][heads of all layers] tokens cached before, or read by, the last step */
     size_t *kept;
 } result;
 
@@ -37,7 +34,6 @@ static size_t heads_of(const kvd_config *c)
     return (size_t)c->n_layers * (size_t)c->n_kv_heads;
 }
 
-/* Returns the attention window in tokens of the layers that have one, or 0. */
 static size_t window_of(const kvd_config *c)
 {
     size_t window = 0;
@@ -55,10 +51,7 @@ static size_t full_heads(const kvd_config *c)
     return n;
 }
 
-/*
- * Returns the number of tokens that windowed layers hold, over all KV heads. If `pages`, counts
- * whole pages.
- */
+/* Returns the tokens that windowed layers hold, over all KV heads; whole pages if `pages`. */
 static double near_entries(const kvd_config *c, size_t n, bool pages)
 {
     const size_t window = window_of(c), first = window && n + 1 > window ? n + 1 - window : 0,
@@ -78,16 +71,10 @@ static result result_make(const load *l, const kvd_config *c)
 
 static void result_release(result *r)
 {
-    free(r->logits);
-    free(r->entries);
-    free(r->position);
-    free(r->kept);
+    host_free(r->logits, r->entries, r->position, r->kept);
 }
 
-/*
- * Returns true if request r with `tokens` cached tokens is at its last decode step, the only one
- * compared.
- */
+/* Returns true if request r is at its last decode step, the only one compared. */
 static int compared(size_t r, size_t tokens)
 {
     return requests[r].output > 2 && tokens == requests[r].input + requests[r].output - 2;
@@ -287,9 +274,7 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
     return status;
 }
 
-/*
- * Writes how many tokens KV heads keep. Returns the number of heads with too few or too many pages.
- */
+/* Writes the tokens that heads keep. Returns the number of heads with a wrong page count. */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
     const kvd_gpu_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
@@ -404,10 +389,7 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         const double token = 4.0 * (double)config->d_head;
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
-        /*
-         * For each recent probability, the CPU counts 16 bits or the bits of a code, but the engine
-         * stores 32 or 16 bits.
-         */
+        /* The CPU counts 16 bits or a code for each probability, the engine stores 32 or 16. */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
                        (token + plan->tokens->select_bits(plan->tokens_self, NULL, NULL, 1,
@@ -433,9 +415,7 @@ static void distances(const load *l, const result *a, const result *b, double *m
     free(d);
 }
 
-/*
- * Returns the smallest overlap of kept positions, relative to the larger set; *mean: mean overlap.
- */
+/* Returns the smallest overlap of kept positions, relative to the larger set. */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
 {

@@ -95,7 +95,6 @@ static inline float *expected_array(const kvd_safetensors *s, const char *name, 
     return x;
 }
 
-/* Reads a file of expected values. The caller must release *e, also after a failure. */
 static inline int expected_read(const char *path, const kvd_config *c, expectation *e, kvd_err *err)
 {
     kvd_safetensors *s = kvd_safetensors_open(path, err);
@@ -134,10 +133,7 @@ static inline size_t expected_layers(const expectation *e, int kind)
     return kind == LOGITS ? 1 : e->n_layers;
 }
 
-/*
- * Returns the relative Frobenius distance of x [all layers][n][width] from layer l of the file. A
- * failure gives infinity.
- */
+/* Returns the relative Frobenius distance of x [layers][n][width] from layer l, or infinity. */
 static inline double expected_error(const expectation *e, const kvd_config *c, int kind, size_t l,
                                     const float *x)
 {

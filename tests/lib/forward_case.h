@@ -65,10 +65,6 @@ static inline void recording_release(recording *to)
         free(to->x[kind]);
 }
 
-/*
- * Records activations of layers up to last_layer. If last_layer < 0, runs all layers and records
- * logits.
- */
 static inline int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
                       recording *to, kvd_err *err)
 {

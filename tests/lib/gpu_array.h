@@ -90,10 +90,7 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
     return b;
 }
 
-/*
- * Returns the largest error relative to scale[i] or, if NULL, |want[i]|. Rounding to `got`'s type
- * is no error.
- */
+/* Returns the largest error beyond rounding, relative to scale[i] or, if NULL, |want[i]|. */
 static inline double distance(const array *got, const float *want, const float *scale)
 {
     double most = 0;

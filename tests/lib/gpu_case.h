@@ -141,7 +141,6 @@ static inline void *on_device_bf16(const float *x, size_t n)
     return p;
 }
 
-/* Returns the bits of x rounded to bfloat16. */
 static inline uint16_t bf16_of(double x)
 {
     const float y = (float)x;
@@ -150,7 +149,6 @@ static inline uint16_t bf16_of(double x)
     return h;
 }
 
-/* Converts bfloat16 bits to float. */
 static inline float bf16_wide(uint16_t h)
 {
     const uint32_t bits = (uint32_t)h << 16;

@@ -27,10 +27,7 @@ static inline kvd_checkpoint *family_or_end(const char *name)
     return checkpoint_or_end(path);
 }
 
-/*
- * Recorded activations x[kind] [n_layers][n][width_of(kind)] and logits x[LOGITS] [n][vocab].
- * Activations of layers that did not run are 0.
- */
+/* Activations x[kind] [n_layers][n][width_of(kind)], 0 for layers that did not run. */
 typedef struct {
     kvd_config c;
     size_t n;
@@ -126,10 +123,7 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
     return f;
 }
 
-/*
- * Records a batch on n_gpus GPUs. last_layer < 0: all layers and logits. The caller must release
- * *to.
- */
+/* Records a batch. last_layer < 0: all layers and logits. Release with recording_release. */
 static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int last_layer,
                          recording *to, kvd_err *err)
 {
@@ -224,10 +218,7 @@ static inline double distance(const float *x, const float *y, size_t n)
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/*
- * Returns the largest distance between x, from token `first` on, and y.
- * *kind: name of the activation with that distance.
- */
+/* Returns the largest distance between x, from token `first` on, and y. *kind: its name. */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)
 {

@@ -7,10 +7,7 @@
 
 enum { KEPT_HEADS = 8 };
 
-/*
- * Runs n tokens. kept [n_kv_heads][1 + n - prompt][n] is 1 if a token is stored or read, after the
- * prompt and after each step.
- */
+/* Runs n tokens. kept [n_kv_heads][1 + n - prompt][n]: 1 if stored or read in a step. */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)
 {

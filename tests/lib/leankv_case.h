@@ -12,10 +12,7 @@
 #include "kernels/attention_ref.h"
 #include "methods/tokens/cuda/leankv.h"
 
-/*
- * Sizes: ROWS requests, layer LAYER of LAYERS, heads of D_MAX dimensions, GROUP_MAX query heads per
- * KV head.
- */
+/* ROWS requests, layer LAYER of LAYERS, heads of D_MAX dimensions, GROUP_MAX per KV head. */
 enum { ROWS = 3, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
 
 typedef struct {
@@ -185,11 +182,7 @@ static void make_prompts(fixture *f)
         .lse = on_device(narrow, n_heads * (size_t)f->n_q8 * sizeof *narrow),
         .mass = on_device(NULL, n_heads * (size_t)f->n_q8 * sizeof(float)),
         .source = on_device(NULL, (size_t)s->kv * (size_t)f->n_q8 * sizeof(int32_t))};
-    free(lse);
-    free(q);
-    free(kv);
-    free(table);
-    free(narrow);
+    host_free(lse, q, kv, table, narrow);
 }
 
 typedef struct {

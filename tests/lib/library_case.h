@@ -34,10 +34,7 @@ typedef struct {
     int64_t o_stride;
 } library_case;
 
-/*
- * Makes nearly normal random numbers in the 16-bit type. *f receives the rounded numbers as
- * float32.
- */
+/* Makes nearly normal 16-bit numbers. *f receives them as float32. */
 static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, float **f)
 {
     uint16_t *const p = malloc(n * sizeof *p);
@@ -49,7 +46,6 @@ static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, flo
     return p;
 }
 
-/* Rounds n numbers to the 16-bit type of the cache. */
 static void case_round(int dtype, const double *from, float *to, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -277,9 +277,7 @@ static inline int made_check(const made_spec *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Writes a checkpoint folder, which may exist. If the vocabulary is large enough, adds a tokenizer.
- */
+/* Writes a checkpoint folder, which may exist, and a tokenizer if the vocabulary has room. */
 static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_err *err)
 {
     static made_tensor t[MADE_MAX_LAYERS * MADE_PER_LAYER + 3];
@@ -313,10 +311,7 @@ static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_er
     return made_index(path, t, n, s, err);
 }
 
-/*
- * Writes a tokenizer file: tokens 0 .. 2 special, 3 .. 258 bytes, then ASCII characters and pairs
- * of letters.
- */
+/* Writes 3 special tokens, 256 bytes, then ASCII characters and pairs of letters. */
 static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *err)
 {
     static const char *const special[] = {"<unk>", "\n<s>\n", "\n</s>\n"};
@@ -347,10 +342,7 @@ static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *e
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/*
- * Writes a llama2.c file, whose path ends in ".bin". If the vocabulary is large enough, adds
- * NAME.tok.bin.
- */
+/* Writes a llama2.c file NAME.bin and, if the vocabulary is large enough, NAME.tok.bin. */
 static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *err)
 {
     static const char *const order[] = {

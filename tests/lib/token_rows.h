@@ -159,7 +159,6 @@ static inline void same_as_dense(const char *text)
             fail_msg("%s: %g, not %g", text, (double)out[j], (double)want[j]);
 }
 
-/* Checks that opening the method fails with `message`. */
 static inline void refused(const char *text, const char *message)
 {
     const kvd_method_setup setup = {.config = &config};

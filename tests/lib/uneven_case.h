@@ -27,10 +27,7 @@ typedef struct {
         .n_len = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .width = {{d_k, d_v}}, .n_width = 1   \
     }
 
-/*
- * Computes recent [n_heads][n] (probabilities over the last `window` queries) and log-sum-exps lse
- * [n_heads][n_q8].
- */
+/* Computes recent [n_heads][n], over the last `window` queries, and lse [n_heads][n_q8]. */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
     const int n = f->len[b], from = n > window ? n - window : 0;
@@ -120,10 +117,7 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
            kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
 }
 
-/*
- * Returns the number of wrong elements. Expected: m kept tokens, token 0 again if `step` is 1,
- * zeros up to a multiple of 8.
- */
+/* Returns the wrong elements. Expected: m tokens, token 0 if `step`, zeros up to 8 rows. */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
 {

@@ -52,7 +52,6 @@ static inline void unit_add(struct CMUnitTest added, int place)
     unit_tests.place[i] = place;
 }
 
-/* Defines a test without parameters. */
 #define TEST(name)                                                                                 \
     static void name(void **unused_state);                                                         \
     __attribute__((constructor)) static void name##_add(void)                                      \

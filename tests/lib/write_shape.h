@@ -188,10 +188,7 @@ static inline int written_folder(const char *folder, kvd_err *err)
                                                   : 0;
 }
 
-/*
- * Writes the model's folder, which may exist. A shard holds at most shard_bytes, or a single larger
- * tensor.
- */
+/* Writes the model's folder. A shard holds at most shard_bytes, or one larger tensor. */
 static inline int write_shape(const char *folder, const kvd_shape *s, uint64_t seed,
                               kvd_dtype dtype, size_t shard_bytes, kvd_err *err)
 {

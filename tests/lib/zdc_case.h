@@ -28,15 +28,9 @@ typedef struct {
     /* stored dimensions [KV head][K or V] of important and unimportant tokens */
     int high[KV_MOST][2], low[KV_MOST][2];
     int kept[KV_MOST][2];
-    /*
-     * share: fraction of important tokens; overlap: agreement of both sets above which a layer uses
-     * an earlier layer's choice
-     */
+    /* fraction of important tokens; agreement above which a layer uses an earlier choice */
     double share, overlap;
-    /*
-     * mean: 1 if softmax denominators are divided by the number of keys
-     * equal: 1 if all tokens are equally important
-     */
+    /* 1: denominators are divided by the number of keys; 1: tokens are equally important */
     int mean, equal;
 } test_case;
 
@@ -141,9 +135,7 @@ typedef struct {
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    /*
-     * host copies of pages; scratch: tokens in order; store: important and unimportant tokens apart
-     */
+    /* scratch: tokens in order; store: important and unimportant tokens apart */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;
@@ -249,11 +241,7 @@ static void fixture_release(fixture *f)
 {
     device_free(f->dev_len, f->dev_start, f->dev_slot, f->dev_table, f->dev_low, f->dev_level,
                 f->dev_place, f->dev_value, f->dev_head);
-    free(f->table);
-    free(f->scratch);
-    free(f->store);
-    free(f->level);
-    free(f->place);
+    host_free(f->table, f->scratch, f->store, f->level, f->place);
 }
 
 static kvd_zdc_pages pages_of(const fixture *f, int layer)

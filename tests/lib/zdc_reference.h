@@ -76,10 +76,7 @@ static inline cutter cutter_make(const kvd_dims *dims, const kvd_config *c, size
 
 static inline void cutter_release(cutter *c)
 {
-    free(c->q);
-    free(c->k);
-    free(c->v);
-    free(c->work);
+    host_free(c->q, c->k, c->v, c->work);
 }
 
 typedef struct {
@@ -94,7 +91,6 @@ static inline int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *p, 
     return kvd_forward_run(x->f, first, &x->cut->hook, -1, NULL, err);
 }
 
-/* Computes logits of the output tokens of request r. */
 static inline int one_request(const passes *x, const kvd_config *config, const load *l, size_t r,
                               const kvd_plan *plan, float *hidden, float *to, kvd_err *err)
 {
@@ -147,10 +143,7 @@ static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd
     return NULL;
 }
 
-/*
- * Model and requests with projections for important (high) and unimportant (low) tokens. Some
- * widths are no multiples of 16.
- */
+/* Model and requests with projections for important (high) and unimportant (low) tokens. */
 typedef struct {
     kvd_checkpoint *c;
     const kvd_config *config;

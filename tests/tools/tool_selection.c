@@ -26,9 +26,7 @@ typedef struct {
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    /*
-     * [n_layers][n_kv_heads][1 + n - prompt][n]: 1 if stored after the prompt (index 0) or a step
-     */
+    /* [n_layers][n_kv_heads][1 + n - prompt][n]: 1 if stored */
     uint8_t *kept;
 } selection;
 
