@@ -3,46 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/stats.h"
 #include "dims_fixture.h"
 #include "engine_schedule.h"
-#include "make_checkpoint.h"
 #include "make_dump.h"
 #include "methods/bits/levels.h"
 #include "methods/points.h"
-#include "model/model_info.h"
-#include "temp_folder.h"
-#include "worst.h"
 
-enum { HELD = 4096 };
 static kvd_activations dump;
 static kvd_spectrum spectrum;
-
-typedef struct {
-    float *logits; /* logits of emitted tokens, [outputs][vocab] */
-    double held[HELD];
-    size_t n_held;
-} outcome;
-
-typedef struct {
-    const load *l;
-    outcome *o;
-} watched;
-
-static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
-                 const kvd_phase_times *t, kvd_err *err)
-{
-    const watched *const w = ctx;
-    int status = 0;
-    (void)token, (void)t;
-    if (e->held && w->o->n_held < HELD)
-        w->o->held[w->o->n_held++] = e->held(e);
-    for (size_t i = 0; i < it->n_slices && !status; i++)
-        if (it->slice[i].emits)
-            status =
-                e->logits(e, i, w->o->logits + output_row(w->l, &it->slice[i]) * w->l->vocab, err);
-    return status;
-}
 
 typedef struct {
     kvd_plan plan;
@@ -93,60 +61,37 @@ static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_
     return 0;
 }
 
-static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err *err)
+static int run(const load *l, const char *method, int gpus, served *o, kvd_err *err)
 {
     const serving_order by = {.slots = 4, .singly = true};
-    const kvd_engine_spec spec = {.limits = {.max_batch = 4, .max_tokens = 4 * l->max_len},
-                                  .max_len = l->max_len,
-                                  .type = KVD_BF16,
-                                  .n_gpus = gpus,
-                                  .graphs = true,
-                                  .phases = true};
+    const setting set = {.max_batch = 4, .graphs = true, .phases = true};
+    kvd_engine_spec spec = spec_of(&set, l->max_len, 4 * l->max_len);
     opened of;
-    watched w = {l, o};
-    o->n_held = 0;
-    o->logits = need(l->outputs * l->vocab * sizeof *o->logits);
+    spec.n_gpus = gpus;
     kvd_engine *const e = open_plan(l->c, method, l->max_len, &of, err)
                               ? NULL
                               : kvd_engine_open_cuda(l->c, &of.plan, &spec, err);
-    const int status = !e || serve(e, l, &by, watch, &w, err) ? -1 : 0;
-    if (e)
-        e->free(e);
+    const int status = !e || serve_recorded(e, l, &by, o, err) ? -1 : 0;
+    engine_free(e);
     close_plan(&of);
     return status;
-}
-
-static double off(const load *l, const float *x, const float *want)
-{
-    double *const each = need(l->outputs * sizeof *each);
-    for (size_t i = 0; i < l->outputs; i++)
-        each[i] = distance(x + i * l->vocab, want + i * l->vocab, l->vocab);
-    const double median = kvd_quantile(each, l->outputs, 0.5);
-    free(each);
-    return median;
-}
-
-static double held_off(const outcome *a, const outcome *b)
-{
-    double most = a->n_held == b->n_held && a->n_held ? 0 : INFINITY;
-    for (size_t i = 0; i < a->n_held && i < b->n_held; i++)
-        most = worse(most, fabs(a->held[i] / b->held[i] - 1));
-    return most;
 }
 
 /*
  * Logits on two GPUs may differ from those on one GPU by a quarter of the method's effect.
  * rounding: distance between one and two GPUs without a method; none: logits without a method.
  */
-static void test(const load *l, const char *method, const outcome *none, double rounding)
+static void test(const load *l, const char *method, const served *none, double rounding)
 {
     kvd_err err = {""};
-    outcome one = {NULL}, two = {NULL};
+    served one = {NULL}, two = {NULL};
     if (run(l, method, 1, &one, &err) || run(l, method, 2, &two, &err))
         test_result(0, method, "%s", err.msg);
     else {
-        const double between = off(l, two.logits, one.logits),
-                     own = off(l, one.logits, none->logits), held = held_off(&two, &one);
+        double worst;
+        const double between = logits_off(l, two.logits, one.logits, &worst),
+                     own = logits_off(l, one.logits, none->logits, &worst),
+                     held = held_off(&two, &one);
         const double most = strstr(method, "palu+") ? 0.03 : 0.01;
         test_result(own >= 9 * rounding && between <= fmax(own / 4, 6 * rounding) && held <= most,
                     method,
@@ -160,30 +105,10 @@ static void test(const load *l, const char *method, const outcome *none, double 
 static void refused(const load *l, const char *method, const char *why)
 {
     kvd_err err = {""};
-    outcome o = {NULL};
+    served o = {NULL};
     const int status = run(l, method, 2, &o, &err);
     test_result(status && strstr(err.msg, why), method, "%s", status ? err.msg : "was not refused");
     free(o.logits);
-}
-
-static int make_calibration(const kvd_config *c, const char *path, kvd_err *err)
-{
-    char file[96];
-    kvd_run program;
-    kvd_common_options common = {.seed = 1};
-    char *argv[] = {(char *)"gpu_engine_by_head", NULL};
-    dump_plan p;
-    (void)snprintf(file, sizeof file, "%s/a.h5", path);
-    if (kvd_run_start(&program, argv[0], 1, argv, &common, err))
-        return -1;
-    dump_plan_init(&p, 300, 1);
-    kvd_model_info_set(&p.a.model, c, path, "xxh3:0", "bf16");
-    p.a.n_layers = c->n_layers;
-    p.a.has_pre = true;
-    const int status =
-        write_dump(&p, file, &program, err) || kvd_activations_open(&dump, file, err);
-    kvd_run_release(&program);
-    return status ? -1 : 0;
 }
 
 /*
@@ -256,7 +181,7 @@ int main(int argc, char **argv)
     const char *const only = argc > 1 && !quick ? argv[1] : NULL;
     if (!gpu_devices("heads on two GPUs", 2))
         return 0;
-    char path[64];
+    char path[128], file[160];
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 2;
@@ -265,20 +190,21 @@ int main(int argc, char **argv)
     s.d_head = 128;
     s.d_model = 256;
     s.positions = 1024;
-    (void)snprintf(path, sizeof path, "%s/by-head", temp_folder());
-    kvd_checkpoint *const c =
-        make_checkpoint(path, &s, &err) ? NULL : kvd_checkpoint_open(path, &err);
-    if (!c || make_calibration(kvd_checkpoint_config(c), path, &err) ||
+    made_or_end("by-head", &s, path);
+    kvd_checkpoint *const c = checkpoint_or_end(path);
+    (void)snprintf(file, sizeof file, "%s/a.h5", path);
+    if (open_made_dump(kvd_checkpoint_config(c), file, &dump, &err) ||
         fixture_spectrum(&spectrum, kvd_checkpoint_config(c), 5, &err)) {
         test_result(0, path, "%s", err.msg);
         return 1;
     }
     load l = load_make(c, requests, quick ? 2 : 5, 17);
-    outcome none = {NULL}, again = {NULL};
+    served none = {NULL}, again = {NULL};
     if (run(&l, "none", 1, &none, &err) || run(&l, "none", 2, &again, &err))
         test_result(0, "none", "%s", err.msg);
     else {
-        const double rounding = off(&l, again.logits, none.logits);
+        double worst;
+        const double rounding = logits_off(&l, again.logits, none.logits, &worst);
         test_result(rounding < 0.05, "none", "one and two GPUs");
         for (size_t i = 0; i < (quick ? 3 : sizeof method / sizeof *method); i++)
             if (!only || strstr(method[i], only))

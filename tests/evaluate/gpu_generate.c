@@ -15,7 +15,6 @@
 #include "make_dump.h"
 #include "methods/points.h"
 #include "model/checkpoint/shapes.h"
-#include "model/model_info.h"
 #include "model/text/corpus.h"
 #include "temp_folder.h"
 
@@ -29,7 +28,6 @@ static uint32_t id[MOST], pattern[PLACES];
 static kvd_checkpoint *checkpoint;
 static const kvd_config *config;
 static kvd_spectrum spectrum;
-static kvd_run run;
 static kvd_activations dump;
 static kvd_fisher fisher = {.n_tokens = 1}; /* second moments of gradients: the identity */
 static int failures;
@@ -58,28 +56,16 @@ static int read_ids(kvd_err *err)
     return status;
 }
 
-static int make_calibration(kvd_err *err)
-{
-    static char path[128];
-    dump_plan p;
-    (void)snprintf(path, sizeof path, "%s/a.h5", temp_folder());
-    dump_plan_init(&p, 300, 1);
-    kvd_model_info_set(&p.a.model, config, "data/models/kvdim-6m", "xxh3:0", "bf16");
-    p.a.n_layers = config->n_layers;
-    p.a.has_pre = true;
-    return write_dump(&p, path, &run, err) || kvd_activations_open(&dump, path, err);
-}
-
 static void set_up(void)
 {
     kvd_err err = {""};
-    kvd_common_options common = {.seed = 1};
-    char *argv[] = {(char *)"gpu_generate", NULL};
-    if (kvd_run_start(&run, "gpu_generate", 1, argv, &common, &err) ||
-        !(checkpoint = kvd_checkpoint_open("data/models/kvdim-6m", &err)))
+    char path[64];
+    if (!(checkpoint = kvd_checkpoint_open("data/models/kvdim-6m", &err)))
         stop(&err);
     config = kvd_checkpoint_config(checkpoint);
-    if (read_ids(&err) || fixture_spectrum(&spectrum, config, 5, &err) || make_calibration(&err))
+    (void)snprintf(path, sizeof path, "%s/a.h5", temp_folder());
+    if (read_ids(&err) || fixture_spectrum(&spectrum, config, 5, &err) ||
+        open_made_dump(config, path, &dump, &err))
         stop(&err);
     for (size_t s = 0; s < n_sequences; s++) {
         offset[s + 1] = offset[s] + length[s];
@@ -186,9 +172,9 @@ static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome
     size_t at[SEQUENCES];
     bool same[SEQUENCES];
     kvd_err err = {""};
+    memcpy(forced, pattern, sizeof forced);
     kvd_continuations c = asked(forced);
     c.done = same;
-    memcpy(forced, pattern, sizeof forced);
     d->smallest = INFINITY;
     for (size_t s = 0; s < n_sequences; s++) {
         size_t i = end[s];
@@ -715,7 +701,6 @@ int main(int argc, char **argv)
         compare_gpt_oss();
     kvd_activations_close(&dump);
     kvd_spectrum_release(&spectrum);
-    kvd_run_release(&run);
     printf("%s generate: %d of all cases failed\n", failures ? "not ok" : "ok", failures);
     return failures ? 1 : 0;
 }

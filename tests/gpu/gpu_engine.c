@@ -4,9 +4,6 @@
 
 #include "dims_fixture.h"
 #include "engine_case.h"
-#include "make_checkpoint.h"
-#include "model/checkpoint/shapes.h"
-#include "temp_folder.h"
 
 static const request long_ones[] = {{70, 9},  {1, 30},  {300, 3}, {64, 12}, {13, 70}, {129, 1},
                                     {200, 8}, {63, 20}, {40, 40}, {5, 64},  {1, 1},   {448, 33}};
@@ -16,14 +13,19 @@ static const request prompts_alone[] = {{200, 1}, {64, 1}, {1, 1},   {129, 1},
                                         {63, 1},  {77, 1}, {448, 1}, {320, 1}};
 static const request two_pages[] = {{100, 1}, {64, 1}, {65, 1}, {127, 1}, {1, 1}, {72, 1}};
 static const request one_page[] = {{30, 1}, {1, 1}, {59, 1}, {16, 1}, {33, 1}, {8, 1}};
-static const setting by_tokens = {"prompts by tokens", 1, 0, false, true, true};
-
-static const setting whole = {"whole prompts", 5, 0, false, false, false};
-static const setting replayed = {"whole prompts, graphs, phases", 5, 0, true, true, false};
-static const setting pieces = {"pieces of 48", 4, 48, true, false, false};
-static const setting many = {"batch of 12, graphs, phases", 12, 0, true, true, false};
+static const setting by_tokens = {
+    .name = "prompts by tokens", .max_batch = 1, .phases = true, .sequence = true};
+static const setting whole = {.name = "whole prompts", .max_batch = 5};
+static const setting replayed = {
+    .name = "whole prompts, graphs, phases", .max_batch = 5, .graphs = true, .phases = true};
+static const setting pieces = {.name = "pieces of 48", .max_batch = 4, .chunk = 48, .graphs = true};
+static const setting many = {
+    .name = "batch of 12, graphs, phases", .max_batch = 12, .graphs = true, .phases = true};
 static const setting many_pieces = {
-    "batch of 12, pieces of 100, phases", 12, 100, false, true, false};
+    .name = "batch of 12, pieces of 100, phases", .max_batch = 12, .chunk = 100, .phases = true};
+static const setting three = {.name = "three requests", .max_batch = 3};
+static const setting *const some[] = {&replayed, &pieces, NULL};
+static const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
 
 typedef struct {
     const char *path, *name;
@@ -33,18 +35,21 @@ static const subject small = {"data/models/kvdim-6m", "kvdim-6m"};
 
 static void test_whole(const subject *m, int quick)
 {
-    kvd_err err = {""};
-    kvd_checkpoint *const c = open_or_end(m->path);
-    load l = load_make(c, long_ones, quick ? 5 : 12, 11);
-    if (expect(&l, c, NULL, &err)) {
-        test_result(0, m->name, "%s", err.msg);
-    } else {
-        const setting *const set[] = {&replayed, &pieces, &whole, &many, &many_pieces};
-        for (size_t i = 0; i < (quick ? 2 : sizeof set / sizeof *set); i++)
-            test(c, m->name, &l, NULL, "none", set[i]);
-    }
-    load_release(&l);
+    static const setting *const all[] = {&replayed, &pieces, &whole, &many, &many_pieces, NULL};
+    kvd_checkpoint *const c = checkpoint_or_end(m->path);
+    test_requests(c, m->name, long_ones, quick ? 5 : 12, 11, NULL, "none", quick ? some : all);
     kvd_checkpoint_close(c);
+}
+
+/* Returns true, and says so, if the model's heads do not divide by the GPUs. */
+static bool indivisible(const kvd_checkpoint *c, const char *name)
+{
+    kvd_err err = {""};
+    kvd_gpu_share share;
+    if (!kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err))
+        return false;
+    printf("# %s: %s\n", name, err.msg);
+    return true;
 }
 
 /* Models with head dimensions that the engine's kernels support. */
@@ -141,98 +146,55 @@ static const kvd_shape shape[] = {
 static void test_shapes(const request *r)
 {
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
-        kvd_err err = {""};
-        kvd_gpu_share share;
-        kvd_checkpoint *const c = kvd_checkpoint_of_shape(&shape[i], 4, &err);
-        if (!c) {
-            test_result(0, shape[i].name, "%s", err.msg);
-            continue;
-        }
-        load l = load_make(c, r, 6, 25 + i);
-        if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err))
-            printf("# %s: %s\n", shape[i].name, err.msg);
-        else if (expect(&l, c, NULL, &err)) {
-            test_result(0, shape[i].name, "%s", err.msg);
-        } else {
-            test(c, shape[i].name, &l, NULL, "none", &replayed);
-            test(c, shape[i].name, &l, NULL, "none", &pieces);
-        }
-        load_release(&l);
+        kvd_checkpoint *const c = shape_or_end(&shape[i], 4);
+        if (!indivisible(c, shape[i].name))
+            test_requests(c, shape[i].name, r, 6, 25 + i, NULL, "none", some);
         kvd_checkpoint_close(c);
     }
 }
 
-static void test_families(const request *r, const setting *first, const setting *second)
+static void test_families(const request *r, const setting *const *set)
 {
     static const char *const name[] = {
         "mistral-full",   "llama-biases", "qwen2-gqa",   "qwen3-gqa",  "qwen3-yarn",
         "opt-before",     "opt-after",    "falcon-mha",  "falcon-40b", "falcon-7b",
         "mistral-window", "qwen2-window", "phi3-window", "gemma-mha",  "gemma3-text"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
-        kvd_err err = {""};
-        char path[128];
-        (void)snprintf(path, sizeof path, "tests/data/families/%s", name[i]);
-        kvd_checkpoint *const c = open_or_end(path);
-        load l = load_make(c, r, 6, 12 + i);
-        kvd_gpu_share share;
+        kvd_checkpoint *const c = family_or_end(name[i]);
         bool refused = false;
-        for (int k = 0; first->sequence && k < kvd_checkpoint_config(c)->n_layers; k++)
+        for (int k = 0; set[0]->sequence && k < kvd_checkpoint_config(c)->n_layers; k++)
             refused = refused || kvd_config_window(kvd_checkpoint_config(c), k) > 0;
-        if (refused ||
-            kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err))
-            printf("# %s: %s\n", name[i], refused ? "has attention windows" : err.msg);
-        else if (expect(&l, c, NULL, &err)) {
-            test_result(0, name[i], "%s", err.msg);
-        } else {
-            test(c, name[i], &l, NULL, "none", first);
-            if (second)
-                test(c, name[i], &l, NULL, "none", second);
-        }
-        load_release(&l);
+        if (refused)
+            printf("# %s: has attention windows\n", name[i]);
+        else if (!indivisible(c, name[i]))
+            test_requests(c, name[i], r, 6, 12 + i, NULL, "none", set);
         kvd_checkpoint_close(c);
     }
-}
-
-static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, const kvd_dims_method *m,
-                     kvd_err *err)
-{
-    kvd_widths w;
-    if (fixture_spectrum(s, c, 7, err) ||
-        kvd_widths_alloc(&w, c->n_layers, c->n_kv_heads, c->d_head, err))
-        return -1;
-    for (int i = 0; i < c->n_layers * c->n_kv_heads; i++)
-        for (int side = 0; side < 2; side++)
-            w.kept[side][i] = c->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
-    const int status = kvd_dims_build(d, m, s, &w, err);
-    kvd_widths_release(&w);
-    return status;
 }
 
 static void test_dims_of(const kvd_checkpoint *c, const char *name, const request *r, size_t n,
                          const setting *const *set)
 {
     static const kvd_dims_method *const method[] = {&kvd_dims_zack, &kvd_dims_balanced};
+    const kvd_config *const config = kvd_checkpoint_config(c);
     for (size_t i = 0; i < 2; i++) {
         kvd_err err = {""};
-        load l = load_make(c, r, n, 31);
         kvd_dims d = {0};
         kvd_spectrum s = {0};
         const kvd_plan plan = {.type = KVD_BF16, .dims = &d};
-        if (make_dims(&d, &s, kvd_checkpoint_config(c), method[i], &err) ||
-            expect(&l, c, &plan, &err))
+        if (fixture_spectrum(&s, config, 7, &err) ||
+            fixture_dims(&d, &s, config, method[i], fixture_uneven, &err))
             test_result(0, name, "%s", err.msg);
         else
-            for (size_t k = 0; set[k]; k++)
-                test(c, name, &l, &plan, method[i]->info.name, set[k]);
+            test_requests(c, name, r, n, 31, &plan, method[i]->info.name, set);
         kvd_dims_release(&d);
         kvd_spectrum_release(&s);
-        load_release(&l);
     }
 }
 
 static void test_dims(const subject *model, const request *r, size_t n, const setting *const *set)
 {
-    kvd_checkpoint *const c = open_or_end(model->path);
+    kvd_checkpoint *const c = checkpoint_or_end(model->path);
     test_dims_of(c, model->name, r, n, set);
     kvd_checkpoint_close(c);
 }
@@ -268,8 +230,8 @@ static void test_held(const kvd_checkpoint *c, const char *name)
     enum { INPUT = 400, PIECE = 48, STEPS = 100, PAGE = 64 };
     static const kvd_plan none = {.type = KVD_BF16};
     const kvd_config *const m = kvd_checkpoint_config(c);
-    const setting set = {"held", 1, PIECE, false, false, false};
-    const kvd_engine_spec spec = spec_of(&set, INPUT + STEPS);
+    const setting set = {.max_batch = 1, .chunk = PIECE};
+    const kvd_engine_spec spec = spec_on_gpus(&set, INPUT + STEPS);
     const double page = 2.0 * 2 * PAGE * m->n_kv_heads * m->d_head;
     kvd_err err = {""};
     kvd_engine *const e = kvd_engine_open_cuda(c, &none, &spec, &err);
@@ -297,38 +259,24 @@ static void test_held(const kvd_checkpoint *c, const char *name)
     (void)snprintf(text, sizeof text, "%s: at most %.0f bytes held, %zu counts are wrong", name,
                    most, wrong);
     test_result(!status && !wrong, "bytes of windows", "%s", status ? err.msg : text);
-    if (e)
-        e->free(e);
+    engine_free(e);
     free(id);
 }
 
 static void test_windowed(const kvd_shape *made, uint64_t seed, bool cuts, int quick)
 {
-    static const setting *const set[] = {&pieces, &replayed, &many, &many_pieces};
-    static const setting *const some[] = {&pieces, &replayed, NULL};
-    kvd_err err = {""};
-    kvd_gpu_share share;
-    kvd_checkpoint *const c = kvd_checkpoint_of_shape(made, 5, &err);
-    if (!c) {
-        test_result(0, made->name, "%s", err.msg);
-        return;
+    static const setting *const set[] = {&pieces, &replayed, &many, &many_pieces, NULL},
+                                *const two[] = {&pieces, &replayed, NULL},
+                                *const one[] = {&pieces, NULL};
+    kvd_checkpoint *const c = shape_or_end(made, 5);
+    if (!indivisible(c, made->name)) {
+        test_requests(c, made->name, beyond_windows, quick ? 2 : 6, seed, NULL, "none",
+                      quick ? one : set);
+        if (cuts || (!quick && kvd_checkpoint_config(c)->sinks))
+            test_dims_of(c, made->name, beyond_windows, 6, two);
+        if (n_gpus == 1 && kvd_config_window(kvd_checkpoint_config(c), 0))
+            test_held(c, made->name);
     }
-    if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err)) {
-        printf("# %s: %s\n", made->name, err.msg);
-        kvd_checkpoint_close(c);
-        return;
-    }
-    load l = load_make(c, beyond_windows, quick ? 2 : 6, seed);
-    if (expect(&l, c, NULL, &err))
-        test_result(0, made->name, "%s", err.msg);
-    else
-        for (size_t k = 0; k < (quick ? 1 : sizeof set / sizeof *set); k++)
-            test(c, made->name, &l, NULL, "none", set[k]);
-    load_release(&l);
-    if (cuts || (!quick && kvd_checkpoint_config(c)->sinks))
-        test_dims_of(c, made->name, beyond_windows, 6, some);
-    if (n_gpus == 1 && kvd_config_window(kvd_checkpoint_config(c), 0))
-        test_held(c, made->name);
     kvd_checkpoint_close(c);
 }
 
@@ -354,36 +302,27 @@ static const kvd_shape wide_shape[] = {
      "\"hidden_activation\":\"gelu_pytorch_tanh\",\"num_attention_heads\":8,"
      "\"num_key_value_heads\":1,\"rope_theta\":10000.0}"}};
 
-static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
-                    const char *why)
+static void refused_method(const kvd_checkpoint *c, const char *text, const kvd_engine_spec *s,
+                           const char *why)
 {
     kvd_err err = {""};
-    kvd_engine *const e = kvd_engine_open_cuda(c, plan, s, &err);
-    test_result(!e && strstr(err.msg, why), "refused", "%s", e ? why : err.msg);
-    if (e)
-        e->free(e);
+    kvd_method m;
+    if (kvd_method_parse(text, &m, &err)) {
+        test_result(0, "refused", "%s", err.msg);
+        return;
+    }
+    m.plan.type = KVD_BF16;
+    engine_refused(c, &m.plan, s, why);
 }
 
 static void test_refused_wide(void)
 {
     static const char *const text[] = {"turboquant", "expectedattention", "cake"};
-    const setting set = {"refused", 3, 0, false, false, false};
-    const kvd_engine_spec s = spec_of(&set, 60);
-    kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&wide_shape[1], 5, &err);
-    for (size_t i = 0; c && i < sizeof text / sizeof *text; i++) {
-        kvd_method m;
-        if (kvd_method_parse(text[i], &m, &err)) {
-            test_result(0, "refused", "%s", err.msg);
-            continue;
-        }
-        m.plan.type = KVD_BF16;
-        refused(c, &m.plan, &s, "heads of 256: the CUDA engine's kernels of");
-    }
-    if (c)
-        kvd_checkpoint_close(c);
-    else
-        test_result(0, wide_shape[1].name, "%s", err.msg);
+    const kvd_engine_spec s = spec_on_gpus(&three, 60);
+    kvd_checkpoint *const c = shape_or_end(&wide_shape[1], 5);
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        refused_method(c, text[i], &s, "heads of 256: the CUDA engine's kernels of");
+    kvd_checkpoint_close(c);
 }
 
 static void test_wide(int quick)
@@ -398,64 +337,43 @@ static void test_context(const subject *m)
 {
     static const kvd_plan none = {.type = KVD_BF16};
     kvd_err err = {""};
-    kvd_checkpoint *const c = open_or_end(m->path);
-    const setting set = {"context", 3, 0, true, false, false};
-    const kvd_engine_spec spec = spec_of(&set, 1000);
+    kvd_checkpoint *const c = checkpoint_or_end(m->path);
+    const setting set = {.max_batch = 3, .graphs = true};
+    const kvd_engine_spec spec = spec_on_gpus(&set, 1000);
     kvd_engine *const e = kvd_engine_open_cuda(c, &none, &spec, &err);
-    const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
-                               {.slot = 2, .before = 500, .n = 1, .emits = 1}};
-    const kvd_iteration it = {.n_slices = 2, .n_steps = 2, .slice = slice, .n_tokens = 2};
-    const uint32_t id[] = {5, 6};
-    uint32_t first[2] = {0}, second[2] = {1};
-    const int status =
-        !e || e->step(e, &it, id, first, NULL, &err) || e->step(e, &it, id, second, NULL, &err);
-    test_result(!status && !memcmp(first, second, sizeof first),
-                "a context that was never computed", "%s",
-                status ? err.msg : "the same tokens twice");
-    if (e)
-        e->free(e);
+    test_uncomputed(e, "a context that was never computed", &err);
+    engine_free(e);
     kvd_checkpoint_close(c);
 }
 
 static void test_refused(void)
 {
-    const setting set = {"refused", 3, 0, false, false, false};
-    const kvd_plan none = {.type = KVD_BF16}, wide = {.type = KVD_F32};
-    kvd_plan tokens;
-    kvd_method m;
-    kvd_err err = {""};
-    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
-    kvd_engine_spec s = spec_of(&set, 100);
-    if (kvd_method_parse("lower", &m, &err))
-        test_result(0, "refused", "%s", err.msg);
-    tokens = m.plan;
-    tokens.type = KVD_BF16;
-    refused(c, &tokens, &s, "lower");
-    refused(c, &wide, &s, "f32");
+    static const kvd_plan none = {.type = KVD_BF16}, wide = {.type = KVD_F32};
+    const kvd_engine_spec plain = spec_on_gpus(&three, 100);
+    kvd_checkpoint *const c = checkpoint_or_end("data/models/kvdim-6m");
+    kvd_engine_spec s = plain;
+    refused_method(c, "lower", &s, "lower");
+    engine_refused(c, &wide, &s, "f32");
     s.limits.pages = (size_t)1 << 30;
-    refused(c, &none, &s, "1073741824 pages");
-    s = spec_of(&set, 4096);
-    refused(c, &none, &s, "1024");
-    s = spec_of(&set, 100);
+    engine_refused(c, &none, &s, "1073741824 pages");
+    s = spec_on_gpus(&three, 4096);
+    engine_refused(c, &none, &s, "1024");
+    s = plain;
     s.n_gpus = 17;
-    refused(c, &none, &s, "17 GPUs");
-    s = spec_of(&set, 100);
+    engine_refused(c, &none, &s, "17 GPUs");
+    s = plain;
     s.type = KVD_F32;
-    refused(c, &none, &s, "f32");
+    engine_refused(c, &none, &s, "f32");
     kvd_checkpoint_close(c);
-    kvd_checkpoint *const odd = open_or_end("tests/data/families/mixtral-full");
-    s = spec_of(&set, 100);
+    kvd_checkpoint *const odd = family_or_end("mixtral-full");
+    s = plain;
     s.graphs = true;
-    refused(odd, &none, &s, "5 experts of 14 hidden units in a model of width 18: CUDA graphs");
+    engine_refused(odd, &none, &s,
+                   "5 experts of 14 hidden units in a model of width 18: CUDA graphs");
     kvd_checkpoint_close(odd);
-    kvd_checkpoint *const sinks = kvd_checkpoint_of_shape(&shape[GPT_OSS_SHAPE], 4, &err);
-    if (!sinks || kvd_method_parse("leankv", &m, &err))
-        test_result(0, "refused", "%s", err.msg);
-    tokens = m.plan;
-    tokens.type = KVD_BF16;
-    s = spec_of(&set, 100);
-    refused(sinks, &tokens, &s,
-            "attention sinks, which the CUDA engine's kernels of 'sparsity' do");
+    kvd_checkpoint *const sinks = shape_or_end(&shape[GPT_OSS_SHAPE], 4);
+    refused_method(sinks, "leankv", &plain,
+                   "attention sinks, which the CUDA engine's kernels of 'sparsity' do");
     kvd_checkpoint_close(sinks);
 }
 
@@ -486,20 +404,20 @@ static void test_nonfinite(void)
                           last = 17;
     const kvd_iteration prompts = {.n_slices = 2, .slice = prompt, .n_tokens = 18};
     const kvd_iteration steps = {.n_slices = 1, .n_steps = 1, .slice = &step, .n_tokens = 1};
-    const setting set = {"not finite", 2, 0, true, false, false};
-    const kvd_engine_spec spec = spec_of(&set, 64);
+    const setting set = {.max_batch = 2, .graphs = true};
+    const kvd_engine_spec spec = spec_on_gpus(&set, 64);
     made_spec s = MADE_SPEC_DEFAULTS;
     s.tied = false;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        char path[64], file[128];
+        char name[16], path[128], file[160];
         kvd_err err = {""};
         uint32_t token[2];
-        (void)snprintf(path, sizeof path, "%s/bad-%zu", temp_folder(), i);
+        (void)snprintf(name, sizeof name, "bad-%zu", i);
+        made_or_end(name, &s, path);
         (void)snprintf(file, sizeof file, "%s/model.safetensors", path);
         kvd_engine *e = NULL;
-        if (!make_checkpoint(path, &s, &err) &&
-            !made_poke(file, bad[i].tensor, bad[i].i, NAN, &err)) {
-            kvd_checkpoint *const c = open_or_end(path);
+        if (!made_poke(file, bad[i].tensor, bad[i].i, NAN, &err)) {
+            kvd_checkpoint *const c = checkpoint_or_end(path);
             e = kvd_engine_open_cuda(c, &none, &spec, &err);
             kvd_checkpoint_close(c);
         }
@@ -508,29 +426,19 @@ static void test_nonfinite(void)
         const int second = e && !first && e->step(e, &steps, &last, token, NULL, &err);
         test_result((bad[i].prompts ? first : second) && strstr(err.msg, want), "not finite", "%s",
                     err.msg);
-        if (e)
-            e->free(e);
+        engine_free(e);
     }
 }
 
 static void test_refused_on_two(void)
 {
-    const setting set = {"refused", 3, 0, false, false, false};
-    const kvd_plan none = {.type = KVD_BF16};
-    kvd_checkpoint *const c = open_or_end("tests/data/families/falcon-7b");
-    const kvd_engine_spec s = spec_of(&set, 100);
-    kvd_engine_spec alone = s;
-    kvd_plan tokens;
-    kvd_method m;
-    kvd_err err = {""};
-    if (kvd_method_parse("kvzip", &m, &err))
-        test_result(0, "refused", "%s", err.msg);
-    tokens = m.plan;
-    tokens.type = KVD_BF16;
-    refused(c, &none, &s, "1 KV heads do not divide by 2 GPUs");
-    alone.sequence = true;
-    refused(c, &none, &alone, "one at a time, not 3");
-    refused(c, &tokens, &alone, "on one GPU, 2 were asked for");
+    static const kvd_plan none = {.type = KVD_BF16};
+    kvd_checkpoint *const c = family_or_end("falcon-7b");
+    kvd_engine_spec s = spec_on_gpus(&three, 100);
+    engine_refused(c, &none, &s, "1 KV heads do not divide by 2 GPUs");
+    s.sequence = true;
+    engine_refused(c, &none, &s, "one at a time, not 3");
+    refused_method(c, "kvzip", &s, "on one GPU, 2 were asked for");
     kvd_checkpoint_close(c);
 }
 
@@ -538,26 +446,21 @@ static void test_refused_on_two(void)
 static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};
-    static const setting set = {"2600 tokens at once, phases", 3, 0, true, true, false};
-    kvd_err err = {""};
-    kvd_checkpoint *const c = open_or_end(m->path);
-    load l = load_make(c, r, 4, 17);
-    if (expect(&l, c, NULL, &err))
-        test_result(0, m->name, "%s", err.msg);
-    else
-        test(c, m->name, &l, NULL, "none", &set);
-    load_release(&l);
+    static const setting set = {
+        .name = "2600 tokens at once, phases", .max_batch = 3, .graphs = true, .phases = true};
+    static const setting *const sets[] = {&set, NULL};
+    kvd_checkpoint *const c = checkpoint_or_end(m->path);
+    test_requests(c, m->name, r, 4, 17, NULL, "none", sets);
     kvd_checkpoint_close(c);
 }
 
 static const subject grouped = {"tests/data/families/qwen2-gqa", "qwen2-gqa"};
 
-static void test_on(const subject *m, int gpus, int quick, const setting *const *some,
-                    const setting *const *more)
+static void test_on(const subject *m, int gpus, int quick, const setting *const *cut)
 {
     use_gpus(gpus);
     test_whole(m, quick);
-    test_dims(m, long_ones, quick ? 4 : 12, quick ? some : more);
+    test_dims(m, long_ones, quick ? 4 : 12, cut);
     if (gpus <= 2)
         test_dims(&grouped, short_ones, 6, some);
     test_context(m);
@@ -565,7 +468,7 @@ static void test_on(const subject *m, int gpus, int quick, const setting *const 
     test_wide(quick);
     if (quick)
         return;
-    test_families(short_ones, &replayed, &pieces);
+    test_families(short_ones, some);
     test_shapes(short_ones);
     test_halves(m);
     if (gpus == 1)
@@ -579,28 +482,21 @@ static void test_on(const subject *m, int gpus, int quick, const setting *const 
 static void test_by_tokens(const subject *m, int gpus, int quick)
 {
     static const setting *const set[] = {&by_tokens, NULL};
-    kvd_err err = {""};
-    kvd_checkpoint *const c = open_or_end(m->path);
-    load l = load_make(c, prompts_alone, 8, 11);
+    kvd_checkpoint *const c = checkpoint_or_end(m->path);
     use_gpus(gpus);
-    if (expect(&l, c, NULL, &err))
-        test_result(0, m->name, "%s", err.msg);
-    else
-        test(c, m->name, &l, NULL, "none", &by_tokens);
-    load_release(&l);
+    test_requests(c, m->name, prompts_alone, 8, 11, NULL, "none", set);
     kvd_checkpoint_close(c);
     test_dims(m, prompts_alone, quick ? 4 : 8, set);
     if (!quick && gpus == 2) {
         test_dims(&grouped, two_pages, 6, set);
-        test_families(one_page, &by_tokens, NULL);
+        test_families(one_page, set);
     }
 }
 
-static void test_on_four(const setting *const *set)
+static void test_on_four(void)
 {
-    char path[64];
+    char path[128];
     const subject made = {path, "made"};
-    kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 4;
     s.heads = 24;
@@ -610,13 +506,9 @@ static void test_on_four(const setting *const *set)
     s.ffn = 512;
     s.positions = 1024;
     use_gpus(4);
-    (void)snprintf(path, sizeof path, "%s/made", temp_folder());
-    if (make_checkpoint(path, &s, &err)) {
-        test_result(0, made.name, "%s", err.msg);
-    } else {
-        test_on(&made, 4, 0, set, set);
-        test_by_tokens(&made, 4, 0);
-    }
+    made_or_end("made", &s, path);
+    test_on(&made, 4, 0, some);
+    test_by_tokens(&made, 4, 0);
 }
 
 /*
@@ -632,8 +524,6 @@ static void test_on_four(const setting *const *set)
  */
 int main(int argc, char **argv)
 {
-    static const setting *const some[] = {&replayed, &pieces, NULL};
-    static const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     const char *const which = argc > 1 + quick ? argv[argc - 1] : "all";
     const int all = strcmp(which, "all") == 0, four = strcmp(which, "four") == 0;
@@ -641,7 +531,7 @@ int main(int argc, char **argv)
     if (!devices)
         return 0;
     if (all || strcmp(which, "one") == 0)
-        test_on(&small, 1, quick, some, more);
+        test_on(&small, 1, quick, quick ? some : more);
     if (strcmp(which, "windows") == 0) {
         test_windows(quick);
         return failures ? 1 : 0;
@@ -653,7 +543,7 @@ int main(int argc, char **argv)
     if (devices < 2 && strcmp(which, "one") != 0)
         printf("skip engine on 2 GPUs: %d device\n", devices);
     if (devices > 1 && (all || strcmp(which, "two") == 0))
-        test_on(&small, 2, quick, some, more);
+        test_on(&small, 2, quick, quick ? some : more);
     if (devices > 1 && strcmp(which, "halves") == 0) {
         use_gpus(2);
         test_halves(&small);
@@ -661,7 +551,7 @@ int main(int argc, char **argv)
     if (devices > 1 && (all || strcmp(which, "tokens") == 0))
         test_by_tokens(&small, 2, quick);
     if (devices > 3 && (four || (all && !quick)))
-        test_on_four(some);
+        test_on_four();
     else if (four || (all && devices > 1))
         printf("skip engine on 4 GPUs: %d devices\n", devices);
     return failures ? 1 : 0;

@@ -8,9 +8,6 @@
 #include "dims_fixture.h"
 #include "evict_engine_case.h"
 #include "make_dump.h"
-#include "model/checkpoint/shapes.h"
-#include "model/model_info.h"
-#include "temp_folder.h"
 
 /* bar: median distance of the two engines' logits without a method. */
 static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text, double bar)
@@ -40,7 +37,7 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
         const double *const counts = exact ? want.entries : NULL;
         const int status = by_cuda(c, l, &plan, set[i], counts, &got, &wrong, &err);
         if (!status) {
-            distances(l, &got, &want, &median, &most);
+            median = logits_off(l, got.logits, want.logits, &most);
             least = overlap(l, config, &got, &want, numbers, &mean);
         }
         (void)snprintf(name, sizeof name, "%s, %s", text, set[i]->name);
@@ -188,7 +185,7 @@ static void all_near(const kvd_checkpoint *c, const load *l, const char *text, d
     status = status || by_cuda(c, l, &none, &together, NULL, &want, &wrong, &err) ||
              by_cuda(c, l, &plan, &together, NULL, &got, &wrong, &err);
     if (!status) {
-        distances(l, &got, &want, &median, &most);
+        median = logits_off(l, got.logits, want.logits, &most);
         dropped = 0;
         if (plan.tokens->eviction)
             (void)beyond_budget(l, config, &plan, &got, &dropped);
@@ -204,126 +201,59 @@ static void all_near(const kvd_checkpoint *c, const load *l, const char *text, d
     result_release(&got);
 }
 
-static void refused(const kvd_checkpoint *c, const kvd_dims *d)
+static void refused(const kvd_checkpoint *c, const char *text, const kvd_dims *d, size_t chunk,
+                    const char *why)
 {
+    const kvd_engine_spec spec =
+        spec_of(&(setting){.max_batch = 1, .chunk = chunk}, 100, chunk ? 0 : 100);
     kvd_err err = {""};
     kvd_plan plan;
-    const kvd_engine_spec chunk = {
-        .limits = {.max_batch = 1, .chunk = 48}, .max_len = 100, .type = KVD_BF16, .n_gpus = 1};
-    const kvd_engine_spec whole = {.limits = {.max_batch = 1, .max_tokens = 100},
-                                   .max_len = 100,
-                                   .type = KVD_BF16,
-                                   .n_gpus = 1};
+    if (plan_of(text, kvd_checkpoint_config(c), &plan, &err)) {
+        test_result(0, "refused", "%s", err.msg);
+        return;
+    }
+    plan.dims = d;
+    engine_refused(c, &plan, &spec, why);
+    plan.dims = NULL;
+    kvd_plan_close(&plan);
+}
+
+/* Runs a step after tokens that were never computed. A prompt in pieces must be refused. */
+static void test_context(const kvd_checkpoint *c, const char *text, bool uneven)
+{
+    const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 100, 100);
     const kvd_slice piece = {.before = 10, .n = 5}, step = {.before = 90, .n = 1, .emits = 1};
-    const kvd_iteration first = {.n_slices = 1, .n_steps = 1, .slice = &step, .n_tokens = 1};
-    const kvd_iteration it = {.n_slices = 1, .slice = &piece, .n_tokens = 5};
+    const kvd_iteration first = {.n_slices = 1, .n_steps = 1, .slice = &step, .n_tokens = 1},
+                        it = {.n_slices = 1, .slice = &piece, .n_tokens = 5};
     const uint32_t id[5] = {1, 2, 3, 4, 5};
     uint32_t token;
-    if (plan_of("h2o,heavy=8,recent=8", kvd_checkpoint_config(c), &plan, &err)) {
-        test_result(0, "refused", "%s", err.msg);
-        return;
-    }
-    kvd_engine *e = kvd_engine_open_cuda(c, &plan, &chunk, &err);
-    test_result(!e && strstr(err.msg, "'h2o' compresses a prompt in one piece"), "refused", "%s",
-                err.msg);
-    kvd_plan_close(&plan);
-    kvd_plan both;
-    if (plan_of("snapkv+kivi,bits=4,group=32", kvd_checkpoint_config(c), &both, &err) == 0) {
-        e = kvd_engine_open_cuda(c, &both, &whole, &err);
-        test_result(!e && strstr(err.msg, "not with 'kivi'"), "refused", "%s", err.msg);
-        kvd_plan_close(&both);
-    } else {
-        test_result(0, "refused", "%s", err.msg);
-    }
-    kvd_plan uneven;
-    if (plan_of("adakv,budget=20,window=16", kvd_checkpoint_config(c), &uneven, &err)) {
-        test_result(0, "refused", "%s", err.msg);
-        return;
-    }
-    uneven.dims = d;
-    e = kvd_engine_open_cuda(c, &uneven, &whole, &err);
-    test_result(!e && strstr(err.msg, "'adakv' alone"), "refused", "%s", err.msg);
-    uneven.dims = NULL;
-    e = kvd_engine_open_cuda(c, &uneven, &whole, &err);
-    const int failed = !e || e->step(e, &first, id, &token, NULL, &err);
-    test_result(!failed, "a context that was never computed, unequal heads", "%s",
-                failed ? err.msg : "a step behind it");
-    if (e)
-        e->free(e);
-    kvd_plan_close(&uneven);
-    kvd_plan keys;
-    if (plan_of("knorm,budget=48", kvd_checkpoint_config(c), &keys, &err)) {
-        test_result(0, "refused", "%s", err.msg);
-        return;
-    }
-    keys.dims = d;
-    e = kvd_engine_open_cuda(c, &keys, &whole, &err);
-    test_result(!e && strstr(err.msg, "'knorm' after a method of the dims axis"), "refused", "%s",
-                err.msg);
-    keys.dims = NULL;
-    kvd_plan_close(&keys);
-    if (plan_of("h2o,heavy=8,recent=8", kvd_checkpoint_config(c), &plan, &err)) {
-        test_result(0, "refused", "%s", err.msg);
-        return;
-    }
-    e = kvd_engine_open_cuda(c, &plan, &whole, &err);
-    const int status = !e || e->step(e, &first, id, &token, NULL, &err);
-    test_result(!status, "a context that was never computed", "%s",
-                status ? err.msg : "a step behind it");
-    test_result(e && e->step(e, &it, id, &token, NULL, &err) && strstr(err.msg, "in one piece"),
-                "refused", "%s", err.msg);
-    if (e)
-        e->free(e);
-    kvd_plan_close(&plan);
-}
-
-static int calibrate(const kvd_config *c, kvd_err *err)
-{
-    static char path[160];
-    kvd_common_options common = {.seed = 1};
-    char *argv[] = {(char *)"gpu_engine_evict", NULL};
-    kvd_run run;
-    dump_plan p;
-    (void)snprintf(path, sizeof path, "%s/a.h5", temp_folder());
-    dump_plan_init(&p, 300, 1);
-    kvd_model_info_set(&p.a.model, c, "data/models/kvdim-6m", "xxh3:0", "bf16");
-    p.a.n_layers = c->n_layers;
-    p.a.has_pre = true;
-    const int status = kvd_run_start(&run, "gpu_engine_evict", 1, argv, &common, err) ||
-                       write_dump(&p, path, &run, err) ||
-                       kvd_activations_open(&calibration, path, err);
-    kvd_run_release(&run);
-    return status;
-}
-
-static kvd_checkpoint *made_up(const kvd_shape *shape)
-{
     kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_of_shape(shape, 5, &err);
-    if (!c)
-        test_result(0, shape->name, "%s", err.msg);
-    return c;
+    kvd_plan plan;
+    if (plan_of(text, kvd_checkpoint_config(c), &plan, &err)) {
+        test_result(0, text, "%s", err.msg);
+        return;
+    }
+    kvd_engine *const e = kvd_engine_open_cuda(c, &plan, &spec, &err);
+    const int status = !e || e->step(e, &first, id, &token, NULL, &err);
+    test_result(!status, "a context that was never computed", "%s", status ? err.msg : text);
+    if (!uneven)
+        test_result(e && e->step(e, &it, id, &token, NULL, &err) && strstr(err.msg, "in one piece"),
+                    "refused", "%s", err.msg);
+    engine_free(e);
+    kvd_plan_close(&plan);
 }
 
 static void refused_window(const char *text, const char *shape, const char *why)
 {
     const kvd_shape made = {"mistral", "mistral", "made up", shape};
-    const kvd_engine_spec spec = {.limits = {.max_batch = 1, .max_tokens = LONGEST},
-                                  .max_len = LONGEST,
-                                  .type = KVD_BF16,
-                                  .n_gpus = 1};
+    const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, LONGEST, LONGEST);
     kvd_err err = {""};
     kvd_plan plan;
-    kvd_checkpoint *const c = made_up(&made);
-    if (!c)
-        return;
+    kvd_checkpoint *const c = shape_or_end(&made, 5);
     if (plan_of(text, kvd_checkpoint_config(c), &plan, &err)) {
         test_result(0, text, "%s", err.msg);
     } else {
-        kvd_engine *const e = kvd_engine_open_cuda(c, &plan, &spec, &err);
-        test_result(!e && strstr(err.msg, why), "refused", "%s", e ? why : err.msg);
-        if (e)
-            e->free(e);
+        engine_refused(c, &plan, &spec, why);
         kvd_plan_close(&plan);
     }
     kvd_checkpoint_close(c);
@@ -345,19 +275,17 @@ static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n
 {
     static const kvd_plan none = {.type = KVD_BF16};
     kvd_err err = {""};
-    kvd_checkpoint *const c = made_up(gemma);
-    if (!c)
-        return;
+    kvd_checkpoint *const c = shape_or_end(gemma, 5);
     load l = load_make(c, requests, few ? 3 : N_REQUESTS, 41);
     result want = result_make(&l, kvd_checkpoint_config(c)),
            got = result_make(&l, kvd_checkpoint_config(c));
     size_t wrong;
-    double median = 0, most = 0;
+    double most = 0;
     if (by_cpu(c, &l, &none, &want, &err) ||
         by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
         test_result(0, gemma->name, "%s", err.msg);
     printf("# %s\n", gemma->name);
-    distances(&l, &got, &want, &median, &most);
+    const double median = logits_off(&l, got.logits, want.logits, &most);
     for (size_t i = 0; i < n; i++)
         against_cpu(c, &l, text[i], median);
     result_release(&want);
@@ -428,41 +356,31 @@ int main(int argc, char **argv)
         test_windows(quick);
     if (windows)
         return failures ? 1 : 0;
-    kvd_checkpoint *const c = kvd_checkpoint_open("data/models/kvdim-6m", &err);
-    if (!c) {
-        printf("not ok %s\n", err.msg);
-        return 1;
-    }
+    char path[128];
+    kvd_checkpoint *const c = checkpoint_or_end("data/models/kvdim-6m");
     const kvd_config *const config = kvd_checkpoint_config(c);
-    if (calibrate(config, &err)) {
+    (void)snprintf(path, sizeof path, "%s/a.h5", temp_folder());
+    if (open_made_dump(config, path, &calibration, &err)) {
         printf("not ok %s\n", err.msg);
         return 1;
     }
     load l = load_make(c, requests, quick ? 3 : N_REQUESTS, 41);
     result want = result_make(&l, config), got = result_make(&l, config);
     size_t wrong;
-    double median = 0, most = 0;
+    double most = 0;
     if (by_cpu(c, &l, &none, &want, &err) ||
         by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
         test_result(0, "none", "%s", err.msg);
-    distances(&l, &got, &want, &median, &most);
+    const double median = logits_off(&l, got.logits, want.logits, &most);
     for (char *rest = texts, *text; (text = strsep(&rest, " "));)
         if (quick
                 ? !strcmp(text, "h2o") || strstr(text, "adakv,window=16") || strstr(text, "page=16")
                 : argc < 2 || strstr(text, argv[1]))
             against_cpu(c, &l, text, median);
     kvd_spectrum s = {0};
-    kvd_widths w = {0};
     kvd_dims d = {0};
     if (fixture_spectrum(&s, config, 7, &err) ||
-        kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err)) {
-        test_result(0, "compressed heads", "%s", err.msg);
-        return 1;
-    }
-    for (int i = 0; i < config->n_layers * config->n_kv_heads; i++)
-        for (int side = 0; side < 2; side++)
-            w.kept[side][i] = config->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
-    if (kvd_dims_build(&d, &kvd_dims_zack, &s, &w, &err)) {
+        fixture_dims(&d, &s, config, &kvd_dims_zack, fixture_uneven, &err)) {
         test_result(0, "compressed heads", "%s", err.msg);
         return 1;
     }
@@ -494,9 +412,13 @@ int main(int argc, char **argv)
         all_near(c, &l, "alisa,budget=500", median);
         all_near(c, &l, "mpcache,threshold=0,budget=500", median);
     }
-    refused(c, &d);
+    refused(c, "h2o,heavy=8,recent=8", NULL, 48, "'h2o' compresses a prompt in one piece");
+    refused(c, "snapkv+kivi,bits=4,group=32", NULL, 0, "not with 'kivi'");
+    refused(c, "adakv,budget=20,window=16", &d, 0, "'adakv' alone");
+    refused(c, "knorm,budget=48", &d, 0, "'knorm' after a method of the dims axis");
+    test_context(c, "adakv,budget=20,window=16", true);
+    test_context(c, "h2o,heavy=8,recent=8", false);
     kvd_dims_release(&d);
-    kvd_widths_release(&w);
     kvd_spectrum_release(&s);
     result_release(&want);
     result_release(&got);

@@ -3,50 +3,15 @@
 #include <string.h>
 
 #include "common/linalg.h"
-#include "common/rng.h"
 #include "dims_fixture.h"
 #include "engine_schedule.h"
-#include "make_checkpoint.h"
-#include "methods/cuda/cache.h"
 #include "methods/dims/cuda/latents.h"
 #include "methods/points.h"
-#include "temp_folder.h"
-#include "worst.h"
-
-/* Accepted distance from float32 logits, divided by the distance of the bf16 forward pass. */
-static const double allowed = 2;
-
-typedef struct {
-    const char *name;
-    size_t max_batch, chunk;
-    bool graphs, phases;
-    kvd_attention_choice attention;
-} setting;
-
-static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
-{
-    const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size;
-    l->want = run_pass(l, c, plan, KVD_F32, err);
-    float *const narrow = l->want ? run_pass(l, c, plan, KVD_BF16, err) : NULL;
-    l->bar = 0;
-    for (size_t t = 0; narrow && t < l->offset[l->n]; t++)
-        l->bar = fmax(l->bar, allowed * distance(narrow + t * vocab, l->want + t * vocab, vocab));
-    free(narrow);
-    return narrow ? 0 : -1;
-}
 
 typedef struct {
     double worst, held_off, restore;
     size_t rows, other;
 } outcome;
-
-static uint32_t largest(const float *x, size_t n)
-{
-    size_t best = 0;
-    for (size_t i = 1; i < n; i++)
-        best = x[i] > x[best] ? i : best;
-    return (uint32_t)best;
-}
 
 /* expected cache bytes per token, and per occupied slot of the batch */
 typedef struct {
@@ -91,28 +56,6 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return 0;
 }
 
-static int run(kvd_engine *e, const load *l, const setting *set, bytes each, outcome *o,
-               kvd_err *err)
-{
-    const serving_order by = {.slots = set->max_batch, .chunk = set->chunk};
-    watched w = {.l = l, .each = each, .o = o, .got = need(l->vocab * sizeof *w.got)};
-    const int status = serve(e, l, &by, watch, &w, err);
-    free(w.got);
-    return status;
-}
-
-static kvd_engine_spec spec_of(const setting *set, size_t max_len)
-{
-    return (kvd_engine_spec){
-        .limits = {.max_batch = set->max_batch, .max_tokens = MOST * max_len, .chunk = set->chunk},
-        .max_len = max_len,
-        .type = KVD_BF16,
-        .n_gpus = 1,
-        .graphs = set->graphs,
-        .attention = set->attention,
-        .phases = set->phases};
-}
-
 /* Compares logits and bytes. If `fused`, decode must use the fused Hopper kernel. */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
@@ -120,9 +63,12 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
     kvd_err err = {""};
     char title[200], text[256];
     outcome o = {0};
-    const kvd_engine_spec spec = spec_of(set, l->max_len);
+    watched w = {.l = l, .each = each, .o = &o, .got = need(l->vocab * sizeof *w.got)};
+    const serving_order by = order_of(set);
+    const kvd_engine_spec spec = spec_of(set, l->max_len, MOST * l->max_len);
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, &err);
-    const int status = !e || run(e, l, set, each, &o, &err);
+    const int status = !e || serve(e, l, &by, watch, &w, &err);
+    free(w.got);
     const bool is_fused = e && strstr(e->facts.what, "palu_decode");
     (void)snprintf(title, sizeof title, "%s, %s%s", name, set->name, is_fused ? ", fused" : "");
     (void)snprintf(
@@ -132,8 +78,7 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
     test_result(!status && o.worst <= l->bar && o.other == 0 && o.rows == l->outputs &&
                     o.held_off < 0.5 && is_fused == fused,
                 title, "%s", status ? err.msg : text);
-    if (e)
-        e->free(e);
+    engine_free(e);
 }
 
 /* Makes random projections to latents shared by `heads` KV heads, with unequal ranks. */
@@ -305,15 +250,10 @@ static void test_attention(const char *path, const char *model, const setting *c
     load l = load_make(c, long_ones, 12, 41);
     kvd_dims d = {0};
     kvd_spectrum s = {0};
-    kvd_widths w = {0};
     const kvd_plan plan = {.type = KVD_BF16, .dims = &d};
-    int status = fixture_spectrum(&s, config, 7, &err) ||
-                 kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err);
-    for (int i = 0; !status && i < config->n_layers * config->n_kv_heads; i++)
-        for (int side = 0; side < 2; side++)
-            w.kept[side][i] = config->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
-    status =
-        status || kvd_dims_build(&d, &kvd_dims_zack, &s, &w, &err) || expect(&l, c, &plan, &err);
+    const int status = fixture_spectrum(&s, config, 7, &err) ||
+                       fixture_dims(&d, &s, config, &kvd_dims_zack, fixture_uneven, &err) ||
+                       expect(&l, c, &plan, &err);
     (void)snprintf(name, sizeof name, "zack, %s", model);
     if (status)
         test_result(0, name, "%s", err.msg);
@@ -322,7 +262,6 @@ static void test_attention(const char *path, const char *model, const setting *c
             test(c, name, &l, &plan, (bytes){0, 0}, false, set[i]);
     kvd_dims_release(&d);
     kvd_spectrum_release(&s);
-    kvd_widths_release(&w);
     load_release(&l);
     kvd_checkpoint_close(c);
 }
@@ -332,7 +271,7 @@ static void refused(const kvd_checkpoint *c, const char *text, const setting *se
     kvd_err err = {""};
     kvd_method m;
     const kvd_method_setup setup = {.config = kvd_checkpoint_config(c), .drawn = true, .seed = 3};
-    const kvd_engine_spec spec = spec_of(set, 100);
+    const kvd_engine_spec spec = spec_of(set, 100, MOST * 100);
     kvd_engine *e = NULL;
     if (!kvd_method_parse(text, &m, &err)) {
         kvd_plan plan = m.plan;
@@ -343,44 +282,33 @@ static void refused(const kvd_checkpoint *c, const char *text, const setting *se
         kvd_plan_close(&plan);
     }
     test_result(!e && strstr(err.msg, why), text, "%s", e ? "runs" : err.msg);
-    if (e)
-        e->free(e);
+    engine_free(e);
 }
 
 static void test_context(const char *text)
 {
     kvd_err err = {""};
     kvd_checkpoint *const c = checkpoint_or_end("data/models/kvdim-6m");
-    const setting set = {.name = "context", .max_batch = 3, .graphs = true};
-    const kvd_engine_spec spec = spec_of(&set, 1000);
+    const setting set = {.max_batch = 3, .graphs = true};
+    const kvd_engine_spec spec = spec_of(&set, 1000, MOST * 1000);
     const kvd_method_setup setup = {.config = kvd_checkpoint_config(c), .drawn = true, .seed = 3};
-    const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
-                               {.slot = 2, .before = 500, .n = 1, .emits = 1}};
-    const kvd_iteration it = {.n_slices = 2, .n_steps = 2, .slice = slice, .n_tokens = 2};
-    const uint32_t id[] = {5, 6};
-    uint32_t first[2] = {0}, second[2] = {1};
     kvd_method m;
-    int status = kvd_method_parse(text, &m, &err);
+    const int status = kvd_method_parse(text, &m, &err);
     kvd_plan plan = m.plan;
     plan.type = KVD_BF16;
     plan.prompt = 10;
     kvd_engine *const e = status || kvd_plan_open(&plan, &setup, &err)
                               ? NULL
                               : kvd_engine_open_cuda(c, &plan, &spec, &err);
-    status =
-        !e || e->step(e, &it, id, first, NULL, &err) || e->step(e, &it, id, second, NULL, &err);
-    test_result(!status && !memcmp(first, second, sizeof first), text, "%s",
-                status ? err.msg : "a context that was never computed: the same tokens twice");
-    if (e)
-        e->free(e);
+    test_uncomputed(e, text, &err);
+    engine_free(e);
     kvd_plan_close(&plan);
     kvd_checkpoint_close(c);
 }
 
 /* Writes a model with heads of 128, which the fused kernel requires. */
-static int make_wide(const char *dir, int heads, int kv_heads)
+static void make_wide(const char *name, int heads, int kv_heads, char *path)
 {
-    kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     s.heads = heads;
     s.kv_heads = kv_heads;
@@ -388,10 +316,7 @@ static int make_wide(const char *dir, int heads, int kv_heads)
     s.d_model = 256;
     s.positions = 1024;
     s.rope = "llama3";
-    if (!make_checkpoint(dir, &s, &err))
-        return 0;
-    test_result(0, dir, "%s", err.msg);
-    return -1;
+    made_or_end(name, &s, path);
 }
 
 /* Compares A A^T of projections A from GPU and CPU. V has two equal rows, so its rank is n - 1. */
@@ -478,12 +403,8 @@ static float decoded(const kvd_latent_code *c, const float *level, double x)
         if (k == 0 || fabs((x - (double)c->mean) / (double)c->deviation - (double)of[k]) <
                           fabs((x - (double)c->mean) / (double)c->deviation - best))
             best = (double)of[k];
-    const uint16_t h =
-        bf16_of(c->bits && c->deviation > 0 ? (double)c->mean + (double)c->deviation * best
-                                            : (double)c->mean);
-    float y;
-    kvd_to_f32(KVD_BF16, &h, &y, 1);
-    return y;
+    return bf16_rounded(c->bits && c->deviation > 0 ? (double)c->mean + (double)c->deviation * best
+                                                    : (double)c->mean);
 }
 
 static void test_codes(void)
@@ -551,11 +472,9 @@ int main(int argc, char **argv)
                                                                        NULL};
     if (!gpu_devices("latent", 1))
         return 0;
-    char gqa[64], mha[64];
-    (void)snprintf(gqa, sizeof gqa, "%s/gqa", temp_folder());
-    (void)snprintf(mha, sizeof mha, "%s/mha", temp_folder());
-    if (make_wide(gqa, 8, 4) || make_wide(mha, 8, 8))
-        return 1;
+    char gqa[128], mha[128];
+    make_wide("gqa", 8, 4, gqa);
+    make_wide("mha", 8, 8, mha);
     test_codes();
     test_complete(32, 17, 24);
     test_complete(128, 40, 96);

@@ -6,77 +6,19 @@
 #include <string.h>
 
 #include "engine_schedule.h"
-#include "worst.h"
 
-typedef struct {
-    size_t max_batch;
-    /* prompts and decode steps may share an iteration */
-    bool mixed;
-    bool graphs, phases;
-} setting;
-
-typedef struct {
-    float *logits; /* [offset[n]][vocab] logits of emitted tokens */
-    double *held;
-    size_t iterations;
-    kvd_phase_times sum;
-} outcome;
-
-static outcome outcome_new(const load *l)
+static served run(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
+                  bool gpu, int times)
 {
-    return (outcome){.logits = need(l->offset[l->n] * l->vocab * sizeof(float)),
-                     .held = need(l->offset[l->n] * sizeof(double))};
-}
-
-static void outcome_free(outcome *o)
-{
-    free(o->logits);
-    free(o->held);
-}
-
-typedef struct {
-    const load *l;
-    outcome *o;
-} watched;
-
-static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
-                 const kvd_phase_times *t, kvd_err *err)
-{
-    const watched *const w = ctx;
-    int status = 0;
-    (void)token;
-    kvd_phase_add(&w->o->sum, t);
-    w->o->held[w->o->iterations++] = e->held ? e->held(e) : 0;
-    for (size_t i = 0; i < it->n_slices && !status; i++)
-        status = e->logits(e, i, w->o->logits + token_row(w->l, &it->slice[i]) * w->l->vocab, err);
-    return status;
-}
-
-static kvd_engine_spec spec_of(const load *l, const setting *set)
-{
-    return (kvd_engine_spec){.limits = {.max_batch = set->max_batch, .max_tokens = 4 * l->max_len},
-                             .max_len = l->max_len,
-                             .type = KVD_BF16,
-                             .n_gpus = 1,
-                             .graphs = set->graphs,
-                             .phases = set->phases};
-}
-
-static outcome run(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
-                   bool gpu, int times)
-{
-    const kvd_engine_spec spec = spec_of(l, set);
-    const serving_order by = {.slots = set->max_batch, .beside = set->mixed};
+    const kvd_engine_spec spec = spec_of(set, l->max_len, 4 * l->max_len);
+    const serving_order by = order_of(set);
     kvd_err err = {""};
-    outcome o = outcome_new(l);
-    watched w = {l, &o};
+    served o = {0};
     kvd_engine *const e = gpu ? kvd_engine_open_cuda(c, plan, &spec, &err)
                               : kvd_engine_open_cpu(c, plan, &spec, &err);
     int status = !e;
-    for (int i = 0; i < times && !status; i++) {
-        o.iterations = 0;
-        status = serve(e, l, &by, watch, &w, &err);
-    }
+    for (int i = 0; i < times && !status; i++)
+        status = serve_recorded(e, l, &by, &o, &err);
     if (status) {
         printf("not ok engine leankv: %s\n", err.msg);
         exit(1);
@@ -89,14 +31,13 @@ typedef struct {
     double mean, worst;
 } apart;
 
-static apart compare(const load *l, const outcome *x, const outcome *y, int steps_only)
+static apart compare(const load *l, const served *x, const served *y, int steps_only)
 {
     apart a = {0, 0};
     size_t n = 0;
     for (size_t r = 0; r < l->n; r++)
-        for (size_t t = l->r[r].input - 1 + (size_t)steps_only;
-             t + 1 < l->r[r].input + l->r[r].output; t++) {
-            const size_t at = (l->offset[r] + t) * l->vocab;
+        for (size_t i = l->first[r] + (size_t)steps_only; i < l->first[r + 1]; i++) {
+            const size_t at = i * l->vocab;
             const double e = distance(x->logits + at, y->logits + at, l->vocab);
             a.mean += e;
             a.worst = worse(a.worst, e);
@@ -113,11 +54,10 @@ static bool near(const apart *is, const apart *rounding, const apart *does)
            is->worst < 3 * rounding->worst + does->worst;
 }
 
-static bool same(const load *l, const outcome *x, const outcome *y)
+static bool same(const load *l, const served *x, const served *y)
 {
-    return x->iterations == y->iterations &&
-           !memcmp(x->held, y->held, x->iterations * sizeof *x->held) &&
-           !memcmp(x->logits, y->logits, l->offset[l->n] * l->vocab * sizeof(float));
+    return x->n_held == y->n_held && !memcmp(x->held, y->held, x->n_held * sizeof *x->held) &&
+           !memcmp(x->logits, y->logits, l->outputs * l->vocab * sizeof(float));
 }
 
 static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_config *config,
@@ -132,41 +72,41 @@ static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_co
     return kvd_plan_open(plan, &setup, err);
 }
 
-static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d,
-                        size_t k, size_t v)
+static void check_bytes(const char *name, const served *gpu, const served *cpu, size_t d, size_t k,
+                        size_t v)
 {
     const double plain = (double)(d * (k + v)) / 8 + 8 + 6, ratio = (plain + 2) / plain;
     const double low = (double)(d * (k + v)) / 16 + 8 + 6, low_ratio = (low + 2) / low;
     double least = INFINITY, most = 0;
-    for (size_t i = 0; i < gpu->iterations; i++) {
+    for (size_t i = 0; i < gpu->n_held; i++) {
         least = fmin(least, gpu->held[i] / cpu->held[i]);
         most = worse(most, gpu->held[i] / cpu->held[i]);
     }
-    test_result(gpu->iterations == cpu->iterations && least > 0.97 * ratio &&
-                    most < 1.03 * low_ratio,
-                name, "%.4f to %.4f of what the CPU holds; scores of 32 bits make it %.4f to %.4f",
-                least, most, ratio, low_ratio);
+    test_result(gpu->n_held == cpu->n_held && least > 0.97 * ratio && most < 1.03 * low_ratio, name,
+                "%.4f to %.4f of what the CPU holds; scores of 32 bits make it %.4f to %.4f", least,
+                most, ratio, low_ratio);
 }
 
 static void test(const char *path, const char *model, const char *method, const request *r,
                  size_t n, int quick)
 {
-    static const setting plain = {5, false, false, false}, graphs = {5, false, true, true},
-                         mixed = {4, true, true, false};
+    static const setting plain = {.max_batch = 5},
+                         graphs = {.max_batch = 5, .graphs = true, .phases = true},
+                         mixed = {.max_batch = 4, .mixed = true, .graphs = true};
     static const kvd_plan none = {.type = KVD_BF16};
     kvd_err err = {""};
     kvd_method m;
     kvd_plan plan;
     char name[200];
-    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
-    if (!c || plan_of(method, &m, &plan, kvd_checkpoint_config(c), &err)) {
+    kvd_checkpoint *const c = checkpoint_or_end(path);
+    if (plan_of(method, &m, &plan, kvd_checkpoint_config(c), &err)) {
         test_result(0, model, "%s", err.msg);
         return;
     }
     load l = load_make(c, r, n, 23);
-    outcome dense = run(c, &l, &none, &plain, false, 1),
-            dense_gpu = run(c, &l, &none, &plain, true, 1);
-    outcome want = run(c, &l, &plan, &plain, false, 1), got = run(c, &l, &plan, &plain, true, 1);
+    served dense = run(c, &l, &none, &plain, false, 1),
+           dense_gpu = run(c, &l, &none, &plain, true, 1);
+    served want = run(c, &l, &plan, &plain, false, 1), got = run(c, &l, &plan, &plain, true, 1);
     const apart rounding = compare(&l, &dense_gpu, &dense, 1), does = compare(&l, &want, &dense, 1),
                 is = compare(&l, &got, &want, 1), there = compare(&l, &got, &dense, 1);
     (void)snprintf(name, sizeof name, "%s, %s", model, method);
@@ -178,27 +118,23 @@ static void test(const char *path, const char *model, const char *method, const 
         is.mean, is.worst, rounding.mean, rounding.worst, does.mean, does.worst, there.mean);
     check_bytes(name, &got, &want, (size_t)kvd_checkpoint_config(c)->d_head, 8, 4);
     if (!quick) {
-        outcome again = run(c, &l, &plan, &plain, true, 2);
+        served again = run(c, &l, &plan, &plain, true, 2);
         test_result(same(&l, &again, &got), name,
                     "the same bits in a second run, whose pages are others' that went");
-        outcome_free(&again);
+        free(again.logits);
     }
-    outcome replayed = run(c, &l, &plan, &graphs, true, 1);
+    served replayed = run(c, &l, &plan, &graphs, true, 1);
     test_result(same(&l, &replayed, &got) && replayed.sum.part[KVD_PHASE_COMPRESS] > 0, name,
                 "the same bits with graphs; compress %.2g s, decode %.2g s, schedule %.2g s",
                 replayed.sum.part[KVD_PHASE_COMPRESS], replayed.sum.part[KVD_PHASE_DECODE],
                 replayed.sum.part[KVD_PHASE_SCHEDULE]);
-    outcome beside = run(c, &l, &plan, &mixed, true, 1);
+    served beside = run(c, &l, &plan, &mixed, true, 1);
     const apart other = compare(&l, &beside, &want, 0);
     test_result(near(&other, &rounding, &does), name,
                 "prompts beside steps in 4 slots: off by %.2g, at most %.2g", other.mean,
                 other.worst);
-    outcome_free(&beside);
-    outcome_free(&replayed);
-    outcome_free(&got);
-    outcome_free(&want);
-    outcome_free(&dense_gpu);
-    outcome_free(&dense);
+    host_free(beside.logits, replayed.logits, got.logits, want.logits, dense_gpu.logits,
+              dense.logits);
     load_release(&l);
     kvd_plan_close(&plan);
     kvd_checkpoint_close(c);
@@ -209,19 +145,15 @@ static void refused(const char *path, const char *method, size_t chunk, const ch
     kvd_err err = {""};
     kvd_method m;
     kvd_plan plan;
-    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
-    const kvd_engine_spec spec = {.limits = {.max_batch = 2, .max_tokens = 64, .chunk = chunk},
-                                  .max_len = 64,
-                                  .type = KVD_BF16,
-                                  .n_gpus = 1};
+    kvd_checkpoint *const c = checkpoint_or_end(path);
+    const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 2, .chunk = chunk}, 64, 64);
     kvd_engine *e = NULL;
-    if (c && !plan_of(method, &m, &plan, kvd_checkpoint_config(c), &err)) {
+    if (!plan_of(method, &m, &plan, kvd_checkpoint_config(c), &err)) {
         e = kvd_engine_open_cuda(c, &plan, &spec, &err);
         kvd_plan_close(&plan);
     }
     test_result(!e && strstr(err.msg, why), "refused", "%s", e ? why : err.msg);
-    if (e)
-        e->free(e);
+    engine_free(e);
     kvd_checkpoint_close(c);
 }
 

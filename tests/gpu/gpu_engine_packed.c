@@ -8,34 +8,7 @@
 #include "dims_fixture.h"
 #include "engine_schedule.h"
 #include "methods/method.h"
-#include "model/checkpoint/shapes.h"
 #include "tensor_scales.h"
-#include "worst.h"
-
-typedef struct {
-    float *logits;
-    double held[512];
-    size_t n_held;
-} outcome;
-
-typedef struct {
-    const load *l;
-    outcome *o;
-} watched;
-
-static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
-                 const kvd_phase_times *t, kvd_err *err)
-{
-    const watched *const w = ctx;
-    outcome *const o = w->o;
-    int status = 0;
-    (void)token, (void)t;
-    if (e->held && o->n_held < sizeof o->held / sizeof *o->held)
-        o->held[o->n_held++] = e->held(e);
-    for (size_t i = 0; i < it->n_slices && !status; i++)
-        status = e->logits(e, i, o->logits + output_row(w->l, &it->slice[i]) * w->l->vocab, err);
-    return status;
-}
 
 /* projections that are combined with the tested method, or NULL */
 static const kvd_dims *cut;
@@ -56,35 +29,26 @@ static int open_plan(const kvd_config *c, const char *method, const load *l, kvd
 
 /* If `exact`, prompts attend to uncompressed K and V, as on the CPU. */
 static int run_with(const load *l, size_t slots, const char *method, int gpu, int graphs,
-                    bool exact, outcome *o, kvd_err *err)
+                    bool exact, served *o, kvd_err *err)
 {
     const serving_order by = {.slots = slots, .singly = true};
-    const kvd_engine_spec spec = {
-        .limits = {.max_batch = slots, .max_tokens = 4 * l->max_len},
-        .max_len = l->max_len,
-        .type = KVD_BF16,
-        .n_gpus = 1,
-        /* Random tables do not fit the data, so pages get room for the longest codes. */
-        .outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0,
-        .graphs = graphs,
-        .phases = graphs,
-        .exact_prompts = gpu && exact};
+    const setting set = {.max_batch = slots, .graphs = graphs, .phases = graphs};
+    kvd_engine_spec spec = spec_of(&set, l->max_len, 4 * l->max_len);
     kvd_plan plan;
-    watched w = {l, o};
+    /* Random tables do not fit the data, so pages get room for the longest codes. */
+    spec.outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0;
+    spec.exact_prompts = gpu && exact;
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, err))
         return -1;
-    o->logits = need(l->outputs * l->vocab * sizeof *o->logits);
-    o->n_held = 0;
     kvd_engine *const e = gpu ? kvd_engine_open_cuda(l->c, &plan, &spec, err)
                               : kvd_engine_open_cpu(l->c, &plan, &spec, err);
-    const int status = !e || serve(e, l, &by, watch, &w, err);
-    if (e)
-        e->free(e);
+    const int status = !e || serve_recorded(e, l, &by, o, err);
+    engine_free(e);
     kvd_plan_close(&plan);
     return status;
 }
 
-static int run(const load *l, size_t slots, const char *method, int gpu, int graphs, outcome *o,
+static int run(const load *l, size_t slots, const char *method, int gpu, int graphs, served *o,
                kvd_err *err)
 {
     return run_with(l, slots, method, gpu, graphs, cut != NULL, o, err);
@@ -102,14 +66,6 @@ static double off(const load *l, const float *x, const float *want, double *most
     return sqrt(sum / (double)l->outputs);
 }
 
-static double held_off(const outcome *a, const outcome *b)
-{
-    double most = a->n_held == b->n_held && a->n_held ? 0 : INFINITY;
-    for (size_t i = 0; i < a->n_held && i < b->n_held; i++)
-        most = worse(most, fabs(a->held[i] / b->held[i] - 1));
-    return most;
-}
-
 typedef struct {
     const char *method;
     /* accepted distance as a fraction of the method's effect; relative difference of bytes */
@@ -117,11 +73,11 @@ typedef struct {
 } test_case;
 
 static void test(const load *l, size_t slots, const char *model, const test_case *t,
-                 const outcome *plain, double rounding)
+                 const served *plain, double rounding)
 {
     kvd_err err = {""};
     char name[160];
-    outcome want = {0}, got = {0}, replayed = {0};
+    served want = {0}, got = {0}, replayed = {0};
     double most, most_changed;
     (void)snprintf(name, sizeof name, "%s, %s%s", model, cut ? "cut heads, " : "", t->method);
     if (run(l, slots, t->method, 0, 0, &want, &err) || run(l, slots, t->method, 1, 0, &got, &err) ||
@@ -142,9 +98,9 @@ static void test(const load *l, size_t slots, const char *model, const test_case
     host_free(want.logits, got.logits, replayed.logits);
 }
 
-static int measure(const load *l, size_t slots, outcome *plain, double *rounding, kvd_err *err)
+static int measure(const load *l, size_t slots, served *plain, double *rounding, kvd_err *err)
 {
-    outcome narrow = {0};
+    served narrow = {0};
     double most;
     const int status =
         run(l, slots, "none", 0, 0, plain, err) || run(l, slots, "none", 1, 0, &narrow, err);
@@ -159,7 +115,7 @@ static void test_checkpoint(const kvd_checkpoint *c, const char *model, const re
 {
     kvd_err err = {""};
     load l = load_make(c, r, n, 17);
-    outcome plain = {0};
+    served plain = {0};
     double rounding = 0;
     if (measure(&l, slots, &plain, &rounding, &err))
         test_result(0, model, "%s", err.msg);
@@ -172,12 +128,7 @@ static void test_checkpoint(const kvd_checkpoint *c, const char *model, const re
 static void test_model(const char *path, const char *model, const request *r, size_t n,
                        size_t slots, const test_case *t, size_t n_cases)
 {
-    kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
-    if (!c) {
-        test_result(0, model, "%s", err.msg);
-        return;
-    }
+    kvd_checkpoint *const c = checkpoint_or_end(path);
     test_checkpoint(c, model, r, n, slots, t, n_cases);
     kvd_checkpoint_close(c);
 }
@@ -186,10 +137,7 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
 {
     kvd_err err = {""};
     kvd_plan plan;
-    const kvd_engine_spec spec = {.limits = {.max_batch = 2, .max_tokens = 100, .chunk = chunk},
-                                  .max_len = 100,
-                                  .type = KVD_BF16,
-                                  .n_gpus = 1};
+    const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 2, .chunk = chunk}, 100, 100);
     const kvd_slice slice = {.n = 32};
     const kvd_iteration it = {.n_slices = 1, .slice = &slice, .n_tokens = 32};
     uint32_t token;
@@ -200,32 +148,27 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
         failed = !e || (chunk && e->step(e, &it, l->id, &token, NULL, &err));
     }
     test_result(failed && strstr(err.msg, why), "refused", "%s", failed ? err.msg : why);
-    if (e)
-        e->free(e);
+    engine_free(e);
     kvd_plan_close(&plan);
 }
 
 /* Steps must read defined numbers of tokens that were never computed. */
 static void test_unwritten(const char *method)
 {
-    static const kvd_engine_spec spec = {.limits = {.max_batch = 1, .max_tokens = 64},
-                                         .max_len = 900,
-                                         .type = KVD_BF16,
-                                         .n_gpus = 1};
+    const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 900, 64);
     kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_open("data/models/kvdim-6m", &err);
+    kvd_checkpoint *const c = checkpoint_or_end("data/models/kvdim-6m");
     const load l = {.c = c, .max_len = 900};
     kvd_slice slice = {.before = 800, .n = 1, .emits = 1};
     const kvd_iteration it = {.n_slices = 1, .n_steps = 1, .slice = &slice, .n_tokens = 1};
     uint32_t token = 1;
     kvd_plan plan = {0};
-    int status = !c || open_plan(kvd_checkpoint_config(c), method, &l, &plan, &err);
+    int status = open_plan(kvd_checkpoint_config(c), method, &l, &plan, &err);
     kvd_engine *const e = status ? NULL : kvd_engine_open_cuda(c, &plan, &spec, &err);
     for (; e && !status && slice.before < 824; slice.before++)
         status = e->step(e, &it, &token, &token, NULL, &err);
     test_result(e && !status, "tokens that were never computed", "%s %s", method, err.msg);
-    if (e)
-        e->free(e);
+    engine_free(e);
     kvd_plan_close(&plan);
     kvd_checkpoint_close(c);
 }
@@ -235,7 +178,7 @@ static void test_timed(const load *l, size_t slots, const char *method)
 {
     kvd_err err = {""};
     char name[160];
-    outcome exact = {0}, plain = {0}, replayed = {0};
+    served exact = {0}, plain = {0}, replayed = {0};
     double most = 0;
     (void)snprintf(name, sizeof name, "%s%s", cut ? "cut prompts, " : "", method);
     const int status = run_with(l, slots, method, 1, 0, true, &exact, &err) ||
@@ -250,33 +193,32 @@ static void test_timed(const load *l, size_t slots, const char *method)
     host_free(exact.logits, plain.logits, replayed.logits);
 }
 
+static int fixture_even(const kvd_config *c, int i, int side)
+{
+    (void)i, (void)side;
+    return c->d_head - 3;
+}
+
 /* Quantises heads that another method projected. If `uneven`, kept dimensions differ. */
 static void test_cut(const char *path, const request *r, size_t n, const test_case *t,
                      size_t n_cases, bool uneven, bool timed)
 {
     kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
-    const kvd_config *const config = c ? kvd_checkpoint_config(c) : NULL;
+    kvd_checkpoint *const c = checkpoint_or_end(path);
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    load l = load_make(c, r, n, 17);
+    served plain = {0};
+    double rounding = 0;
     kvd_spectrum s = {0};
-    kvd_widths w = {0};
     kvd_dims d = {0};
-    int status = !c || fixture_spectrum(&s, config, 7, &err) ||
-                 kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err);
-    for (int i = 0; !status && i < config->n_layers * config->n_kv_heads; i++)
-        for (int side = 0; side < 2; side++)
-            w.kept[side][i] = uneven ? config->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3
-                                     : config->d_head - 3;
-    status = status || kvd_dims_build(&d, &kvd_dims_zack, &s, &w, &err);
-    if (status) {
+    if (fixture_spectrum(&s, config, 7, &err) ||
+        fixture_dims(&d, &s, config, &kvd_dims_zack, uneven ? fixture_uneven : fixture_even,
+                     &err) ||
+        measure(&l, 3, &plain, &rounding, &err)) {
         test_result(0, "cut heads", "%s", err.msg);
     } else {
-        load l = load_make(c, r, n, 17);
-        outcome plain = {0};
-        double rounding = 0;
-        if (measure(&l, 3, &plain, &rounding, &err))
-            test_result(0, "cut heads", "%s", err.msg);
         cut = &d;
-        for (size_t i = 0; plain.logits && i < n_cases; i++)
+        for (size_t i = 0; i < n_cases; i++)
             test(&l, 3, uneven ? "uneven" : "even", &t[i], &plain, rounding);
         if (timed) {
             test_timed(&l, 3, t[0].method);
@@ -284,11 +226,10 @@ static void test_cut(const char *path, const request *r, size_t n, const test_ca
             refused(&l, "turboquant,bits=2.5", 0, "'turboquant' after a method of the dims axis");
         }
         cut = NULL;
-        free(plain.logits);
-        load_release(&l);
     }
+    free(plain.logits);
+    load_release(&l);
     kvd_dims_release(&d);
-    kvd_widths_release(&w);
     kvd_spectrum_release(&s);
     kvd_checkpoint_close(c);
 }
@@ -297,24 +238,17 @@ static void test_context(const load *l, const char *method)
 {
     kvd_err err = {""};
     kvd_plan plan;
-    const kvd_engine_spec spec = {.limits = {.max_batch = 3, .max_tokens = 100},
-                                  .max_len = 1000,
-                                  .type = KVD_BF16,
-                                  .n_gpus = 1,
-                                  .graphs = true};
-    const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
-                               {.slot = 2, .before = 500, .n = 1, .emits = 1}};
-    const kvd_iteration it = {.n_slices = 2, .n_steps = 2, .slice = slice, .n_tokens = 2};
+    const setting set = {.max_batch = 3, .graphs = true};
+    const kvd_engine_spec spec = spec_of(&set, 1000, 100);
     uint32_t token[2] = {0};
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, &err)) {
         test_result(0, method, "%s", err.msg);
         return;
     }
     kvd_engine *const e = kvd_engine_open_cuda(l->c, &plan, &spec, &err);
-    const int status = !e || e->step(e, &it, l->id, token, NULL, &err);
+    const int status = !e || step_uncomputed(e, token, &err);
     test_result(!status, "a context that was never computed", "%s", status ? err.msg : method);
-    if (e)
-        e->free(e);
+    engine_free(e);
     kvd_plan_close(&plan);
 }
 
@@ -323,7 +257,7 @@ static void test_lossless(const kvd_checkpoint *c, const request r[2], const cha
 {
     kvd_err err = {""};
     load l = load_make(c, r, 2, 17);
-    outcome plain = {0}, got = {0};
+    served plain = {0}, got = {0};
     double rounding = 0, most = 0;
     if (measure(&l, 2, &plain, &rounding, &err) || run(&l, 2, method, 1, 0, &got, &err)) {
         test_result(0, method, "%s", err.msg);
@@ -341,13 +275,8 @@ static void test_rest(void)
 {
     static const request one[] = {{40, 2}}, longer[] = {{300, 20}, {70, 12}},
                          shorter[] = {{100, 12}, {33, 5}};
-    kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_open("data/models/kvdim-6m", &err);
-    kvd_checkpoint *const biases = kvd_checkpoint_open("tests/data/families/qwen2-gqa", &err);
-    if (!c || !biases) {
-        test_result(0, "refused", "%s", err.msg);
-        return;
-    }
+    kvd_checkpoint *const c = checkpoint_or_end("data/models/kvdim-6m");
+    kvd_checkpoint *const biases = family_or_end("qwen2-gqa");
     load l = load_make(c, one, 1, 17), b = load_make(biases, one, 1, 17);
     refused(&l, "kivi,group=128", 0, "group=128");
     refused(&l, "kivi,group=32,residual=32", 32, "'kivi' compresses a prompt in one piece");
@@ -420,16 +349,18 @@ static const kvd_shape qwen3 = {
     "\"rope_theta\":10000.0,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"
     "\"vocab_size\":300,\"tie_word_embeddings\":false}"};
 
+static void test_shape(const kvd_shape *shape, const request *r, size_t n, size_t slots,
+                       const test_case *t, size_t n_cases)
+{
+    kvd_checkpoint *const c = shape_or_end(shape, 5);
+    test_checkpoint(c, shape->name, r, n, slots, t, n_cases);
+    kvd_checkpoint_close(c);
+}
+
 static void test_norms(const request *r, size_t n, const test_case *t, size_t n_cases)
 {
-    kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&qwen3, 5, &err);
     test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", r, n, 2, t, n_cases);
-    if (c)
-        test_checkpoint(c, qwen3.name, r, n, 2, t, n_cases);
-    else
-        test_result(0, qwen3.name, "%s", err.msg);
-    kvd_checkpoint_close(c);
+    test_shape(&qwen3, r, n, 2, t, n_cases);
 }
 
 static void test_windows(const request *r, size_t n, bool quick)
@@ -445,21 +376,13 @@ static void test_windows(const request *r, size_t n, bool quick)
                                       {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
                                       {"turboquant,bits=3", 0.7, 1e-9}};
     static const request one[] = {{40, 100}};
-    kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&gemma, 5, &err), *const w =
-                                                                            kvd_checkpoint_of_shape(
-                                                                                &wide, 5, &err);
-    if (!c || !w) {
-        test_result(0, gemma.name, "%s", err.msg);
-        return;
-    }
-    test_checkpoint(c, gemma.name, r, n, 5, cases, quick ? 2 : sizeof cases / sizeof *cases);
+    test_shape(&gemma, r, n, 5, cases, quick ? 2 : sizeof cases / sizeof *cases);
     /*
      * turboquant is left out, because its kernels take heads of up to 128 dimensions and rounding
      * may change which channels get more bits.
      */
-    test_checkpoint(w, wide.name, r, n < 4 ? n : 3, 2, cases, quick ? 1 : 7);
-    kvd_checkpoint_close(w);
+    test_shape(&wide, r, n < 4 ? n : 3, 2, cases, quick ? 1 : 7);
+    kvd_checkpoint *const c = shape_or_end(&gemma, 5);
     load l = load_make(c, one, 1, 17);
     refused(&l, "zipcache,block=20", 0, "kernels of 'zipcache' know no window");
     refused(&l, "kivi,residual=96", 0, "blocks of 96 tokens, which a window of 70 tokens");
@@ -480,14 +403,7 @@ static void test_heads_of_128(const request *r, size_t n)
 {
     static const test_case cases[] = {{"waterfill,step=0.05,block=64,sink=2", 0.3, 0.01},
                                       {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01}};
-    kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&heads_of_128, 5, &err);
-    if (!c) {
-        test_result(0, heads_of_128.name, "%s", err.msg);
-        return;
-    }
-    test_checkpoint(c, heads_of_128.name, r, n, 2, cases, 2);
-    kvd_checkpoint_close(c);
+    test_shape(&heads_of_128, r, n, 2, cases, 2);
 }
 
 /* If the size of the page table (4096 elements) were wrong, the table would overwrite arrays. */
@@ -498,13 +414,9 @@ static void test_many(void)
                                     {300, 33}, {64, 20}, {500, 9}, {128, 64}};
     static const test_case cases[] = {{"xquant", 0.5, 1e-9}, {"xquant,latent=0", 0.5, 1e-9}};
     kvd_err err = {""};
-    outcome plain = {0};
+    served plain = {0};
     double rounding = 0;
-    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&heads_of_128, 5, &err);
-    if (!c) {
-        test_result(0, heads_of_128.name, "%s", err.msg);
-        return;
-    }
+    kvd_checkpoint *const c = shape_or_end(&heads_of_128, 5);
     load l = load_make(c, r, MOST, 17);
     l.max_len = 1 << 14;
     if (measure(&l, MOST, &plain, &rounding, &err))

@@ -5,12 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/stats.h"
 #include "engine/cuda/engine_parts.h"
-#include "gpu_case.h"
-#include "make_checkpoint.h"
 #include "methods/tokens/cuda/zdc_method.h"
-#include "temp_folder.h"
 #include "zdc_reference.h"
 
 static const request long_ones[] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
@@ -23,21 +19,20 @@ enum {
     SHORT = sizeof short_ones / sizeof *short_ones
 };
 
-typedef struct {
-    const char *name;
-    size_t max_batch;
-    /* mixed: prompts and decode share iterations; graphs: CUDA graphs; phases: times per phase */
-    bool mixed, graphs, phases;
-    kvd_attention_choice attention;
-} setting;
-
-static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTION_OURS},
-                     plain = {"apart, no graphs", 3, false, false, false, KVD_ATTENTION_OURS},
-                     together = {"together", 5, true, false, false, KVD_ATTENTION_OURS},
-                     many = {"all at once, graphs", 8, true, true, false, KVD_ATTENTION_OURS},
-                     papers = {"the papers' sharing of work", 3, false, true, false,
-                               KVD_ATTENTION_PAPERS},
-                     stock = {"stock attention", 3, false, true, true, KVD_ATTENTION_STOCK};
+static const setting
+    apart = {.name = "apart, graphs", .max_batch = 3, .graphs = true, .phases = true},
+    plain = {.name = "apart, no graphs", .max_batch = 3},
+    together = {.name = "together", .max_batch = 5, .mixed = true},
+    many = {.name = "all at once, graphs", .max_batch = 8, .mixed = true, .graphs = true},
+    papers = {.name = "the papers' sharing of work",
+              .max_batch = 3,
+              .graphs = true,
+              .attention = KVD_ATTENTION_PAPERS},
+    stock = {.name = "stock attention",
+             .max_batch = 3,
+             .graphs = true,
+             .phases = true,
+             .attention = KVD_ATTENTION_STOCK};
 
 /* Returns bytes of a token in a layer. Stock attention pads all heads to the widest. */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
@@ -133,15 +128,8 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
 static float *by_engine(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, int lent,
                         const setting *set, wrongs *wrong, kvd_err *err)
 {
-    const kvd_engine_spec spec = {
-        .limits = {.max_batch = set->max_batch, .max_tokens = l->n * l->max_len},
-        .max_len = l->max_len,
-        .type = KVD_BF16,
-        .n_gpus = 1,
-        .graphs = set->graphs,
-        .phases = set->phases,
-        .attention = set->attention};
-    const serving_order order = {.slots = set->max_batch, .beside = set->mixed};
+    const kvd_engine_spec spec = spec_of(set, l->max_len, l->n * l->max_len);
+    const serving_order order = order_of(set);
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, err);
     watched w = {.l = l,
                  .plan = plan,
@@ -151,25 +139,11 @@ static float *by_engine(const kvd_checkpoint *c, const load *l, const kvd_plan *
                  .wrong = wrong};
     *wrong = (wrongs){0};
     const int status = !e || serve(e, l, &order, watch, &w, err);
-    if (e)
-        e->free(e);
+    engine_free(e);
     if (!status)
         return w.logits;
     free(w.logits);
     return NULL;
-}
-
-static double distances(const load *l, const float *a, const float *b, double *most)
-{
-    const size_t n = l->outputs;
-    double *const d = need(n * sizeof *d);
-    for (size_t i = 0; i < n; i++)
-        d[i] = distance(a + i * l->vocab, b + i * l->vocab, l->vocab);
-    kvd_sort(d, n);
-    const double median = d[n / 2];
-    *most = d[n - 1];
-    free(d);
-    return median;
 }
 
 static bool same(const load *l, const float *a, const float *b)
@@ -195,11 +169,11 @@ static void test_variant(const model *m, const char *name, const variant *v,
         test_result(0, v->text, "%s", err.msg);
         return;
     }
-    apart_by = distances(&m->l, want, whole, &most);
+    apart_by = logits_off(&m->l, want, whole, &most);
     for (size_t i = 0; set[i]; i++) {
         wrongs wrong;
         float *const got = by_engine(m->c, &m->l, &plan, v->lent, set[i], &wrong, &err);
-        const double median = got ? distances(&m->l, got, want, &most) : NAN;
+        const double median = got ? logits_off(&m->l, got, want, &most) : NAN;
         (void)snprintf(title, sizeof title, "%s, %s, %s", name, v->text, set[i]->name);
         (void)snprintf(
             text, sizeof text,
@@ -235,7 +209,7 @@ static void all_important(const model *m, const char *name, const setting *set, 
         got = want ? by_engine(m->c, &m->l, &plan, 0, set, &wrong, &err) : NULL;
         kvd_plan_close(&plan);
     }
-    const double median = got ? distances(&m->l, got, want, &most) : NAN;
+    const double median = got ? logits_off(&m->l, got, want, &most) : NAN;
     (void)snprintf(text, sizeof text,
                    "important tokens alone: median %.2g from the high widths, most %.2g", median,
                    most);
@@ -260,7 +234,7 @@ static void test_model(const char *path, const char *name, const kvd_dims_method
     float *const want = reference(m.c, &m.l, &high, &err);
     float *const got = want ? by_engine(m.c, &m.l, &high, 0, set[0], &wrong, &err) : NULL;
     if (got) {
-        const double bar = distances(&m.l, got, want, &most);
+        const double bar = logits_off(&m.l, got, want, &most);
         for (size_t i = 0; v[i].text; i++)
             test_variant(&m, name, &v[i], set, bar, want);
         all_important(&m, name, set[0], bar);
@@ -272,23 +246,18 @@ static void test_model(const char *path, const char *name, const kvd_dims_method
     model_close(&m);
 }
 
-static void refuses(const model *m, const char *text, size_t chunk, int gpus, const char *why)
+static void refuses(const model *m, const char *text, size_t chunk, const char *why)
 {
     kvd_err err = {""};
     kvd_plan plan;
-    const kvd_engine_spec spec = {
-        .limits = {.max_batch = 1, .max_tokens = chunk ? 0 : 100, .chunk = chunk},
-        .max_len = 100,
-        .type = KVD_BF16,
-        .n_gpus = gpus};
-    kvd_engine *e = NULL;
-    if (!plan_of(m, text, &plan, &err)) {
-        e = kvd_engine_open_cuda(m->c, &plan, &spec, &err);
-        kvd_plan_close(&plan);
+    const kvd_engine_spec spec =
+        spec_of(&(setting){.max_batch = 1, .chunk = chunk}, 100, chunk ? 0 : 100);
+    if (plan_of(m, text, &plan, &err)) {
+        test_result(strstr(err.msg, why) != NULL, "refused", "%s", err.msg);
+        return;
     }
-    test_result(!e && strstr(err.msg, why), "refused", "%s", e ? text : err.msg);
-    if (e)
-        e->free(e);
+    engine_refused(m->c, &plan, &spec, why);
+    kvd_plan_close(&plan);
 }
 
 /* A decode step at a far later position must not change which prompt tokens are unimportant. */
@@ -315,44 +284,32 @@ static void test_rest(const char *path)
     kvd_err err = {""};
     kvd_plan plan;
     model m;
-    const kvd_engine_spec spec = {.limits = {.max_batch = 3, .max_tokens = 1000},
-                                  .max_len = 1000,
-                                  .type = KVD_BF16,
-                                  .n_gpus = 1,
-                                  .graphs = true};
-    const kvd_slice piece = {.before = 10, .n = 5, .emits = 1}, part = {.n = 5},
-                    step[] = {{.before = 999, .n = 1, .emits = 1},
-                              {.slot = 2, .before = 500, .n = 1, .emits = 1}};
-    const kvd_iteration steps = {.n_slices = 2, .n_steps = 2, .slice = step, .n_tokens = 2},
-                        pieces[] = {{.n_slices = 1, .slice = &piece, .n_tokens = 5},
-                                    {.n_slices = 1, .slice = &part, .n_tokens = 5}};
+    const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 3, .graphs = true}, 1000, 1000);
+    const kvd_slice slice[] = {{.before = 10, .n = 5, .emits = 1}, {.n = 5}};
+    const kvd_iteration pieces[] = {{.n_slices = 1, .slice = &slice[0], .n_tokens = 5},
+                                    {.n_slices = 1, .slice = &slice[1], .n_tokens = 5}};
     const uint32_t id[5] = {1, 2, 3, 4, 5};
-    uint32_t one[3] = {0}, two[3] = {1};
+    uint32_t token;
     if (model_open(&m, path, &kvd_dims_zack, long_ones, 1, &err)) {
         test_result(0, "the rest", "%s", err.msg);
         model_close(&m);
         return;
     }
-    refuses(&m, "zdc,p=0.1,p_u=0.5", 48, 1, "'importance' compresses a prompt in one piece");
-    refuses(&m, "zdc+kivi,p=0.1,p_u=0.5,group=16", 0, 1, "not with 'kivi'");
-    refuses(&m, "h2o+zdc,p=0.1,p_u=0.5", 0, 1, "does not run 'importance'");
+    refuses(&m, "zdc,p=0.1,p_u=0.5", 48, "'importance' compresses a prompt in one piece");
+    refuses(&m, "zdc+kivi,p=0.1,p_u=0.5,group=16", 0, "not with 'kivi'");
+    refuses(&m, "h2o+zdc,p=0.1,p_u=0.5", 0, "does not run 'importance'");
     for (int i = 0; i < 2; i++) {
         kvd_engine *const e = plan_of(&m, "zdc,p=0.1,p_u=0.5", &plan, &err)
                                   ? NULL
                                   : kvd_engine_open_cuda(m.c, &plan, &spec, &err);
-        int status = !e || (!i && (e->step(e, &steps, id, one, NULL, &err) ||
-                                   e->step(e, &steps, id, two, NULL, &err)));
         if (!i)
-            test_result(!status && !memcmp(one, two, 2 * sizeof *one),
-                        "a context that was never computed", "%s",
-                        status ? err.msg : "the same tokens twice");
-        if (!i && !status)
+            test_uncomputed(e, "a context that was never computed", &err);
+        if (!i && e)
             test_left_out(e);
-        test_result(e && e->step(e, &pieces[i], id, one, NULL, &err) &&
+        test_result(e && e->step(e, &pieces[i], id, &token, NULL, &err) &&
                         strstr(err.msg, "in one piece"),
                     "refused", "%s", err.msg);
-        if (e)
-            e->free(e);
+        engine_free(e);
         kvd_plan_close(&plan);
     }
     model_close(&m);
@@ -365,13 +322,12 @@ static void test_window(const char *path)
     if (model_open(&m, path, &kvd_dims_zack, short_ones, 1, &err))
         test_result(0, "windows", "%s", err.msg);
     else
-        refuses(&m, "zdc,p=0.1,p_u=0.5", 0, 1, "know no window");
+        refuses(&m, "zdc,p=0.1,p_u=0.5", 0, "know no window");
     model_close(&m);
 }
 
-static int make_wide(const char *dir, int heads, int kv_heads)
+static void make_wide(const char *name, int heads, int kv_heads, char *path)
 {
-    kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 3;
     s.heads = heads;
@@ -380,10 +336,7 @@ static int make_wide(const char *dir, int heads, int kv_heads)
     s.d_model = 256;
     s.positions = 1024;
     s.rope = "llama3";
-    if (!make_checkpoint(dir, &s, &err))
-        return 0;
-    test_result(0, dir, "%s", err.msg);
-    return -1;
+    made_or_end(name, &s, path);
 }
 
 /* usage: gpu_engine_zdc [quick]; quick: few cases, for compute-sanitizer */
@@ -400,6 +353,9 @@ int main(int argc, char **argv)
                                                                                   &together, &many,
                                                                                   &papers,   &stock,
                                                                                   NULL};
+    static const char *const family[] = {
+        "tests/data/families/llama-biases", "tests/data/families/qwen2-gqa",
+        "tests/data/families/qwen3-gqa", "tests/data/families/opt-before"};
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
     if (!gpu_devices("engine of two widths", 1))
         return 0;
@@ -408,23 +364,16 @@ int main(int argc, char **argv)
         test_model(demo, "kvdim-6m", &kvd_dims_zack, long_ones, 3, one, some);
         return failures ? 1 : 0;
     }
-    char gqa[64], mha[64];
-    (void)snprintf(gqa, sizeof gqa, "%s/gqa", temp_folder());
-    (void)snprintf(mha, sizeof mha, "%s/mha", temp_folder());
-    if (make_wide(gqa, 8, 2) || make_wide(mha, 4, 4))
-        return 1;
+    char gqa[128], mha[128];
+    make_wide("gqa", 8, 2, gqa);
+    make_wide("mha", 4, 4, mha);
     test_model(demo, "kvdim-6m", &kvd_dims_zack, long_ones, LONG, all, sets);
     test_model(demo, "kvdim-6m, balanced", &kvd_dims_balanced, long_ones, LONG, one, some);
     test_model(gqa, "d_head 128, GQA", &kvd_dims_zack, long_ones, LONG, all, some);
     test_model(mha, "d_head 128, MHA", &kvd_dims_zack, long_ones, LONG, one, sets);
-    test_model("tests/data/families/llama-biases", "llama-biases", &kvd_dims_zack, short_ones,
-               SHORT, one, some);
-    test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", &kvd_dims_zack, short_ones, SHORT, one,
-               some);
-    test_model("tests/data/families/qwen3-gqa", "qwen3-gqa", &kvd_dims_zack, short_ones, SHORT, one,
-               some);
-    test_model("tests/data/families/opt-before", "opt-before", &kvd_dims_zack, short_ones, SHORT,
-               one, some);
+    for (size_t i = 0; i < sizeof family / sizeof *family; i++)
+        test_model(family[i], family[i] + strlen("tests/data/families/"), &kvd_dims_zack,
+                   short_ones, SHORT, one, some);
     test_rest(demo);
     test_window("tests/data/families/mistral-window");
     return failures ? 1 : 0;

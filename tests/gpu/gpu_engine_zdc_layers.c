@@ -5,12 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/stats.h"
 #include "engine/cuda/engine_parts.h"
-#include "gpu_case.h"
-#include "make_checkpoint.h"
 #include "methods/tokens/cuda/zdc_method.h"
-#include "temp_folder.h"
 #include "zdc_reference.h"
 
 /* {prompt tokens, output tokens} */
@@ -232,14 +228,10 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
                         bool equal, wrongs *wrong, kvd_err *err)
 {
     const load *const l = &m->l;
-    const kvd_engine_spec spec = {
-        .limits = {.max_batch = sequence ? 1 : 2, .max_tokens = l->max_len},
-        .max_len = l->max_len,
-        .type = KVD_BF16,
-        .n_gpus = gpus,
-        .sequence = sequence,
-        .graphs = graphs,
-        .phases = true};
+    const setting set = {
+        .max_batch = sequence ? 1 : 2, .graphs = graphs, .phases = true, .sequence = sequence};
+    kvd_engine_spec spec = spec_of(&set, l->max_len, l->max_len);
+    spec.n_gpus = gpus;
     kvd_engine *const e = sequence ? kvd_engine_open_sequence(m->c, plan, &spec, err)
                                    : kvd_engine_open_cuda(m->c, plan, &spec, err);
     float *const logits = need(l->first[l->n] * l->vocab * sizeof *logits);
@@ -270,8 +262,7 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
                 wrong->sent += fabs(is[0] - want[0]) > 0.5 || fabs(is[1] - want[1]) > 0.5;
             }
         }
-    if (e)
-        e->free(e);
+    engine_free(e);
     if (!status)
         return logits;
     free(logits);
@@ -318,19 +309,23 @@ static void compare(const model *m, const char *name, const kvd_plan *plan, cons
     free(got);
 }
 
-static int equal_dims(const kvd_spectrum *s, const kvd_config *c, int kept, kvd_dims *d,
-                      kvd_err *err)
+/* Keep about 3/4 (high) or 3/8 (low) of the dimensions, equally many in all heads of a layer. */
+static int kept_high(const kvd_config *c, int i, int side)
 {
-    kvd_widths w = {0};
-    int status = kvd_widths_alloc(&w, c->n_layers, c->n_kv_heads, c->d_head, err);
-    for (int i = 0; !status && i < c->n_layers * c->n_kv_heads; i++) {
-        w.kept[0][i] = kept + i / c->n_kv_heads % 3;
-        w.kept[1][i] = kept - i / c->n_kv_heads % 3;
-    }
-    kvd_dims_release(d);
-    status = status || kvd_dims_build(d, &kvd_dims_zack, s, &w, err);
-    kvd_widths_release(&w);
-    return status ? -1 : 0;
+    return c->d_head * 3 / 4 + (side ? -1 : 1) * (i / c->n_kv_heads % 3);
+}
+
+static int kept_less(const kvd_config *c, int i, int side)
+{
+    return c->d_head * 3 / 8 + (side ? -1 : 1) * (i / c->n_kv_heads % 3);
+}
+
+static int equal_dims(model *m, kvd_err *err)
+{
+    kvd_dims_release(&m->high);
+    kvd_dims_release(&m->low);
+    return fixture_dims(&m->high, &m->spectrum, m->config, &kvd_dims_zack, kept_high, err) ||
+           fixture_dims(&m->low, &m->spectrum, m->config, &kvd_dims_zack, kept_less, err);
 }
 
 static void test_model(const char *path, const char *name, size_t n, const char *text, bool equal,
@@ -343,8 +338,7 @@ static void test_model(const char *path, const char *name, size_t n, const char 
     (void)snprintf(title, sizeof title, "%s, %s%s", name, text, equal ? ", equal widths" : "");
     int status = model_open(&m, path, &kvd_dims_zack, requests, n, &err);
     if (!status && equal)
-        status = equal_dims(&m.spectrum, m.config, m.config->d_head * 3 / 4, &m.high, &err) ||
-                 equal_dims(&m.spectrum, m.config, m.config->d_head * 3 / 8, &m.low, &err);
+        status = equal_dims(&m, &err);
     if (status || plan_of(&m, text, &plan, &err)) {
         test_result(0, title, "%s", err.msg);
         model_close(&m);
@@ -377,27 +371,20 @@ static void refused(const char *path, int gpus, bool sequence, const char *text,
     kvd_err err = {""};
     kvd_plan plan;
     model m;
-    const kvd_engine_spec spec = {.limits = {.max_batch = 1, .max_tokens = 100},
-                                  .max_len = 100,
-                                  .type = KVD_BF16,
-                                  .n_gpus = gpus,
-                                  .sequence = sequence};
-    kvd_engine *e = NULL;
-    if (!model_open(&m, path, &kvd_dims_zack, requests, 1, &err) &&
-        !plan_of(&m, text, &plan, &err)) {
-        e = kvd_engine_open_cuda(m.c, &plan, &spec, &err);
+    kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1, .sequence = sequence}, 100, 100);
+    spec.n_gpus = gpus;
+    if (model_open(&m, path, &kvd_dims_zack, requests, 1, &err) || plan_of(&m, text, &plan, &err)) {
+        test_result(strstr(err.msg, why) != NULL, "refused", "%s", err.msg);
+    } else {
+        engine_refused(m.c, &plan, &spec, why);
         kvd_plan_close(&plan);
     }
-    test_result(!e && strstr(err.msg, why), "refused", "%s", e ? text : err.msg);
-    if (e)
-        e->free(e);
     model_close(&m);
 }
 
 static void test_wide(bool equal, int devices)
 {
-    kvd_err err = {""};
-    char path[64];
+    char path[128];
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 5;
     s.heads = 12;
@@ -405,12 +392,9 @@ static void test_wide(bool equal, int devices)
     s.d_head = 128;
     s.positions = 1024;
     s.rope = "llama3";
-    (void)snprintf(path, sizeof path, "%s/gqa-%d", temp_folder(), equal);
-    if (make_checkpoint(path, &s, &err))
-        test_result(0, path, "%s", err.msg);
-    else
-        test_model(path, "d_head 128, groups of 3", REQUESTS, "zdc,p=0.1,p_u=0.5,g=0.4,layers=2",
-                   equal, devices);
+    made_or_end(equal ? "gqa-1" : "gqa-0", &s, path);
+    test_model(path, "d_head 128, groups of 3", REQUESTS, "zdc,p=0.1,p_u=0.5,g=0.4,layers=2", equal,
+               devices);
 }
 
 /* usage: gpu_engine_zdc_layers [quick]; quick: few requests, for compute-sanitizer */

@@ -3,10 +3,8 @@
 
 #include "dims_fixture.h"
 #include "engine/cuda/sequence.h"
-#include "gpu_case.h"
-#include "make_checkpoint.h"
+#include "engine_schedule.h"
 #include "methods/method.h"
-#include "temp_folder.h"
 
 static void report(int ok, int gpus, const char *name, const char *detail)
 {
@@ -281,31 +279,14 @@ static int exchange(kvd_sequence *q, int layer, size_t len, size_t *wrong, kvd_e
     return status;
 }
 
-static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, kvd_err *err)
-{
-    kvd_widths w;
-    if (fixture_spectrum(s, c, 7, err) ||
-        kvd_widths_alloc(&w, c->n_layers, c->n_kv_heads, c->d_head, err))
-        return -1;
-    for (int i = 0; i < c->n_layers * c->n_kv_heads; i++)
-        for (int side = 0; side < 2; side++)
-            w.kept[side][i] = c->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
-    const int status = kvd_dims_build(d, &kvd_dims_zack, s, &w, err);
-    kvd_widths_release(&w);
-    return status;
-}
-
 static void test_prompts(const kvd_checkpoint *c, int gpus, const kvd_plan *plan, const char *name)
 {
     static const size_t len[] = {1, 8, 63, 64, 65, 127, 129, 200, 449, 640, 641, 700};
-    const kvd_engine_spec spec = {.limits = {.max_batch = 1, .max_tokens = 700},
-                                  .max_len = 700,
-                                  .type = KVD_BF16,
-                                  .n_gpus = gpus,
-                                  .sequence = true};
     kvd_err err = {""};
     char text[160];
     size_t wrong = 0, n = 0;
+    kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1, .sequence = true}, 700, 700);
+    spec.n_gpus = gpus;
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, &err);
     int status = e ? 0 : -1;
     for (size_t i = 0; i < sizeof len / sizeof *len && !status; i++)
@@ -314,27 +295,28 @@ static void test_prompts(const kvd_checkpoint *c, int gpus, const kvd_plan *plan
     (void)snprintf(text, sizeof text,
                    "%zu prompts of 1 to 700 tokens, %zu numbers not at their places", n, wrong);
     report(!status && !wrong, gpus, name, status ? err.msg : text);
-    if (e)
-        e->free(e);
+    engine_free(e);
 }
 
 static void test_sequence(int gpus)
 {
     static const kvd_plan none = {.type = KVD_BF16};
-    char path[64];
+    char name[16], path[128];
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     s.kv_heads = 3 * gpus;
     s.heads = 3 * s.kv_heads;
     s.d_head = 64;
     s.positions = 1024;
-    (void)snprintf(path, sizeof path, "%s/model-%d", temp_folder(), gpus);
-    kvd_checkpoint *const c =
-        make_checkpoint(path, &s, &err) ? NULL : kvd_checkpoint_open(path, &err);
+    (void)snprintf(name, sizeof name, "model-%d", gpus);
+    made_or_end(name, &s, path);
+    kvd_checkpoint *const c = checkpoint_or_end(path);
     kvd_dims d = {0};
     kvd_spectrum spectrum = {0};
     const kvd_plan cut = {.type = KVD_BF16, .dims = &d};
-    if (!c || make_dims(&d, &spectrum, kvd_checkpoint_config(c), &err)) {
+    if (fixture_spectrum(&spectrum, kvd_checkpoint_config(c), 7, &err) ||
+        fixture_dims(&d, &spectrum, kvd_checkpoint_config(c), &kvd_dims_zack, fixture_uneven,
+                     &err)) {
         report(0, gpus, "checkpoint", err.msg);
     } else {
         test_prompts(c, gpus, &none, "whole heads");

@@ -9,6 +9,7 @@
 #include "common/linalg.h"
 #include "common/rng.h"
 #include "formats/spectrum.h"
+#include "methods/dims/dims.h"
 #include "model/model_info.h"
 #include "model/pass/attention.h"
 
@@ -87,6 +88,28 @@ static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_
             fixture_biorthogonal(&r, x->R, x->right, n, d);
     }
     return 0;
+}
+
+/* Number of kept dimensions of head i over all layers; side 0: Q and K, 1: V. */
+typedef int (*fixture_kept)(const kvd_config *c, int i, int side);
+
+static inline int fixture_uneven(const kvd_config *c, int i, int side)
+{
+    return c->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
+}
+
+/* The caller calls kvd_dims_release, also after a failure. */
+static inline int fixture_dims(kvd_dims *d, const kvd_spectrum *s, const kvd_config *c,
+                               const kvd_dims_method *m, fixture_kept kept, kvd_err *err)
+{
+    kvd_widths w = {0};
+    int status = kvd_widths_alloc(&w, c->n_layers, c->n_kv_heads, c->d_head, err);
+    for (int i = 0; !status && i < c->n_layers * c->n_kv_heads; i++)
+        for (int side = 0; side < 2; side++)
+            w.kept[side][i] = kept(c, i, side);
+    status = status || kvd_dims_build(d, m, s, &w, err);
+    kvd_widths_release(&w);
+    return status ? -1 : 0;
 }
 
 /* Q, K and V of one layer; fixture_drop frees them. */

@@ -10,8 +10,6 @@
 #include "engine_schedule.h"
 #include "worst.h"
 
-/* Accepted distance from float32, divided by the bf16 forward pass's (1.64 was measured). */
-static const double allowed = 2, allowed_routed = 3;
 static int n_gpus = 1;
 
 static void use_gpus(int gpus)
@@ -23,33 +21,6 @@ static void use_gpus(int gpus)
 }
 
 typedef struct {
-    const char *name;
-    size_t max_batch, chunk;
-    bool graphs, phases, sequence;
-} setting;
-
-static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
-{
-    const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size;
-    l->want = run_pass(l, c, plan, KVD_F32, err);
-    float *const narrow = l->want ? run_pass(l, c, plan, KVD_BF16, err) : NULL;
-    const double times = kvd_checkpoint_config(c)->n_experts ? allowed_routed : allowed;
-    const size_t n = l->offset[l->n];
-    double mean = 0;
-    l->bar = 0;
-    for (size_t t = 0; narrow && t < n; t++) {
-        const double off = distance(narrow + t * vocab, l->want + t * vocab, vocab);
-        l->bar = fmax(l->bar, times * off);
-        mean += off / (double)n;
-    }
-    free(narrow);
-    /* The bf16 pass and the engine share kernels, so the pass must agree with float32. */
-    if (narrow && mean > 0.1)
-        return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
-    return narrow ? 0 : -1;
-}
-
-typedef struct {
     double worst;
     /* numbers of tokens: compared, computed by decode steps, emitted though not most likely */
     size_t rows, steps, other;
@@ -58,14 +29,6 @@ typedef struct {
     double least_part, residue;
     kvd_phase_times sum;
 } outcome;
-
-static uint32_t largest(const float *x, size_t n)
-{
-    size_t best = 0;
-    for (size_t i = 1; i < n; i++)
-        best = x[i] > x[best] ? i : best;
-    return (uint32_t)best;
-}
 
 static void compare(outcome *o, const float *got, const float *want, size_t vocab, uint32_t token,
                     double bar)
@@ -118,25 +81,11 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return 0;
 }
 
-static int run(kvd_engine *e, const load *l, const setting *set, outcome *o, kvd_err *err)
+static kvd_engine_spec spec_on_gpus(const setting *set, size_t max_len)
 {
-    const serving_order by = {.slots = set->max_batch, .chunk = set->chunk};
-    watched w = {l, o, need(l->vocab * sizeof *w.got)};
-    const int status = serve(e, l, &by, watch, &w, err);
-    free(w.got);
-    return status;
-}
-
-static kvd_engine_spec spec_of(const setting *set, size_t max_len)
-{
-    return (kvd_engine_spec){
-        .limits = {.max_batch = set->max_batch, .max_tokens = 4 * max_len, .chunk = set->chunk},
-        .max_len = max_len,
-        .type = KVD_BF16,
-        .n_gpus = n_gpus,
-        .sequence = set->sequence,
-        .graphs = set->graphs,
-        .phases = set->phases};
+    kvd_engine_spec s = spec_of(set, max_len, 4 * max_len);
+    s.n_gpus = n_gpus;
+    return s;
 }
 
 /* Returns the first prompt token that GPU `gpu` stores, in whole pages, or len for n_gpus. */
@@ -177,9 +126,12 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
     kvd_err err = {""};
     char name[160], text[256];
     outcome o = {0};
-    const kvd_engine_spec spec = spec_of(set, l->max_len);
+    watched w = {l, &o, need(l->vocab * sizeof *w.got)};
+    const serving_order by = order_of(set);
+    const kvd_engine_spec spec = spec_on_gpus(set, l->max_len);
     kvd_engine *const e = kvd_engine_open_cuda(c, plan ? plan : &none, &spec, &err);
-    const int status = !e || run(e, l, set, &o, &err);
+    const int status = !e || serve(e, l, &by, watch, &w, &err);
+    free(w.got);
     (void)snprintf(name, sizeof name, "%s, %s, %s", model, method, set->name);
     (void)snprintf(text, sizeof text,
                    "%zu rows, %zu of steps, off by %.2g of %.2g, %zu other tokens", o.rows, o.steps,
@@ -202,19 +154,22 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
             o.residue, o.least_part, o.sum.part[KVD_PHASE_PREFILL], o.sum.part[KVD_PHASE_DECODE],
             o.sum.part[KVD_PHASE_HOST], o.sum.total);
     }
-    if (e)
-        e->free(e);
+    engine_free(e);
 }
 
-static kvd_checkpoint *open_or_end(const char *path)
+/* Runs the requests with each setting and compares the logits with the forward pass. */
+static void test_requests(const kvd_checkpoint *c, const char *model, const request *r, size_t n,
+                          uint64_t seed, const kvd_plan *plan, const char *method,
+                          const setting *const *set)
 {
     kvd_err err = {""};
-    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
-    if (!c) {
-        printf("not ok %s\n", err.msg);
-        exit(1);
-    }
-    return c;
+    load l = load_make(c, r, n, seed);
+    if (expect(&l, c, plan, &err))
+        test_result(0, model, "%s", err.msg);
+    else
+        for (; *set; set++)
+            test(c, model, &l, plan, method, *set);
+    load_release(&l);
 }
 
 #endif

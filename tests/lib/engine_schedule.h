@@ -2,12 +2,16 @@
 #ifndef KVD_TESTS_ENGINE_SCHEDULE_H
 #define KVD_TESTS_ENGINE_SCHEDULE_H
 
+#include <math.h>
+
 #include "common/rng.h"
+#include "common/stats.h"
 #include "engine/engine.h"
 #include "expected.h"
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
 #include "methods/cuda/cache.h"
+#include "worst.h"
 
 typedef struct {
     size_t input, output;
@@ -139,6 +143,69 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
     return it;
 }
 
+/* How a test runs an engine. */
+typedef struct {
+    const char *name;
+    /* chunk: most tokens of an iteration if prompts run in chunks, else 0 */
+    size_t max_batch, chunk;
+    /* mixed: prompts and decode share iterations; sequence: GPUs divide a prompt's tokens */
+    bool mixed, graphs, phases, sequence;
+    kvd_attention_choice attention;
+} setting;
+
+static inline serving_order order_of(const setting *set)
+{
+    return (serving_order){.slots = set->max_batch, .chunk = set->chunk, .beside = set->mixed};
+}
+
+static inline kvd_engine_spec spec_of(const setting *set, size_t max_len, size_t max_tokens)
+{
+    return (kvd_engine_spec){
+        .limits = {.max_batch = set->max_batch, .max_tokens = max_tokens, .chunk = set->chunk},
+        .max_len = max_len,
+        .type = KVD_BF16,
+        .n_gpus = 1,
+        .sequence = set->sequence,
+        .graphs = set->graphs,
+        .phases = set->phases,
+        .attention = set->attention};
+}
+
+/* NULL is allowed. */
+static inline void engine_free(kvd_engine *e)
+{
+    if (e)
+        e->free(e);
+}
+
+static inline void engine_refused(const kvd_checkpoint *c, const kvd_plan *plan,
+                                  const kvd_engine_spec *s, const char *why)
+{
+    kvd_err err = {""};
+    kvd_engine *const e = kvd_engine_open_cuda(c, plan, s, &err);
+    test_result(!e && strstr(err.msg, why), "refused", "%s", e ? why : err.msg);
+    engine_free(e);
+}
+
+/* Runs a decode step of two requests behind 999 and 500 tokens that were never computed. */
+static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err)
+{
+    static const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
+                                      {.slot = 2, .before = 500, .n = 1, .emits = 1}};
+    static const kvd_iteration it = {.n_slices = 2, .n_steps = 2, .slice = slice, .n_tokens = 2};
+    static const uint32_t id[] = {5, 6};
+    return e->step(e, &it, id, token, NULL, err);
+}
+
+/* Checks that the step gives the same tokens twice. If e is NULL, *err is reported. */
+static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err)
+{
+    uint32_t first[2] = {0}, second[2] = {1};
+    const int status = !e || step_uncomputed(e, first, err) || step_uncomputed(e, second, err);
+    test_result(!status && !memcmp(first, second, sizeof first), name, "%s",
+                status ? err->msg : "the same tokens twice");
+}
+
 /* Callback after each iteration. If the callback returns -1 with *err set, serve() fails. */
 typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                       const kvd_phase_times *t, kvd_err *err);
@@ -156,6 +223,69 @@ static inline int serve(kvd_engine *e, const load *l, const serving_order *o, be
     }
     schedule_release(&s);
     return status;
+}
+
+/* What serve_recorded saw. The caller frees logits. */
+typedef struct {
+    float *logits;     /* logits of emitted tokens, [outputs][vocab] */
+    double held[4096]; /* bytes after each iteration, if the engine counts them */
+    size_t n_held;
+    kvd_phase_times sum;
+} served;
+
+typedef struct {
+    const load *l;
+    served *to;
+} recorder;
+
+static inline int record_iteration(void *ctx, kvd_engine *e, const kvd_iteration *it,
+                                   const uint32_t *token, const kvd_phase_times *t, kvd_err *err)
+{
+    const recorder *const r = ctx;
+    served *const to = r->to;
+    int status = 0;
+    (void)token;
+    kvd_phase_add(&to->sum, t);
+    if (e->held && to->n_held < sizeof to->held / sizeof *to->held)
+        to->held[to->n_held++] = e->held(e);
+    for (size_t i = 0; i < it->n_slices && !status; i++)
+        if (it->slice[i].emits)
+            status =
+                e->logits(e, i, to->logits + output_row(r->l, &it->slice[i]) * r->l->vocab, err);
+    return status;
+}
+
+static inline int serve_recorded(kvd_engine *e, const load *l, const serving_order *o, served *to,
+                                 kvd_err *err)
+{
+    recorder r = {l, to};
+    if (!to->logits)
+        to->logits = need(l->outputs * l->vocab * sizeof *to->logits);
+    to->n_held = 0;
+    return serve(e, l, o, record_iteration, &r, err);
+}
+
+/* Returns the largest relative difference of held bytes, or infinity if iterations differ. */
+static inline double held_off(const served *a, const served *b)
+{
+    double most = a->n_held == b->n_held && a->n_held ? 0 : INFINITY;
+    for (size_t i = 0; i < a->n_held && i < b->n_held; i++)
+        most = worse(most, fabs(a->held[i] / b->held[i] - 1));
+    return most;
+}
+
+/* Returns the median over output tokens of the distance of logits; *most: the largest. */
+static inline double logits_off(const load *l, const float *a, const float *b, double *most)
+{
+    const size_t n = l->outputs;
+    double *const d = need(n * sizeof *d);
+    for (size_t i = 0; i < n; i++)
+        d[i] = distance(a + i * l->vocab, b + i * l->vocab, l->vocab);
+    kvd_sort(d, n);
+    const double median = d[n / 2];
+    *most = d[n - 1];
+    free(d);
+    return median;
 }
 
 /* Returns logits [offset[n]][vocab] of all tokens, with dense attention if plan is NULL. */
@@ -188,6 +318,39 @@ static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_
         return to;
     free(to);
     return NULL;
+}
+
+/*
+ * Fills l->want with float32 logits, and l->bar with 2 times the distance of the bf16 pass from
+ * them (3 times with routed experts; 1.64 was measured).
+ */
+static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
+{
+    const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size;
+    l->want = run_pass(l, c, plan, KVD_F32, err);
+    float *const narrow = l->want ? run_pass(l, c, plan, KVD_BF16, err) : NULL;
+    const double times = kvd_checkpoint_config(c)->n_experts ? 3 : 2;
+    const size_t n = l->offset[l->n];
+    double mean = 0;
+    l->bar = 0;
+    for (size_t t = 0; narrow && t < n; t++) {
+        const double off = distance(narrow + t * vocab, l->want + t * vocab, vocab);
+        l->bar = fmax(l->bar, times * off);
+        mean += off / (double)n;
+    }
+    free(narrow);
+    /* The bf16 pass and the engine share kernels, so the pass must agree with float32. */
+    if (narrow && mean > 0.1)
+        return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
+    return narrow ? 0 : -1;
+}
+
+static inline uint32_t largest(const float *x, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        best = x[i] > x[best] ? i : best;
+    return (uint32_t)best;
 }
 
 #endif

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/stats.h"
 #include "engine/cuda/engine_parts.h"
 #include "engine_schedule.h"
 #include "methods/tokens/cuda/evict.h"
@@ -197,8 +196,7 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
                   kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
-    const kvd_engine_spec spec = {
-        .limits = {.max_batch = 1, .max_tokens = LONGEST}, .max_len = LONGEST, .type = KVD_BF16};
+    const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, LONGEST, LONGEST);
     const serving_order by = {.slots = 1};
     kvd_tokens_method method;
     kvd_plan mine = *plan;
@@ -238,24 +236,18 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
                            (double)full_heads(config);
     }
     schedule_release(&s);
-    if (e)
-        e->free(e);
+    engine_free(e);
     return status;
 }
 
-typedef struct {
-    const char *name;
-    size_t max_batch;
-    /* mixed: prompts and decode share iterations; graphs: CUDA graphs; phases: times per phase */
-    bool mixed, graphs, phases;
-    /* most tokens of an iteration if prompts run in chunks; else 0 */
-    size_t chunk;
-} setting;
-
-static const setting apart = {"apart, graphs", 3, false, true, true, 0},
-                     together = {"together", 5, true, false, false, 0},
-                     plain = {"apart, no graphs", 3, false, false, false, 0},
-                     pieces = {"prompts in chunks", 4, true, false, false, 53};
+static const setting apart = {.name = "apart, graphs",
+                              .max_batch = 3,
+                              .graphs = true,
+                              .phases = true},
+                     together = {.name = "together", .max_batch = 5, .mixed = true},
+                     plain = {.name = "apart, no graphs", .max_batch = 3},
+                     pieces = {
+                         .name = "prompts in chunks", .max_batch = 4, .chunk = 53, .mixed = true};
 
 static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to,
                      kvd_err *err)
@@ -364,14 +356,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
                    const double *want, result *to, size_t *wrong, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
-    const kvd_engine_spec spec = {
-        .limits = {.max_batch = set->max_batch, .max_tokens = 4 * LONGEST, .chunk = set->chunk},
-        .max_len = LONGEST,
-        .type = KVD_BF16,
-        .n_gpus = 1,
-        .graphs = set->graphs,
-        .phases = set->phases};
-    const serving_order by = {.slots = set->max_batch, .chunk = set->chunk, .beside = set->mixed};
+    const kvd_engine_spec spec = spec_of(set, LONGEST, 4 * LONGEST);
+    const serving_order by = order_of(set);
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, err);
     counted x = {.l = l,
                  .config = config,
@@ -398,21 +384,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     }
     const int status = !e || serve(e, l, &by, count, &x, err) ? -1 : 0;
     *wrong = x.wrong;
-    if (e)
-        e->free(e);
+    engine_free(e);
     return status;
-}
-
-static void distances(const load *l, const result *a, const result *b, double *median, double *most)
-{
-    const size_t n = l->outputs;
-    double *const d = need(n * sizeof *d);
-    for (size_t i = 0; i < n; i++)
-        d[i] = distance(a->logits + i * l->vocab, b->logits + i * l->vocab, l->vocab);
-    kvd_sort(d, n);
-    *median = d[n / 2];
-    *most = d[n - 1];
-    free(d);
 }
 
 /* Returns the smallest overlap of kept positions, relative to the larger set. */

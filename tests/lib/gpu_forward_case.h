@@ -5,18 +5,39 @@
 #ifndef KVD_TESTS_GPU_FORWARD_CASE_H
 #define KVD_TESTS_GPU_FORWARD_CASE_H
 
+#include "make_checkpoint.h"
+#include "model/checkpoint/shapes.h"
 #include "model/pass/cuda/forward.h"
 #include "model/pass/forward.h"
+#include "temp_folder.h"
+
+static inline kvd_checkpoint *opened_or_end(kvd_checkpoint *c, const kvd_err *err)
+{
+    if (c)
+        return c;
+    printf("not ok %s\n", err->msg);
+    exit(1);
+}
 
 static inline kvd_checkpoint *checkpoint_or_end(const char *path)
 {
     kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
-    if (!c) {
-        printf("not ok %s\n", err.msg);
-        exit(1);
-    }
-    return c;
+    return opened_or_end(kvd_checkpoint_open(path, &err), &err);
+}
+
+static inline kvd_checkpoint *shape_or_end(const kvd_shape *s, uint64_t seed)
+{
+    kvd_err err = {""};
+    return opened_or_end(kvd_checkpoint_of_shape(s, seed, &err), &err);
+}
+
+/* Writes a model to folder `name` of the temporary folder. path [128] receives its path. */
+static inline void made_or_end(const char *name, const made_spec *s, char *path)
+{
+    kvd_err err = {""};
+    (void)snprintf(path, 128, "%s/%s", temp_folder(), name);
+    if (make_checkpoint(path, s, &err))
+        (void)opened_or_end(NULL, &err);
 }
 
 /* Opens a test model of make_family_fixtures.py, or ends the program. */

@@ -9,6 +9,7 @@
 
 #include "analysis/pairs.h"
 #include "common/rng.h"
+#include "model/model_info.h"
 
 typedef struct {
     /* model, label, sizes and number type, set by the caller */
@@ -175,6 +176,26 @@ static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
     a->seq_len = n_tokens;
     a->n_layers = 2;
     a->dtype = KVD_F32;
+}
+
+/* Writes a file of 300 tokens, with rows before RoPE, for a model and opens it. */
+static inline int open_made_dump(const kvd_config *c, const char *path, kvd_activations *to,
+                                 kvd_err *err)
+{
+    kvd_common_options common = {.seed = 1};
+    char *argv[] = {(char *)"test", NULL};
+    kvd_run made_by;
+    dump_plan p;
+    if (kvd_run_start(&made_by, argv[0], 1, argv, &common, err))
+        return -1;
+    dump_plan_init(&p, 300, 1);
+    kvd_model_info_set(&p.a.model, c, "made up", "xxh3:0", "bf16");
+    p.a.n_layers = c->n_layers;
+    p.a.has_pre = true;
+    const int status =
+        write_dump(&p, path, &made_by, err) || kvd_activations_open(to, path, err) ? -1 : 0;
+    kvd_run_release(&made_by);
+    return status;
 }
 
 #endif

@@ -152,32 +152,20 @@ typedef struct {
     kvd_dims high, low;
 } model;
 
-static inline int cut_dims(const kvd_spectrum *s, const kvd_config *c, const kvd_dims_method *m,
-                           bool low, kvd_dims *d, kvd_err *err)
+static inline int kept_low(const kvd_config *c, int i, int side)
 {
-    kvd_widths w = {0};
-    int status = kvd_widths_alloc(&w, c->n_layers, c->n_kv_heads, c->d_head, err);
-    for (int i = 0; !status && i < c->n_layers * c->n_kv_heads; i++)
-        for (int side = 0; side < 2; side++) {
-            const int high = c->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
-            w.kept[side][i] = low ? high / 2 - i % 2 : high;
-        }
-    status = status || kvd_dims_build(d, m, s, &w, err);
-    kvd_widths_release(&w);
-    return status ? -1 : 0;
+    return fixture_uneven(c, i, side) / 2 - i % 2;
 }
 
 static inline int model_open(model *m, const char *path, const kvd_dims_method *method,
                              const request *r, size_t n, kvd_err *err)
 {
-    *m = (model){.c = kvd_checkpoint_open(path, err)};
-    if (!m->c)
-        return -1;
+    *m = (model){.c = checkpoint_or_end(path)};
     m->config = kvd_checkpoint_config(m->c);
     m->l = load_make(m->c, r, n, 41);
     return fixture_spectrum(&m->spectrum, m->config, 7, err) ||
-                   cut_dims(&m->spectrum, m->config, method, false, &m->high, err) ||
-                   cut_dims(&m->spectrum, m->config, method, true, &m->low, err)
+                   fixture_dims(&m->high, &m->spectrum, m->config, method, fixture_uneven, err) ||
+                   fixture_dims(&m->low, &m->spectrum, m->config, method, kept_low, err)
                ? -1
                : 0;
 }
@@ -188,8 +176,7 @@ static inline void model_close(model *m)
     kvd_dims_release(&m->low);
     kvd_spectrum_release(&m->spectrum);
     load_release(&m->l);
-    if (m->c)
-        kvd_checkpoint_close(m->c);
+    kvd_checkpoint_close(m->c);
 }
 
 static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
