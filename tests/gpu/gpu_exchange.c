@@ -301,7 +301,7 @@ static void test_prompts(const kvd_checkpoint *c, int gpus, const kvd_plan *plan
 static void test_sequence(int gpus)
 {
     static const kvd_plan none = {.type = KVD_BF16};
-    char name[16], path[128];
+    char name[24], path[128];
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     s.kv_heads = 3 * gpus;

@@ -187,7 +187,7 @@ static inline void engine_refused(const kvd_checkpoint *c, const kvd_plan *plan,
     engine_free(e);
 }
 
-/* Runs a decode step of two requests behind 999 and 500 tokens that were never computed. */
+/* Runs a decode step of two requests, after 999 and 500 tokens that were never computed. */
 static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err)
 {
     static const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
@@ -225,7 +225,7 @@ static inline int serve(kvd_engine *e, const load *l, const serving_order *o, be
     return status;
 }
 
-/* What serve_recorded saw. The caller frees logits. */
+/* Results of serve_recorded. The caller frees logits. */
 typedef struct {
     float *logits;     /* logits of emitted tokens, [outputs][vocab] */
     double held[4096]; /* bytes after each iteration, if the engine counts them */
