@@ -253,8 +253,7 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
     kvd_err err = {""};
     char path[256];
     expectation e = {0};
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    kvd_checkpoint *c = checkpoint_or_end(path);
+    kvd_checkpoint *c = family_or_end(name);
     (void)snprintf(path, sizeof path, "%s/%s/expected.safetensors", folder, name);
     if (expected_read(path, kvd_checkpoint_config(c), &e, &err)) {
         printf("not ok %s\n", err.msg);

@@ -35,9 +35,7 @@ static void test_embed(kvd_dtype type, size_t width, bool learned, size_t shift)
     verdict(name, distance(&x, want, NULL), 0, intact);
     free(want);
     device_free(dev_id, dev_position);
-    array_free(&table);
-    array_free(&places);
-    array_free(&x);
+    arrays_free(&table, &places, &x);
 }
 
 typedef struct {
@@ -100,9 +98,7 @@ static void test_norm(const norm_case *c)
         verdict(name, distance(&x, sum, NULL), 0, true);
     expect_bad(name, bad_take(bad), ~0ull);
     host_free(sum, want, scale);
-    array *all[] = {&x, &y, &add, &gain, &bias};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        array_free(all[i]);
+    arrays_free(&x, &y, &add, &gain, &bias);
 }
 
 static void test_norm_bad(size_t d)
@@ -148,9 +144,7 @@ static void test_norm_bad(size_t d)
                        NULL),
           "norm");
     expect_bad("norm of a sum", bad_take(bad), kvd_gpu_bad_at(2, 21));
-    array *all[] = {&x, &y, &gain, &big};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        array_free(all[i]);
+    arrays_free(&x, &y, &gain, &big);
 }
 
 /* Computes x += norm(branch) and y = norm(x), or y = x without `gain`. */
@@ -201,9 +195,7 @@ static void test_branch(size_t n, size_t d, bool normed)
     check(kvd_gpu_branch_add(&a, NULL), name);
     expect_bad(name, bad_take(bad), kvd_gpu_bad_at(4, n - 1));
     host_free(sum, want, scale);
-    array *all[] = {&x, &branch, &y, &gain_branch, &gain};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        array_free(all[i]);
+    arrays_free(&x, &branch, &y, &gain_branch, &gain);
 }
 
 static void all_branches(void)
@@ -323,9 +315,7 @@ static void test_qkv(const qkv_case *c)
     expect_bad(name, bad_take(bad), kvd_gpu_bad_at(5, 4));
     host_free(want, want_pre, scale);
     check(cudaFree(dev_row), "free");
-    array *arrays[] = {&x, &pre, &bias, &gain_q, &gain_k, &cosine, &sine};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        array_free(arrays[i]);
+    arrays_free(&x, &pre, &bias, &gain_q, &gain_k, &cosine, &sine);
 }
 
 static void all_norms(bool small)

@@ -132,9 +132,7 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
     verdict(name, distance(&in, both, scale), 2e-6, intact);
     free(want);
     free(both);
-    array_free(&in);
-    array_free(&bias);
-    array_free(&dy);
+    arrays_free(&in, &bias, &dy);
 }
 
 typedef struct {
@@ -246,9 +244,7 @@ static void test_qkv(const qkv_case *c)
     bad = bad_new();
     check(kvd_gpu_qkv_back(&a, N, 3, bad, NULL), name);
     expect_bad(name, bad_take(bad), kvd_gpu_bad_at(3, 7));
-    array *arrays[] = {&product, &bias, &gain_q, &gain_k, &dev, &cosine, &sine, &pre, &raw};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        array_free(arrays[i]);
+    arrays_free(&product, &bias, &gain_q, &gain_k, &dev, &cosine, &sine, &pre, &raw);
     check(cudaFree(dev_row), "free");
     host_free(want_pre, want_raw, of_pre);
 }
@@ -356,8 +352,7 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
     }
     /* Exponents up to 40 * sharp are rounded to float32, which limits accuracy. */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
-    array_free(&logits);
-    array_free(&d);
+    arrays_free(&logits, &d);
     device_free(dev_target, dev_u, dev_loss);
     host_free(target, got, u, loss, x);
 }

@@ -4,61 +4,24 @@
  * "time" times prompts of 8192 and 16384 tokens and decode steps at 8192 and 131072 tokens.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/half.h"
+#include "gpu_case.h"
 #include "kernels/attention_ref.h"
 #include "kernels/cuda/device.h"
 #include "kernels/rivals/cudnn.h"
 #include "worst.h"
 
-#ifndef KVD_CUDA
-
-int main(void)
-{
-    puts("skip cudnn: built without CUDA");
-    return 0;
-}
-
-#else
-
-#include <cuda_runtime_api.h>
-
 enum { D_HEAD = 128 };
 
-static int failures;
+static kvd_rng rng;
 
-#define CUDA(call)                                                                                 \
-    do {                                                                                           \
-        cudaError_t e_ = (call);                                                                   \
-        if (e_ != cudaSuccess) {                                                                   \
-            printf("not ok %s: %s\n", #call, cudaGetErrorString(e_));                              \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-
-static void *must(void *p)
+static void end_on(int status, const char *what, const kvd_err *err)
 {
-    if (!p) {
-        puts("not ok memory");
+    if (status) {
+        printf("not ok %s: %s\n", what, err->msg);
         exit(1);
     }
-    return p;
-}
-
-static uint64_t rng_state = 1;
-
-static double uniform(void)
-{
-    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
-    return ((double)(rng_state >> 33) + 0.5) / 2147483648.0;
-}
-
-static float normal(void)
-{
-    return (float)(sqrt(-2.0 * log(uniform())) * cos(6.283185307179586 * uniform()));
 }
 
 typedef struct {
@@ -81,9 +44,9 @@ static kvd_cudnn_stride token_major(int heads, int tokens, int d)
 
 static float *random_rounded(size_t n, int dtype, float gain, uint16_t *half)
 {
-    float *x = must(malloc(n * sizeof *x));
+    float *x = need(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
-        x[i] = gain * normal() * (i % 97 == 0 ? 8.0F : 1.0F);
+        x[i] = gain * (float)kvd_rng_normal(&rng) * (i % 97 == 0 ? 8.0F : 1.0F);
     kvd_from_f32((kvd_dtype)dtype, x, half, n);
     kvd_to_f32((kvd_dtype)dtype, half, x, n);
     return x;
@@ -92,7 +55,7 @@ static float *random_rounded(size_t n, int dtype, float gain, uint16_t *half)
 /* Copies n tokens of request b, from token t on, from strided x to [heads][n][d]. */
 static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int t, int n, int d)
 {
-    float *out = must(malloc((size_t)heads * (size_t)n * (size_t)d * sizeof *out)), *to = out;
+    float *out = need((size_t)heads * (size_t)n * (size_t)d * sizeof *out), *to = out;
     for (int h = 0; h < heads; h++)
         for (int r = t; r < t + n; r++, to += d)
             memcpy(to, x + b * st.batch + h * st.head + r * st.token, (size_t)d * sizeof *to);
@@ -115,15 +78,12 @@ static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, 
           *pk = gather(k, s->k, b, s->n_kv_heads, 0, kv_len, s->d_qk);
     float *pv = gather(v, s->v, b, s->n_kv_heads, 0, kv_len, s->d_v);
     const size_t row = (size_t)s->d_v, rows = (size_t)n;
-    double *out = must(malloc((size_t)s->n_heads * rows * row * sizeof *out));
-    if (kvd_attention_ref(&heads, &batch, pq, pk, pv, out, NULL, &err)) {
-        printf("not ok cudnn reference: %s\n", err.msg);
-        exit(1);
-    }
+    double *out = need((size_t)s->n_heads * rows * row * sizeof *out);
+    end_on(kvd_attention_ref(&heads, &batch, pq, pk, pv, out, NULL, &err), "cudnn reference", &err);
     for (size_t h = 0; h < (size_t)s->n_heads; h++)
         memcpy(want + (h * (size_t)s->q_len + (size_t)t) * row, out + h * rows * row,
                rows * row * sizeof *out);
-    free(pq), free(pk), free(pv), free(out);
+    host_free(pq, pk, pv, out);
 }
 
 static double error_of(const kvd_cudnn_shape *s, const double *want, const float *got,
@@ -146,7 +106,7 @@ static double error_of(const kvd_cudnn_shape *s, const double *want, const float
     return sqrt(num / den);
 }
 
-static void check(test_case *tc, int verbose)
+static void test(test_case *tc, int verbose)
 {
     kvd_cudnn_shape *s = &tc->s;
     kvd_err err = {""};
@@ -168,24 +128,22 @@ static void check(test_case *tc, int verbose)
                  nk = span(s->k, s->batch, s->n_kv_heads, s->kv_len, s->d_qk);
     const size_t nv = span(s->v, s->batch, s->n_kv_heads, s->kv_len, s->d_v),
                  no = span(s->o, s->batch, s->n_heads, s->q_len, s->d_v);
-    uint16_t *hq = must(malloc(nq * 2)), *hk = must(malloc(nk * 2)), *hv = must(malloc(nv * 2)),
-             *ho = must(malloc(no * 2));
+    uint16_t *hq = need(nq * 2), *hk = need(nk * 2), *hv = need(nv * 2), *ho = need(no * 2);
     float *q = random_rounded(nq, s->dtype, tc->sharp, hq),
           *k = random_rounded(nk, s->dtype, 1.0F, hk);
-    float *v = random_rounded(nv, s->dtype, 1.0F, hv), *o = must(malloc(no * sizeof *o));
-    int32_t *q_len = must(malloc((size_t)s->batch * 4)),
-            *kv_len = must(malloc((size_t)s->batch * 4));
-    double *want = must(malloc((size_t)s->batch * (size_t)s->n_heads * (size_t)s->q_len *
-                               (size_t)s->d_v * sizeof *want));
+    float *v = random_rounded(nv, s->dtype, 1.0F, hv), *o = need(no * sizeof *o);
+    int32_t *q_len = need((size_t)s->batch * 4), *kv_len = need((size_t)s->batch * 4);
+    double *want = need((size_t)s->batch * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v *
+                        sizeof *want);
     for (int b = 0; b < s->batch; b++) {
         q_len[b] = s->q_len;
         kv_len[b] = s->kv_len;
         if (s->ragged && b > 0) {
-            kv_len[b] = 1 + (int)(uniform() * (double)s->kv_len);
-            q_len[b] =
-                s->q_len == 1
-                    ? 1
-                    : 1 + (int)(uniform() * (double)(s->q_len < kv_len[b] ? s->q_len : kv_len[b]));
+            kv_len[b] = 1 + (int)(kvd_rng_uniform(&rng) * (double)s->kv_len);
+            q_len[b] = s->q_len == 1
+                           ? 1
+                           : 1 + (int)(kvd_rng_uniform(&rng) *
+                                       (double)(s->q_len < kv_len[b] ? s->q_len : kv_len[b]));
         }
         double *to = want + (size_t)b * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v;
         if (s->causal)
@@ -194,20 +152,12 @@ static void check(test_case *tc, int verbose)
             reference(s, q, k, v, b, t, 1, kv_len[b], to);
     }
 
-    kvd_cudnn_io io = {0};
-    void *dq, *dk, *dv, *dl, *dm;
-    CUDA(cudaMalloc(&dq, nq * 2));
-    CUDA(cudaMalloc(&dk, nk * 2));
-    CUDA(cudaMalloc(&dv, nv * 2));
-    CUDA(cudaMalloc(&io.o, no * 2));
-    CUDA(cudaMalloc(&dl, (size_t)s->batch * 4));
-    CUDA(cudaMalloc(&dm, (size_t)s->batch * 4));
-    CUDA(cudaMemcpy(dq, hq, nq * 2, cudaMemcpyHostToDevice));
-    CUDA(cudaMemcpy(dk, hk, nk * 2, cudaMemcpyHostToDevice));
-    CUDA(cudaMemcpy(dv, hv, nv * 2, cudaMemcpyHostToDevice));
-    CUDA(cudaMemcpy(dl, q_len, (size_t)s->batch * 4, cudaMemcpyHostToDevice));
-    CUDA(cudaMemcpy(dm, kv_len, (size_t)s->batch * 4, cudaMemcpyHostToDevice));
-    io.q = dq, io.k = dk, io.v = dv, io.q_len = dl, io.kv_len = dm;
+    kvd_cudnn_io io = {.q = on_device(hq, nq * 2),
+                       .k = on_device(hk, nk * 2),
+                       .v = on_device(hv, nv * 2),
+                       .o = on_device(NULL, no * 2),
+                       .q_len = on_device(q_len, (size_t)s->batch * 4),
+                       .kv_len = on_device(kv_len, (size_t)s->batch * 4)};
     const double tolerance = s->dtype == KVD_BF16 ? 4e-3 : 1e-3;
     int ran = 0, bad = 0;
     double worst = 0.0;
@@ -222,16 +172,13 @@ static void check(test_case *tc, int verbose)
             printf("#   %s, workspace %zu: ", kvd_cudnn_candidate(plan, i, &us),
                    kvd_cudnn_workspace(plan));
         fflush(stdout);
-        io.workspace = NULL;
-        if (kvd_cudnn_workspace(plan) > 0)
-            CUDA(cudaMalloc(&io.workspace, kvd_cudnn_workspace(plan)));
-        CUDA(cudaMemset(io.o, 0xff, no * 2));
+        io.workspace = on_device(NULL, kvd_cudnn_workspace(plan));
+        fill_bytes(io.o, 0xff, no * 2);
         if (kvd_cudnn_run(plan, &io, NULL, &err)) {
             printf("not ok cudnn %s: %s\n", tc->name, err.msg);
             bad++;
         } else {
-            CUDA(cudaDeviceSynchronize());
-            CUDA(cudaMemcpy(ho, io.o, no * 2, cudaMemcpyDeviceToHost));
+            check(cudaMemcpy(ho, io.o, no * 2, cudaMemcpyDeviceToHost), "outputs");
             kvd_to_f32((kvd_dtype)s->dtype, ho, o, no);
             const double e = error_of(s, want, o, q_len);
             if (!(e < tolerance)) {
@@ -245,23 +192,23 @@ static void check(test_case *tc, int verbose)
             if (verbose)
                 printf("%.2e\n", e);
         }
-        CUDA(cudaFree(io.workspace));
+        device_free(io.workspace);
     }
     failures += bad || !ran;
     if (!bad && ran)
         printf("ok cudnn %s: %d candidates, error %.1e\n", tc->name, ran, worst);
     else if (!ran)
         printf("not ok cudnn %s: no candidate ran\n", tc->name);
-    CUDA(cudaFree(dq));
-    CUDA(cudaFree(dk));
-    CUDA(cudaFree(dv));
-    CUDA(cudaFree(io.o));
-    CUDA(cudaFree(dl));
-    CUDA(cudaFree(dm));
+    device_free(io.q, io.k, io.v, io.o, io.q_len, io.kv_len);
     kvd_cudnn_close(plan);
-    free(hq), free(hk), free(hv), free(ho), free(q), free(k), free(v), free(o), free(q_len),
-        free(kv_len), free(want);
+    host_free(hq, hk, hv, ho, q, k, v, o, q_len, kv_len, want);
 }
+
+#define SHAPE(type, b, h, g, dqk, dv, ql, kvl, mask, cut)                                          \
+    {                                                                                              \
+        .dtype = type, .batch = b, .n_heads = h, .n_kv_heads = g, .d_qk = dqk, .d_v = dv,          \
+        .q_len = ql, .kv_len = kvl, .causal = mask, .ragged = cut, .scale = 1.0F                   \
+    }
 
 static void check_refusals(void)
 {
@@ -269,51 +216,10 @@ static void check_refusals(void)
         const char *what, *words;
         kvd_cudnn_shape s;
     } c[] = {
-        {"width",
-         "widths 20 and 64",
-         {.dtype = KVD_BF16,
-          .batch = 1,
-          .n_heads = 2,
-          .n_kv_heads = 1,
-          .d_qk = 20,
-          .d_v = 64,
-          .q_len = 4,
-          .kv_len = 4,
-          .scale = 1.0F}},
-        {"heads",
-         "3 heads, 2 kv heads",
-         {.dtype = KVD_BF16,
-          .batch = 1,
-          .n_heads = 3,
-          .n_kv_heads = 2,
-          .d_qk = 64,
-          .d_v = 64,
-          .q_len = 4,
-          .kv_len = 4,
-          .scale = 1.0F}},
-        {"lengths",
-         "5 queries, 4 keys",
-         {.dtype = KVD_BF16,
-          .batch = 1,
-          .n_heads = 2,
-          .n_kv_heads = 1,
-          .d_qk = 64,
-          .d_v = 64,
-          .q_len = 5,
-          .kv_len = 4,
-          .causal = 1,
-          .scale = 1.0F}},
-        {"dtype",
-         "dtype 0",
-         {.dtype = KVD_F32,
-          .batch = 1,
-          .n_heads = 2,
-          .n_kv_heads = 1,
-          .d_qk = 64,
-          .d_v = 64,
-          .q_len = 4,
-          .kv_len = 4,
-          .scale = 1.0F}},
+        {"width", "widths 20 and 64", SHAPE(KVD_BF16, 1, 2, 1, 20, 64, 4, 4, 0, 0)},
+        {"heads", "3 heads, 2 kv heads", SHAPE(KVD_BF16, 1, 3, 2, 64, 64, 4, 4, 0, 0)},
+        {"lengths", "5 queries, 4 keys", SHAPE(KVD_BF16, 1, 2, 1, 64, 64, 5, 4, 1, 0)},
+        {"dtype", "dtype 0", SHAPE(KVD_F32, 1, 2, 1, 64, 64, 4, 4, 0, 0)},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         kvd_cudnn_shape s = c[i].s;
@@ -344,21 +250,21 @@ static void *random_device(size_t n, int dtype)
     static uint16_t *host;
     static size_t begin;
     if (!host) {
-        float *x = must(malloc(block * sizeof *x));
-        host = must(malloc(2 * block * 2));
+        float *x = need(block * sizeof *x);
+        host = need(2 * block * 2);
         for (size_t i = 0; i < block; i++)
-            x[i] = normal();
+            x[i] = (float)kvd_rng_normal(&rng);
         kvd_from_f32((kvd_dtype)dtype, x, host, block);
         for (size_t i = 0; i < block; i++)
             host[block + i] = host[i];
         free(x);
     }
     begin = (begin + 1234577) % block;
-    char *d;
-    CUDA(cudaMalloc((void **)&d, n * 2));
+    char *const d = on_device(NULL, n * 2);
     for (size_t at = 0; at < n; at += block)
-        CUDA(cudaMemcpy(d + at * 2, host + begin, (n - at < block ? n - at : block) * 2,
-                        cudaMemcpyHostToDevice));
+        check(cudaMemcpy(d + at * 2, host + begin, (n - at < block ? n - at : block) * 2,
+                         cudaMemcpyHostToDevice),
+              "cudnn");
     return d;
 }
 
@@ -370,46 +276,40 @@ static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_
     float ms[COLD];
     cudaEvent_t begin, end;
     kvd_err err;
-    CUDA(cudaEventCreate(&begin));
-    CUDA(cudaEventCreate(&end));
-    io->workspace = NULL;
-    if (kvd_cudnn_workspace(plan) > 0)
-        CUDA(cudaMalloc(&io->workspace, kvd_cudnn_workspace(plan)));
+    check(cudaEventCreate(&begin), "cudnn");
+    check(cudaEventCreate(&end), "cudnn");
+    io->workspace = on_device(NULL, kvd_cudnn_workspace(plan));
     for (int i = -3; i < COLD; i++) {
-        CUDA(cudaMemset(scratch, i & 0xff, scratch_bytes));
-        CUDA(cudaEventRecord(begin, NULL));
-        if (kvd_cudnn_run(plan, io, NULL, &err)) {
-            printf("not ok %s\n", err.msg);
-            exit(1);
-        }
-        CUDA(cudaEventRecord(end, NULL));
-        CUDA(cudaEventSynchronize(end));
+        check(cudaMemset(scratch, i & 0xff, scratch_bytes), "cudnn");
+        check(cudaEventRecord(begin, NULL), "cudnn");
+        end_on(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", &err);
+        check(cudaEventRecord(end, NULL), "cudnn");
+        check(cudaEventSynchronize(end), "cudnn");
         if (i >= 0)
-            CUDA(cudaEventElapsedTime(&ms[i], begin, end));
+            check(cudaEventElapsedTime(&ms[i], begin, end), "cudnn");
     }
     qsort(ms, COLD, sizeof *ms, ascending);
     *cold = (double)ms[COLD / 2] * 1e3;
-    CUDA(cudaMemset(scratch, 0, 2 * sizeof(kvd_clock_stamp)));
-    CUDA((cudaError_t)kvd_clock_stamp_launch(scratch, NULL));
+    check(cudaMemset(scratch, 0, 2 * sizeof(kvd_clock_stamp)), "cudnn");
+    check((cudaError_t)kvd_clock_stamp_launch(scratch, NULL), "cudnn");
     for (int i = 0; i < HOT; i++) {
-        CUDA(cudaEventRecord(begin, NULL));
+        check(cudaEventRecord(begin, NULL), "cudnn");
         for (int j = 0; j < HOT_RUN; j++)
-            if (kvd_cudnn_run(plan, io, NULL, &err))
-                exit(1);
-        CUDA(cudaEventRecord(end, NULL));
-        CUDA(cudaEventSynchronize(end));
-        CUDA(cudaEventElapsedTime(&ms[i], begin, end));
+            end_on(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", &err);
+        check(cudaEventRecord(end, NULL), "cudnn");
+        check(cudaEventSynchronize(end), "cudnn");
+        check(cudaEventElapsedTime(&ms[i], begin, end), "cudnn");
     }
     qsort(ms, HOT, sizeof *ms, ascending);
     *hot = (double)ms[HOT / 2] * 1e3 / HOT_RUN;
-    CUDA((cudaError_t)kvd_clock_stamp_launch((kvd_clock_stamp *)scratch + 1, NULL));
-    kvd_clock_stamp *stamps = must(malloc(2 * sizeof *stamps));
-    CUDA(cudaMemcpy(stamps, scratch, 2 * sizeof *stamps, cudaMemcpyDeviceToHost));
+    check((cudaError_t)kvd_clock_stamp_launch((kvd_clock_stamp *)scratch + 1, NULL), "cudnn");
+    kvd_clock_stamp *stamps = need(2 * sizeof *stamps);
+    check(cudaMemcpy(stamps, scratch, 2 * sizeof *stamps, cudaMemcpyDeviceToHost), "cudnn");
     *mhz = kvd_clock_between(stamps, stamps + 1);
     free(stamps);
-    CUDA(cudaFree(io->workspace));
-    CUDA(cudaEventDestroy(begin));
-    CUDA(cudaEventDestroy(end));
+    check(cudaFree(io->workspace), "cudnn");
+    check(cudaEventDestroy(begin), "cudnn");
+    check(cudaEventDestroy(end), "cudnn");
 }
 
 static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ragged, int list)
@@ -430,7 +330,7 @@ static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ra
     int l2 = 0;
     double first[3], best[3], us;
     kvd_cudnn_packed(&s);
-    CUDA(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, 0));
+    check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, 0), "cudnn");
     if (kvd_cudnn_open(&s, &plan, &err)) {
         printf("%s %dx%d d %d,%d: %s\n", q_len == 1 ? "decode" : "prefill", batch, kv_len, d_qk,
                d_v, err.msg);
@@ -438,24 +338,19 @@ static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ra
     }
     const size_t nq = (size_t)batch * 32 * (size_t)q_len, nkv = (size_t)batch * 8 * (size_t)kv_len,
                  flush = 2 * (size_t)l2;
-    int32_t *lens = must(malloc((size_t)batch * 4));
+    int32_t *lens = need((size_t)batch * 4);
     for (int b = 0; b < batch; b++)
         lens[b] = kv_len;
     void *q = random_device(nq * (size_t)d_qk, KVD_BF16),
          *k = random_device(nkv * (size_t)d_qk, KVD_BF16);
     void *v = random_device(nkv * (size_t)d_v, KVD_BF16),
-         *o = random_device(nq * (size_t)d_v, KVD_BF16), *scratch, *dl;
-    CUDA(cudaMalloc(&scratch, flush));
-    CUDA(cudaMalloc(&dl, (size_t)batch * 4));
-    CUDA(cudaMemcpy(dl, lens, (size_t)batch * 4, cudaMemcpyHostToDevice));
+         *o = random_device(nq * (size_t)d_v, KVD_BF16), *scratch = on_device(NULL, flush),
+         *dl = on_device(lens, (size_t)batch * 4);
     kvd_cudnn_io io = {.q = q, .k = k, .v = v, .o = o, .q_len = dl, .kv_len = dl};
     char name[256];
     snprintf(name, sizeof name, "%s", kvd_cudnn_name(plan));
     measure(plan, &io, scratch, flush, &first[0], &first[1], &first[2]);
-    if (kvd_cudnn_tune(plan, &io, NULL, &err)) {
-        printf("not ok tune: %s\n", err.msg);
-        exit(1);
-    }
+    end_on(kvd_cudnn_tune(plan, &io, NULL, &err), "tune", &err);
     measure(plan, &io, scratch, flush, &best[0], &best[1], &best[2]);
     printf(
         "%s %d x %d d %d,%d%s: first %.1f us hot at %.0f MHz, %.1f cold (%s); tuned %.1f hot at %.0f MHz, "
@@ -469,12 +364,7 @@ static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ra
     }
     fflush(stdout);
     kvd_cudnn_close(plan);
-    CUDA(cudaFree(q));
-    CUDA(cudaFree(k));
-    CUDA(cudaFree(v));
-    CUDA(cudaFree(o));
-    CUDA(cudaFree(scratch));
-    CUDA(cudaFree(dl));
+    device_free(q, k, v, o, scratch, dl);
     free(lens);
 }
 
@@ -501,13 +391,11 @@ static void time_decode(int list)
 
 int main(int argc, char **argv)
 {
-    int devices = 0, version = 0;
+    int version = 0;
     kvd_err err = {""};
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        puts("skip cudnn: no CUDA device");
+    if (!gpu_devices("cudnn", 1))
         return 0;
-    }
+    kvd_rng_seed(&rng, 1, 0);
     if (kvd_cudnn_version(&version, &err)) {
         printf("skip cudnn: %s\n", err.msg);
         return 0;
@@ -519,11 +407,6 @@ int main(int argc, char **argv)
         if (argc < 3 || strcmp(argv[2], "prefill") != 0)
             time_decode(verbose);
         return 0;
-    }
-#define SHAPE(type, b, h, g, dqk, dv, ql, kvl, mask, cut)                                          \
-    {                                                                                              \
-        .dtype = type, .batch = b, .n_heads = h, .n_kv_heads = g, .d_qk = dqk, .d_v = dv,          \
-        .q_len = ql, .kv_len = kvl, .causal = mask, .ragged = cut                                  \
     }
     test_case cases[] = {
         {"prefill 1x128 4/2 heads 128,128", SHAPE(KVD_BF16, 1, 4, 2, 128, 128, 128, 128, 1, 0), 0,
@@ -559,9 +442,7 @@ int main(int argc, char **argv)
     const int only = argc > 1 && argv[1][0] != '-' ? atoi(argv[1]) : -1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (only < 0 || (size_t)only == i)
-            check(&cases[i], verbose);
+            test(&cases[i], verbose);
     check_refusals();
     return failures != 0;
 }
-
-#endif

@@ -40,9 +40,7 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
     const bool intact = fetch(&y);
     verdict(name, distance(&y, want, scale), 1e-6, intact);
     host_free(want, up, scale);
-    array_free(&in);
-    array_free(&bias);
-    array_free(&y);
+    arrays_free(&in, &bias, &y);
 }
 
 typedef struct {
@@ -132,8 +130,7 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
             failed = printf("not ok %s: hidden keys are not 0\n", name) > 0;
     free(want);
     free(floor);
-    array_free(&scores);
-    array_free(&prob);
+    arrays_free(&scores, &prob);
 }
 
 static void test_softmax_nan(void)
@@ -179,8 +176,7 @@ static void test_convert(kvd_dtype from, kvd_dtype to, size_t n, size_t shift)
     verdict(name, same ? 0 : 1, 0, same);
     free(want);
     free(wide);
-    array_free(&a);
-    array_free(&b);
+    arrays_free(&a, &b);
 }
 
 static void all_elementwise(bool small)

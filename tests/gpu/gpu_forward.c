@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/stats.h"
 #include "expected.h"
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
@@ -135,18 +135,12 @@ static double add_kind(const recording *gpu, const recording *cpu, int kind, cha
     return worst;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_of_rows(const float *x, const float *y, size_t n, size_t d)
 {
     double *const e = need(n * sizeof *e);
     for (size_t i = 0; i < n; i++)
         e[i] = distance(x + i * d, y + i * d, d);
-    qsort(e, n, sizeof *e, by_size);
+    kvd_sort(e, n);
     const double median = e[n / 2];
     free(e);
     return median;
@@ -320,12 +314,7 @@ static const kvd_shape latent = {
 
 static void test_latent_shape(kvd_dtype type)
 {
-    kvd_err err = {""};
-    kvd_checkpoint *c = kvd_checkpoint_of_shape(&latent, 5, &err);
-    if (!c) {
-        test_result(0, latent.name, "%s: %s", kvd_dtype_name(type), err.msg);
-        return;
-    }
+    kvd_checkpoint *c = shape_or_end(&latent, 5);
     kvd_gpu_forward *f = open_pass(c, type, 1, SEQUENCES * LONGEST);
     test_batch(f, latent.name, type);
     test_two_parts(f, latent.name, type);

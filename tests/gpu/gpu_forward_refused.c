@@ -127,7 +127,7 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
         {"model.embed_tokens.weight", 17 * 64 + 3, NAN},
         {"model.norm.weight", 0, NAN},
     };
-    char path[64], file[128];
+    char path[128], file[160];
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 3;
     s.tied = false;
@@ -136,13 +136,12 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
         id[i] = i;
     const size_t offset[] = {0, 12, 30};
     const kvd_batch b = {.n_sequences = 2, .offset = offset, .first_sequence = 3, .id = id};
-    (void)snprintf(path, sizeof path, "%s/m", temp_folder());
-    (void)snprintf(file, sizeof file, "%s/model.safetensors", path);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kvd_err cpu_err = {"nothing"}, err = {"nothing"};
         recording cpu, gpu;
-        if (make_checkpoint(path, &s, &err) ||
-            made_poke(file, bad[i].tensor, bad[i].i, bad[i].value, &err)) {
+        made_or_end("m", &s, path);
+        (void)snprintf(file, sizeof file, "%s/model.safetensors", path);
+        if (made_poke(file, bad[i].tensor, bad[i].i, bad[i].value, &err)) {
             printf("not ok %s\n", err.msg);
             exit(1);
         }

@@ -60,14 +60,9 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
     const size_t n = many ? N_MANY : N_FEW;
     kvd_err err = {""};
     kvd_gpu_share share;
-    char path[256], text[400];
+    char text[400];
     const char *where = "";
-    (void)snprintf(path, sizeof path, "tests/data/families/%s", name);
-    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
-    if (!c) {
-        report(0, name, n_gpus, type, err.msg);
-        return;
-    }
+    kvd_checkpoint *c = family_or_end(name);
     if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_PASS, 0, n_gpus, &share, &err)) {
         kvd_checkpoint_close(c);
         return;
@@ -111,22 +106,19 @@ static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void 
 static void test_failure(const char *family, int n_gpus, int many)
 {
     kvd_err err = {""}, again = {""};
-    char path[256];
-    (void)snprintf(path, sizeof path, "tests/data/families/%s", family);
-    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
+    kvd_checkpoint *c = family_or_end(family);
     const uint32_t id[N_MANY] = {0};
     const kvd_batch b = batch_of(many, id);
-    kvd_gpu_forward *f = c ? open_pass(c, KVD_BF16, n_gpus, many ? N_MANY : N_FEW) : NULL;
-    refusing bad = {
-        .hook = {.run = refuse}, .dense = f ? kvd_gpu_forward_dense(f, 1) : NULL, .layer = many};
+    kvd_gpu_forward *f = open_pass(c, KVD_BF16, n_gpus, many ? N_MANY : N_FEW);
+    refusing bad = {.hook = {.run = refuse}, .dense = kvd_gpu_forward_dense(f, 1), .layer = many};
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    for (int g = 0; f && g < n_gpus; g++)
+    for (int g = 0; g < n_gpus; g++)
         hook[g] = g == 1 ? &bad.hook : kvd_gpu_forward_dense(f, g);
-    int status = f && kvd_gpu_forward_run(f, &b, hook, -1, NULL, &err);
+    int status = kvd_gpu_forward_run(f, &b, hook, -1, NULL, &err);
     report(status && !strcmp(err.msg, many ? "share 1 of layer 1 is refused"
                                            : "share 1 of layer 0 is refused"),
            "a hook that fails", n_gpus, KVD_BF16, err.msg);
-    status = f && kvd_gpu_forward_run(f, &b, NULL, -1, NULL, &again);
+    status = kvd_gpu_forward_run(f, &b, NULL, -1, NULL, &again);
     report(status && !strcmp(again.msg, "sum over GPUs: ended by an error on one of them"),
            "a run after that", n_gpus, KVD_BF16, again.msg);
     kvd_gpu_forward_free(f);
@@ -156,17 +148,15 @@ static void test_nonfinite(const char *family, int n_gpus, int last_layer, int m
                            const char *want)
 {
     kvd_err err = {""};
-    char path[256];
-    (void)snprintf(path, sizeof path, "tests/data/families/%s", family);
-    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
+    kvd_checkpoint *c = family_or_end(family);
     const uint32_t id[N_MANY] = {0};
     const kvd_batch b = batch_of(many, id);
-    kvd_gpu_forward *f = c ? open_pass(c, KVD_F32, n_gpus, many ? N_MANY : N_FEW) : NULL;
+    kvd_gpu_forward *f = open_pass(c, KVD_F32, n_gpus, many ? N_MANY : N_FEW);
     spoiling bad = {.hook = {.run = spoil}, .row = row};
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
     for (int g = 0; g < n_gpus; g++)
         hook[g] = &bad.hook;
-    const int status = f && kvd_gpu_forward_run(f, &b, hook, last_layer, NULL, &err);
+    const int status = kvd_gpu_forward_run(f, &b, hook, last_layer, NULL, &err);
     report(status && !strcmp(err.msg, want), "not finite on one", n_gpus, KVD_F32, err.msg);
     kvd_gpu_forward_free(f);
     kvd_checkpoint_close(c);

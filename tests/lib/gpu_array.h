@@ -45,6 +45,16 @@ static inline void array_free(array *a)
     check(cudaFree(a->base), "free");
 }
 
+static inline void free_arrays(array *const *a, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        array_free(a[i]);
+}
+
+#define arrays_free(...)                                                                           \
+    free_arrays((array *const[]){__VA_ARGS__},                                                     \
+                sizeof((array *const[]){__VA_ARGS__}) / sizeof(array *))
+
 static inline void send(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type);

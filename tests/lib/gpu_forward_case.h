@@ -1,10 +1,9 @@
-/*
- * Runs the GPU forward pass and copies all activations to the host. Requires gpu_case.h and
- * expected.h.
- */
+/* Runs the GPU forward pass and copies all activations to the host. */
 #ifndef KVD_TESTS_GPU_FORWARD_CASE_H
 #define KVD_TESTS_GPU_FORWARD_CASE_H
 
+#include "expected.h"
+#include "gpu_case.h"
 #include "make_checkpoint.h"
 #include "model/checkpoint/shapes.h"
 #include "model/pass/cuda/forward.h"

@@ -25,98 +25,39 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads;
     int len[BATCH], n_len;
-    /* stored dimensions [KV head][K or V] of important and unimportant tokens */
-    int high[KV_MOST][2], low[KV_MOST][2];
-    int kept[KV_MOST][2];
+    /* HIGH, LOW: stored dimensions [KV head][K or V]; KEPT: those the method keeps */
+    const int (*dims)[KV_MOST][2];
     /* fraction of important tokens; agreement above which a layer uses an earlier choice */
     double share, overlap;
     /* 1: denominators are divided by the number of keys; 1: tokens are equally important */
     int mean, equal;
 } test_case;
 
+enum { HIGH, LOW, KEPT, N_DIMS };
+static const int two[N_DIMS][KV_MOST][2] = {{{64, 48}, {48, 128}},
+                                            {{16, 48}, {32, 16}},
+                                            {{16, 40}, {17, 1}}},
+                 by_mean[N_DIMS][KV_MOST][2] = {{{64, 48}, {48, 128}},
+                                                {{16, 48}, {32, 16}},
+                                                {{3, 48}, {32, 16}}},
+                 four[N_DIMS][KV_MOST][2] = {{{128, 128}, {48, 64}, {32, 32}, {16, 16}},
+                                             {{64, 32}, {48, 64}, {16, 16}, {16, 16}},
+                                             {{64, 32}, {48, 64}, {16, 16}, {9, 9}}},
+                 equal[N_DIMS][KV_MOST][2] = {{{80, 64}, {32, 96}},
+                                              {{48, 48}, {16, 32}},
+                                              {{33, 48}, {16, 20}}},
+                 grouped[N_DIMS][KV_MOST][2] = {
+                     {{128, 112}, {16, 16}}, {{64, 16}, {16, 16}}, {{60, 10}, {16, 16}}};
+
 static const test_case cases[] = {
-    {.name = "half",
-     .n_heads = 8,
-     .n_kv_heads = 2,
-     .len = {1, 7, 64, 65, 130, 300},
-     .n_len = 6,
-     .high = {{64, 48}, {48, 128}},
-     .low = {{16, 48}, {32, 16}},
-     .kept = {{16, 40}, {17, 1}},
-     .share = 0.5,
-     .overlap = NEVER_LENT},
-    {.name = "by mean",
-     .n_heads = 8,
-     .n_kv_heads = 2,
-     .len = {1, 7, 64, 65, 130, 300},
-     .n_len = 6,
-     .high = {{64, 48}, {48, 128}},
-     .low = {{16, 48}, {32, 16}},
-     .kept = {{3, 48}, {32, 16}},
-     .share = 0.3,
-     .overlap = NEVER_LENT,
-     .mean = 1},
-    {.name = "none",
-     .n_heads = 4,
-     .n_kv_heads = 4,
-     .len = {130, 9, 64},
-     .n_len = 3,
-     .high = {{128, 128}, {48, 64}, {32, 32}, {16, 16}},
-     .low = {{64, 32}, {48, 64}, {16, 16}, {16, 16}},
-     .kept = {{64, 32}, {48, 64}, {16, 16}, {9, 9}},
-     .share = 0,
-     .overlap = NEVER_LENT},
-    {.name = "all",
-     .n_heads = 4,
-     .n_kv_heads = 4,
-     .len = {130, 9, 64},
-     .n_len = 3,
-     .high = {{128, 128}, {48, 64}, {32, 32}, {16, 16}},
-     .low = {{64, 32}, {48, 64}, {16, 16}, {16, 16}},
-     .kept = {{64, 32}, {48, 64}, {16, 16}, {9, 9}},
-     .share = 1,
-     .overlap = NEVER_LENT},
-    {.name = "equal",
-     .n_heads = 6,
-     .n_kv_heads = 2,
-     .len = {200, 33, 129},
-     .n_len = 3,
-     .high = {{80, 64}, {32, 96}},
-     .low = {{48, 48}, {16, 32}},
-     .kept = {{33, 48}, {16, 20}},
-     .share = 0.4,
-     .overlap = NEVER_LENT,
-     .equal = 1},
-    {.name = "group 16",
-     .n_heads = 32,
-     .n_kv_heads = 2,
-     .len = {100, 70},
-     .n_len = 2,
-     .high = {{128, 112}, {16, 16}},
-     .low = {{64, 16}, {16, 16}},
-     .kept = {{60, 10}, {16, 16}},
-     .share = 0.37,
-     .overlap = NEVER_LENT},
-    {.name = "lent",
-     .n_heads = 8,
-     .n_kv_heads = 2,
-     .len = {1, 7, 64, 65, 130, 1300},
-     .n_len = 6,
-     .high = {{64, 48}, {48, 128}},
-     .low = {{16, 48}, {32, 16}},
-     .kept = {{16, 40}, {17, 1}},
-     .share = 0.5,
-     .overlap = 0.6},
-    {.name = "lent always",
-     .n_heads = 8,
-     .n_kv_heads = 2,
-     .len = {5, 70, 2100},
-     .n_len = 3,
-     .high = {{64, 48}, {48, 128}},
-     .low = {{16, 48}, {32, 16}},
-     .kept = {{16, 40}, {17, 1}},
-     .share = 0.25,
-     .overlap = 0},
+    {"half", 8, 2, {1, 7, 64, 65, 130, 300}, 6, two, 0.5, NEVER_LENT, 0, 0},
+    {"by mean", 8, 2, {1, 7, 64, 65, 130, 300}, 6, by_mean, 0.3, NEVER_LENT, 1, 0},
+    {"none", 4, 4, {130, 9, 64}, 3, four, 0, NEVER_LENT, 0, 0},
+    {"all", 4, 4, {130, 9, 64}, 3, four, 1, NEVER_LENT, 0, 0},
+    {"equal", 6, 2, {200, 33, 129}, 3, equal, 0.4, NEVER_LENT, 0, 1},
+    {"group 16", 32, 2, {100, 70}, 2, grouped, 0.37, NEVER_LENT, 0, 0},
+    {"lent", 8, 2, {1, 7, 64, 65, 130, 1300}, 6, two, 0.5, 0.6, 0, 0},
+    {"lent always", 8, 2, {5, 70, 2100}, 3, two, 0.25, 0, 0, 0},
 };
 
 static kvd_rng rng;
@@ -182,7 +123,7 @@ static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 
 static fixture fixture_make(const test_case *c)
 {
-    fixture f = {.c = c, .high = map_of(c, c->high), .low = map_of(c, c->low)};
+    fixture f = {.c = c, .high = map_of(c, c->dims[HIGH]), .low = map_of(c, c->dims[LOW])};
     f.low.page_elements = f.high.page_elements;
     f.both = joined(&f.high, &f.low);
     const kvd_attn_map *const map[] = {[KVD_ZDC_HIGH] = &f.high, [KVD_ZDC_LOW] = &f.low};
@@ -194,8 +135,8 @@ static fixture fixture_make(const test_case *c)
             f.head[g].in_page[s][0] = map[s]->kv_offset[g];
             f.head[g].in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * k;
             f.head[g].in_row[s] = f.both.o_offset[s * c->n_heads + g * group];
-            f.head[g].kept[0] = (int16_t)c->kept[g][0];
-            f.head[g].kept[1] = (int16_t)c->kept[g][1];
+            f.head[g].kept[0] = (int16_t)c->dims[KEPT][g][0];
+            f.head[g].kept[1] = (int16_t)c->dims[KEPT][g][1];
         }
     for (int b = 0; b < c->n_len; b++) {
         f.len[b] = c->len[b];
