@@ -3,39 +3,16 @@
  * Times kvd_append (relative to a copy), kvd_prefill_mma, and kvd_append within decode steps in a
  * CUDA graph.
  */
-#include <cuda_runtime_api.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/half.h"
-#include "common/rng.h"
 #include "engine/cuda/few_rows.h"
+#include "gpu_case.h"
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/prefill.h"
 
 enum { LAUNCHES = 40, BUFFERS = 3 };
 
-static void check(cudaError_t e, const char *what)
-{
-    if (e != cudaSuccess) {
-        fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(e));
-        exit(1);
-    }
-}
-
 static void *device(size_t bytes)
 {
-    void *p = NULL;
-    check(cudaMalloc(&p, bytes), "cudaMalloc");
-    return p;
-}
-
-static void *on_device(const void *from, size_t bytes)
-{
-    void *p = device(bytes);
-    check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    return p;
+    return on_device(NULL, bytes);
 }
 
 static void *random_bf16(size_t elements)
@@ -45,10 +22,8 @@ static void *random_bf16(size_t elements)
     if (!block[0]) {
         kvd_rng rng;
         kvd_rng_seed(&rng, 3, 1);
-        for (size_t i = 0; i < BLOCK; i++) {
-            const float v = (float)kvd_rng_normal(&rng) * 0.3F;
-            kvd_from_f32(KVD_BF16, &v, block + i, 1);
-        }
+        for (size_t i = 0; i < BLOCK; i++)
+            block[i] = bf16_of((float)kvd_rng_normal(&rng) * 0.3F);
     }
     uint16_t *p = device(elements * 2);
     for (size_t i = 0; i < elements; i += BLOCK)
@@ -85,8 +60,7 @@ static void measure_copy(void)
     qsort(ms, 12, sizeof *ms, rising);
     copy_gb_s = (float)(2.0 * (double)bytes / (double)ms[6] / 1e6);
     printf("copy %.0f GB/s (read + write)\n", (double)copy_gb_s);
-    cudaFree(a);
-    cudaFree(b);
+    device_free(a, b);
 }
 
 /* Kept dimensions of 8 KV heads: each case has a list for Q and K, then a list for V. */
@@ -108,9 +82,7 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     if (kvd_attn_map_make(&heads, &a.map))
         exit(1);
     const int pages = (old + n + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS, decode = n == 1;
-    int32_t *ints = malloc((size_t)batch * (size_t)(pages + 4) * sizeof *ints);
-    if (!ints)
-        exit(1);
+    int32_t *ints = need((size_t)batch * (size_t)(pages + 4) * sizeof *ints);
     for (int b = 0; b < batch; b++) {
         ints[b] = b * n;
         ints[batch + b] = n;
@@ -171,14 +143,9 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
         read += (rotated || rope ? 128 : heads.d_qk[g]) * 5 + heads.d_v[g];
     *bytes = 2 * (double)tokens *
              (read + (double)a.map.q_pitch + (double)a.map.page_elements / KVD_PAGE_TOKENS);
-    for (int i = 0; i < BUFFERS; i++) {
-        cudaFree(x[i]);
-        cudaFree(q[i]);
-        cudaFree(pool[i]);
-    }
-    cudaFree(angles);
-    cudaFree(r);
-    cudaFree(dev);
+    for (int i = 0; i < BUFFERS; i++)
+        device_free(x[i], q[i], pool[i]);
+    device_free(angles, r, dev);
     return (double)us[LAUNCHES / 2];
 }
 
@@ -190,9 +157,9 @@ static double prefill_ms(int w, int batch, int n, int rows)
     const int pages = n / KVD_PAGE_TOKENS, levels = (n + rows - 1) / rows,
               n_tiles = levels * 32 * batch;
     kvd_prefill_args a = {.dtype = KVD_BF16, .batch = batch, .max_pages = pages, .n_q8 = batch * n};
-    int32_t *ints = malloc((size_t)batch * (size_t)(pages + 3) * sizeof *ints);
-    kvd_prefill_tile *tile = malloc((size_t)n_tiles * sizeof *tile);
-    if (kvd_attn_map_make(&heads, &a.map) || !ints || !tile)
+    int32_t *ints = need((size_t)batch * (size_t)(pages + 3) * sizeof *ints);
+    kvd_prefill_tile *tile = need((size_t)n_tiles * sizeof *tile);
+    if (kvd_attn_map_make(&heads, &a.map))
         exit(1);
     for (int b = 0; b < batch; b++) {
         ints[b] = b * n;
@@ -238,14 +205,8 @@ static double prefill_ms(int w, int batch, int n, int rows)
             check(cudaEventElapsedTime(&ms[i], e[0], e[1]), "cudaEventElapsedTime");
     }
     qsort(ms, LAUNCHES, sizeof *ms, rising);
-    cudaFree(q);
-    cudaFree(pool);
-    cudaFree(o);
-    cudaFree(tiles);
-    cudaFree(dev);
-    cudaFree(next);
-    free(ints);
-    free(tile);
+    device_free(q, pool, o, tiles, dev, next);
+    host_free(ints, tile);
     return (double)ms[LAUNCHES / 2];
 }
 
@@ -287,9 +248,7 @@ typedef struct {
 static float *ones(size_t n)
 {
     const float one = 1;
-    float *x = malloc(n * sizeof *x);
-    if (!x)
-        exit(1);
+    float *x = need(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = one;
     float *const to = on_device(x, n * sizeof *x);
@@ -335,11 +294,8 @@ static step_memory step_memory_make(const step_shape *m)
 
 static void step_memory_free(step_memory *d)
 {
-    void *const all[] = {d->x,      d->qkv,   d->gate_up, d->o,        d->attended, d->narrow,
-                         d->r,      d->q,     d->pool,    d->residual, d->gain,     d->sum,
-                         d->angles, d->lists, d->bad,     d->time};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        cudaFree(all[i]);
+    device_free(d->x, d->qkv, d->gate_up, d->o, d->attended, d->narrow, d->r, d->q, d->pool,
+                d->residual, d->gain, d->sum, d->angles, d->lists, d->bad, d->time);
 }
 
 static void step_layer(const step_shape *m, const step_memory *d, const kvd_append_args *append,

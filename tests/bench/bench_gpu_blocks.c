@@ -1,7 +1,6 @@
 /* Times GPU kernels of a 7B model's forward pass with 8192 tokens, and dense attention. */
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "model/pass/cuda/attention.h"
 #include "model/pass/cuda/blocks.h"
@@ -234,10 +233,7 @@ static void run_attention(void *ctx)
 {
     const attention *a = ctx;
     kvd_err err;
-    if (a->hook->run(a->hook, &a->in, a->out, &err)) {
-        printf("%s\n", err.msg);
-        exit(1);
-    }
+    end_on(a->hook->run(a->hook, &a->in, a->out, &err), &err);
 }
 
 static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int kv, int d,
@@ -276,10 +272,7 @@ static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int 
                           .blas = blas},
                    .out = on_device(NULL, n * len * (size_t)(heads * d) * e)};
     kvd_gpu_dense *dense = kvd_gpu_dense_new(&config, &share, type, n * len, len, &err);
-    if (!dense) {
-        printf("%s\n", err.msg);
-        exit(1);
-    }
+    end_on(!dense, &err);
     a.hook = kvd_gpu_dense_hook(dense);
     const double ms = median_ms(run_attention, &a, stream);
     double seen = 0; /* number of (query, key) pairs that are attended */
@@ -303,10 +296,7 @@ static void time_all_attention(void)
     cublasHandle_t blas = lib ? kvd_cublas_open("bench_gpu_blocks", &err) : NULL;
     cudaStream_t stream;
     check(cudaStreamCreate(&stream), "stream");
-    if (!blas || kvd_cublas_check(lib->cublasSetStream_v2(blas, stream), "stream", &err)) {
-        printf("%s\n", err.msg);
-        exit(1);
-    }
+    end_on(!blas || kvd_cublas_check(lib->cublasSetStream_v2(blas, stream), "stream", &err), &err);
     printf("\n%-36s %-4s | %9s %7s\n", "attention", "type", "us", "TFLOP/s");
     for (int i = 0; i < 2; i++) {
         const size_t n = shapes[i][0], len = shapes[i][1];

@@ -6,11 +6,7 @@
  * CASE: part of a case's name.
  */
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/half.h"
 #include "common/stats.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/fill.h"

@@ -4,7 +4,6 @@
  * in blocks of 1 MiB.
  */
 #include <fcntl.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "collect/cuda/dump.h"

@@ -10,12 +10,8 @@
  * METHOD: adds a run with a method (kivi,bits=4).
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include "common/rng.h"
 #include "common/stats.h"
 #include "engine/engine.h"
 #include "gpu_case.h"
@@ -34,14 +30,6 @@ static double median(double *x, int n)
 {
     kvd_sort(x, (size_t)n);
     return x[n / 2];
-}
-
-static void end_on(int status, const kvd_err *err)
-{
-    if (status) {
-        fprintf(stderr, "bench_gpu_engine: %s\n", err->msg);
-        exit(1);
-    }
 }
 
 enum { WIDTHS = 128 };

@@ -3,12 +3,8 @@
  * Times kvdim-eval on random tokens in float32 and bf16, uncompressed, with half of the dimensions,
  * and with quality statistics.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "common/clock.h"
-#include "common/rng.h"
 #include "common/stats.h"
 #include "evaluate/evaluate.h"
 #include "gpu_case.h"

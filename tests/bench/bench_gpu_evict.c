@@ -3,7 +3,6 @@
  * Times decode of Llama 3.1 8B after 8192 random K, V with and without eviction.
  * 39 to 69 % of tokens are evicted, as by Keyformer at 99 % accuracy (ZACK paper, Tables 8 to 11).
  */
-#include <stdio.h>
 
 #include "common/stats.h"
 #include "engine/engine.h"

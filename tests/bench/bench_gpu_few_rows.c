@@ -5,7 +5,6 @@
  * Times of few_rows include norm, activation and addition.
  * Consecutive launches use different matrices, so that L2 does not hold them.
  */
-#include <stdio.h>
 
 #include "common/cuda/libraries.h"
 #include "engine/cuda/few_rows.h"

@@ -4,9 +4,6 @@
  * matrices.
  * Then times each phase in a separate run.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "common/clock.h"
 #include "common/run.h"

@@ -2,9 +2,6 @@
  * usage: bench_gpu_generate [SHAPE|FOLDER [ITEMS [PROMPT [NEW [METHOD...]]]]]
  * Times bf16 generation: ITEMS prompts of PROMPT random tokens, continued by NEW tokens.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "common/clock.h"
 #include "common/device.h"

@@ -4,12 +4,7 @@
  * (8192), after LeanKV Figs. 12 and 13.
  * "equal": all heads keep equal fractions of tokens. "uneven": fractions from 0 to twice the mean.
  */
-#include <stdio.h>
-#include <string.h>
 
-#include "common/err.h"
-#include "common/half.h"
-#include "common/rng.h"
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"
 #include "kernels/cuda/decode.h"
@@ -53,27 +48,12 @@ typedef struct {
 
 static int context = 8192, n_sms;
 
-static void end_on(int status, const kvd_err *err)
-{
-    if (status) {
-        fprintf(stderr, "bench_gpu_leankv: %s\n", err->msg);
-        exit(1);
-    }
-}
-
 /* Returns random bytes that are finite numbers in all number formats of the kernels. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
     void *const p = on_device(NULL, bytes);
     check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / 2, p, 0), "random numbers");
-    return p;
-}
-
-static void *zeros(size_t bytes)
-{
-    void *const p = on_device(NULL, bytes);
-    check(cudaMemset(p, 0, bytes), "zeros");
     return p;
 }
 

@@ -5,7 +5,6 @@
  * ours: heads keep unequal dimensions. papers: CTAs divide the work as in the methods' papers.
  * stock: heads are padded to the layer's widest.
  */
-#include <string.h>
 
 #include "gpu_case.h"
 #include "model/model_info.h"
@@ -14,14 +13,6 @@
 enum { BATCH = 64, STEPS = 8 };
 
 static size_t context;
-
-static void end_on(int status, const kvd_err *err)
-{
-    if (status) {
-        fprintf(stderr, "bench_gpu_methods: %s\n", err->msg);
-        exit(1);
-    }
-}
 
 static void print(const char *what, size_t n, const kvd_phase_times *sum, int runs)
 {

@@ -4,10 +4,7 @@
  * 3.1 8B, BATCH requests (64), CONTEXT tokens (8192), cold L2.
  */
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/err.h"
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"
 #include "kernels/cuda/decode.h"
@@ -41,14 +38,6 @@ static kvd_attn_map map;
 static int32_t *len, *table, *slot;
 static void *q, *o;
 static float *cosine, *sine;
-
-static void end_on(int status, const kvd_err *err)
-{
-    if (status) {
-        fprintf(stderr, "bench_gpu_packed: %s\n", err->msg);
-        exit(1);
-    }
-}
 
 /* Returns random bytes that are finite numbers in all number formats of the kernels. */
 static void *random_bytes(size_t bytes)

@@ -1,7 +1,5 @@
 /* Compares two GPUs with one GPU for methods that store data per KV head. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "dims_fixture.h"
 #include "engine_schedule.h"

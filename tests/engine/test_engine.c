@@ -1,7 +1,5 @@
 /* Compares logits of the CPU serving engine with the forward pass over whole sequences. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/rng.h"

@@ -1,12 +1,6 @@
 /* Tests kvd_append (projects, rotates and caches new K and V rows) against double precision. */
-#include <cuda_runtime_api.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/half.h"
-#include "common/rng.h"
 #include "kernels/attention_ref.h"
 #include "kernels/cuda/append.h"
 

@@ -1,10 +1,7 @@
 /* Tests dense attention of the GPU's forward pass. Elements that must not be written hold a NaN. */
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
-#include "common/half.h"
-#include "common/rng.h"
 #include "kernels/attention_ref.h"
 #include "model/pass/cuda/attention.h"
 

@@ -5,12 +5,8 @@
  * NAME: part of a model family's name. quick: for compute-sanitizer.
  */
 #include <math.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/rng.h"
-#include "expected.h"
-#include "gpu_case.h"
 #include "gpu_forward_case.h"
 #include "model/pass/backward.h"
 #include "model/pass/cuda/backward.h"

@@ -1,7 +1,6 @@
 /* Tests GPU kernels for embedding, norms, additions and QKV against model/pass/blocks.h. */
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "model/pass/blocks.h"
 #include "model/pass/cuda/blocks.h"

@@ -4,7 +4,6 @@
  */
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "model/pass/cuda/blocks_back.h"
 

@@ -3,9 +3,6 @@
  * equal.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "dims_fixture.h"
 #include "methods/cuda/cache.h"

@@ -4,7 +4,6 @@
  * "time" times prompts of 8192 and 16384 tokens and decode steps at 8192 and 131072 tokens.
  */
 #include <math.h>
-#include <string.h>
 
 #include "gpu_case.h"
 #include "kernels/attention_ref.h"
@@ -16,7 +15,7 @@ enum { D_HEAD = 128 };
 
 static kvd_rng rng;
 
-static void end_on(int status, const char *what, const kvd_err *err)
+static void end_with(int status, const char *what, const kvd_err *err)
 {
     if (status) {
         printf("not ok %s: %s\n", what, err->msg);
@@ -79,7 +78,8 @@ static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, 
     float *pv = gather(v, s->v, b, s->n_kv_heads, 0, kv_len, s->d_v);
     const size_t row = (size_t)s->d_v, rows = (size_t)n;
     double *out = need((size_t)s->n_heads * rows * row * sizeof *out);
-    end_on(kvd_attention_ref(&heads, &batch, pq, pk, pv, out, NULL, &err), "cudnn reference", &err);
+    end_with(kvd_attention_ref(&heads, &batch, pq, pk, pv, out, NULL, &err), "cudnn reference",
+             &err);
     for (size_t h = 0; h < (size_t)s->n_heads; h++)
         memcpy(want + (h * (size_t)s->q_len + (size_t)t) * row, out + h * rows * row,
                rows * row * sizeof *out);
@@ -282,7 +282,7 @@ static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_
     for (int i = -3; i < COLD; i++) {
         check(cudaMemset(scratch, i & 0xff, scratch_bytes), "cudnn");
         check(cudaEventRecord(begin, NULL), "cudnn");
-        end_on(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", &err);
+        end_with(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", &err);
         check(cudaEventRecord(end, NULL), "cudnn");
         check(cudaEventSynchronize(end), "cudnn");
         if (i >= 0)
@@ -295,7 +295,7 @@ static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_
     for (int i = 0; i < HOT; i++) {
         check(cudaEventRecord(begin, NULL), "cudnn");
         for (int j = 0; j < HOT_RUN; j++)
-            end_on(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", &err);
+            end_with(kvd_cudnn_run(plan, io, NULL, &err), "cudnn", &err);
         check(cudaEventRecord(end, NULL), "cudnn");
         check(cudaEventSynchronize(end), "cudnn");
         check(cudaEventElapsedTime(&ms[i], begin, end), "cudnn");
@@ -350,7 +350,7 @@ static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ra
     char name[256];
     snprintf(name, sizeof name, "%s", kvd_cudnn_name(plan));
     measure(plan, &io, scratch, flush, &first[0], &first[1], &first[2]);
-    end_on(kvd_cudnn_tune(plan, &io, NULL, &err), "tune", &err);
+    end_with(kvd_cudnn_tune(plan, &io, NULL, &err), "tune", &err);
     measure(plan, &io, scratch, flush, &best[0], &best[1], &best[2]);
     printf(
         "%s %d x %d d %d,%d%s: first %.1f us hot at %.0f MHz, %.1f cold (%s); tuned %.1f hot at %.0f MHz, "

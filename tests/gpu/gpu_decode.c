@@ -7,12 +7,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/half.h"
-#include "common/rng.h"
 #include "kernels/attention_ref.h"
 #include "kernels/cuda/decode.h"
 

@@ -3,13 +3,8 @@
  * Tests the division of decode attention among CTAs: every page in exactly one segment. Only
  * schedule `ours` may split requests.
  */
-#include <cuda_runtime_api.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/half.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/decode_work.h"
 

@@ -1,7 +1,6 @@
 /* Tests GPU kernels for activations, softmax and type conversion against model/pass/blocks.h. */
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "model/pass/blocks.h"
 #include "model/pass/cuda/blocks.h"

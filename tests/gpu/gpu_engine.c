@@ -1,6 +1,5 @@
 /* Tests the CUDA engine against the forward pass over whole sequences on one GPU. */
 #include <math.h>
-#include <string.h>
 
 #include "dims_fixture.h"
 #include "engine_case.h"

@@ -3,7 +3,6 @@
  * of logits.
  */
 #include <math.h>
-#include <string.h>
 
 #include "dims_fixture.h"
 #include "evict_engine_case.h"

@@ -1,6 +1,5 @@
 /* Tests the CUDA engine with caches of low-rank latents instead of K and V. */
 #include <math.h>
-#include <string.h>
 
 #include "common/linalg.h"
 #include "dims_fixture.h"

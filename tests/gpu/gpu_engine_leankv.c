@@ -3,7 +3,6 @@
  * kernels bit for bit.
  */
 #include <math.h>
-#include <string.h>
 
 #include "engine_schedule.h"
 

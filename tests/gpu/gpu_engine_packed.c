@@ -3,7 +3,6 @@
  * of the method's effect.
  */
 #include <math.h>
-#include <string.h>
 
 #include "dims_fixture.h"
 #include "engine_schedule.h"

@@ -3,7 +3,6 @@
  * tokens.
  */
 #include <math.h>
-#include <string.h>
 
 #include "engine/cuda/engine_parts.h"
 #include "methods/tokens/cuda/zdc_method.h"

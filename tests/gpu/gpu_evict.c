@@ -1,7 +1,6 @@
 /* Tests token eviction kernels against double precision. Near ties may keep either token. */
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "evict_case.h"
 #include "methods/tokens/tokens.h"

@@ -1,7 +1,6 @@
 /* Tests eviction on the GPU against the methods' CPU code. Rounding may decide near ties. */
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "evict_case.h"
 #include "methods/method.h"

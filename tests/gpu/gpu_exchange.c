@@ -1,5 +1,4 @@
 /* Tests data exchange between GPUs bit for bit. Each number encodes its index. */
-#include <string.h>
 
 #include "dims_fixture.h"
 #include "engine/cuda/sequence.h"

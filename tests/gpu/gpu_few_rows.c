@@ -1,10 +1,7 @@
 /* Tests matrix products with 1 to 8 rows, as in decode, against double precision. */
 #include <math.h>
-#include <string.h>
 
-#include "common/half.h"
 #include "common/quantise.h"
-#include "common/rng.h"
 #include "engine/cuda/few_rows.h"
 #include "engine/cuda/small.h"
 #include "engine/engine.h"

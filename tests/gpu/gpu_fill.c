@@ -1,8 +1,4 @@
 /* Random benchmark data must be equal on GPU and host, bit for bit. */
-#include <cuda_runtime_api.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "common/cuda/memory.h"
 #include "gpu_case.h"

@@ -1,10 +1,7 @@
 /* Tests the forward pass on one GPU against Transformers and the CPU, for every model family. */
 #include <math.h>
-#include <string.h>
 
 #include "common/stats.h"
-#include "expected.h"
-#include "gpu_case.h"
 #include "gpu_forward_case.h"
 #include "model/checkpoint/shapes.h"
 

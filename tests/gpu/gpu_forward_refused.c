@@ -1,11 +1,7 @@
 /* Tests that the forward pass on one GPU fails with the CPU's error messages. */
 #include <math.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/rng.h"
-#include "expected.h"
-#include "gpu_case.h"
 #include "gpu_forward_case.h"
 #include "make_checkpoint.h"
 #include "temp_folder.h"

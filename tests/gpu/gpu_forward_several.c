@@ -1,10 +1,6 @@
 /* Tests the forward pass on two and four GPUs against one GPU. */
 #include <math.h>
-#include <string.h>
 
-#include "common/rng.h"
-#include "expected.h"
-#include "gpu_case.h"
 #include "gpu_forward_case.h"
 
 /* Several GPUs add in another order, which may change how a number is rounded to bf16. */

@@ -4,9 +4,7 @@
  */
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
-#include "common/rng.h"
 #include "gpu_case.h"
 #include "methods/dims/cuda/latents.h"
 #include "worst.h"

@@ -1,6 +1,5 @@
 /* Tests LeanKV's kernels against double precision and the CPU method. */
 #include <math.h>
-#include <string.h>
 
 #include "leankv_case.h"
 #include "methods/bits/bits.h"

@@ -1,7 +1,5 @@
 /* Tests LeanKV's page allocator against a host model (docs/readings.md, L-14). */
-#include <string.h>
 
-#include "common/rng.h"
 #include "gpu_case.h"
 #include "methods/tokens/cuda/leankv.h"
 

@@ -2,9 +2,7 @@
  * Tests quantised caches on the GPU against the host method, bit for bit or up to RoPE's rounding.
  */
 #include <math.h>
-#include <string.h>
 
-#include "common/rng.h"
 #include "gpu_case.h"
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
@@ -74,20 +72,6 @@ static int first_seen(const bench *w, int m)
     return w->kind.window && m > w->kind.window ? m - w->kind.window : 0;
 }
 
-static uint16_t bits_of(float x)
-{
-    uint16_t h;
-    kvd_from_f32(KVD_BF16, &x, &h, 1);
-    return h;
-}
-
-static float number(uint16_t h)
-{
-    float x;
-    kvd_to_f32(KVD_BF16, &h, &x, 1);
-    return x;
-}
-
 static size_t at(const bench *w, int b, int t, int g, int i)
 {
     return (((size_t)b * (size_t)w->most + (size_t)t) * N_KV + (size_t)g) * (size_t)w->t->d +
@@ -126,7 +110,7 @@ static void make_queries(bench *w)
         q[i] = (float)(kvd_rng_normal(&r) * (i / (size_t)w->t->d % 3 ? 1 : 0.01));
     clear_padding(w, 0, N, w->t->group, q);
     for (size_t i = 0; i < n; i++)
-        w->q[i] = bits_of(q[i]);
+        w->q[i] = bf16_of(q[i]);
     free(q);
 }
 
@@ -151,12 +135,12 @@ static void make_peaks(bench *w)
                 const uint16_t *const q = w->q + ((b * N_KV + g) * w->t->group + h) * d;
                 double square = 0;
                 for (int i = 0; i < d; i++)
-                    square += (double)number(q[i]) * (double)number(q[i]);
+                    square += (double)bf16_wide(q[i]) * (double)bf16_wide(q[i]);
                 for (int i = 0; i < d; i++)
-                    k[i] += (float)(10 * sqrt(d) / square * (double)number(q[i]));
+                    k[i] += (float)(10 * sqrt(d) / square * (double)bf16_wide(q[i]));
             }
             for (int i = 0; i < d; i++)
-                k[i] = number(bits_of(k[i]));
+                k[i] = bf16_rounded(k[i]);
             memset(w->x[1] + at(w, b, 0, g, 0), 0, (size_t)d * sizeof(float));
         }
 }
@@ -173,9 +157,9 @@ static void make_rows(bench *w)
         w->x[side] = need(n * sizeof(float));
     for (size_t i = 0; i < n; i++) {
         const double far = kvd_rng_below(&r, 300) ? 1 : 8;
-        w->pre[i] = number(bits_of(
-            (float)(kvd_rng_normal(&r) * far + (levels ? 0 : (double)(i % (size_t)d % 5)))));
-        w->x[1][i] = number(bits_of((float)(kvd_rng_normal(&r) * far)));
+        w->pre[i] = bf16_rounded(
+            (float)(kvd_rng_normal(&r) * far + (levels ? 0 : (double)(i % (size_t)d % 5))));
+        w->x[1][i] = bf16_rounded((float)(kvd_rng_normal(&r) * far));
     }
     if (w->t->peak)
         make_peaks(w);
@@ -190,7 +174,7 @@ static void make_rows(bench *w)
                                w->x[0] + at(w, b, t, g, 0));
             }
     for (size_t i = 0; i < n; i++)
-        w->x[0][i] = number(bits_of(w->x[0][i]));
+        w->x[0][i] = bf16_rounded(w->x[0][i]);
 }
 
 /* Opens the plan and memory of a test. narrow: kept dimensions of each head; NULL: all. */
@@ -242,13 +226,6 @@ static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_
     make_rows(w);
     make_sinks(w);
     return 0;
-}
-
-static void *zeros(size_t bytes)
-{
-    void *const host = need(bytes), *const p = on_device(host, bytes);
-    free(host);
-    return p;
 }
 
 static void make_allot(bench *w)
@@ -428,7 +405,7 @@ static void upload_x(bench *w, const int *first, const int *n)
     for (int b = 0; b < N; b++)
         for (int t = first[b]; t < first[b] + n[b]; t++, row++)
             for (int k = 0; k < N_KV * w->t->d; k++)
-                x[row * w->a.ld + 16 + (size_t)k] = bits_of(w->pre[at(w, b, t, 0, k)]);
+                x[row * w->a.ld + 16 + (size_t)k] = bf16_of(w->pre[at(w, b, t, 0, k)]);
     check(cudaFree(w->rows_x), "cudaFree");
     w->a.x = w->rows_x = on_device(x, total * w->a.ld * 2);
     free(x);
@@ -440,7 +417,7 @@ static void put_token(const bench *w, uint16_t *page, int b, int t)
     for (int side = 0; side < 2; side++)
         for (int g = 0; g < N_KV; g++)
             for (int i = 0; i < padded(w, side, g); i++)
-                page[place(w, side, g, t, i)] = there ? bits_of(w->x[side][at(w, b, t, g, i)]) : 0;
+                page[place(w, side, g, t, i)] = there ? bf16_of(w->x[side][at(w, b, t, g, i)]) : 0;
 }
 
 static void run_prompts(bench *w)
@@ -492,7 +469,7 @@ static void append_step(bench *w, int step)
             for (int g = 0; g < N_KV; g++) {
                 const size_t d = (size_t)padded(w, side, g);
                 for (size_t i = 0; i < d; i++)
-                    row[i] = bits_of(w->x[side][at(w, b, t, g, (int)i)]);
+                    row[i] = bf16_of(w->x[side][at(w, b, t, g, (int)i)]);
                 check(cudaMemcpy2D(page + place(w, side, g, t, 0), 128, row, 16, 16, d / 8,
                                    cudaMemcpyHostToDevice),
                       "row");
@@ -512,7 +489,7 @@ static double received(const bench *w, int b, int g, int t)
         const uint16_t *const q = w->q + (b * N_KV * group + h) * d;
         double product = 0;
         for (int i = 0; i < w->width.of[0][g]; i++)
-            product += (double)number(q[i]) * (double)k[i];
+            product += (double)bf16_wide(q[i]) * (double)k[i];
         sum += exp(product * (double)w->a.map.scale - (double)w->lse[b * N_KV * group + h]);
     }
     return sum;
@@ -642,11 +619,11 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     for (int t = first_seen(w, m); t < (m + 7) / 8 * 8; t++)
         for (int i = 0; i < w->width.of[side][g]; i++) {
             const float x = t < m ? want[t * w->t->d + i] : 0;
-            const float got = number(w->pages[(size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements +
-                                              place(w, side, g, t, i)]);
+            const float got =
+                bf16_wide(w->pages[(size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements +
+                                   place(w, side, g, t, i)]);
             const double bar = t < coded ? w->t->bar * (1 + fabs((double)x)) : 0;
-            const double off =
-                fabs((double)got - (double)number(bits_of(x))) / (1 + fabs((double)x));
+            const double off = fabs((double)got - (double)bf16_rounded(x)) / (1 + fabs((double)x));
             n += !(off * (1 + fabs((double)x)) <= bar);
             *worst = worse(*worst, off);
         }
@@ -662,7 +639,7 @@ static double attention_off(const bench *w, int g, int h, int m, const float *k,
     double top = w->sink ? (double)w->sink[h] : -INFINITY;
     for (int t = from; t < m; t++) {
         for (int i = 0; i < d; i++)
-            p[t] += (double)number(q[i]) * (double)k[t * d + i] / sqrt(d);
+            p[t] += (double)bf16_wide(q[i]) * (double)k[t * d + i] / sqrt(d);
         top = p[t] > top ? p[t] : top;
     }
     sum = w->sink ? exp((double)w->sink[h] - top) : 0;
@@ -672,7 +649,7 @@ static double attention_off(const bench *w, int g, int h, int m, const float *k,
         double want = 0;
         for (int t = from; t < m; t++)
             want += p[t] / sum * (double)v[t * d + i];
-        error += ((double)number(o[i]) - want) * ((double)number(o[i]) - want);
+        error += ((double)bf16_wide(o[i]) - want) * ((double)bf16_wide(o[i]) - want);
         square += want * want;
     }
     free(p);
@@ -792,7 +769,7 @@ static size_t marks_left(const bench *w)
     size_t marks = 0;
     check(cudaMemcpy(x, w->a.ring, n * sizeof *x, cudaMemcpyDeviceToHost), "ring");
     for (size_t i = 0; i < n; i++)
-        marks += isnan(number(x[i])) ? 1 : 0;
+        marks += isnan(bf16_wide(x[i])) ? 1 : 0;
     free(x);
     return marks;
 }

@@ -2,15 +2,9 @@
  * Tests prefill attention kernels. Memory that must not be read holds NaN, other memory must not
  * change.
  */
-#include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/half.h"
-#include "common/rng.h"
 #include "kernels/attention_ref.h"
 #include "kernels/cuda/prefill.h"
 

@@ -3,12 +3,7 @@
  * Tests that prefill attention puts each query row into exactly one tile.
  * With schedule `ours`, tiles of a head must be in order of falling cost.
  */
-#include <cuda_runtime_api.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/half.h"
 #include "kernels/cuda/prefill_plan.h"
 
 #include "gpu_case.h"

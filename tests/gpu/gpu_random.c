@@ -1,7 +1,6 @@
 /* Random weights must be equal on GPU and CPU (model/checkpoint/random.h), bit for bit. */
 #include <stdbool.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "gpu_case.h"
 #include "model/checkpoint/cuda/random.h"

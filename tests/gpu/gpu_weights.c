@@ -1,5 +1,4 @@
 /* Tests weights loaded to GPUs, whole and halved, against the host's tensors, bit for bit. */
-#include <string.h>
 
 #include "expected.h"
 #include "gpu_case.h"

@@ -1,8 +1,6 @@
 /* Tests CPU attention for every instruction set of this processor and 1 to 5 threads. */
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #ifdef _OPENMP

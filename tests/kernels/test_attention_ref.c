@@ -1,8 +1,6 @@
 /* Tests the float64 attention reference. */
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "attention_case.h"

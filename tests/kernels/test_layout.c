@@ -1,8 +1,6 @@
 /* Tests memory layouts of Q, K, V and outputs. */
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "attention_case.h"

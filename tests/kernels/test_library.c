@@ -1,6 +1,6 @@
 #include "kvdim/attention.h"
-
 #include <stdio.h>
+
 #ifdef _OPENMP
 #include <omp.h>
 #endif

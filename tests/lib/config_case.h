@@ -1,7 +1,6 @@
 #ifndef KVD_TESTS_CONFIG_CASE_H
 #define KVD_TESTS_CONFIG_CASE_H
 
-#include <stdio.h>
 #include <string.h>
 
 #include "model/checkpoint/config.h"

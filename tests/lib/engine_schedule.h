@@ -4,11 +4,8 @@
 
 #include <math.h>
 
-#include "common/rng.h"
 #include "common/stats.h"
 #include "engine/engine.h"
-#include "expected.h"
-#include "gpu_case.h"
 #include "gpu_forward_case.h"
 #include "methods/cuda/cache.h"
 #include "worst.h"

@@ -4,9 +4,7 @@
 
 #include <math.h>
 #include <stdint.h>
-#include <string.h>
 
-#include "common/rng.h"
 #include "gpu_case.h"
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/gumbel.h"

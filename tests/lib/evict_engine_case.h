@@ -3,7 +3,6 @@
 #define KVD_TESTS_EVICT_ENGINE_CASE_H
 
 #include <math.h>
-#include <string.h>
 
 #include "engine/cuda/engine_parts.h"
 #include "engine_schedule.h"

@@ -3,7 +3,6 @@
 #define KVD_TESTS_FORWARD_CASE_H
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/rng.h"

@@ -4,10 +4,7 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
-#include "common/half.h"
-#include "common/rng.h"
 #include "model/pass/cuda/blocks.h"
 
 #include "gpu_case.h"

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/err.h"
 #include "common/half.h"
 #include "common/rng.h"
 
@@ -76,6 +77,15 @@ static inline void check(cudaError_t e, const char *what)
     }
 }
 
+/* Ends a benchmark with the message of an error. */
+static inline void end_on(int status, const kvd_err *err)
+{
+    if (status) {
+        fprintf(stderr, "%s: %s\n", program_invocation_short_name, err->msg);
+        exit(1);
+    }
+}
+
 /* Fills device memory and waits, because non-blocking streams do not wait for cudaMemset. */
 static inline void fill_bytes(void *p, int byte, size_t bytes)
 {
@@ -94,6 +104,13 @@ static inline void *on_device(const void *from, size_t bytes)
     } else {
         fill_bytes(p, 0xff, bytes);
     }
+    return p;
+}
+
+static inline void *zeros(size_t bytes)
+{
+    void *const p = on_device(NULL, bytes);
+    fill_bytes(p, 0, bytes);
     return p;
 }
 

@@ -4,10 +4,8 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "common/quantise.h"
-#include "common/rng.h"
 #include "gpu_case.h"
 #include "kernels/attention_ref.h"
 #include "methods/tokens/cuda/leankv.h"

@@ -2,8 +2,6 @@
 #ifndef KVD_TESTS_TOKENIZER_CASE_H
 #define KVD_TESTS_TOKENIZER_CASE_H
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>

@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "common/stats.h"
 #include "evict_case.h"

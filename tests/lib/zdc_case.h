@@ -6,9 +6,7 @@
 #define KVD_TESTS_ZDC_CASE_H
 
 #include <stdint.h>
-#include <string.h>
 
-#include "common/rng.h"
 #include "gpu_case.h"
 #include "kernels/cuda/decode.h"
 #include "methods/tokens/cuda/zdc.h"

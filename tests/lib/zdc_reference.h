@@ -7,7 +7,6 @@
 
 #include <cblas.h>
 #include <math.h>
-#include <string.h>
 
 #include "common/threads.h"
 #include "dims_fixture.h"
