@@ -300,7 +300,7 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
 int main(int argc, char **argv)
 {
     static const int batches[] = {1, 16, 64};
-    int devices = 0, device = 0;
+    int devices = 0;
     kvd_err err = {""};
     kvd_bench *bench = NULL;
     kvd_ceiling bandwidth;
@@ -315,8 +315,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_gpu_leankv: CONTEXT is 128 .. 1048576\n");
         return 2;
     }
-    check(cudaGetDevice(&device), "device");
-    check(cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device), "device");
+    n_sms = device_attribute(cudaDevAttrMultiProcessorCount);
     end_on(kvd_ceiling_read(0, &bandwidth, &err) || kvd_bench_open(true, &bench, &err), &err);
     make_shared(&map);
     printf("# context %d, %d KV heads of %d, %d query heads each; %.0f GB/s are read\n", context,

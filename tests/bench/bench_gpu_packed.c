@@ -204,7 +204,7 @@ int main(int argc, char **argv)
     kvd_bench *bench = NULL;
     kvd_ceiling bandwidth;
     kvd_err err = {""};
-    int devices = 0, device = 0, n = 1;
+    int devices = 0, n = 1;
     context = argc > 1 ? atoi(argv[1]) : context;
     batch = argc > 2 ? atoi(argv[2]) : batch;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
@@ -215,8 +215,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_gpu_packed: CONTEXT is 64 .. 1048576, BATCH 1 .. 256\n");
         return 2;
     }
-    check(cudaGetDevice(&device), "device");
-    check(cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device), "device");
+    n_sms = device_attribute(cudaDevAttrMultiProcessorCount);
     end_on(kvd_ceiling_read(0, &bandwidth, &err) || kvd_bench_open(true, &bench, &err), &err);
     make_shared();
     make_dense(&x[0]);

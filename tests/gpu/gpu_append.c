@@ -84,11 +84,9 @@ static float *matrices(const int *d, int n, int d_head, kvd_dtype dtype, kvd_rng
     for (int g = 0; g < n; g++)
         elements += (size_t)(d_head * d[g]);
     float *r = need(elements * sizeof *r);
-    uint16_t *r16 = need(elements * sizeof *r16);
     for (size_t i = 0; i < elements; i++)
         r[i] = (float)(kvd_rng_normal(rng) / sqrt((double)d_head));
-    kvd_from_f32(dtype, r, r16, elements);
-    kvd_to_f32(dtype, r16, r, elements);
+    uint16_t *const r16 = rounded(dtype, r, elements);
     *dev = on_device(r16, elements * sizeof *r16);
     free(r16);
     return r;
@@ -126,12 +124,7 @@ static void fixture_make(fixture *f, const scenario *c)
     }
     f->n_pages = pages + 3;
     f->max_pages = (longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS + 1;
-    int32_t *order = need((size_t)f->n_pages * sizeof *order);
-    for (int i = 0; i < f->n_pages; i++) {
-        const int j = (int)kvd_rng_below(&rng, (uint64_t)i + 1);
-        order[i] = order[j];
-        order[j] = i;
-    }
+    int32_t *const order = shuffled(&rng, f->n_pages);
     f->page_table = need((size_t)(f->batch * f->max_pages) * sizeof *f->page_table);
     for (int b = 0, next = 0; b < f->batch; b++)
         for (int j = 0; j < f->max_pages; j++)
@@ -143,21 +136,14 @@ static void fixture_make(fixture *f, const scenario *c)
 
     f->row = (size_t)(c->n_heads + 2 * c->n_kv) * (size_t)c->d_head;
     f->x = need(f->n_q * f->row * sizeof *f->x);
-    f->x16 = need(f->n_q * f->row * sizeof *f->x16);
     for (size_t i = 0; i < f->n_q * f->row; i++)
         f->x[i] = (float)(kvd_rng_normal(&rng) * (kvd_rng_below(&rng, 50) ? 1 : 8));
-    kvd_from_f32(c->dtype, f->x, f->x16, f->n_q * f->row);
-    kvd_to_f32(c->dtype, f->x16, f->x, f->n_q * f->row);
+    f->x16 = rounded(c->dtype, f->x, f->n_q * f->row);
     if (c->rope_kind >= 0) {
         const size_t half = (size_t)c->rope_dim / 2, n = (size_t)longest * half;
         f->cos = need(n * sizeof *f->cos);
         f->sin = need(n * sizeof *f->sin);
-        for (size_t i = 0; i < n; i++) {
-            const double angle =
-                (double)(i / half) * pow(10000, -2.0 * (double)(i % half) / (double)c->rope_dim);
-            f->cos[i] = (float)cos(angle);
-            f->sin[i] = (float)sin(angle);
-        }
+        rope_tables((size_t)longest, (size_t)c->rope_dim, f->cos, f->sin);
         f->dev_cos = on_device(f->cos, n * sizeof *f->cos);
         f->dev_sin = on_device(f->sin, n * sizeof *f->sin);
         f->late_cos = late_table(f->cos, n, half);
@@ -173,13 +159,9 @@ static void fixture_make(fixture *f, const scenario *c)
 
 static void fixture_release(fixture *f)
 {
-    void *host[] = {f->page_table, f->x, f->cos, f->sin, f->r_qk, f->r_v, f->x16, f->pool};
-    void *dev[] = {f->dev_r_qk,  f->dev_r_v,  f->dev_cos, f->dev_sin,
-                   f->dev_table, f->late_cos, f->late_sin};
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
-        free(host[i]);
-    for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)
-        cudaFree(dev[i]);
+    host_free(f->page_table, f->x, f->cos, f->sin, f->r_qk, f->r_v, f->x16, f->pool);
+    device_free(f->dev_r_qk, f->dev_r_v, f->dev_cos, f->dev_sin, f->dev_table, f->late_cos,
+                f->late_sin);
 }
 
 static void *poisoned(size_t elements)

@@ -260,11 +260,8 @@ static void test_qkv(const qkv_case *c)
     array cosine = array_new(KVD_F32, QKV_POSITIONS * half, c->shift),
           sine = array_new(KVD_F32, QKV_POSITIONS * half, c->shift);
     uint32_t row[QKV_MOST];
-    for (size_t i = 0; i < QKV_POSITIONS * half; i++) {
-        const double angle = (double)(i / half) * pow(10000, -2.0 * (double)(i % half) / (double)d);
-        cosine.host[i] = (float)cos(angle);
-        sine.host[i] = (float)sin(angle);
-    }
+    if (half)
+        rope_tables(QKV_POSITIONS, d, cosine.host, sine.host);
     send(&cosine);
     send(&sine);
     for (uint32_t t = 0; t < c->n; t++)

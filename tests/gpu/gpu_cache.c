@@ -234,9 +234,7 @@ static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
     }
     kvd_gpu_cache_free(cache);
     kvd_gpu_caches_free(all);
-    cudaFree(rows);
-    cudaFree(pre);
-    cudaFree(to);
+    device_free(rows, pre, to);
     free(back);
     return status;
 }

@@ -72,22 +72,13 @@ static const test_case cases[] = {
 /* Number of runs with kvd_decode_plan, and without it, using 1, 2, 4, 8 and 16 CTAs per task. */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
-static int attribute(enum cudaDeviceAttr which)
-{
-    int device = 0, value = 0;
-    check(cudaGetDevice(&device), "device");
-    check(cudaDeviceGetAttribute(&value, which, device), "device");
-    return value;
-}
-
 /* Sets arguments of unplanned run i. Returns 0 if the kernel does not support this case. */
 static int without_plan(kvd_decode_args *args, int i)
 {
     const int tasks = args->batch * args->map.n_kv_heads, ctas = 1 << i;
     args->ctas_per_task = ctas;
     args->n_ctas = tasks * ctas;
-    return attribute(cudaDevAttrComputeCapabilityMajor) == 9 && !args->map.window &&
-           args->map.group <= 8 && args->map.n_kv_heads <= 32 &&
+    return on_hopper() && !args->map.window && args->map.group <= 8 && args->map.n_kv_heads <= 32 &&
            kvd_attn_widest(&args->map) <= KVD_WIDTH_NARROW && tasks * ctas <= 1000;
 }
 
@@ -147,8 +138,7 @@ static int run_choices(void)
                   {16, 8192, 0, 0, 0},   {16, 8192, 100, 0, 0},     {64, 8192, 8192, 0, 0},
                   {1, 1024, 1024, 64, 0}};
     int failed = 0;
-    if (attribute(cudaDevAttrComputeCapabilityMajor) != 9 ||
-        attribute(cudaDevAttrMultiProcessorCount) != 132) {
+    if (!on_hopper() || device_attribute(cudaDevAttrMultiProcessorCount) != 132) {
         printf("skip decode, CTAs per task: needs a Hopper GPU with 132 SMs\n");
         return 0;
     }
@@ -177,23 +167,10 @@ static kvd_rng rng;
 static float *values(int dtype, size_t n, double scale)
 {
     float *x = need(n * sizeof *x);
-    uint16_t *x16 = need(n * sizeof *x16);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(scale * kvd_rng_normal(&rng));
-    kvd_from_f32((kvd_dtype)dtype, x, x16, n);
-    kvd_to_f32((kvd_dtype)dtype, x16, x, n);
-    free(x16);
+    free(rounded((kvd_dtype)dtype, x, n));
     return x;
-}
-
-static float *some_sinks(const test_case *c)
-{
-    float *const sink = need((size_t)c->n_heads * sizeof *sink);
-    for (int h = 0; h < c->n_heads; h++)
-        sink[h] = h % 5 == 3   ? 90.0F
-                  : h % 5 == 4 ? -90.0F
-                               : (float)((c->sharp ? 30 : 3) * kvd_rng_normal(&rng));
-    return sink;
 }
 
 static int run_case(const test_case *c, int launches, int window, bool sinks)
@@ -224,16 +201,8 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     args.max_pages = (longest + 63) / 64 + 3;
 
     const size_t pool_pages = n_pages + n_pages / 2 + 7;
-    int32_t *order = need(pool_pages * sizeof *order);
+    int32_t *order = shuffled(&rng, (int)pool_pages);
     int32_t *table = need(batch * (size_t)args.max_pages * sizeof *table);
-    for (size_t i = 0; i < pool_pages; i++)
-        order[i] = (int32_t)i;
-    for (size_t i = pool_pages - 1; i > 0; i--) {
-        const size_t j = (size_t)kvd_rng_below(&rng, i + 1);
-        const int32_t t = order[i];
-        order[i] = order[j];
-        order[j] = t;
-    }
     for (size_t b = 0, used = 0; b < batch; b++)
         for (int j = 0; j < args.max_pages; j++)
             table[b * (size_t)args.max_pages + (size_t)j] =
@@ -248,7 +217,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     float *q = values(c->dtype, q_n, c->sharp ? 12 : 1), *k = values(c->dtype, k_n, 1),
           *v = values(c->dtype, v_n, 1);
     double *want = need(o_n * sizeof *want), *want_lse = need(batch * n_heads * sizeof *want_lse);
-    float *const sink = sinks ? some_sinks(c) : NULL;
+    float *const sink = sinks ? some_sinks(&rng, c->n_heads, c->sharp ? 30 : 3) : NULL;
     const kvd_attn_batch requests = {c->batch, one, len};
     kvd_err why = {""};
     if (kvd_attention_ref_sinks(&heads, &requests, sink, q, k, v, want, want_lse, &why)) {

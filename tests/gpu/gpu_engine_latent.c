@@ -165,9 +165,6 @@ static void test_palu(const char *path, const char *model, const request *r, siz
     load l = load_make(c, r, n, 31);
     kvd_dims d = {0};
     const kvd_plan plan = {.type = KVD_BF16, .dims = &d, .maker = &kvd_dims_palu};
-    int device = 0, major = 0;
-    check(cudaGetDevice(&device), "the device");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "the device");
     (void)snprintf(name, sizeof name, "palu, %s, %d heads, ranks %d and %d%s", model, heads, rank_k,
                    rank_v, less ? ", unequal" : "");
     if (make_latents(&d, kvd_checkpoint_config(c), heads, rank, less, &err) ||
@@ -175,7 +172,7 @@ static void test_palu(const char *path, const char *model, const request *r, siz
         test_result(0, name, "%s", err.msg);
     else
         for (size_t i = 0; set[i]; i++)
-            test(c, name, &l, &plan, latent_bytes(&d), fused && major == 9, set[i]);
+            test(c, name, &l, &plan, latent_bytes(&d), fused && on_hopper(), set[i]);
     kvd_dims_release(&d);
     load_release(&l);
     kvd_checkpoint_close(c);

@@ -214,31 +214,25 @@ static void fill(turn *t, int gpu)
     check(cudaDeviceSynchronize(), "marks");
 }
 
-static uint16_t *fetched(const void *from, size_t n)
-{
-    uint16_t *const x = need(n * sizeof *x);
-    check(cudaMemcpy(x, from, n * sizeof *x, cudaMemcpyDeviceToHost), "marks");
-    return x;
-}
-
 static size_t wrong_of(const turn *t, int gpu)
 {
     const places p = places_of(t, gpu);
     const kvd_sequence_rank *const r = &t->q->rank[gpu];
     const size_t page = (size_t)p.own->page_elements, pitch = (size_t)p.all->o_pitch;
     size_t wrong = 0;
-    uint16_t *const q = fetched(r->own.q_prompts, p.all_rows * (size_t)p.own->q_pitch);
+    uint16_t *const q = from_device(r->own.q_prompts, 2 * p.all_rows * (size_t)p.own->q_pitch);
     for (int h = 0; h < p.own->n_heads; h++) {
         const size_t d = (size_t)p.own->d_qk[h / p.own->group];
         for (size_t e = 0; e < p.all_rows * d; e++)
             wrong += q[(size_t)p.own->q_offset[h] * p.all_rows + e] !=
                      mark(QUERIES, p.first_head + (size_t)h, e);
     }
-    uint16_t *const kv = fetched(kvd_paged_cache_pool(&r->own, t->layer), p.all_pages * page);
+    uint16_t *const kv =
+        from_device(kvd_paged_cache_pool(&r->own, t->layer), 2 * p.all_pages * page);
     for (size_t i = 0; i < p.all_pages * page; i++)
         wrong +=
             kv[i] != mark(PAGES, i / page, (size_t)p.all->kv_offset[p.first_kv_head] + i % page);
-    uint16_t *const o = fetched(t->out[gpu], (p.n + 1) * pitch);
+    uint16_t *const o = from_device(t->out[gpu], 2 * (p.n + 1) * pitch);
     for (size_t i = 0; i < (p.n + 1) * pitch; i++)
         wrong += o[i] != (i / pitch < p.n ? mark(OUTPUT, p.first + i / pitch, i % pitch) : 0xffff);
     host_free(q, kv, o);

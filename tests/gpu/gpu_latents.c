@@ -65,7 +65,6 @@ static size_t page_index(const problem *p, int b, int t, int g, int side, int i)
 static void make(problem *p, const latent_case *c)
 {
     kvd_attn_heads widths = {c->heads, c->kv, c->d, {0}, {0}, 0};
-    int32_t order[PAGES];
     size_t at = 0, m = 0;
     memset(p, 0, sizeof *p);
     p->c = c;
@@ -90,13 +89,7 @@ static void make(problem *p, const latent_case *c)
     p->latent_page = at;
     p->matrix_n = m;
     p->page = (size_t)p->map.page_elements;
-    for (int i = 0; i < PAGES; i++)
-        order[i] = i;
-    for (int i = PAGES - 1; i > 0; i--) {
-        const int j = (int)kvd_rng_below(&rng, (uint64_t)i + 1), x = order[i];
-        order[i] = order[j];
-        order[j] = x;
-    }
+    int32_t *const order = shuffled(&rng, PAGES);
     for (int b = 0, rows = 0; b < c->n; b++) {
         for (int i = 0; i < MAX_PAGES; i++)
             p->table[b * MAX_PAGES + i] =
@@ -106,17 +99,14 @@ static void make(problem *p, const latent_case *c)
         rows += c->q_len[b];
         p->rows = (size_t)rows;
     }
+    free(order);
     const size_t half = (size_t)c->d / 2, most = MAX_PAGES * 64;
     p->cosine = need(2 * most * half * sizeof *p->cosine);
     p->sine = p->cosine + most * half;
     size_t longest = 0;
     for (int b = 0; b < c->n; b++)
         longest = (size_t)c->kv_len[b] > longest ? (size_t)c->kv_len[b] : longest;
-    for (size_t t = 0; t < longest; t++)
-        for (size_t i = 0; i < half; i++) {
-            p->cosine[t * half + i] = (float)cos((double)t * pow(1e4, -(double)i / (double)half));
-            p->sine[t * half + i] = (float)sin((double)t * pow(1e4, -(double)i / (double)half));
-        }
+    rope_tables(longest, (size_t)c->d, p->cosine, p->sine);
     p->latents = random_bf16(PAGES * p->latent_page, 1);
     p->matrix = random_bf16((size_t)(c->slots ? c->slots : 1) * m, 1 / sqrt((double)c->rank[0]));
     p->device_latents = on_device(p->latents, PAGES * p->latent_page * 2);
@@ -193,10 +183,8 @@ static void turn(const problem *p, int t, double *x)
 
 static uint16_t *fetch(const void *from, size_t n)
 {
-    uint16_t *const x = need(n * sizeof *x);
     check(cudaDeviceSynchronize(), "the kernel");
-    check(cudaMemcpy(x, from, n * sizeof *x, cudaMemcpyDeviceToHost), "copy");
-    return x;
+    return from_device(from, n * sizeof(uint16_t));
 }
 
 typedef struct {

@@ -2,13 +2,7 @@
  * usage: gpu_palu [CASE]; CASE: part of a name
  * Tests Palu's decode kernel against double precision.
  */
-#include <cuda_runtime_api.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/half.h"
+#include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"
 #include "kernels/rivals/palu_layout.h"
 
@@ -22,50 +16,15 @@ typedef struct {
     float q_gain; /* factor of queries; above 1: sharper softmax */
 } test;
 
-static int failures;
-static uint64_t seed = 88172645463325252u;
-
-static double uniform(void)
-{
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return (double)(seed >> 11) / 9007199254740992.0;
-}
-
-static float normal(void)
-{
-    return (float)(sqrt(-2 * log(1 - uniform())) * cos(6.283185307179586 * uniform()));
-}
+static kvd_rng rng;
 
 static float *numbers(size_t n, int dtype, float gain, int outliers)
 {
-    float *x = malloc(n * sizeof *x);
-    uint16_t *h = malloc(n * sizeof *h);
-    if (!x || !h)
-        abort();
+    float *x = need(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
-        x[i] = gain * normal() * (outliers && i % 97 == 0 ? 4 : 1);
-    kvd_from_f32((kvd_dtype)dtype, x, h, n);
-    kvd_to_f32((kvd_dtype)dtype, h, x, n);
-    free(h);
+        x[i] = gain * (float)kvd_rng_normal(&rng) * (outliers && i % 97 == 0 ? 4 : 1);
+    free(rounded((kvd_dtype)dtype, x, n));
     return x;
-}
-
-static void ok(cudaError_t e, const char *what)
-{
-    if (e == cudaSuccess)
-        return;
-    printf("not ok %s: %s\n", what, cudaGetErrorString(e));
-    exit(1);
-}
-
-static void *device(const void *from, size_t bytes)
-{
-    void *to = NULL;
-    ok(cudaMalloc(&to, bytes), "allocation");
-    ok(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "copy");
-    return to;
 }
 
 static void run(const test *c, int n_clusters)
@@ -86,23 +45,15 @@ static void run(const test *c, int n_clusters)
     float *kl = numbers(groups * n_kv * rk, c->dtype, 1, c->q_gain > 1),
           *vl = numbers(groups * n_kv * rv, c->dtype, 1, 0);
     float *up = numbers((size_t)s->n_kv_heads * rk * 128, c->dtype, 1 / sqrtf((float)rk), 0);
-    float *cosine = malloc(rows * HALF * sizeof *cosine),
-          *sine = malloc(rows * HALF * sizeof *sine);
-    double *want = malloc(n_o * sizeof *want);
+    float *cosine = need(rows * HALF * sizeof *cosine), *sine = need(rows * HALF * sizeof *sine);
+    double *want = need(n_o * sizeof *want);
     const size_t pool_bytes = n_pages * kvd_palu_page_elements(s) * 2,
                  up_bytes = kvd_palu_up_elements(s) * 2;
-    uint16_t *pool = malloc(pool_bytes), *packed = malloc(up_bytes), *q16 = malloc(n_q * 2);
-    uint16_t *o16 = malloc(n_o * 2), *again = malloc(n_o * 2);
-    float *o = malloc(n_o * sizeof *o);
-    int32_t *table = malloc((size_t)c->batch * (size_t)max_pages * sizeof *table);
-    if (!cosine || !sine || !want || !pool || !packed || !q16 || !o16 || !again || !o || !table)
-        abort();
-    for (size_t t = 0; t < rows; t++)
-        for (size_t i = 0; i < HALF; i++) {
-            const double angle = (double)t * pow(10000, -(double)i / HALF);
-            cosine[t * HALF + i] = (float)cos(angle);
-            sine[t * HALF + i] = (float)sin(angle);
-        }
+    uint16_t *pool = need(pool_bytes), *packed = need(up_bytes), *q16 = need(n_q * 2);
+    uint16_t *o16 = need(n_o * 2), *again = need(n_o * 2);
+    float *o = need(n_o * sizeof *o);
+    int32_t *table = need((size_t)c->batch * (size_t)max_pages * sizeof *table);
+    rope_tables(rows, KVD_PALU_D_HEAD, cosine, sine);
     memset(pool, 0xff, pool_bytes);
     for (int b = 0; b < c->batch; b++)
         for (int j = 0; j < max_pages; j++)
@@ -120,24 +71,22 @@ static void run(const test *c, int n_clusters)
     kvd_palu_decode_args a = {
         .dtype = c->dtype, .shape = *s, .batch = c->batch, .max_pages = max_pages};
     a.n_clusters = n_clusters;
-    a.kv_len = device(c->kv_len, (size_t)c->batch * sizeof(int32_t));
-    a.page_table = device(table, (size_t)c->batch * (size_t)max_pages * sizeof *table);
-    a.q = device(q16, n_q * 2);
-    a.pool = device(pool, pool_bytes);
-    a.up = device(packed, up_bytes);
-    a.rope_cos = device(cosine, rows * HALF * sizeof *cosine);
-    a.rope_sin = device(sine, rows * HALF * sizeof *sine);
-    ok(cudaMalloc(&a.o, n_o * 2), "output");
-    const size_t work = kvd_palu_decode_workspace_bytes(s, c->batch, n_clusters);
-    ok(cudaMalloc(&a.workspace, work), "workspace");
-    ok(cudaMemset(a.workspace, 0xff, work), "poison");
-    ok(kvd_palu_decode_plan(&a, 0), c->name);
+    a.kv_len = on_device(c->kv_len, (size_t)c->batch * sizeof(int32_t));
+    a.page_table = on_device(table, (size_t)c->batch * (size_t)max_pages * sizeof *table);
+    a.q = on_device(q16, n_q * 2);
+    a.pool = on_device(pool, pool_bytes);
+    a.up = on_device(packed, up_bytes);
+    a.rope_cos = on_device(cosine, rows * HALF * sizeof *cosine);
+    a.rope_sin = on_device(sine, rows * HALF * sizeof *sine);
+    a.o = on_device(NULL, n_o * 2);
+    a.workspace = on_device(NULL, kvd_palu_decode_workspace_bytes(s, c->batch, n_clusters));
+    check(kvd_palu_decode_plan(&a, 0), c->name);
     int same = 1;
     for (int i = 0; i < 2; i++) {
-        ok(cudaMemset(a.o, 0xff, n_o * 2), "poison");
-        ok(kvd_palu_decode(&a, 0), c->name);
-        ok(cudaDeviceSynchronize(), c->name);
-        ok(cudaMemcpy(i ? again : o16, a.o, n_o * 2, cudaMemcpyDeviceToHost), "result");
+        fill_bytes(a.o, 0xff, n_o * 2);
+        check(kvd_palu_decode(&a, 0), c->name);
+        check(cudaDeviceSynchronize(), c->name);
+        check(cudaMemcpy(i ? again : o16, a.o, n_o * 2, cudaMemcpyDeviceToHost), "result");
     }
     same = memcmp(o16, again, n_o * 2) == 0;
     kvd_to_f32((kvd_dtype)c->dtype, o16, o, n_o);
@@ -155,20 +104,9 @@ static void run(const test *c, int n_clusters)
                n_clusters, error, limit, same);
     failures += !good;
 
-    const void *gone[] = {a.kv_len,   a.page_table, a.q, a.pool,     a.up,
-                          a.rope_cos, a.rope_sin,   a.o, a.workspace};
-    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
-        cudaFree((void *)(uintptr_t)gone[i]);
-    float *floats[] = {q, kl, vl, up, cosine, sine, o};
-    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
-        free(floats[i]);
-    free(want);
-    free(pool);
-    free(packed);
-    free(q16);
-    free(o16);
-    free(again);
-    free(table);
+    device_free(a.kv_len, a.page_table, a.q, a.pool, a.up, a.rope_cos, a.rope_sin, a.o,
+                a.workspace);
+    host_free(q, kl, vl, up, cosine, sine, o, want, pool, packed, q16, o16, again, table);
 }
 
 int main(int argc, char **argv)
@@ -191,6 +129,7 @@ int main(int argc, char **argv)
         printf("skip palu: no Hopper device\n");
         return 0;
     }
+    kvd_rng_seed(&rng, 1, 0);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (argc > 1 && !strstr(all[i].name, argv[1]))
             continue;

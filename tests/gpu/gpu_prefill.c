@@ -36,12 +36,9 @@ typedef struct {
 static float *values(size_t n, kvd_dtype dtype, double scale, kvd_rng *rng)
 {
     float *x = need(n * sizeof *x);
-    uint16_t *x16 = need(n * sizeof *x16);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(scale * kvd_rng_normal(rng) * (kvd_rng_below(rng, 100) ? 1 : 6));
-    kvd_from_f32(dtype, x, x16, n);
-    kvd_to_f32(dtype, x16, x, n);
-    free(x16);
+    free(rounded(dtype, x, n));
     return x;
 }
 
@@ -61,14 +58,6 @@ static void poison_old_pages(uint16_t *pool, size_t page_elements, const int32_t
 }
 
 /* Returns sink logits, some far above or below all scores, others within their range. */
-static float *some_sinks(int n_heads, double scale, kvd_rng *rng)
-{
-    float *const sink = need((size_t)n_heads * sizeof *sink);
-    for (int h = 0; h < n_heads; h++)
-        sink[h] = h % 5 == 3 ? 90.0F : h % 5 == 4 ? -90.0F : (float)(scale * kvd_rng_normal(rng));
-    return sink;
-}
-
 static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 {
     kvd_rng rng;
@@ -102,16 +91,12 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
         exit(1);
     }
     const int max_pages = (longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS + 1;
-    int32_t *order = need((size_t)pages * sizeof *order),
+    int32_t *order = shuffled(&rng, pages),
             *table = need((size_t)(batch.batch * max_pages) * sizeof *table);
-    for (int i = 0; i < pages; i++) {
-        const int j = (int)kvd_rng_below(&rng, (uint64_t)i + 1);
-        order[i] = order[j];
-        order[j] = i + 1;
-    }
     for (int b = 0, next = 0; b < batch.batch; b++)
         for (int j = 0; j < max_pages; j++)
-            table[b * max_pages + j] = j * KVD_PAGE_TOKENS < kv_len[b] ? order[next++] : -1000000;
+            table[b * max_pages + j] =
+                j * KVD_PAGE_TOKENS < kv_len[b] ? 1 + order[next++] : -1000000;
     size_t sum_qk = 0, sum_v = 0;
     for (int g = 0; g < c->n_kv; g++) {
         sum_qk += (size_t)heads.d_qk[g];
@@ -144,7 +129,7 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
     for (int i = 0; i <= c->n_ctas; i++)
         first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
     const int32_t zero = 0;
-    float *const sink = sinks ? some_sinks(c->n_heads, 3 * c->sharpness, &rng) : NULL;
+    float *const sink = sinks ? some_sinks(&rng, c->n_heads, 3 * c->sharpness) : NULL;
     float *lse = need((size_t)c->n_heads * n_q8 * sizeof *lse);
     for (size_t i = 0; i < (size_t)c->n_heads * n_q8; i++)
         lse[i] = -12345.0F;
@@ -237,12 +222,10 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
                tested->name, label, sqrt(error / norm), limit, off, touched, never);
         failed = 1;
     }
-    void *host[] = {order, table, q,   k,    v,    pool,     q16, o,
-                    tile,  first, lse, busy, want, want_lse, got, sink};
     for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)
-        cudaFree(dev[i]);
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
-        free(host[i]);
+        device_free(dev[i]);
+    host_free(order, table, q, k, v, pool, q16, o, tile, first, lse, busy, want, want_lse, got,
+              sink);
 }
 
 int main(int argc, char **argv)
@@ -294,18 +277,13 @@ int main(int argc, char **argv)
     /* usage: gpu_prefill [CASE [KERNEL [WINDOW]]] */
     const char *only = argc > 1 ? argv[1] : NULL, *only_kernel = argc > 2 ? argv[2] : NULL;
     const int only_window = argc > 3 ? atoi(argv[3]) : -1;
-    int n_devices = 0, major = 0;
-    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
-        for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
-            printf("skip %s: no CUDA device\n", kernels[k].name);
+    if (!gpu_devices("prefill", 1))
         return 0;
-    }
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
     for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
         const kernel *const one = &kernels[k];
         if (only_kernel && strcmp(only_kernel, one->name))
             continue;
-        if (one->hopper && major != 9) {
+        if (one->hopper && !on_hopper()) {
             printf("skip %s: the device is not a Hopper\n", one->name);
             continue;
         }

@@ -184,16 +184,15 @@ static kvd_zdc_move_args move_args(const fixture *f)
 
 static uint16_t *test_stores(fixture *f)
 {
-    uint16_t *const got = need(f->pool_n * sizeof *got),
-                    *const from = on_device(f->scratch, f->pool_n * 2),
-                    *const to = on_device(NULL, f->pool_n * 2);
+    uint16_t *const from = on_device(f->scratch, f->pool_n * 2), *const to =
+                                                                     on_device(NULL, f->pool_n * 2);
     kvd_zdc_move_args a = move_args(f);
     a.place = f->dev_place;
     a.from = from;
     a.store = to;
     size_t wrong = 0;
     check(kvd_zdc_move(&a, 0), "move");
-    check(cudaMemcpy(got, to, f->pool_n * 2, cudaMemcpyDeviceToHost), "store");
+    uint16_t *const got = from_device(to, f->pool_n * 2);
     fill_store(f);
     for (size_t i = 0; i < f->pool_n; i++)
         wrong += got[i] != f->store[i];
@@ -205,13 +204,12 @@ static uint16_t *test_stores(fixture *f)
 
 static void test_narrow(const fixture *f)
 {
-    uint16_t *const got = need(f->pool_n * sizeof *got),
-                    *const want = need(f->pool_n * sizeof *want),
-                    *const there = on_device(f->scratch, f->pool_n * 2);
+    uint16_t *const want = need(f->pool_n * sizeof *want), *const there =
+                                                               on_device(f->scratch, f->pool_n * 2);
     const kvd_zdc_move_args a = move_args(f);
     size_t wrong = 0;
     check(kvd_zdc_narrow(&a, there, 0), "narrow");
-    check(cudaMemcpy(got, there, f->pool_n * 2, cudaMemcpyDeviceToHost), "pages");
+    uint16_t *const got = from_device(there, f->pool_n * 2);
     memcpy(want, f->scratch, f->pool_n * sizeof *want);
     for (int b = 0; b < f->c->n_len; b++)
         for (int t = 0; t < f->len[b]; t++)
@@ -332,10 +330,8 @@ static void test_lists(const fixture *f, steps *s)
                                   .low_len = s->low_len,
                                   .table = s->table};
     check(kvd_zdc_lists(&a, 0), "lists");
-    int32_t *const end = need(all), *const low = need(all), *const table = need(lists);
-    check(cudaMemcpy(end, s->end, all, cudaMemcpyDeviceToHost), "lengths");
-    check(cudaMemcpy(low, s->low_len, all, cudaMemcpyDeviceToHost), "lengths");
-    check(cudaMemcpy(table, s->table, lists, cudaMemcpyDeviceToHost), "lists");
+    int32_t *const end = from_device(s->end, all), *const low = from_device(s->low_len, all),
+                   *const table = from_device(s->table, lists);
     for (int l = 0; l < LAYERS; l++)
         for (int b = 0; b < n; b++) {
             const int n_low = f->n_low[f->slot[b]][l], n_high = f->len[b] - n_low,
@@ -441,10 +437,9 @@ static void test_attention(const fixture *f, const steps *s, kvd_schedule schedu
                                       .o = s->o,
                                       .lse = s->lse,
                                       .out = s->out};
-    uint16_t *const got = need(bytes);
     decode(f, s, schedule, pool);
     check(kvd_zdc_merge(&merge, 0), "merge");
-    check(cudaMemcpy(got, s->out, bytes, cudaMemcpyDeviceToHost), "output");
+    uint16_t *const got = from_device(s->out, bytes);
     const double worst = distance(f, s, got);
     test_result(worst < 0.02, f->c->name, "%s: off by %.2g of the largest of a head's row", name,
                 worst);
@@ -455,9 +450,7 @@ static void test_steps(const fixture *f, void *pool)
 {
     const size_t n = (size_t)f->c->n_len, q = n * (size_t)f->high.q_pitch * sizeof(uint16_t);
     steps s = {.host_q = need(q)};
-    int device = 0, major = 0, some_high = 1;
-    check(cudaGetDevice(&device), "the device");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "the device");
+    int some_high = 1;
     for (size_t i = 0; i < q / sizeof(uint16_t); i++)
         s.host_q[i] = some(2);
     test_lists(f, &s);
@@ -468,10 +461,10 @@ static void test_steps(const fixture *f, void *pool)
     for (size_t b = 0; b < n; b++)
         some_high = some_high && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
     if (some_high) {
-        test_attention(f, &s, KVD_SCHEDULE_OURS, "attention over both stores", pool, major == 9);
+        test_attention(f, &s, KVD_SCHEDULE_OURS, "attention over both stores", pool, on_hopper());
         test_attention(f, &s, KVD_SCHEDULE_PAPERS, "attention, work shared as the papers say", pool,
-                       major == 9);
-        test_attention(f, &s, KVD_SCHEDULE_NONE, "attention, work not shared", pool, major == 9);
+                       on_hopper());
+        test_attention(f, &s, KVD_SCHEDULE_NONE, "attention, work not shared", pool, on_hopper());
     }
     device_free(s.q, s.o, s.out, s.lse, s.end, s.low_len, s.table);
     free(s.host_q);
@@ -571,8 +564,6 @@ static void test_channels(const channels_case *c)
     channels x;
     make_channels(&x, c);
     const size_t n = (size_t)(c->kv * c->d), n_q = (size_t)(x.heads * c->d);
-    int16_t *const order = need(n * sizeof *order);
-    uint16_t *const got = need(n_q * sizeof *got);
     int moved = 0;
     const kvd_zdc_channels_args a = {.pages = x.at,
                                      .map = x.map,
@@ -598,8 +589,8 @@ static void test_channels(const channels_case *c)
                                     .store = x.dev_pages};
     check(kvd_zdc_channels(&a, 0), "channels");
     check(kvd_zdc_reorder(&b, 0), "order of a step");
-    check(cudaMemcpy(order, x.dev_order, n * sizeof *order, cudaMemcpyDeviceToHost), "order");
-    check(cudaMemcpy(got, queries, n_q * sizeof *got, cudaMemcpyDeviceToHost), "queries");
+    int16_t *const order = from_device(x.dev_order, n * sizeof *order);
+    uint16_t *const got = from_device(queries, n_q * sizeof *got);
     for (int h = 0; h < x.heads; h++)
         for (int i = 0; i < c->d; i++)
             moved += got[h * c->d + i] !=
@@ -608,10 +599,8 @@ static void test_channels(const channels_case *c)
     printf("%s think, %d tokens, %d heads of %d: %d channels misplaced, %d of a step\n",
            wrong || moved ? "not ok" : "ok", c->n, x.heads, c->d, wrong, moved);
     failures += wrong || moved;
-    const void *const device[] = {x.dev_q, x.dev_pages, x.dev_n, x.dev_zero, x.dev_order,
-                                  queries, a.level,     a.place, x.at.table, x.at.n_low};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-        check(cudaFree((void *)(uintptr_t)device[i]), "cudaFree");
+    device_free(x.dev_q, x.dev_pages, x.dev_n, x.dev_zero, x.dev_order, queries, a.level, a.place,
+                x.at.table, x.at.n_low);
     host_free(order, got, x.q, x.k);
 }
 

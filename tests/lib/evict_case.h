@@ -257,13 +257,6 @@ static inline void fetch(void *to, const void *from, size_t bytes)
     check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy back");
 }
 
-static inline int on_hopper(void)
-{
-    int major = 0;
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
-    return major == 9;
-}
-
 static inline float *step_denominators(const fixture *f, const uint16_t *q, const int32_t *kv_len)
 {
     float *const lse = need((size_t)(f->batch + 1) * (size_t)f->map.n_heads * sizeof *lse);

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,6 +115,27 @@ static inline void *zeros(size_t bytes)
     return p;
 }
 
+/* Returns a copy of device memory, which the caller frees. */
+static inline void *from_device(const void *p, size_t bytes)
+{
+    void *const x = need(bytes);
+    check(cudaMemcpy(x, p, bytes, cudaMemcpyDeviceToHost), "copy to the host");
+    return x;
+}
+
+static inline int device_attribute(enum cudaDeviceAttr which)
+{
+    int device = 0, value = 0;
+    check(cudaGetDevice(&device), "device");
+    check(cudaDeviceGetAttribute(&value, which, device), "device");
+    return value;
+}
+
+static inline int on_hopper(void)
+{
+    return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+}
+
 static inline void free_all(const void *const *array, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -136,17 +158,56 @@ static inline void free_all_host(void *const *x, size_t n)
     free_all_host((void *const[]){__VA_ARGS__},                                                    \
                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
 
+/* Rounds x [n] to a 16-bit type. Returns the bits, which the caller frees. */
+static inline uint16_t *rounded(kvd_dtype type, float *x, size_t n)
+{
+    uint16_t *const bits = need(n * sizeof *bits);
+    kvd_from_f32(type, x, bits, n);
+    kvd_to_f32(type, bits, x, n);
+    return bits;
+}
+
 /* Returns n normal random numbers of standard deviation `size`, rounded to bf16. */
 static inline float *bf16_numbers(kvd_rng *r, size_t n, double size)
 {
     float *const x = need(n * sizeof *x);
-    uint16_t *const narrow = need(n * sizeof *narrow);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(size * kvd_rng_normal(r));
-    kvd_from_f32(KVD_BF16, x, narrow, n);
-    kvd_to_f32(KVD_BF16, narrow, x, n);
-    free(narrow);
+    free(rounded(KVD_BF16, x, n));
     return x;
+}
+
+/* Returns the numbers 0 .. n - 1 in random order. */
+static inline int32_t *shuffled(kvd_rng *r, int n)
+{
+    int32_t *const x = need((size_t)n * sizeof *x);
+    for (int i = 0; i < n; i++) {
+        const int j = (int)kvd_rng_below(r, (uint64_t)i + 1);
+        x[i] = x[j];
+        x[j] = i;
+    }
+    return x;
+}
+
+/* Returns sink logits, some far above or below all scores, others within their range. */
+static inline float *some_sinks(kvd_rng *r, int n_heads, double scale)
+{
+    float *const sink = need((size_t)n_heads * sizeof *sink);
+    for (int h = 0; h < n_heads; h++)
+        sink[h] = h % 5 == 3 ? 90.0F : h % 5 == 4 ? -90.0F : (float)(scale * kvd_rng_normal(r));
+    return sink;
+}
+
+/* Fills cosines and sines [positions][dims / 2] of RoPE with base 10000. */
+static inline void rope_tables(size_t positions, size_t dims, float *cosine, float *sine)
+{
+    const size_t half = dims / 2;
+    for (size_t i = 0; i < positions * half; i++) {
+        const double angle =
+            (double)(i / half) * pow(10000, -2.0 * (double)(i % half) / (double)dims);
+        cosine[i] = (float)cos(angle);
+        sine[i] = (float)sin(angle);
+    }
 }
 
 static inline void *on_device_bf16(const float *x, size_t n)

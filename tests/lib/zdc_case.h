@@ -147,15 +147,7 @@ static fixture fixture_make(const test_case *c)
         exit(1);
     f.pitch = (f.longest + 7) / KVD_PAGE_TOKENS + 2;
     f.n_pages = f.pitch * c->n_len;
-    f.table = need((size_t)f.n_pages * sizeof *f.table);
-    for (int i = 0; i < f.n_pages; i++)
-        f.table[i] = i;
-    for (int i = f.n_pages - 1; i > 0; i--) {
-        const int j = (int)kvd_rng_below(&rng, (uint64_t)i + 1);
-        const int32_t x = f.table[i];
-        f.table[i] = f.table[j];
-        f.table[j] = x;
-    }
+    f.table = shuffled(&rng, f.n_pages);
     f.pool_n = (size_t)(f.n_pages + c->n_len) * (size_t)f.high.page_elements;
     f.scratch = need(f.pool_n * sizeof *f.scratch);
     f.store = need(f.pool_n * sizeof *f.store);
