@@ -191,7 +191,7 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     if (n >= p.n || row >= p.out)
         return;
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
-    const size_t at = (size_t)n * (size_t)p.out + (size_t)row;
+    const size_t at = (size_t)n * p.out + row;
     if (KIND == KVD_FEW_ADD) {
         /* The result of atomicAdd is ignored, so the thread does not wait for the old y. */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
@@ -292,7 +292,7 @@ struct piece {
 __device__ __forceinline__ piece load_piece(const params &p, const place &at, int lane)
 {
     const size_t unit =
-        (size_t)at.tile * (p.a.in / KVD_FEW_UNIT) + p.first / KVD_FEW_UNIT + (size_t)at.slab;
+        (size_t)at.tile * (p.a.in / KVD_FEW_UNIT) + p.first / KVD_FEW_UNIT + at.slab;
     const uint4 *const codes = static_cast<const uint4 *>(p.a.codes.codes) + unit * 64 + lane;
     const uint32_t *const side =
         static_cast<const uint32_t *>(p.a.codes.sides) + unit * TILE + lane / 4;
@@ -434,7 +434,7 @@ __global__ void __launch_bounds__(PACKERS)
         atomicOr(&word[at], (uint32_t)fminf(fmaxf(q, 0), 15) << shift);
     }
     if (c == 0)
-        static_cast<uint32_t *>(to.sides)[unit * TILE + (size_t)row] =
+        static_cast<uint32_t *>(to.sides)[unit * TILE + row] =
             (uint32_t)f16::narrow(step) | (uint32_t)f16::narrow(zero) << 16;
     __syncthreads();
     static_cast<uint32_t *>(to.codes)[unit * PACKERS + threadIdx.x] = word[threadIdx.x];
@@ -446,7 +446,7 @@ __global__ void __launch_bounds__(PACKERS)
     const int row = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16 * 8, tile = (int)blockIdx.y;
     const size_t unit = (size_t)tile * gridDim.x + blockIdx.x;
     const uint32_t *const word = static_cast<const uint32_t *>(from.codes) + unit * PACKERS;
-    const uint32_t side = static_cast<const uint32_t *>(from.sides)[unit * TILE + (size_t)row];
+    const uint32_t side = static_cast<const uint32_t *>(from.sides)[unit * TILE + row];
     const float step = f16::widen((uint16_t)side), zero = f16::widen((uint16_t)(side >> 16));
     if ((gated ? tile * (TILE / 2) + row % (TILE / 2) : tile * TILE + row) >= out)
         return;
@@ -461,7 +461,7 @@ __global__ void __launch_bounds__(PACKERS)
 
 size_t shared_bytes(int stages, size_t n, size_t pitch)
 {
-    return (size_t)(WARPS * SLAB_BYTES) * (size_t)stages + n * pitch +
+    return (size_t)(WARPS * SLAB_BYTES) * stages + n * pitch +
            sizeof(float) * (size_t)(2 * WARPS * SUMS + KVD_FEW_ROWS + WARPS);
 }
 

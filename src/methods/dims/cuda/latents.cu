@@ -16,13 +16,12 @@ enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_WHOLE = 768
 
 __device__ __forceinline__ size_t latent_at(int t)
 {
-    return static_cast<size_t>(t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8);
+    return (size_t)(t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8);
 }
 
 __device__ __forceinline__ size_t page_of(const int32_t *table, int max_pages, int b, int t)
 {
-    return static_cast<size_t>(__ldg(
-        table + static_cast<size_t>(b) * static_cast<size_t>(max_pages) + t / KVD_PAGE_TOKENS));
+    return (size_t)__ldg(table + (size_t)b * max_pages + t / KVD_PAGE_TOKENS);
 }
 
 __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
@@ -33,10 +32,7 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
 /* Returns the RoPE position of row t of the request. If negative, the row must not be written. */
 __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int t)
 {
-    return a.position ? __ldg(a.position +
-                              static_cast<size_t>(blockIdx.y) *
-                                  static_cast<size_t>(a.max_pages * KVD_PAGE_TOKENS) +
-                              t)
+    return a.position ? __ldg(a.position + (size_t)blockIdx.y * (a.max_pages * KVD_PAGE_TOKENS) + t)
                       : t;
 }
 
@@ -52,7 +48,7 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int t = position_of(a, min(token + lane / 4 + 8 * i, length - 1));
-        const size_t from = static_cast<size_t>(max(t, 0)) * half;
+        const size_t from = (size_t)max(t, 0) * half;
 #pragma unroll
         for (int n = 0; n < 2 * W16; n++) {
             if (a.interleaved) {
@@ -86,8 +82,7 @@ __device__ __forceinline__ void finish(const kvd_latent_restore_args &a, float (
     enum { D = 16 * W16 };
     const int column = 2 * (lane % 4);
     if (a.bias) {
-        const float *const bias =
-            a.bias + (side * a.n_kv_heads + static_cast<int>(blockIdx.z) / 2) * D + column;
+        const float *const bias = a.bias + (side * a.n_kv_heads + (int)blockIdx.z / 2) * D + column;
 #pragma unroll
         for (int n = 0; n < 2 * W16; n++)
 #pragma unroll
@@ -142,10 +137,10 @@ __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
 __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank, int first, int n,
                                           int pitch, uint16_t *to)
 {
-    for (int i = static_cast<int>(threadIdx.x); i < d * (n / 8); i += THREADS) {
+    for (int i = (int)threadIdx.x; i < d * (n / 8); i += THREADS) {
         const int row = i / (n / 8), run = i % (n / 8);
-        *reinterpret_cast<uint4 *>(to + row * pitch + 8 * run) = __ldg(
-            reinterpret_cast<const uint4 *>(from + static_cast<size_t>(row) * rank + first) + run);
+        *reinterpret_cast<uint4 *>(to + row * pitch + 8 * run) =
+            __ldg(reinterpret_cast<const uint4 *>(from + (size_t)row * rank + first) + run);
     }
 }
 
@@ -154,12 +149,13 @@ __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank
                                            uint16_t *to)
 {
     const int runs = min(RANK_PART, rank - first) / 8;
-    for (int i = static_cast<int>(threadIdx.x); i < d * runs; i += THREADS) {
+    for (int i = (int)threadIdx.x; i < d * runs; i += THREADS) {
         const int row = i / runs, run = i % runs;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(
-                         __cvta_generic_to_shared(to + row * pitch_of(RANK_PART) + 8 * run))),
-                     "l"(from + static_cast<size_t>(row) * rank + first + 8 * run)
-                     : "memory");
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                (uint32_t)__cvta_generic_to_shared(to + row * pitch_of(RANK_PART) + 8 * run)),
+            "l"(from + (size_t)row * rank + first + 8 * run)
+            : "memory");
     }
 }
 
@@ -176,34 +172,31 @@ __global__ void __launch_bounds__(THREADS, 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
 {
     extern __shared__ __align__(16) uint16_t b_smem[];
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int b = static_cast<int>(blockIdx.y), side = static_cast<int>(blockIdx.z) % 2,
-              d = 16 * W16;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int b = (int)blockIdx.y, side = (int)blockIdx.z % 2, d = 16 * W16;
     const kvd_latent_head h = a.head[blockIdx.z / 2];
     const int rank = h.rank[side], length = __ldg(a.kv_len + b) - a.newest,
               units = (length + 15) / 16, part = PARTS ? part_of(a.max_rank) : rank;
     const bool applies_rope = side == 0 && a.cosine, zeroes = !a.newest && !a.position;
     const int pitch = pitch_of(part);
-    const uint16_t *const matrix =
-        static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
-        (a.slot ? static_cast<size_t>(__ldg(a.slot + b)) * a.matrix_slot : 0);
-    if (static_cast<int>(blockIdx.x) * WARPS >= units)
+    const uint16_t *const matrix = static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
+                                   (a.slot ? (size_t)__ldg(a.slot + b) * a.matrix_slot : 0);
+    if ((int)blockIdx.x * WARPS >= units)
         return;
     if (!PARTS && h.matrix[side] >= 0) {
         load_part(matrix, d, rank, 0, rank, pitch, b_smem);
         __syncthreads();
     }
-    const int jump = WARPS * static_cast<int>(gridDim.x), steps = rank / 16;
+    const int jump = WARPS * (int)gridDim.x, steps = rank / 16;
     /* index of the shared-memory half in use */
     int stage = 1;
     if (PARTS) {
         begin_part(matrix, d, rank, 0, b_smem);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
-    const uint32_t smem =
-        static_cast<uint32_t>(__cvta_generic_to_shared(b_smem)) +
-        static_cast<uint32_t>(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
-    for (int group = static_cast<int>(blockIdx.x) * WARPS; group < units; group += jump) {
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(b_smem) +
+                          (uint32_t)(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
+    for (int group = (int)blockIdx.x * WARPS; group < units; group += jump) {
         const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
         /* Without PARTS, no barrier follows in the loop, so a warp may leave. */
         if (!PARTS && u >= units)
@@ -246,8 +239,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                 wait_for_part<1>();
                 __syncthreads();
             }
-            const uint32_t here =
-                smem + static_cast<uint32_t>(((PARTS ? stage * d * pitch : 0) - at) * 2);
+            const uint32_t here = smem + (uint32_t)(((PARTS ? stage * d * pitch : 0) - at) * 2);
             uint32_t x[AHEAD][4];
 #pragma unroll
             for (int i = 0; i < 4 * AHEAD; i++)
@@ -259,9 +251,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
                     for (int n = 0; n < W16; n++) {
                         uint32_t y[4];
-                        ldmatrix(here +
-                                     static_cast<uint32_t>((n * 16 * pitch + (first + i) * 16) * 2),
-                                 y);
+                        ldmatrix(here + (uint32_t)((n * 16 * pitch + (first + i) * 16) * 2), y);
                         mma<true>(c[2 * n], x[i], y[0], y[1]);
                         mma<true>(c[2 * n + 1], x[i], y[2], y[3]);
                     }
@@ -305,8 +295,9 @@ __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t 
                                            uint4 &low, uint4 &high)
 {
     const int half = a.d_head / 2;
-    const float *const cosine = a.cosine + position * static_cast<size_t>(half),
-                       *const sine = a.sine + position * static_cast<size_t>(half);
+    const float *const cosine = a.cosine + position * (size_t)half, *const sine =
+                                                                        a.sine +
+                                                                        position * (size_t)half;
     float x[8], y[8];
     floats(low, x);
     floats(high, y);
@@ -338,7 +329,7 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
                                           int run)
 {
     const int half = a.d_head / 2, head = run / (half / 8), c = run % (half / 8) * 8;
-    const size_t row = static_cast<size_t>(__ldg(a.s.start + b) + t);
+    const size_t row = (size_t)(__ldg(a.s.start + b) + t);
     uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
     if (t < q_len) {
         const uint16_t *const from =
@@ -346,23 +337,18 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
         low = __ldg(reinterpret_cast<const uint4 *>(from));
         high = __ldg(reinterpret_cast<const uint4 *>(from + half));
         if (a.cosine)
-            rope_query(a,
-                       a.position ? __ldg(a.position + b)
-                                  : static_cast<size_t>(__ldg(a.s.kv_len + b) - q_len + t),
-                       c, low, high);
+            rope_query(
+                a, a.position ? __ldg(a.position + b) : (size_t)(__ldg(a.s.kv_len + b) - q_len + t),
+                c, low, high);
     }
     uint16_t *to = static_cast<uint16_t *>(a.to_q);
-    size_t to_high = static_cast<size_t>(half);
+    size_t to_high = (size_t)half;
     if (a.q_start) {
-        const size_t d = static_cast<size_t>(a.d_head);
-        to += static_cast<size_t>(head) * d * static_cast<size_t>(a.n_q8) +
-              blocked(static_cast<size_t>(__ldg(a.q_start + b) + t), static_cast<size_t>(c), d);
+        const size_t d = (size_t)a.d_head;
+        to += (size_t)head * d * a.n_q8 + blocked((size_t)(__ldg(a.q_start + b) + t), (size_t)c, d);
         to_high *= 8;
     } else if (t < q_len) {
-        to +=
-            (static_cast<size_t>(b) * static_cast<size_t>(a.n_heads) + static_cast<size_t>(head)) *
-                static_cast<size_t>(a.d_head) +
-            c;
+        to += ((size_t)b * a.n_heads + head) * (size_t)a.d_head + c;
     } else {
         return;
     }
@@ -372,24 +358,23 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
 
 __global__ void __launch_bounds__(THREADS) put(const __grid_constant__ kvd_latent_put_args a)
 {
-    const int b = static_cast<int>(blockIdx.y), q_len = __ldg(a.s.q_len + b),
+    const int b = (int)blockIdx.y, q_len = __ldg(a.s.q_len + b),
               old = __ldg(a.s.kv_len + b) - q_len;
     const int q_runs = a.n_heads * a.d_head / 16;
-    for (int o = static_cast<int>(blockIdx.x); 8 * o < q_len; o += static_cast<int>(gridDim.x)) {
-        const int t = 8 * o + static_cast<int>(threadIdx.x) % 8;
-        for (int run = static_cast<int>(threadIdx.x) / 8 + RUNS * static_cast<int>(blockIdx.z);
-             run < q_runs + a.n_runs; run += RUNS * static_cast<int>(gridDim.z)) {
+    for (int o = (int)blockIdx.x; 8 * o < q_len; o += (int)gridDim.x) {
+        const int t = 8 * o + (int)threadIdx.x % 8;
+        for (int run = (int)threadIdx.x / 8 + RUNS * (int)blockIdx.z; run < q_runs + a.n_runs;
+             run += RUNS * (int)gridDim.z) {
             if (run < q_runs) {
                 put_query(a, b, t, q_len, run);
             } else if (t < q_len) {
                 const int r = run - q_runs;
-                const size_t row = static_cast<size_t>(__ldg(a.s.start + b) + t);
+                const size_t row = (size_t)(__ldg(a.s.start + b) + t);
                 uint16_t *const to =
                     static_cast<uint16_t *>(a.pool) +
                     page_of(a.s.page_table, a.s.max_pages, b, old + t) * a.page_elements +
-                    static_cast<size_t>(__ldg(a.run + r)) + latent_at(old + t);
-                const size_t from =
-                    row * a.ld_latent + static_cast<size_t>(a.source ? __ldg(a.source + r) : 8 * r);
+                    __ldg(a.run + r) + latent_at(old + t);
+                const size_t from = row * a.ld_latent + (a.source ? __ldg(a.source + r) : 8 * r);
                 *reinterpret_cast<uint4 *>(to) = __ldg(reinterpret_cast<const uint4 *>(
                     static_cast<const uint16_t *>(a.latent) + from));
             }
@@ -408,23 +393,23 @@ struct gather_args {
 
 __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ gather_args a)
 {
-    const int b = static_cast<int>(blockIdx.y), q_len = __ldg(a.s.q_len + b),
+    const int b = (int)blockIdx.y, q_len = __ldg(a.s.q_len + b),
               old = __ldg(a.s.kv_len + b) - q_len;
     const int runs = a.d / 8, all = 2 * a.n_kv * runs;
-    for (int o = static_cast<int>(blockIdx.x); 8 * o < q_len; o += static_cast<int>(gridDim.x)) {
-        const int t = 8 * o + static_cast<int>(threadIdx.x) % 8;
+    for (int o = (int)blockIdx.x; 8 * o < q_len; o += (int)gridDim.x) {
+        const int t = 8 * o + (int)threadIdx.x % 8;
         if (t >= q_len)
             continue;
         const uint16_t *const page =
             a.pages + page_of(a.s.page_table, a.s.max_pages, b, old + t) * a.page;
         uint4 *const to =
-            reinterpret_cast<uint4 *>(a.rows) + static_cast<size_t>(__ldg(a.s.start + b) + t) * all;
-        for (int run = static_cast<int>(threadIdx.x) / 8; run < all; run += RUNS) {
+            reinterpret_cast<uint4 *>(a.rows) + (size_t)(__ldg(a.s.start + b) + t) * all;
+        for (int run = (int)threadIdx.x / 8; run < all; run += RUNS) {
             const int h = run / runs, at = a.head[h % a.n_kv].page[h / a.n_kv];
-            to[run] = *reinterpret_cast<const uint4 *>(
-                page + at +
-                blocked(static_cast<size_t>((old + t) % KVD_PAGE_TOKENS),
-                        static_cast<size_t>(run % runs * 8), static_cast<size_t>(a.d)));
+            to[run] =
+                *reinterpret_cast<const uint4 *>(page + at +
+                                                 blocked((size_t)((old + t) % KVD_PAGE_TOKENS),
+                                                         (size_t)(run % runs * 8), (size_t)a.d));
         }
     }
 }
@@ -439,21 +424,20 @@ struct query_args {
 
 __global__ void __launch_bounds__(THREADS) gather_queries(const __grid_constant__ query_args a)
 {
-    const int b = static_cast<int>(blockIdx.y), q_len = __ldg(a.s.q_len + b),
-              first = __ldg(a.q_start + b);
+    const int b = (int)blockIdx.y, q_len = __ldg(a.s.q_len + b), first = __ldg(a.q_start + b);
     const int runs = a.d / 8, all = a.n_heads * runs;
-    const size_t d = static_cast<size_t>(a.d);
-    for (int o = static_cast<int>(blockIdx.x); 8 * o < q_len; o += static_cast<int>(gridDim.x)) {
-        const int t = 8 * o + static_cast<int>(threadIdx.x) % 8;
+    const size_t d = (size_t)a.d;
+    for (int o = (int)blockIdx.x; 8 * o < q_len; o += (int)gridDim.x) {
+        const int t = 8 * o + (int)threadIdx.x % 8;
         if (t >= q_len)
             continue;
         uint4 *const to =
-            reinterpret_cast<uint4 *>(a.rows) + static_cast<size_t>(__ldg(a.s.start + b) + t) * all;
-        for (int run = static_cast<int>(threadIdx.x) / 8; run < all; run += RUNS) {
-            const size_t head = static_cast<size_t>(run / runs);
+            reinterpret_cast<uint4 *>(a.rows) + (size_t)(__ldg(a.s.start + b) + t) * all;
+        for (int run = (int)threadIdx.x / 8; run < all; run += RUNS) {
+            const size_t head = (size_t)(run / runs);
             to[run] = *reinterpret_cast<const uint4 *>(
-                a.q + head * d * static_cast<size_t>(a.n_q8) +
-                blocked(static_cast<size_t>(first + t), static_cast<size_t>(run % runs * 8), d));
+                a.q + head * d * (size_t)a.n_q8 +
+                blocked((size_t)(first + t), (size_t)(run % runs * 8), d));
         }
     }
 }
@@ -464,19 +448,17 @@ __global__ void __launch_bounds__(THREADS)
 {
     enum { SHARES = 32, RUNS_AT_ONCE = THREADS / SHARES };
     __shared__ float x[KVD_WIDTH_NARROW], sum[SHARES][8 * RUNS_AT_ONCE + 1];
-    const int b = static_cast<int>(blockIdx.x), side = static_cast<int>(blockIdx.y) % 2,
-              i = static_cast<int>(threadIdx.x);
+    const int b = (int)blockIdx.x, side = (int)blockIdx.y % 2, i = (int)threadIdx.x;
     const kvd_latent_head h = a.head[blockIdx.y / 2];
     const int rank = h.rank[side], t = __ldg(a.kv_len + b) - 1;
-    const size_t page = page_of(a.page_table, a.max_pages, b, t), d = static_cast<size_t>(a.d_head);
+    const size_t page = page_of(a.page_table, a.max_pages, b, t), d = (size_t)a.d_head;
     const uint4 *const m =
         reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
-                                        static_cast<size_t>(__ldg(a.slot + b)) * a.matrix_slot);
+                                        (size_t)__ldg(a.slot + b) * a.matrix_slot);
     if (i < a.d_head)
         x[i] = unpack<true>(static_cast<const uint16_t *>(
-                                a.pages)[page * a.page + static_cast<size_t>(h.page[side]) +
-                                         blocked(static_cast<size_t>(t % KVD_PAGE_TOKENS),
-                                                 static_cast<size_t>(i), d)])
+                                a.pages)[page * a.page + h.page[side] +
+                                         blocked((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, d)])
                    .x;
     __syncthreads();
     const int share = i / RUNS_AT_ONCE, column = i % RUNS_AT_ONCE;
@@ -501,9 +483,8 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int k = 0; k < SHARES; k++)
                 all += sum[k][i];
-            latents[page * a.latent_page +
-                    static_cast<size_t>(h.latent[side] + to / 8 * 512 + to % 8) + latent_at(t)] =
-                static_cast<uint16_t>(pack<true>(all, 0));
+            latents[page * a.latent_page + (h.latent[side] + to / 8 * 512 + to % 8) +
+                    latent_at(t)] = (uint16_t)(pack<true>(all, 0));
         }
         __syncthreads();
     }
@@ -527,7 +508,7 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
-    return static_cast<unsigned>(n < enough ? n : enough);
+    return (unsigned)(n < enough ? n : enough);
 }
 } // namespace
 
@@ -538,9 +519,8 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
     /* A decode step's CTAs divide its columns, in blocks of 8. */
-    put<<<dim3(octets(&a->s), static_cast<unsigned>(a->s.n),
-               static_cast<unsigned>(a->s.most == 1 ? each : 1)),
-          THREADS, 0, stream>>>(*a);
+    put<<<dim3(octets(&a->s), (unsigned)a->s.n, (unsigned)(a->s.most == 1 ? each : 1)), THREADS, 0,
+          stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -562,9 +542,8 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;
-    kernel<<<dim3(static_cast<unsigned>(x), static_cast<unsigned>(a->n),
-                  static_cast<unsigned>(2 * a->n_kv_heads)),
-             THREADS, static_cast<size_t>(bytes), stream>>>(*a);
+    kernel<<<dim3((unsigned)x, (unsigned)a->n, (unsigned)(2 * a->n_kv_heads)), THREADS,
+             (size_t)bytes, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -573,8 +552,8 @@ cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cuda
     if (a->n < 1 || a->n_kv_heads < 1 || a->d_head > KVD_WIDTH_NARROW ||
         a->max_rank > KVD_WIDTH_NARROW || !a->slot)
         return cudaErrorInvalidValue;
-    cut<<<dim3(static_cast<unsigned>(a->n), static_cast<unsigned>(2 * a->n_kv_heads)), THREADS, 0,
-          stream>>>(*a, static_cast<uint16_t *>(latents));
+    cut<<<dim3((unsigned)a->n, (unsigned)(2 * a->n_kv_heads)), THREADS, 0, stream>>>(
+        *a, static_cast<uint16_t *>(latents));
     return cudaGetLastError();
 }
 
@@ -591,7 +570,7 @@ cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head 
                            static_cast<const uint16_t *>(pages),
                            page,
                            static_cast<uint16_t *>(rows)};
-    gather<<<dim3(octets(s), static_cast<unsigned>(s->n)), THREADS, 0, stream>>>(a);
+    gather<<<dim3(octets(s), (unsigned)s->n), THREADS, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
@@ -608,6 +587,6 @@ cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t 
                           d_head,
                           static_cast<const uint16_t *>(q),
                           static_cast<uint16_t *>(rows)};
-    gather_queries<<<dim3(octets(s), static_cast<unsigned>(s->n)), THREADS, 0, stream>>>(a);
+    gather_queries<<<dim3(octets(s), (unsigned)s->n), THREADS, 0, stream>>>(a);
     return cudaGetLastError();
 }

@@ -101,7 +101,7 @@ __device__ __forceinline__ bool next_task(const kvd_latent_restore_args &a, task
 
 __device__ __forceinline__ size_t page_at(const kvd_latent_restore_args &a, const task &t, int page)
 {
-    return (size_t)__ldg(a.page_table + (size_t)t.b * (size_t)a.max_pages +
+    return (size_t)__ldg(a.page_table + (size_t)t.b * a.max_pages +
                          min(t.token / KVD_PAGE_TOKENS + page, (t.length - 1) / KVD_PAGE_TOKENS));
 }
 

@@ -17,7 +17,7 @@ constexpr float KNOWN = 1e-6F;
 
 __device__ __forceinline__ uint16_t bf16_of(float x)
 {
-    return static_cast<uint16_t>(pack<true>(x, 0));
+    return (uint16_t)(pack<true>(x, 0));
 }
 
 /*
@@ -30,16 +30,16 @@ __global__ void __launch_bounds__(THREADS)
 {
     extern __shared__ float left[];
     float *const x = left + d;
-    const int number = static_cast<int>(blockIdx.x), width = basis[number].width,
-              most = min(width, 2 * number < static_cast<int>(gridDim.x) ? rows.k : rows.v);
-    float *const last = vectors + static_cast<size_t>(number + 1) * static_cast<size_t>(d * d) - d;
-    const float *const value = values + static_cast<size_t>(number) * static_cast<size_t>(d);
+    const int number = (int)blockIdx.x, width = basis[number].width,
+              most = min(width, 2 * number < (int)gridDim.x ? rows.k : rows.v);
+    float *const last = vectors + (size_t)(number + 1) * (d * d) - d;
+    const float *const value = values + (size_t)number * d;
     int known = 0;
     while (known < most && value[d - 1 - known] > KNOWN * value[d - 1])
         known++;
     if (known == width)
         return;
-    for (int k = static_cast<int>(threadIdx.x); k < d; k += THREADS) {
+    for (int k = (int)threadIdx.x; k < d; k += THREADS) {
         left[k] = 1;
         for (int j = 0; j < known; j++)
             left[k] -= last[k - j * d] * last[k - j * d];
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(THREADS)
         int unit = 0;
         for (int i = 1; i < d; i++)
             unit = left[i] > left[unit] * (1 + 1e-6F) ? i : unit;
-        for (int k = static_cast<int>(threadIdx.x); k < d; k += THREADS) {
+        for (int k = (int)threadIdx.x; k < d; k += THREADS) {
             x[k] = k == unit;
             for (int m = 0; m < j; m++)
                 x[k] -= last[unit - m * d] * last[k - m * d];
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(THREADS)
         float length = 0;
         for (int i = 0; i < d; i++)
             length += x[i] * x[i];
-        for (int k = static_cast<int>(threadIdx.x); k < d; k += THREADS) {
+        for (int k = (int)threadIdx.x; k < d; k += THREADS) {
             last[k - j * d] = x[k] / sqrtf(length);
             left[k] -= x[k] * x[k] / length;
         }
@@ -69,33 +69,30 @@ __global__ void __launch_bounds__(THREADS)
 __global__ void leading(const float *vectors, const kvd_latent_basis *basis, int d, int wide,
                         uint16_t *to, uint16_t *padded)
 {
-    const size_t number = blockIdx.x, from = number * static_cast<size_t>(d * d);
+    const size_t number = blockIdx.x, from = number * (size_t)(d * d);
     const kvd_latent_basis b = basis[number];
-    for (int i = static_cast<int>(threadIdx.x); i < d * wide; i += static_cast<int>(blockDim.x)) {
+    for (int i = (int)threadIdx.x; i < d * wide; i += (int)blockDim.x) {
         const int row = i / wide, j = i % wide;
-        const uint16_t x = j < b.width
-                               ? static_cast<uint16_t>(pack<true>(
-                                     vectors[from + static_cast<size_t>((d - 1 - j) * d + row)], 0))
-                               : 0;
+        const uint16_t x =
+            j < b.width ? (uint16_t)(pack<true>(vectors[from + ((d - 1 - j) * d + row)], 0)) : 0;
         if (j < b.rank)
-            to[static_cast<size_t>(b.at + row * b.rank + j)] = x;
+            to[(b.at + row * b.rank + j)] = x;
         if (padded)
-            padded[number * static_cast<size_t>(d * wide) + static_cast<size_t>(i)] = x;
+            padded[number * (size_t)(d * wide) + i] = x;
     }
 }
 
 __global__ void __launch_bounds__(THREADS)
     narrow_rows(const __grid_constant__ kvd_latent_narrow_args a)
 {
-    const int b = static_cast<int>(blockIdx.y), q_len = __ldg(a.s.q_len + b);
+    const int b = (int)blockIdx.y, q_len = __ldg(a.s.q_len + b);
     const uint8_t *const level = a.level + __ldg(a.q_start + b);
-    for (int t = static_cast<int>(blockIdx.x); t < q_len; t += static_cast<int>(gridDim.x)) {
+    for (int t = (int)blockIdx.x; t < q_len; t += (int)gridDim.x) {
         if (level[t] & a.important)
             continue;
         uint16_t *const row =
-            static_cast<uint16_t *>(a.rows) +
-            static_cast<size_t>(__ldg(a.s.start + b) + t) * static_cast<size_t>(a.n * a.wide);
-        for (int i = static_cast<int>(threadIdx.x); i < a.n * a.wide; i += THREADS)
+            static_cast<uint16_t *>(a.rows) + (size_t)(__ldg(a.s.start + b) + t) * (a.n * a.wide);
+        for (int i = (int)threadIdx.x; i < a.n * a.wide; i += THREADS)
             if (i % a.wide >= a.low[i / a.wide].width)
                 row[i] = 0;
     }
@@ -104,7 +101,7 @@ __global__ void __launch_bounds__(THREADS)
 /* Returns the number of the page that holds token t of request b. */
 __device__ __forceinline__ size_t page_of(const kvd_latent_slices &s, int b, int t)
 {
-    return static_cast<size_t>(__ldg(s.page_table + b * s.max_pages + t / KVD_PAGE_TOKENS));
+    return (size_t)__ldg(s.page_table + b * s.max_pages + t / KVD_PAGE_TOKENS);
 }
 
 __device__ __forceinline__ int in_page(int t)
@@ -123,7 +120,7 @@ __device__ __forceinline__ uint32_t nearest(const float *level, int n, float x)
         else
             high = middle;
     }
-    return static_cast<uint32_t>(low);
+    return (uint32_t)low;
 }
 
 __device__ __forceinline__ const float *levels_of(const kvd_latent_code_args &a,
@@ -134,15 +131,12 @@ __device__ __forceinline__ const float *levels_of(const kvd_latent_code_args &a,
 
 __device__ __forceinline__ uint16_t *exact_of(const kvd_latent_code_args &a, int b, int t)
 {
-    return a.exact +
-           static_cast<size_t>(__ldg(a.slot + b) * a.n_sink + t) * static_cast<size_t>(a.n_codes);
+    return a.exact + (size_t)(__ldg(a.slot + b) * a.n_sink + t) * a.n_codes;
 }
 
 __device__ __forceinline__ uint32_t *words_of(const kvd_latent_code_args &a, int b, int t)
 {
-    return a.store +
-           (page_of(a.s, b, t) * KVD_PAGE_TOKENS + static_cast<size_t>(t % KVD_PAGE_TOKENS)) *
-               static_cast<size_t>(a.words);
+    return a.store + (page_of(a.s, b, t) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS) * (size_t)a.words;
 }
 
 /* Each CTA codes one token after another, each thread one number of it. */
@@ -150,16 +144,16 @@ __global__ void __launch_bounds__(THREADS)
     code_tokens(const __grid_constant__ kvd_latent_code_args a)
 {
     extern __shared__ uint32_t word[];
-    const int b = static_cast<int>(blockIdx.y), q_len = __ldg(a.s.q_len + b),
+    const int b = (int)blockIdx.y, q_len = __ldg(a.s.q_len + b),
               before = __ldg(a.s.kv_len + b) - q_len;
-    for (int i = static_cast<int>(blockIdx.x); i < q_len; i += static_cast<int>(gridDim.x)) {
+    for (int i = (int)blockIdx.x; i < q_len; i += (int)gridDim.x) {
         const int t = before + i;
         const uint16_t *const from = static_cast<const uint16_t *>(a.pool) +
                                      page_of(a.s, b, t) * a.page_elements + in_page(t);
-        for (int w = static_cast<int>(threadIdx.x); w < a.words; w += THREADS)
+        for (int w = (int)threadIdx.x; w < a.words; w += THREADS)
             word[w] = 0;
         __syncthreads();
-        for (int j = static_cast<int>(threadIdx.x); j < a.n_codes; j += THREADS) {
+        for (int j = (int)threadIdx.x; j < a.n_codes; j += THREADS) {
             const kvd_latent_code c = a.code[j];
             if (t < a.n_sink)
                 exact_of(a, b, t)[j] = from[c.place];
@@ -172,7 +166,7 @@ __global__ void __launch_bounds__(THREADS)
                 atomicOr(word + c.bit / 32 + 1, q >> (32 - c.bit % 32));
         }
         __syncthreads();
-        for (int w = static_cast<int>(threadIdx.x); w < a.words; w += THREADS)
+        for (int w = (int)threadIdx.x; w < a.words; w += THREADS)
             words_of(a, b, t)[w] = word[w];
         __syncthreads();
     }
@@ -198,12 +192,11 @@ __device__ __forceinline__ uint16_t decoded(const kvd_latent_code_args &a, int b
 __global__ void __launch_bounds__(THREADS)
     decode_tokens(const __grid_constant__ kvd_latent_code_args a)
 {
-    const int b = static_cast<int>(blockIdx.y), end = __ldg(a.s.kv_len + b) - __ldg(a.s.q_len + b);
-    for (int first = static_cast<int>(blockIdx.x) * 8; first < end;
-         first += static_cast<int>(gridDim.x) * 8) {
+    const int b = (int)blockIdx.y, end = __ldg(a.s.kv_len + b) - __ldg(a.s.q_len + b);
+    for (int first = (int)blockIdx.x * 8; first < end; first += (int)gridDim.x * 8) {
         uint16_t *const to = static_cast<uint16_t *>(a.pool) +
                              page_of(a.s, b, first) * a.page_elements + in_page(first);
-        for (int i = static_cast<int>(threadIdx.x); i < 8 * a.n_codes; i += THREADS) {
+        for (int i = (int)threadIdx.x; i < 8 * a.n_codes; i += THREADS) {
             const int t = first + i / 8 % 8, j = i / 64 * 8 + i % 8;
             if (t < end)
                 to[a.code[j].place + t % 8 * 8] = decoded(a, b, t, j);
@@ -223,9 +216,8 @@ cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stre
     if (kvd_latent_slices_bad(&a->s) || !a->q_start || !a->level || !a->low || a->n < 1 ||
         a->wide < 1)
         return cudaErrorInvalidValue;
-    narrow_rows<<<dim3(static_cast<unsigned>(a->s.most < 1024 ? a->s.most : 1024),
-                       static_cast<unsigned>(a->s.n)),
-                  THREADS, 0, stream>>>(*a);
+    narrow_rows<<<dim3((unsigned)(a->s.most < 1024 ? a->s.most : 1024), (unsigned)a->s.n), THREADS,
+                  0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -234,8 +226,8 @@ cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_l
 {
     if (n < 2 || n % 2 || !vectors || !values || !basis || d < 1 || rows.k < 0 || rows.v < 0)
         return cudaErrorInvalidValue;
-    complete<<<static_cast<unsigned>(n), THREADS, 2 * static_cast<size_t>(d) * sizeof(float),
-               stream>>>(vectors, values, basis, d, rows);
+    complete<<<(unsigned)n, THREADS, 2 * (size_t)d * sizeof(float), stream>>>(vectors, values,
+                                                                              basis, d, rows);
     return cudaGetLastError();
 }
 
@@ -244,7 +236,7 @@ cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *bas
 {
     if (n < 1 || !basis || d < 1 || wide < 1)
         return cudaErrorInvalidValue;
-    leading<<<static_cast<unsigned>(n), THREADS, 0, stream>>>(
+    leading<<<(unsigned)n, THREADS, 0, stream>>>(
         vectors, basis, d, wide, static_cast<uint16_t *>(to), static_cast<uint16_t *>(padded));
     return cudaGetLastError();
 }
@@ -253,9 +245,8 @@ cudaError_t kvd_latent_code_put(const kvd_latent_code_args *a, cudaStream_t stre
 {
     if (bad_codes(a))
         return cudaErrorInvalidValue;
-    code_tokens<<<dim3(static_cast<unsigned>(a->s.most < 4096 ? a->s.most : 4096),
-                       static_cast<unsigned>(a->s.n)),
-                  THREADS, static_cast<size_t>(a->words) * sizeof(uint32_t), stream>>>(*a);
+    code_tokens<<<dim3((unsigned)(a->s.most < 4096 ? a->s.most : 4096), (unsigned)a->s.n), THREADS,
+                  (size_t)a->words * sizeof(uint32_t), stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -265,8 +256,7 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
     if (bad_codes(a) || n_sms < 1)
         return cudaErrorInvalidValue;
     const int octets = a->s.max_pages * (KVD_PAGE_TOKENS / 8), enough = 8 * n_sms / a->s.n + 1;
-    decode_tokens<<<dim3(static_cast<unsigned>(octets < enough ? octets : enough),
-                         static_cast<unsigned>(a->s.n)),
-                    THREADS, 0, stream>>>(*a);
+    decode_tokens<<<dim3((unsigned)(octets < enough ? octets : enough), (unsigned)a->s.n), THREADS,
+                    0, stream>>>(*a);
     return cudaGetLastError();
 }

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(CHOOSE)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b], slot = a.slot[b];
     const kvd_evict_budget budget = a.budget[slot];
     const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old), m = n - old + k;
-    const size_t at = (size_t)a.q_start[b], row = (size_t)g * (size_t)a.n_q8 + at;
+    const size_t at = (size_t)a.q_start[b], row = (size_t)g * a.n_q8 + at;
     float *const score = a.score + row;
     int32_t *const kept = a.kept + row;
     const int ranking = a.rule.ranking, group = a.map.group;
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(CHOOSE)
     const float *rank = score;
     /* Smoothed scores overwrite the mass of the KV head's first query head. */
     if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
-        float *const to = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
+        float *const to = a.mass + (size_t)(g * group) * a.n_q8 + at;
         smooth<CHOOSE>(score, old, a.rule.smooth, to);
         rank = to;
     }
@@ -41,10 +41,9 @@ __global__ void __launch_bounds__(CHOOSE)
     };
     const bool by_score = ranking != KVD_EVICT_FIRST && k < old && k > 0;
     const unsigned long long least = by_score ? select_key<CHOOSE>(key, old, k, bin) : 0;
-    const size_t state = (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.state.layer) *
-                              (size_t)a.map.n_kv_heads +
-                          (size_t)g) *
-                         (size_t)a.state.room;
+    const size_t state =
+        (((size_t)slot * a.state.n_layers + a.state.layer) * (size_t)a.map.n_kv_heads + g) *
+        (size_t)a.state.room;
     for (int first = 0, place = 0; first < n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
         const bool stays = t < n && (t >= old || (by_score ? key(t) >= least : t < k));
@@ -57,11 +56,11 @@ __global__ void __launch_bounds__(CHOOSE)
             continue;
         kept[i] = t;
         if (a.state.score) {
-            a.state.score[state + (size_t)i] = score[t];
-            a.state.position[state + (size_t)i] = (uint32_t)t;
+            a.state.score[state + i] = score[t];
+            a.state.position[state + i] = (uint32_t)t;
         }
         if (a.state.rows)
-            a.state.rows[state + (size_t)i] = 0;
+            a.state.rows[state + i] = 0;
     }
 }
 
@@ -72,7 +71,7 @@ __global__ void __launch_bounds__(CHOOSE)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = a.map.group;
     const size_t at = (size_t)a.q_start[b];
     sum_heads<CHOOSE>(a, g * group, (g + 1) * group, at, a.q_len[b],
-                      a.score + (size_t)g * (size_t)a.n_q8 + at);
+                      a.score + (size_t)g * a.n_q8 + at);
 }
 
 /* Replaces the first row of `mass` by the sum over all query heads. */
@@ -94,15 +93,13 @@ __global__ void __launch_bounds__(CHOOSE)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b], group = a.map.group,
               old = n - min(n, a.rule.window), me = (int)threadIdx.x;
     const size_t at = (size_t)a.q_start[b];
-    float *const score = a.score + (size_t)g * (size_t)a.n_q8 + at, *const mass =
-                                                                        a.mass +
-                                                                        (size_t)(g * group) *
-                                                                            (size_t)a.n_q8 +
-                                                                        at;
+    float *const score = a.score + (size_t)g * a.n_q8 + at, *const mass =
+                                                                a.mass +
+                                                                (size_t)(g * group) * a.n_q8 + at;
     const auto mean_of = [&](int t) {
         float sum = 0;
         for (int j = 0; j < group; j++)
-            sum += mass[(size_t)j * (size_t)a.n_q8 + (size_t)t];
+            sum += mass[(size_t)j * a.n_q8 + t];
         return sum / (float)(n - t);
     };
     double local = 0, global = 0;
@@ -134,7 +131,7 @@ __global__ void __launch_bounds__(BITS)
     const kvd_evict_budget budget = a.budget[a.slot[b]];
     const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old);
     const size_t at = (size_t)a.q_start[b];
-    const float *const mass = a.mass + (size_t)h * (size_t)a.n_q8 + at;
+    const float *const mass = a.mass + (size_t)h * a.n_q8 + at;
     const bool anchor =
         a.rule.anchor == 2 ? 2 * (long long)k > old : (a.rule.first_head + h) % 2 == 1;
     unsigned long long least = k > 0 ? 0 : ~0ull;
@@ -142,7 +139,7 @@ __global__ void __launch_bounds__(BITS)
         least = select_key<BITS>([mass](int t) { return key_of(mass[t], t); }, old, k, bin);
     for (int t = (int)threadIdx.x; t < old; t += BITS)
         if ((key_of(mass[t], t) >= least) != anchor)
-            atomicAdd(a.distance + at + (size_t)t, 1.0f);
+            atomicAdd(a.distance + at + t, 1.0f);
 }
 
 /*
@@ -198,7 +195,7 @@ __global__ void __launch_bounds__(CHOOSE)
         const int i = place + select_place<CHOOSE>(stays, &all);
         place += all;
         for (int g = 0; g < a.map.n_kv_heads && stays; g++)
-            a.kept[(size_t)g * (size_t)a.n_q8 + at + (size_t)i] = t;
+            a.kept[(size_t)g * a.n_q8 + at + i] = t;
     }
 }
 
@@ -215,8 +212,8 @@ __global__ void __launch_bounds__(MOVE)
     if (m == n || slice * DIMS >= d)
         return;
     const bool there = block * 8 < d;
-    const int32_t *const kept = a.kept + (size_t)g * (size_t)a.n_q8 + (size_t)a.q_start[b];
-    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const int32_t *const kept = a.kept + (size_t)g * a.n_q8 + a.q_start[b];
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
     uint16_t *const x = static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g] +
                         (side ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0);
     const int end = (m + 7) / 8 * 8;
@@ -251,12 +248,12 @@ __global__ void __launch_bounds__(CHOOSE)
     int place = 0;
     for (int first = 0; first < n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
-        const bool stays = t < n && (t == n - 1 || a.mass[at + (size_t)t] > 0);
+        const bool stays = t < n && (t == n - 1 || a.mass[at + t] > 0);
         int all;
         const int i = place + select_place<CHOOSE>(stays, &all);
         place += all;
         for (int g = 0; g < kv && stays; g++)
-            a.kept[(size_t)g * (size_t)a.n_q8 + at + (size_t)i] = t;
+            a.kept[(size_t)g * a.n_q8 + at + i] = t;
     }
     if (threadIdx.x > 0)
         return;
@@ -279,14 +276,13 @@ __global__ void __launch_bounds__(CHOOSE)
     const int b = (int)blockIdx.x, slot = a.slot[b], room = a.state.room;
     if (slot >= a.state.n_slots)
         return;
-    const float *const score =
-        a.state.score + ((size_t)slot * (size_t)a.state.n_layers + (size_t)a.state.layer) *
-                            (size_t)a.map.n_kv_heads * (size_t)room;
+    const float *const score = a.state.score + ((size_t)slot * a.state.n_layers + a.state.layer) *
+                                                   (size_t)a.map.n_kv_heads * room;
     for (int i = (int)threadIdx.x; i < a.kv_len[b] - 1; i += CHOOSE) {
         float sum = 0;
         for (int g = 0; g < a.map.n_kv_heads; g++)
-            sum += score[(size_t)g * (size_t)room + (size_t)i];
-        a.sums[(size_t)b * (size_t)room + (size_t)i] = sum;
+            sum += score[(size_t)g * room + i];
+        a.sums[(size_t)b * room + i] = sum;
     }
 }
 

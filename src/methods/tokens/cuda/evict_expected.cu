@@ -36,15 +36,13 @@ enum {
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
-    return (size_t)d * (size_t)(d + 2);
+    return (size_t)d * (d + 2);
 }
 
 __device__ __forceinline__ float *part_of(const kvd_evict_prompts_args &a, int b, int h, int split)
 {
     const int d = a.map.d_qk[0];
-    return a.expected.work +
-           (((size_t)b * (size_t)a.map.n_heads + (size_t)h) * SPLITS + (size_t)split) *
-               part_size(d);
+    return a.expected.work + (((size_t)b * a.map.n_heads + h) * SPLITS + split) * part_size(d);
 }
 
 __device__ __forceinline__ float wide(uint16_t x)
@@ -76,7 +74,7 @@ __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, in
     for (int i = (int)threadIdx.x; i < rows * pairs; i += THREADS) {
         const int r = i / pairs, p = i % pairs, first = e.interleaved ? 2 * p : p,
                   second = e.interleaved ? first + 1 : first + pairs;
-        const size_t at = (size_t)(t + r) * (size_t)e.half + (size_t)p;
+        const size_t at = (size_t)(t + r) * e.half + p;
         const float c = e.cosine[at] / e.square, s = e.sine[at] / e.square, u = x[r][first],
                     v = x[r][second];
         x[r][first] = u * c + v * s;
@@ -93,8 +91,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     if (n <= sink)
         return;
     const uint16_t *const q = static_cast<const uint16_t *>(a.q) +
-                              (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
-                              (size_t)a.q_start[b] * (size_t)d;
+                              (size_t)a.map.q_offset[h] * a.n_q8 + (size_t)a.q_start[b] * d;
     const int each = ((n - sink + SPLITS - 1) / SPLITS + ROWS - 1) / ROWS * ROWS,
               from = sink + split * each, to = min(n, from + each);
     const int row = (int)threadIdx.x / 16 * 8, column = (int)threadIdx.x % 16 * 8;
@@ -157,7 +154,7 @@ __device__ __forceinline__ turn turn_of(const kvd_evict_expected &e, int n, int 
         return {i, 1, 0};
     const int p = e.interleaved ? i / 2 : i % pairs;
     const bool second = e.interleaved ? i % 2 : i >= pairs;
-    const float *const mean = e.future + ((size_t)n * (size_t)e.half + (size_t)p) * 2;
+    const float *const mean = e.future + ((size_t)n * e.half + p) * 2;
     const int other = e.interleaved ? i ^ 1 : second ? i - pairs : i + pairs;
     return {other, mean[0], second ? mean[1] : -mean[1]};
 }
@@ -175,7 +172,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int i = (int)threadIdx.x; i < d * d + d; i += THREADS) {
         float s = 0;
         for (int split = 0; split < SPLITS; split++)
-            s += sum[(size_t)split * part_size(d) + (size_t)i];
+            s += sum[(size_t)split * part_size(d) + i];
         sum[i] = s / rows;
         if (i >= d * d) {
             off[i - d * d] = s / rows;
@@ -207,9 +204,8 @@ __global__ void __launch_bounds__(THREADS)
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
 {
-    const int32_t page =
-        a.page_table[(size_t)b * (size_t)a.max_pages + (size_t)(t / KVD_PAGE_TOKENS)];
-    return static_cast<const uint16_t *>(a.pool) + (size_t)page * (size_t)a.map.page_elements +
+    const int32_t page = a.page_table[(size_t)b * a.max_pages + t / KVD_PAGE_TOKENS];
+    return static_cast<const uint16_t *>(a.pool) + (size_t)page * a.map.page_elements +
            a.map.kv_offset[g] + after + t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8;
 }
 
@@ -270,7 +266,7 @@ __global__ void __launch_bounds__(THREADS)
             quadratic += __shfl_xor_sync(0xffffffffu, quadratic, step);
         }
         if (threadIdx.x % 16 == 0 && mine + i < keys)
-            a.mass[(size_t)h * (size_t)a.n_q8 + (size_t)(a.q_start[b] + first + mine + i)] =
+            a.mass[(size_t)h * a.n_q8 + (a.q_start[b] + first + mine + i)] =
                 linear * scale + quadratic * scale * scale / 2;
     }
 }
@@ -321,10 +317,10 @@ __global__ void __launch_bounds__(WEIGH)
               group = a.map.group, sink = a.rule.sink, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
     const size_t at = (size_t)a.q_start[b];
-    float *const score = a.score + (size_t)g * (size_t)a.n_q8 + at;
-    const float *const z = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
+    float *const score = a.score + (size_t)g * a.n_q8 + at;
+    const float *const z = a.mass + (size_t)(g * group) * a.n_q8 + at;
     for (int j = 0; j < group && n > sink; j++) {
-        const float *const x = z + (size_t)j * (size_t)a.n_q8;
+        const float *const x = z + (size_t)j * a.n_q8;
         float top = -INFINITY, sum = 0;
         for (int t = sink + (int)threadIdx.x; t < n; t += WEIGH)
             top = fmaxf(top, x[t]);
@@ -347,9 +343,9 @@ __global__ void __launch_bounds__(WEIGH)
         }
         float most = -INFINITY, sum = 0;
         for (int j = 0; j < group; j++)
-            most = fmaxf(most, z[(size_t)j * (size_t)a.n_q8 + (size_t)t] - total[j]);
+            most = fmaxf(most, z[(size_t)j * a.n_q8 + t] - total[j]);
         for (int j = 0; j < group; j++)
-            sum += expf(z[(size_t)j * (size_t)a.n_q8 + (size_t)t] - total[j] - most);
+            sum += expf(z[(size_t)j * a.n_q8 + t] - total[j] - most);
         const float expected = most + logf(sum);
         score[t] = (a.rule.epsilon > 0 ? logf(expf(expected) + a.rule.epsilon) : expected) +
                    logf(square) / 2;
@@ -368,10 +364,9 @@ __device__ __forceinline__ part<BLOCKS> load(const kvd_evict_prompts_args &a, co
                                              int g, int t8, int n, int lane)
 {
     const int d = a.map.d_qk[g], in_page = t8 % (KVD_PAGE_TOKENS / 8);
-    const uint16_t *const keys =
-        static_cast<const uint16_t *>(a.pool) +
-        (size_t)page[t8 / (KVD_PAGE_TOKENS / 8)] * (size_t)a.map.page_elements +
-        a.map.kv_offset[g] + in_page * 8 * d + lane * 8;
+    const uint16_t *const keys = static_cast<const uint16_t *>(a.pool) +
+                                 (size_t)page[t8 / (KVD_PAGE_TOKENS / 8)] * a.map.page_elements +
+                                 a.map.kv_offset[g] + in_page * 8 * d + lane * 8;
     part<BLOCKS> p;
 #pragma unroll
     for (int i = 0; i < BLOCKS; i++) {
@@ -405,8 +400,8 @@ __global__ void __launch_bounds__(KEYS_THREADS)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b],
               warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
-    float *const score = a.score + (size_t)g * (size_t)a.n_q8 + (size_t)a.q_start[b];
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
+    float *const score = a.score + (size_t)g * a.n_q8 + a.q_start[b];
     for (int t8 = warp; 8 * t8 < n; t8 += KEYS_WARPS) {
         const part<BLOCKS> k = load<BLOCKS>(a, page, g, t8, n, lane);
         const float square = product(k, k);
@@ -423,8 +418,8 @@ __global__ void __launch_bounds__(KEYS_THREADS)
     __shared__ float of_warp[KEYS_WARPS][WIDTH], anchor[WIDTH];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b],
               warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
-    float *const score = a.score + (size_t)g * (size_t)a.n_q8 + (size_t)a.q_start[b];
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
+    float *const score = a.score + (size_t)g * a.n_q8 + a.q_start[b];
     part<BLOCKS> sum = {};
     for (int t8 = warp; 8 * t8 < n; t8 += KEYS_WARPS) {
         const part<BLOCKS> k = load<BLOCKS>(a, page, g, t8, n, lane);
@@ -483,7 +478,7 @@ template <int BLOCKS> cudaError_t launch(const kvd_evict_prompts_args &a, cudaSt
 
 extern "C" size_t kvd_evict_expected_bytes(int n_heads, int d_head)
 {
-    return (size_t)TOGETHER * SPLITS * (size_t)n_heads * part_size(d_head) * sizeof(float);
+    return (size_t)TOGETHER * SPLITS * n_heads * part_size(d_head) * sizeof(float);
 }
 
 extern "C" cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *a,

@@ -43,9 +43,9 @@ __device__ __forceinline__ entries entries_of(const kvd_evict_prompts_args &a, i
     e.n = a.q_len[b];
     e.m = a.merging.count ? a.merging.count[a.slot[b] * a.map.n_kv_heads + g]
                           : evict_kept_of(a.budget[a.slot[b]], e.n);
-    e.row = (size_t)g * (size_t)a.n_q8 + (size_t)a.q_start[b];
+    e.row = (size_t)g * a.n_q8 + a.q_start[b];
     e.list = a.kept + e.row;
-    e.page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    e.page = a.page_table + (size_t)b * a.max_pages;
     e.keys = static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g];
     return e;
 }
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(THREADS)
             e.keys + piece(e.page, a.map.page_elements, t, block, d));
         sum = add_product(x, x, sum);
     }
-    a.merging.length[e.row + (size_t)t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
+    a.merging.length[e.row + t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
 /* Loads the keys of 32 tokens of the list as mma.sync fragments. */
@@ -170,8 +170,7 @@ __global__ void __launch_bounds__(THREADS, 4)
               (uint32_t)__cvta_generic_to_shared(tiles[stage]));
         const int at = tile * TILE + (int)threadIdx.x;
         if (threadIdx.x < TILE)
-            column[stage][threadIdx.x] =
-                at < targets ? a.merging.length[e.row + (size_t)e.list[at]] : NAN;
+            column[stage][threadIdx.x] = at < targets ? a.merging.length[e.row + e.list[at]] : NAN;
     };
     if (count > 0)
         bring(0, 0);
@@ -216,8 +215,8 @@ __global__ void __launch_bounds__(THREADS, 4)
         const int p = mine + lane / 4 + 8 * r;
         if (lane % 4 || p >= e.n)
             continue;
-        a.merging.into[e.row + (size_t)p] = like[r];
-        a.merging.weight[e.row + (size_t)p] = best[r] * a.merging.length[e.row + (size_t)e.list[p]];
+        a.merging.into[e.row + p] = like[r];
+        a.merging.weight[e.row + p] = best[r] * a.merging.length[e.row + e.list[p]];
     }
 }
 
@@ -235,9 +234,9 @@ __global__ void __launch_bounds__(RULE)
     /* NaN if no token was dropped. */
     const double mean = sum_over<RULE>(sum) / (double)(e.n - e.m);
     if (me == 0)
-        a.merging.threshold[((size_t)a.slot[b] * (size_t)a.state.n_layers + (size_t)a.state.layer) *
+        a.merging.threshold[((size_t)a.slot[b] * a.state.n_layers + a.state.layer) *
                                 (size_t)a.map.n_kv_heads +
-                            (size_t)g] = mean;
+                            g] = mean;
     for (int p = me; p < e.n; p += RULE) {
         if (p >= e.m && !((double)weight[p] >= mean))
             into[p] = -1;
@@ -262,10 +261,10 @@ __global__ void __launch_bounds__(RULE)
         least = select_key<RULE>([score](int t) { return key_of(score[t], t); }, old, k, bin);
     for (int p = (int)threadIdx.x; p < e.n; p += RULE) {
         const int t = e.list[p];
-        float *const weight = a.merging.weight + e.row + (size_t)p;
+        float *const weight = a.merging.weight + e.row + p;
         if (p >= e.m &&
             !(score[t] > 0 && key_of(score[t], t) >= least && (double)*weight >= a.rule.cosine))
-            a.merging.into[e.row + (size_t)p] = -1;
+            a.merging.into[e.row + p] = -1;
         *weight = t < old ? score[t] : 1;
     }
 }
@@ -281,13 +280,13 @@ __global__ void __launch_bounds__(THREADS)
     const int p = (int)(blockIdx.x * THREADS + threadIdx.x);
     if (p >= e.n)
         return;
-    a.merging.weight[e.row + (size_t)p] = 1;
+    a.merging.weight[e.row + p] = 1;
     if (p < e.m)
         return;
     const int t = e.list[p], after = t - (p - e.m), before = after - 1;
     const bool has_before = before >= a.rule.sink, has_after = after < e.m - 1;
     const bool forward = !has_before || (has_after && e.list[after] - t < t - e.list[before]);
-    a.merging.into[e.row + (size_t)p] = !forward ? before : has_after ? after : -1;
+    a.merging.into[e.row + p] = !forward ? before : has_after ? after : -1;
 }
 
 /*
@@ -301,14 +300,14 @@ __global__ void __launch_bounds__(RANK)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b], group = a.map.group;
     const kvd_evict_budget budget = a.budget[a.slot[b]];
     const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old);
-    const size_t at = (size_t)a.q_start[b], row = (size_t)g * (size_t)a.n_q8 + at;
+    const size_t at = (size_t)a.q_start[b], row = (size_t)g * a.n_q8 + at;
     float *const score = a.score + row;
     sum_heads<RANK>(a, g * group, (g + 1) * group, at, n, score);
     u64 least = k > 0 ? 0 : ~0ull;
     if (k > 0 && k < old)
         least = select_key<RANK>([score](int t) { return key_of(score[t], t); }, old, k, bin);
     for (int t = (int)threadIdx.x; t < old; t += RANK)
-        a.merging.into[row + (size_t)t] = key_of(score[t], t) >= least;
+        a.merging.into[row + t] = key_of(score[t], t) >= least;
 }
 
 /* Sets `length` to 1 for a token that joins the run of the token before it, otherwise to 0. */
@@ -319,10 +318,9 @@ __global__ void __launch_bounds__(THREADS)
     const int t = (int)(blockIdx.x * THREADS + threadIdx.x), n = a.q_len[b];
     if (t >= n - min(n, a.budget[a.slot[b]].keep_new))
         return;
-    const size_t row = (size_t)g * (size_t)a.n_q8 + (size_t)a.q_start[b];
+    const size_t row = (size_t)g * a.n_q8 + a.q_start[b];
     const int32_t *const heavy = a.merging.into + row, *const page =
-                                                           a.page_table +
-                                                           (size_t)b * (size_t)a.max_pages;
+                                                           a.page_table + (size_t)b * a.max_pages;
     const uint16_t *const keys = static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g];
     const bool may = t > 0 && !heavy[t] && !heavy[t - 1];
     float product = 0, own = 0, other = 0;
@@ -336,7 +334,7 @@ __global__ void __launch_bounds__(THREADS)
         other = add_product(y, y, other);
     }
     const float cosine = product / fmaxf(sqrtf(own) * sqrtf(other), 1e-30f);
-    a.merging.length[row + (size_t)t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
+    a.merging.length[row + t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
 /* Run of tokens from .. to - 1, which merge into token `pivot`. m tokens remain in the KV head. */
@@ -353,8 +351,7 @@ __device__ __forceinline__ int place_in(const run &r, int t)
 /* Returns the array of the first tokens of a KV head's runs, stored in `mass`. */
 __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, int g, int b)
 {
-    return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 +
-                                       (size_t)a.q_start[b]);
+    return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * a.n_q8 + a.q_start[b]);
 }
 
 /* Finds the runs of a KV head and their pivots. Fills the list of kept tokens and `into`. */
@@ -363,7 +360,7 @@ __global__ void __launch_bounds__(RANK)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, me = (int)threadIdx.x, lane = me % 32,
               n = a.q_len[b], old = n - min(n, a.budget[a.slot[b]].keep_new);
-    const size_t row = (size_t)g * (size_t)a.n_q8 + (size_t)a.q_start[b];
+    const size_t row = (size_t)g * a.n_q8 + a.q_start[b];
     const float *const joined = a.merging.length + row, *const score = a.score + row;
     int32_t *const list = a.kept + row, *const start = starts_of(a, g, b);
     int runs = 0, all;
@@ -389,7 +386,7 @@ __global__ void __launch_bounds__(RANK)
             const int p = place_in(r, t);
             list[p] = t;
             if (t != r.pivot)
-                a.merging.into[row + (size_t)p] = j;
+                a.merging.into[row + p] = j;
         }
     }
     for (int t = old + me; t < n; t += RANK)
@@ -521,9 +518,7 @@ __device__ __forceinline__ float cosine_of(u64 key)
 
 __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int slot, int g)
 {
-    return ((size_t)slot * (size_t)a.state.n_layers + (size_t)a.state.layer) *
-               (size_t)a.map.n_kv_heads +
-           (size_t)g;
+    return ((size_t)slot * a.state.n_layers + a.state.layer) * (size_t)a.map.n_kv_heads + g;
 }
 
 /* Finds the CTA's token with the key most similar to the dropped token's key. */
@@ -536,11 +531,11 @@ __global__ void __launch_bounds__(NEAR)
               d = a.map.d_qk[g];
     if (slot >= a.state.n_slots)
         return;
-    const size_t number = (size_t)b * (size_t)a.map.n_kv_heads + (size_t)g;
+    const size_t number = (size_t)b * a.map.n_kv_heads + g;
     const int victim = a.merging.victim[number], n = a.kv_len[b];
     if (victim < 0)
         return;
-    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
     const uint16_t *const keys = static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g];
     const auto at = [&](int i, int block) {
         return *reinterpret_cast<const uint4 *>(keys +
@@ -590,12 +585,12 @@ __global__ void __launch_bounds__(MERGE)
               d_k = a.map.d_qk[g], d_v = a.map.d_v[g];
     if (slot >= a.state.n_slots)
         return;
-    const size_t number = (size_t)b * (size_t)a.map.n_kv_heads + (size_t)g;
+    const size_t number = (size_t)b * a.map.n_kv_heads + g;
     const int victim = a.merging.victim[number], newest = a.kv_len[b] - 1;
     if (victim < 0)
         return;
     const candidate *const near = static_cast<const candidate *>(a.merging.near) + number * SPLITS;
-    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
     candidate best = near[0];
     for (int i = 1; i < splits; i++)
         if (near[i].key > best.key)
@@ -626,8 +621,8 @@ __global__ void __launch_bounds__(MERGE)
     move_piece(a, g, page, newest, victim, me);
     if (me == 0) {
         const size_t state = state_of(a, slot, g) * (size_t)a.state.room;
-        a.state.score[state + (size_t)victim] = a.state.score[state + (size_t)newest];
-        a.state.position[state + (size_t)victim] = a.state.position[state + (size_t)newest];
+        a.state.score[state + victim] = a.state.score[state + newest];
+        a.state.position[state + victim] = a.state.position[state + newest];
     }
 }
 

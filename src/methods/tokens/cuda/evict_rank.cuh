@@ -29,7 +29,7 @@ static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int 
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {
         float s = 0;
         for (int h = from; h < to; h++)
-            s += a.mass[(size_t)h * (size_t)a.n_q8 + at + (size_t)t];
+            s += a.mass[(size_t)h * a.n_q8 + at + t];
         sum[t] = s;
     }
     __syncthreads();
@@ -129,8 +129,8 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
 {
-    return (size_t)page[t / KVD_PAGE_TOKENS] * (size_t)page_elements +
-           (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
+    return (size_t)page[t / KVD_PAGE_TOKENS] * page_elements +
+           (t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
 /* Copies 16-byte piece c of a token's row (K, then V) from index `newest` to `place`. */

@@ -34,8 +34,8 @@ struct side {
     int page_elements, d;
     __device__ __forceinline__ const uint16_t *group(int t8) const
     {
-        return page ? first + (size_t)page[t8 / 8] * (size_t)page_elements + t8 % 8 * 8 * d
-                    : first + (size_t)t8 * (size_t)(8 * d);
+        return page ? first + (size_t)page[t8 / 8] * page_elements + t8 % 8 * 8 * d
+                    : first + (size_t)t8 * (8 * d);
     }
 };
 
@@ -165,13 +165,12 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     const int block = TO_MASS ? (int)blockIdx.y : blocks - 1 - (int)blockIdx.y;
     const int lane = (int)threadIdx.x % 32, base = block * HELD,
               mine = base + (int)threadIdx.x / 32 * 32;
-    const size_t row0 = (size_t)h * (size_t)a.n_q8 + (size_t)a.q_start[b];
-    const side rows = {static_cast<const uint16_t *>(a.q) +
-                           (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
-                           (size_t)a.q_start[b] * (size_t)d,
+    const size_t row0 = (size_t)h * a.n_q8 + a.q_start[b];
+    const side rows = {static_cast<const uint16_t *>(a.q) + (size_t)a.map.q_offset[h] * a.n_q8 +
+                           (size_t)a.q_start[b] * d,
                        nullptr, 0, d};
     const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g],
-                       a.page_table + (size_t)b * (size_t)a.max_pages, a.map.page_elements, d};
+                       a.page_table + (size_t)b * a.max_pages, a.map.page_elements, d};
     const side &held = TO_MASS ? keys : rows, &moves = TO_MASS ? rows : keys;
     const int from_row = KIND == LARGEST                      ? keys_n
                          : a.rule.window && n > a.rule.window ? n - a.rule.window
@@ -244,9 +243,9 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
         total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
         total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
         if (lane % 4 == 0 && token < keys_n)
-            (TO_MASS ? a.mass : a.lse)[row0 + (size_t)token] = KIND == LARGEST ? exp2_approx(most)
-                                                               : TO_MASS       ? total[r]
-                                                                         : most + log2f(total[r]);
+            (TO_MASS ? a.mass : a.lse)[row0 + token] = KIND == LARGEST ? exp2_approx(most)
+                                                       : TO_MASS       ? total[r]
+                                                                       : most + log2f(total[r]);
     }
 }
 
@@ -264,19 +263,16 @@ __global__ void __launch_bounds__(THREADS, 2)
               lane = (int)threadIdx.x % 32, mine = base + (int)threadIdx.x / 32 * 32;
     if (base >= n || at >= n || at + TILE <= base)
         return;
-    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
     const auto bring = [&](int h, int stage) {
         const int d = a.map.d_qk[h / a.map.group], t = at + (int)threadIdx.x;
         const side queries = {static_cast<const uint16_t *>(a.q) +
-                                  (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
-                                  (size_t)a.q_start[b] * (size_t)d,
+                                  (size_t)a.map.q_offset[h] * a.n_q8 + (size_t)a.q_start[b] * d,
                               nullptr, 0, d};
         fetch<TILE>(queries, tile, n, (uint32_t)__cvta_generic_to_shared(tiles[stage]));
         if (threadIdx.x < TILE)
             copy4((uint32_t)__cvta_generic_to_shared(&column[stage][threadIdx.x]),
-                  a.lse + (size_t)h * (size_t)a.n_q8 + (size_t)a.q_start[b] +
-                      (size_t)(t < n ? t : 0),
-                  t < n);
+                  a.lse + (size_t)h * a.n_q8 + a.q_start[b] + (size_t)(t < n ? t : 0), t < n);
     };
     float sum[TILE / 8][4][2] = {};
     uint32_t x[2][STEPS][4];
@@ -326,7 +322,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
         if (lane % 4 == 0 && token < n && most >= threshold * (float)heads)
-            a.mass[(size_t)a.q_start[b] + (size_t)token] = 1;
+            a.mass[(size_t)a.q_start[b] + token] = 1;
     }
 }
 

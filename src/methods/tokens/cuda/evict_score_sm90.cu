@@ -53,8 +53,7 @@ struct side {
     {
         if (t < n)
             bulk_copy(to,
-                      page ? first + (size_t)page[t / PAGE] * (size_t)page_elements
-                           : first + (size_t)t * (size_t)d,
+                      page ? first + (size_t)page[t / PAGE] * page_elements : first + (size_t)t * d,
                       bytes(t), bar);
     }
 };
@@ -217,13 +216,12 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
     const int block = SUMS ? (int)blockIdx.y : blocks - 1 - (int)blockIdx.y;
     const int lane = (int)threadIdx.x % 32,
               token = block * HELD + (int)threadIdx.x / 32 * 16 + lane / 4;
-    const size_t row0 = (size_t)h * (size_t)a.n_q8 + (size_t)a.q_start[b];
-    const side rows = {static_cast<const uint16_t *>(a.q) +
-                           (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
-                           (size_t)a.q_start[b] * (size_t)d,
+    const size_t row0 = (size_t)h * a.n_q8 + a.q_start[b];
+    const side rows = {static_cast<const uint16_t *>(a.q) + (size_t)a.map.q_offset[h] * a.n_q8 +
+                           (size_t)a.q_start[b] * d,
                        nullptr, 0, d, KIND == LARGEST ? 2 * n : n};
     const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g],
-                       a.page_table + (size_t)b * (size_t)a.max_pages, a.map.page_elements, d, n};
+                       a.page_table + (size_t)b * a.max_pages, a.map.page_elements, d, n};
     const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, a.rule.first_head + h);
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
@@ -276,10 +274,9 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (lane % 4 == 0 && token + 8 * r < n)
-            (SUMS ? a.mass : a.lse)[row0 + (size_t)(token + 8 * r)] = KIND == SUM ? sum
-                                                                      : KIND == LARGEST
-                                                                          ? exp2_fast(most)
-                                                                          : most + log2f(sum);
+            (SUMS ? a.mass : a.lse)[row0 + (token + 8 * r)] = KIND == SUM       ? sum
+                                                              : KIND == LARGEST ? exp2_fast(most)
+                                                                                : most + log2f(sum);
     }
 }
 

@@ -92,7 +92,7 @@ template <int HALVES, int BLOCKS>
 __device__ __forceinline__ step_queries<HALVES, BLOCKS> queries_of(const kvd_evict_steps_args &a,
                                                                    const head &w)
 {
-    return {static_cast<const uint16_t *>(a.q) + (size_t)w.b * (size_t)a.map.q_pitch,
+    return {static_cast<const uint16_t *>(a.q) + (size_t)w.b * a.map.q_pitch,
             a.map.q_offset + w.g * a.map.group, a.map.group, a.map.d_qk[w.g]};
 }
 
@@ -103,8 +103,7 @@ __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const he
                                          float (&acc)[HALVES][4])
 {
     const int d = a.map.d_qk[w.g], lane = (int)threadIdx.x % 32;
-    const uint16_t *const k = w.pool +
-                              (size_t)w.page[e / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+    const uint16_t *const k = w.pool + (size_t)w.page[e / KVD_PAGE_TOKENS] * a.map.page_elements +
                               e % KVD_PAGE_TOKENS / 8 * 8 * d + lane % 4 * 64 + lane / 4 * 8;
     step_products(k, k + 8 * d, d, q, acc);
 }
@@ -124,7 +123,7 @@ __device__ __forceinline__ void note(const kvd_evict_steps_args &a, const head &
             for (int c = 0; c < 4; c++) {
                 const int i = e + lane / 4 + c / 2 * 8, j = 8 * h + lane % 4 * 2 + c % 2;
                 if (i < w.end && j < group)
-                    w.x[(size_t)i * (size_t)w.wide + (size_t)j] =
+                    w.x[(size_t)i * w.wide + j] =
                         acc[h][c] * factor +
                         inverse * kvd_gumbelf(kvd_gumbel_head(a.rule.seed, a.layer,
                                                               a.rule.first_head + w.g * group + j),
@@ -150,8 +149,7 @@ __device__ __forceinline__ float denominator(const head &w, int group, shared &s
         float x[AHEAD], most = sum.x;
 #pragma unroll
         for (int u = 0; u < AHEAD; u++)
-            x[u] = i + u * each < w.end ? w.x[(size_t)(i + u * each) * (size_t)w.wide + (size_t)j]
-                                        : -1e30f;
+            x[u] = i + u * each < w.end ? w.x[(size_t)(i + u * each) * w.wide + j] : -1e30f;
 #pragma unroll
         for (int u = 0; u < AHEAD; u++)
             most = fmaxf(most, x[u]);
@@ -216,7 +214,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
         for (int u = 0; u < AHEAD; u++) {
             const int i = first + u * each + (int)threadIdx.x / w.wide;
             const bool old = i < w.end && i < w.n - 1 && j == 0;
-            p[u] = i < w.end && j < group ? w.x[(size_t)i * (size_t)w.wide + (size_t)j] : -INFINITY;
+            p[u] = i < w.end && j < group ? w.x[(size_t)i * w.wide + j] : -INFINITY;
             score[u] = old ? w.score[i] : 0;
             position[u] = old ? w.position[i] : w.now;
         }
@@ -262,10 +260,8 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
 #pragma unroll
         for (int c = 0; c < 2; c++) {
             const int j = 8 * h + 2 * quad + c;
-            lse[h][c] =
-                j < group
-                    ? LOG2E * a.lse[(size_t)w.b * (size_t)a.map.n_heads + (size_t)(w.g * group + j)]
-                    : INFINITY;
+            lse[h][c] = j < group ? LOG2E * a.lse[(size_t)w.b * a.map.n_heads + (w.g * group + j)]
+                                  : INFINITY;
         }
     for (int e = w.first + (int)threadIdx.x / 32 * ENTRIES; e < w.end; e += WARPS * ENTRIES) {
         const int i = e + lane / 4 + 8 * quad;
@@ -333,9 +329,7 @@ __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const hea
 
 __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int slot, int g)
 {
-    return (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.state.layer) *
-                (size_t)a.map.n_kv_heads +
-            (size_t)g) *
+    return (((size_t)slot * a.state.n_layers + a.state.layer) * (size_t)a.map.n_kv_heads + g) *
            (size_t)a.state.room;
 }
 
@@ -347,8 +341,7 @@ __global__ void __launch_bounds__(THREADS)
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, slot = a.slot[b];
     if (slot >= a.state.n_slots)
         return;
-    const size_t number = (size_t)b * (size_t)a.map.n_kv_heads + (size_t)g,
-                 room = (size_t)a.state.room;
+    const size_t number = (size_t)b * a.map.n_kv_heads + g, room = (size_t)a.state.room;
     const size_t state = state_of(a, slot, g);
     const int n = a.kv_len[b],
               each = ((n + (int)gridDim.x - 1) / (int)gridDim.x + ENTRIES - 1) / ENTRIES * ENTRIES;
@@ -360,7 +353,7 @@ __global__ void __launch_bounds__(THREADS)
                     min(n, first + each),
                     wide,
                     a.at[b],
-                    a.page_table + (size_t)b * (size_t)a.max_pages,
+                    a.page_table + (size_t)b * a.max_pages,
                     static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g],
                     a.work + number * room * (size_t)wide,
                     a.state.score + state,
@@ -405,9 +398,9 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
     candidate least = {~0ull, -1};
     for (int i = (int)threadIdx.x; i < n - 1; i += 32 * LAYER_WARPS) {
         const uint32_t at = position[i];
-        float sum = a.sums ? a.sums[(size_t)b * (size_t)room + (size_t)i] : 0;
+        float sum = a.sums ? a.sums[(size_t)b * room + i] : 0;
         for (int g = 0; g < a.map.n_kv_heads && !a.sums; g++)
-            sum += score[(size_t)g * (size_t)room + (size_t)i];
+            sum += score[(size_t)g * room + i];
         if ((unsigned long long)at + (unsigned)budget.recent <= now)
             take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | at, i});
     }
@@ -422,14 +415,14 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
         take_less(least, of_warp[w]);
     if (least.place < 0)
         return;
-    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
     for (int g = warp; g < a.map.n_kv_heads; g += LAYER_WARPS) {
-        const size_t first = (size_t)g * (size_t)room;
+        const size_t first = (size_t)g * room;
         for (int c = lane; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
             move_piece(a, g, page, n - 1, least.place, c);
         if (lane == 0) {
-            score[first + (size_t)least.place] = score[first + (size_t)n - 1];
-            position[first + (size_t)least.place] = now;
+            score[first + least.place] = score[first + n - 1];
+            position[first + least.place] = now;
         }
     }
 }
@@ -470,11 +463,11 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
         return;
     const uint32_t now = a.at[b];
     const size_t state = state_of(a, slot, g), room = (size_t)a.state.room;
-    const auto key = [&](int i) { return pivotal_key(a, budget, now, state + (size_t)i); };
+    const auto key = [&](int i) { return pivotal_key(a, budget, now, state + i); };
     const unsigned long long least =
         stay > 0 ? select_key<DROP>(key, n, stay, bin, now + 1) : ~0ull;
     int32_t *const hole = reinterpret_cast<int32_t *>(a.work) +
-                          ((size_t)b * (size_t)a.map.n_kv_heads + (size_t)g) * room,
+                          ((size_t)b * a.map.n_kv_heads + g) * room,
                    *const mover = hole + n / 2;
     int holes = 0, movers = 0, all;
     for (int first = 0; first < n; first += DROP) {
@@ -497,11 +490,11 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
      */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
-    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
     for (int i = me; i < holes * pieces; i += DROP)
         move_piece(a, g, page, mover[i / pieces], hole[i / pieces], i % pieces);
     for (int i = me; i < holes; i += DROP) {
-        const size_t to = state + (size_t)hole[i], from = state + (size_t)mover[i];
+        const size_t to = state + hole[i], from = state + mover[i];
         a.state.score[to] = a.state.score[from];
         a.state.position[to] = a.state.position[from];
         a.state.rows[to] = a.state.rows[from];
@@ -524,7 +517,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
-        move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, n - 1, place, c);
+        move_piece(a, g, a.page_table + (size_t)b * a.max_pages, n - 1, place, c);
 }
 
 __global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_evict_steps_args a)
@@ -533,7 +526,7 @@ __global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_e
     if (slot >= a.state.n_slots || a.budget[slot].place < 0)
         return;
     for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
-        move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, a.kv_len[b] - 1,
+        move_piece(a, g, a.page_table + (size_t)b * a.max_pages, a.kv_len[b] - 1,
                    a.budget[slot].place, c);
 }
 
@@ -566,7 +559,7 @@ cudaError_t launch(const cudaLaunchConfig_t &config, const kvd_evict_steps_args 
 
 extern "C" size_t kvd_evict_steps_bytes(const kvd_attn_map *m, size_t batch, size_t room)
 {
-    return batch * (size_t)m->n_kv_heads * room * (size_t)width_of(m) * sizeof(float);
+    return batch * (size_t)m->n_kv_heads * room * width_of(m) * sizeof(float);
 }
 
 /* Each CTA handles at least 64 cached tokens. */

@@ -19,8 +19,8 @@ __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int l
 __device__ __forceinline__ char *page_of(const kvd_leankv_pool &p, int head, int level, int k)
 {
     const int at = level == KVD_LEANKV_HIGH ? k : p.table_length - 1 - k;
-    const int32_t id = p.table[(size_t)head * (size_t)p.table_length + (size_t)at];
-    return p.page + (size_t)id * (size_t)p.layout.page_bytes;
+    const int32_t id = p.table[(size_t)head * p.table_length + at];
+    return p.page + (size_t)id * p.layout.page_bytes;
 }
 
 struct entry {

@@ -296,7 +296,7 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
         const int page =
             (int)__umulhi((uint32_t)i, level == KVD_LEANKV_HIGH ? x.part_of[0] : x.part_of[1]);
         const int32_t id = x.table[page + (level == KVD_LEANKV_HIGH ? 0 : x.low_pages)];
-        copy_tile(*x.layout, l, x.pages + (size_t)id * (size_t)x.layout->page_bytes,
+        copy_tile(*x.layout, l, x.pages + (size_t)id * x.layout->page_bytes,
                   i - page * (l.tokens / KVD_LEANKV_TILE),
                   (uint32_t)__cvta_generic_to_shared(x.ring + at % STAGES * x.stage_bytes),
                   x.full + 8u * (uint32_t)(at % STAGES), lane);
@@ -400,8 +400,7 @@ __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch
         if (share > 0)
 #pragma unroll
             for (int i = 0; i < F / 32; i++)
-                out[i] +=
-                    share * (o[(size_t)k * (size_t)pitch + (size_t)(lane + 32 * i)] + p.zeros);
+                out[i] += share * (o[(size_t)k * pitch + (lane + 32 * i)] + p.zeros);
     }
     return all;
 }
@@ -434,15 +433,13 @@ template <int F>
 __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, int g, int j,
                                           int lane, const part &all, const float (&out)[F / 32])
 {
-    __nv_bfloat16 *const o =
-        static_cast<__nv_bfloat16 *>(s.o) +
-        ((size_t)(row * s.pool.n_kv_heads + g) * (size_t)s.group + (size_t)j) * F;
+    __nv_bfloat16 *const o = static_cast<__nv_bfloat16 *>(s.o) +
+                             ((size_t)(row * s.pool.n_kv_heads + g) * s.group + j) * F;
 #pragma unroll
     for (int i = 0; i < F / 32; i++)
         o[lane + 32 * i] = __float2bfloat16_rn(out[i] / all.sum);
     if (lane == 0)
-        s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + (size_t)j] =
-            all.most + log2f(all.sum);
+        s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + j] = all.most + log2f(all.sum);
 }
 
 /* Writes this CTA's partial output. Returns true in the CTA that finishes last. */
@@ -452,7 +449,7 @@ __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int la
 {
     __shared__ bool last;
     float *const to =
-        s.partial + ((head * (size_t)s.splits + blockIdx.x) * HEADS + (size_t)j) * (size_t)(F + 2);
+        s.partial + ((head * (size_t)s.splits + blockIdx.x) * HEADS + j) * (size_t)(F + 2);
     if (j < s.group) {
 #pragma unroll
         for (int i = 0; i < F / 32; i++)
@@ -479,8 +476,7 @@ __device__ void merge_splits(const kvd_leankv_steps &s, size_t head, int j, int 
                              float (&out)[F / 32])
 {
     const size_t pitch = HEADS * (F + 2);
-    const float *const from =
-        s.partial + (head * (size_t)s.splits * HEADS + (size_t)j) * (size_t)(F + 2);
+    const float *const from = s.partial + (head * (size_t)s.splits * HEADS + j) * (size_t)(F + 2);
     all->most = -INFINITY;
     all->sum = 0;
     for (int k = 0; k < s.splits; k++)
@@ -522,14 +518,14 @@ __global__ void __launch_bounds__(THREADS, 2)
     const kvd_leankv_head h = head < 0 ? kvd_leankv_head{} : p.head[head];
     const int n_pages = h.pages[KVD_LEANKV_HIGH] + h.pages[KVD_LEANKV_LOW];
     for (int i = (int)threadIdx.x; i < n_pages; i += THREADS)
-        table[i] = p.table[(size_t)head * (size_t)p.table_length +
-                           (size_t)(i < h.pages[KVD_LEANKV_HIGH]
-                                        ? i
-                                        : p.table_length - 1 - (i - h.pages[KVD_LEANKV_HIGH]))];
+        table[i] = p.table[(size_t)head * p.table_length +
+                           (i < h.pages[KVD_LEANKV_HIGH]
+                                ? i
+                                : p.table_length - 1 - (i - h.pages[KVD_LEANKV_HIGH]))];
     make_barriers(full[warp], lane);
     float mine[F / 32];
     const __nv_bfloat16 *const query =
-        static_cast<const __nv_bfloat16 *>(s.q) + (at * (size_t)s.group + (size_t)warp) * F;
+        static_cast<const __nv_bfloat16 *>(s.q) + (at * (size_t)s.group + warp) * F;
     const float scale_log2 = s.scale * 1.44269504088896340736f;
     prepare_query<F>(warp < s.group ? query : NULL, scale_log2, lane, q[warp], &factor[warp],
                      &q_sum[warp], mine);
@@ -573,14 +569,13 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (int i = 0; i < STAGES - 1; i++)
         fetch(x, i, lane);
     const int columns = (s.group + 1) / 2 * 2;
-    float *const scores = lane % 4 * 2 < columns
-                              ? s.score + at * (size_t)s.room * (size_t)columns + lane % 4 * 2
-                              : NULL;
+    float *const scores =
+        lane % 4 * 2 < columns ? s.score + at * (size_t)s.room * columns + lane % 4 * 2 : NULL;
 #pragma unroll 1
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
         const bool high = l == KVD_LEANKV_HIGH;
         take_any<F>(x, l, high ? 0 : x.high, high ? x.high : x.low, high ? n_high : n_low,
-                    !scores || high ? scores : scores + (size_t)(s.room - 1) * (size_t)columns,
+                    !scores || high ? scores : scores + (size_t)(s.room - 1) * columns,
                     high ? columns : -columns, lane, a);
     }
     __syncthreads(); /* outputs overwrite the ring buffers, so all warps must be done */
@@ -611,9 +606,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         if (blockIdx.x == 0) {
             const __nv_bfloat16 *const k =
                 static_cast<const __nv_bfloat16 *>(s.fresh) +
-                ((size_t)s.page_table[(size_t)row * (size_t)s.max_pages] * (size_t)p.n_kv_heads +
-                 (size_t)g) *
-                    (64 * 2 * F);
+                ((size_t)s.page_table[(size_t)row * s.max_pages] * p.n_kv_heads + g) * (64 * 2 * F);
             add_fresh<F>(k, k + 64 * F, scale_log2, mine, lane, &all, out);
         }
     }

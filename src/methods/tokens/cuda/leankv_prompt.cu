@@ -27,10 +27,9 @@ __device__ __forceinline__ float exp2_fast(float x)
 __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prompts &p, int prompt,
                                                            int g, int page)
 {
-    const int32_t id = p.page_table[(size_t)prompt * (size_t)p.max_pages + (size_t)page];
+    const int32_t id = p.page_table[(size_t)prompt * p.max_pages + page];
     return static_cast<const __nv_bfloat16 *>(p.fresh) +
-           ((size_t)id * (size_t)p.pool.n_kv_heads + (size_t)g) *
-               (size_t)(PAGE * 2 * p.pool.layout.d);
+           ((size_t)id * p.pool.n_kv_heads + g) * (size_t)(PAGE * 2 * p.pool.layout.d);
 }
 
 template <int F>
@@ -58,9 +57,9 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     for (int i = 0; i < 4; i++)
         load_rows<F>(reinterpret_cast<const uint32_t *>(keys + (first % PAGE + 8 * i) * F), lane,
                      k[i]);
-    const __nv_bfloat16 *const q = static_cast<const __nv_bfloat16 *>(p.q) +
-                                   ((size_t)head * (size_t)p.n_q8 + (size_t)start) * F;
-    const float *const lse = p.lse + (size_t)head * (size_t)p.n_q8 + (size_t)start;
+    const __nv_bfloat16 *const q =
+        static_cast<const __nv_bfloat16 *>(p.q) + ((size_t)head * p.n_q8 + start) * F;
+    const float *const lse = p.lse + (size_t)head * p.n_q8 + start;
     const float log2_e = 1.44269504088896340736f, scale = p.scale * log2_e;
     float mass[4] = {0, 0, 0, 0};
     for (int i = first; i < n; i += 8) {
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
         mass[i] += __shfl_xor_sync(~0u, mass[i], 2);
         const int key = first + 8 * i + lane / 4;
         if (lane % 4 == 0 && key < n)
-            p.mass[(size_t)head * (size_t)p.n_q8 + (size_t)(start + key)] = mass[i];
+            p.mass[(size_t)head * p.n_q8 + (start + key)] = mass[i];
     }
 }
 
@@ -150,13 +149,13 @@ __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];
     const int body = max(n - p.window, 0);
-    float *const value = p.mass + (size_t)(g * p.group) * (size_t)p.n_q8 + (size_t)start;
-    int32_t *const source = p.source + (size_t)g * (size_t)p.n_q8 + (size_t)start;
+    float *const value = p.mass + (size_t)(g * p.group) * p.n_q8 + start;
+    int32_t *const source = p.source + (size_t)g * p.n_q8 + start;
     double total[1] = {0};
     for (int t = (int)threadIdx.x; t < n; t += (int)blockDim.x) {
         double sum = 0;
         for (int j = 0; j < p.group; j++)
-            sum += (double)value[(size_t)j * (size_t)p.n_q8 + (size_t)t];
+            sum += (double)value[(size_t)j * p.n_q8 + t];
         value[t] = (float)(sum / p.group / max(n - t - 1, 1));
         total[0] += t < body ? (double)value[t] : 0;
     }
@@ -236,8 +235,8 @@ __device__ void code_token(const kvd_leankv_prompts &p, const kvd_leankv_precisi
     *leankv::key_meta_of(l, e) = k_scale;
     *leankv::value_meta_of(l, e) = v_scale;
     *leankv::position_of(l, e) = t;
-    *leankv::score_of(l, e) = p.mass[(size_t)(g * p.group) * (size_t)p.n_q8 + (size_t)(start + t)] *
-                              (float)max(n - t - 1, 1);
+    *leankv::score_of(l, e) =
+        p.mass[(size_t)(g * p.group) * p.n_q8 + (start + t)] * (float)max(n - t - 1, 1);
 }
 
 template <int F>
@@ -257,7 +256,7 @@ __global__ void __launch_bounds__(32 * CODE_WARPS) code_kernel(const kvd_leankv_
     const kvd_leankv_precision &l = p.pool.layout.level[level];
     if (rows <= 0 || first / l.tokens >= h.pages[level])
         return;
-    const int32_t *const source = p.source + (size_t)g * (size_t)p.n_q8 + (size_t)p.q_start[prompt];
+    const int32_t *const source = p.source + (size_t)g * p.n_q8 + p.q_start[prompt];
     const int last = p.q_len[prompt] - 1;
     leankv::entry e = leankv::entry_of(p.pool, head, level, first);
     const int at = e.at;
@@ -391,7 +390,7 @@ __global__ void __launch_bounds__(THREADS)
         given += (uint64_t)all;
         if (high + low == 0)
             continue;
-        int32_t *const table = p.table + (size_t)at * (size_t)p.table_length;
+        int32_t *const table = p.table + (size_t)at * p.table_length;
         for (int k = 0; k < high; k++)
             table[h.pages[KVD_LEANKV_HIGH]++] = p.list[from++ % (uint64_t)p.n_pages];
         for (int k = 0; k < low; k++)
@@ -424,7 +423,7 @@ __global__ void __launch_bounds__(THREADS)
         end += (uint64_t)all;
         if (at < 0)
             continue;
-        const int32_t *const table = p.table + (size_t)at * (size_t)p.table_length;
+        const int32_t *const table = p.table + (size_t)at * p.table_length;
         for (int k = 0; k < h.pages[KVD_LEANKV_HIGH]; k++)
             p.list[to++ % (uint64_t)p.n_pages] = table[k];
         for (int k = 0; k < h.pages[KVD_LEANKV_LOW]; k++)
@@ -494,7 +493,7 @@ extern "C" cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStre
 
 extern "C" size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p)
 {
-    return (size_t)p->n_layers * (size_t)p->n_kv_heads *
+    return (size_t)p->n_layers * p->n_kv_heads *
            (sizeof(kvd_leankv_head) + (size_t)p->table_length * sizeof(int32_t) +
             KVD_LEANKV_SPARE_PAGES * ((size_t)p->layout.page_bytes + sizeof(int32_t)));
 }

@@ -139,7 +139,7 @@ __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int
     return leankv::entry{
         p.pool->page +
             (size_t)p.table[level == KVD_LEANKV_HIGH ? k : p.pool->table_length - 1 - k] *
-                (size_t)p.pool->layout.page_bytes,
+                p.pool->layout.page_bytes,
         i - k * tokens};
 }
 
@@ -244,8 +244,7 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     x.score = leankv::score_of(l, e);
     x.total = *x.score;
     x.position = *leankv::position_of(l, e);
-    load_scores(scores + (size_t)(x.level == KVD_LEANKV_HIGH ? x.at : s.room - 1 - x.at) *
-                             (size_t)columns,
+    load_scores(scores + (size_t)(x.level == KVD_LEANKV_HIGH ? x.at : s.room - 1 - x.at) * columns,
                 s.group, x.given);
     return x;
 }
@@ -318,22 +317,20 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
     if (threadIdx.x == 0)
         f.leaving = -1;
     for (int i = (int)threadIdx.x; i < s.pool.table_length; i += THREADS)
-        table[i] = s.pool.table[(size_t)head * (size_t)s.pool.table_length + (size_t)i];
+        table[i] = s.pool.table[(size_t)head * s.pool.table_length + i];
     float fresh[F / 32];
     if (warp / 2 == 1)
-        leankv::load_row<F / 32>(static_cast<const __nv_bfloat16 *>(s.fresh) +
-                                     ((size_t)s.page_table[(size_t)row * (size_t)s.max_pages] *
-                                          (size_t)s.pool.n_kv_heads +
-                                      (size_t)g) *
-                                         (64 * 2 * F) +
-                                     warp % 2 * 64 * F,
-                                 0, lane, fresh);
+        leankv::load_row<F / 32>(
+            static_cast<const __nv_bfloat16 *>(s.fresh) +
+                ((size_t)s.page_table[(size_t)row * s.max_pages] * s.pool.n_kv_heads + g) *
+                    (64 * 2 * F) +
+                warp % 2 * 64 * F,
+            0, lane, fresh);
     __syncthreads();
     double sum = 0;
     least mine[KVD_LEANKV_LEVELS] = {{~0ULL, -1}, {~0ULL, -1}};
     const int columns = (s.group + 1) / 2 * 2, n = h.n[KVD_LEANKV_HIGH] + h.n[KVD_LEANKV_LOW];
-    take_received(s, h, p, s.score + at * (size_t)s.room * (size_t)columns, now, lse2, &sum, mine,
-                  &f);
+    take_received(s, h, p, s.score + at * (size_t)s.room * columns, now, lse2, &sum, mine, &f);
     const kvd_leankv_precision &high = s.pool.layout.level[KVD_LEANKV_HIGH];
     if (warp / 2 == 1)
         code_vector<F>(fresh, warp == 2 ? high.k_bits : high.v_bits, lane, &vector[warp]);

@@ -17,8 +17,7 @@ enum { THREADS = 256, WARPS = THREADS / 32, CHOOSE = 1024, CHUNKS = KVD_WIDTH_MA
 
 __device__ __forceinline__ size_t page_of(const kvd_lower_args &a, int b, int t)
 {
-    return static_cast<size_t>(
-        __ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + t / KVD_PAGE_TOKENS));
+    return (size_t)__ldg(a.page_table + (size_t)b * a.max_pages + t / KVD_PAGE_TOKENS);
 }
 
 /* Returns the index in `level` and `score` of token t of request b. */
@@ -69,8 +68,7 @@ __device__ __forceinline__ const uint16_t *factors_of(const kvd_lower_args &a, c
 {
     if (!a.factor || level == KVD_LOWER_HIGH || v.side || a.bits[0][KVD_LOWER_LOW] == 16)
         return NULL;
-    return a.factor +
-           (static_cast<size_t>(__ldg(a.slot + v.b)) * a.map.n_kv_heads + v.g) * a.d_head;
+    return a.factor + ((size_t)__ldg(a.slot + v.b) * a.map.n_kv_heads + v.g) * a.d_head;
 }
 
 __device__ __forceinline__ float min_of_warp(float x)
@@ -84,7 +82,7 @@ __device__ __forceinline__ float min_of_warp(float x)
 /* Codes a vector of a.rows. Called by one warp. */
 __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int level)
 {
-    const int lane = static_cast<int>(threadIdx.x) % 32, d = a.d_head, bits = a.bits[v.side][level],
+    const int lane = (int)threadIdx.x % 32, d = a.d_head, bits = a.bits[v.side][level],
               chunks = (d + 31) / 32;
     const uint16_t *const row = rows_of(a, v), *const factor = factors_of(a, v, level);
     uint32_t *const record = record_of(a, v);
@@ -102,8 +100,8 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
     }
     low = min_of_warp(low);
     high = -min_of_warp(-high);
-    const float top = static_cast<float>((1 << bits) - 1),
-                step = half_of(half_bits((high - low) / top)), zero = half_of(half_bits(low));
+    const float top = (float)((1 << bits) - 1), step = half_of(half_bits((high - low) / top)),
+                zero = half_of(half_bits(low));
     if (bits < 16 && lane == 0)
         record[chunks * bits] = half_bits(step) | half_bits(zero) << 16;
 #pragma unroll
@@ -115,7 +113,7 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
         if (there && bits == 16)
             code = half_bits(x[k]);
         else if (there && step > 0)
-            code = static_cast<uint32_t>(fminf(fmaxf(rintf((x[k] - zero) / step), 0), top));
+            code = (uint32_t)fminf(fmaxf(rintf((x[k] - zero) / step), 0), top);
         for (int j = 0; j < bits; j++) {
             const uint32_t plane = __ballot_sync(~0u, code >> j & 1);
             if (lane == j)
@@ -141,9 +139,9 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
     const uint32_t scale = bits < 16 ? record[(a.d_head + 31) / 32 * bits] : 0;
 #pragma unroll
     for (int e = 0; e < 8; e++) {
-        x[e] = bits == 16 ? half_of(code[e])
-                          : __fadd_rn(__fmul_rn(half_of(scale), static_cast<float>(code[e])),
-                                      half_of(scale >> 16));
+        x[e] = bits == 16
+                   ? half_of(code[e])
+                   : __fadd_rn(__fmul_rn(half_of(scale), (float)code[e]), half_of(scale >> 16));
     }
     /*
      * The fast division is off by up to 2 units in the last place of float32, which bf16 does not
@@ -164,11 +162,10 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
 
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_lower_args a)
 {
-    const int b = static_cast<int>(blockIdx.y), g = static_cast<int>(blockIdx.z) / 2,
-              side = static_cast<int>(blockIdx.z) % 2, lane = static_cast<int>(threadIdx.x) % 32,
-              n = __ldg(a.kv_len + b), d = a.d_head;
-    for (int o = static_cast<int>(blockIdx.x) * WARPS + static_cast<int>(threadIdx.x) / 32;
-         8 * o < n; o += static_cast<int>(gridDim.x) * WARPS) {
+    const int b = (int)blockIdx.y, g = (int)blockIdx.z / 2, side = (int)blockIdx.z % 2,
+              lane = (int)threadIdx.x % 32, n = __ldg(a.kv_len + b), d = a.d_head;
+    for (int o = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32; 8 * o < n;
+         o += (int)gridDim.x * WARPS) {
         const vector_of v = {b, g, side, 8 * o + lane % 8};
         if (v.t == n - 1)
             continue;
@@ -182,10 +179,10 @@ __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_l
 
 __global__ void __launch_bounds__(THREADS) code_prompts(const __grid_constant__ kvd_lower_args a)
 {
-    const int b = static_cast<int>(blockIdx.y), g = static_cast<int>(blockIdx.z) / 2,
-              side = static_cast<int>(blockIdx.z) % 2, n = __ldg(a.kv_len + b);
-    for (int t = static_cast<int>(blockIdx.x) * WARPS + static_cast<int>(threadIdx.x) / 32; t < n;
-         t += static_cast<int>(gridDim.x) * WARPS)
+    const int b = (int)blockIdx.y, g = (int)blockIdx.z / 2, side = (int)blockIdx.z % 2,
+              n = __ldg(a.kv_len + b);
+    for (int t = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32; t < n;
+         t += (int)gridDim.x * WARPS)
         code_vector(a, {b, g, side, t}, a.level[place_of(a, b, g, t)]);
 }
 
@@ -194,20 +191,20 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
                                                  const __grid_constant__ kvd_lower_prompts_args p)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
-    const int g = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y),
-              n = __ldg(a.kv_len + b), group = a.map.group;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = __ldg(a.kv_len + b),
+              group = a.map.group;
     const kvd_lower_budget budget = a.budget[a.slot[b]];
     const int old = n - min(n, budget.recent), k = min(old, budget.heavy);
-    for (int t = static_cast<int>(threadIdx.x); t < n; t += CHOOSE) {
+    for (int t = (int)threadIdx.x; t < n; t += CHOOSE) {
         float sum = 0;
         for (int h = g * group; h < (g + 1) * group; h++)
-            sum += p.mass[static_cast<size_t>(h) * p.n_q8 + p.q_start[b] + t];
+            sum += p.mass[(size_t)h * p.n_q8 + p.q_start[b] + t];
         a.score[place_of(a, b, g, t)] = sum;
     }
     __syncthreads();
     const auto key = [&](int t) { return key_of(a.score[place_of(a, b, g, t)], t); };
     const unsigned long long least = k > 0 && k < old ? select_key<CHOOSE>(key, old, k, bin) : 0;
-    for (int t = static_cast<int>(threadIdx.x); t < n; t += CHOOSE)
+    for (int t = (int)threadIdx.x; t < n; t += CHOOSE)
         a.level[place_of(a, b, g, t)] =
             t >= old || (k > 0 && key(t) >= least) ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
@@ -230,9 +227,9 @@ __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_l
                                                    const __grid_constant__ kvd_lower_prompts_args p)
 {
     __shared__ uint32_t most[2][KVD_WIDTH_MAX];
-    const int g = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y),
-              n = __ldg(a.kv_len + b), d = a.d_head, me = static_cast<int>(threadIdx.x),
-              runs = d / 8, each = THREADS / runs, run = me % runs, group = a.map.group;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = __ldg(a.kv_len + b), d = a.d_head,
+              me = (int)threadIdx.x, runs = d / 8, each = THREADS / runs, run = me % runs,
+              group = a.map.group;
     float q[8] = {}, k[8] = {};
     for (int i = me; i < 2 * KVD_WIDTH_MAX; i += THREADS)
         most[i / KVD_WIDTH_MAX][i % KVD_WIDTH_MAX] = 0;
@@ -240,9 +237,8 @@ __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_l
     for (int t = me / runs; t < n && me < each * runs; t += each) {
         raise(rows_of(a, {b, g, 0, t}) + blocked(t % KVD_PAGE_TOKENS, 8 * run, d), k);
         for (int h = g * group; h < (g + 1) * group; h++)
-            raise(static_cast<const uint16_t *>(p.q) +
-                      static_cast<size_t>(a.map.q_offset[h]) * p.n_q8 +
-                      static_cast<size_t>(blocked(__ldg(p.q_start + b) + t, 8 * run, d)),
+            raise(static_cast<const uint16_t *>(p.q) + (size_t)a.map.q_offset[h] * p.n_q8 +
+                      blocked(__ldg(p.q_start + b) + t, 8 * run, d),
                   q);
     }
 #pragma unroll
@@ -254,8 +250,8 @@ __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_l
     for (int i = me; i < d; i += THREADS) {
         const float of_q = __uint_as_float(most[0][i]), of_k = __uint_as_float(most[1][i]),
                     f = half_of(half_bits(of_q > 0 && of_k > 0 ? sqrtf(of_q / of_k) : 1.0F));
-        a.factor[(static_cast<size_t>(__ldg(a.slot + b)) * a.map.n_kv_heads + g) * d + i] =
-            static_cast<uint16_t>(half_bits(f > 0 && !isinf(f) ? f : 1.0F));
+        a.factor[((size_t)__ldg(a.slot + b) * a.map.n_kv_heads + g) * d + i] =
+            (uint16_t)half_bits(f > 0 && !isinf(f) ? f : 1.0F);
     }
 }
 
@@ -263,17 +259,15 @@ __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_l
 __global__ void __launch_bounds__(THREADS)
     observe(const __grid_constant__ kvd_lower_args a, const uint16_t *q, const float *lse)
 {
-    const int b = static_cast<int>(blockIdx.y), g = static_cast<int>(blockIdx.z),
-              lane = static_cast<int>(threadIdx.x) % 32, n = __ldg(a.kv_len + b), d = a.d_head,
-              group = a.map.group;
-    for (int o = static_cast<int>(blockIdx.x) * WARPS + static_cast<int>(threadIdx.x) / 32;
-         8 * o < n; o += static_cast<int>(gridDim.x) * WARPS) {
+    const int b = (int)blockIdx.y, g = (int)blockIdx.z, lane = (int)threadIdx.x % 32,
+              n = __ldg(a.kv_len + b), d = a.d_head, group = a.map.group;
+    for (int o = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32; 8 * o < n;
+         o += (int)gridDim.x * WARPS) {
         const vector_of v = {b, g, 0, 8 * o + lane % 8};
         const uint16_t *const row = rows_of(a, v);
         float sum = 0;
         for (int h = g * group; h < (g + 1) * group; h++) {
-            const uint16_t *const of_h =
-                q + static_cast<size_t>(b) * a.map.q_pitch + a.map.q_offset[h];
+            const uint16_t *const of_h = q + (size_t)b * a.map.q_pitch + a.map.q_offset[h];
             float dot = 0;
             for (int i = lane / 8 * 8; i < d; i += 32) {
                 const uint4 x = *reinterpret_cast<const uint4 *>(
@@ -288,7 +282,7 @@ __global__ void __launch_bounds__(THREADS)
             }
             dot += __shfl_xor_sync(~0u, dot, 8);
             dot += __shfl_xor_sync(~0u, dot, 16);
-            sum += expf(a.map.scale * dot - lse[static_cast<size_t>(b) * a.map.n_heads + h]);
+            sum += expf(a.map.scale * dot - lse[(size_t)b * a.map.n_heads + h]);
         }
         if (lane < 8 && v.t < n) {
             float *const score = a.score + place_of(a, b, g, v.t);
@@ -302,8 +296,8 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
 {
     __shared__ unsigned long long least;
     __shared__ int high;
-    const int g = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y),
-              n = __ldg(a.kv_len + b), me = static_cast<int>(threadIdx.x);
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = __ldg(a.kv_len + b),
+              me = (int)threadIdx.x;
     const kvd_lower_budget budget = a.budget[a.slot[b]];
     if (me < 64)
         code_vector(a, {b, g, me / 32, n - 1}, KVD_LOWER_HIGH);
@@ -328,7 +322,7 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
     __syncthreads();
     if (high <= budget.heavy || me >= 64)
         return;
-    const int t = static_cast<int>(least & 0xffffffffu);
+    const int t = (int)(least & 0xffffffffu);
     code_vector(a, {b, g, me / 32, t}, KVD_LOWER_LOW);
     if (me == 0)
         a.level[place_of(a, b, g, t)] = KVD_LOWER_LOW;
@@ -338,18 +332,17 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
 unsigned ctas(const kvd_lower_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;
-    return static_cast<unsigned>(wanted < a->max_pages ? wanted : a->max_pages);
+    return (unsigned)(wanted < a->max_pages ? wanted : a->max_pages);
 }
 
 dim3 grid_of(const kvd_lower_args *a, int per_request)
 {
-    return dim3(ctas(a, a->n * per_request), static_cast<unsigned>(a->n),
-                static_cast<unsigned>(per_request));
+    return dim3(ctas(a, a->n * per_request), (unsigned)a->n, (unsigned)per_request);
 }
 
 dim3 heads_of(const kvd_lower_args *a)
 {
-    return dim3(static_cast<unsigned>(a->map.n_kv_heads), static_cast<unsigned>(a->n));
+    return dim3((unsigned)a->map.n_kv_heads, (unsigned)a->n);
 }
 
 } // namespace

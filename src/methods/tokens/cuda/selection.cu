@@ -55,16 +55,15 @@ __device__ __forceinline__ int tokens_of(const kvd_selection &s, int n)
  */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
-    return (size_t)s.max_pages * (size_t)(KVD_PAGE_TOKENS / page_of(s));
+    return (size_t)s.max_pages * (KVD_PAGE_TOKENS / page_of(s));
 }
 
 /* Returns the index of the first bound of selection page i. */
 __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
-              page = s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i / each)];
-    return (((size_t)page * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)each +
-            (size_t)(i % each)) *
+              page = s.page_table[(size_t)b * s.max_pages + i / each];
+    return (((size_t)page * s.map.n_kv_heads + g) * (size_t)each + i % each) *
            (size_t)(2 * s.map.d_qk[0]);
 }
 
@@ -72,16 +71,16 @@ __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g
 __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
-              page = s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i / each)];
+              page = s.page_table[(size_t)b * s.max_pages + i / each];
     return (page * s.map.n_kv_heads + g) * each + i % each;
 }
 
 /* Returns the index of the first element of K in the page of token t. */
 __device__ __forceinline__ size_t keys_at(const kvd_selection &s, int b, int g, int t)
 {
-    return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)] *
-               (size_t)s.map.page_elements +
-           (size_t)s.map.kv_offset[g];
+    return (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS] *
+               s.map.page_elements +
+           s.map.kv_offset[g];
 }
 
 __device__ __forceinline__ void unpack(const uint4 &w, float x[8])
@@ -152,7 +151,7 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
     const int me = (int)threadIdx.x, group = s.map.group;
     if (me < s.map.d_qk[0]) {
         const uint16_t *const q =
-            static_cast<const uint16_t *>(queries) + (size_t)b * (size_t)s.map.q_pitch + me;
+            static_cast<const uint16_t *>(queries) + (size_t)b * s.map.q_pitch + me;
         float up = 0, down = 0;
         for (int h = g * group; h < (g + 1) * group; h++) {
             const float x = __uint_as_float((uint32_t)q[s.map.q_offset[h]] << 16);
@@ -230,8 +229,7 @@ __global__ void __launch_bounds__(SCORE)
     if (first >= old || (!clusters && !scores(p)))
         return;
     factors(s, to.q, b, g, rise, fall);
-    float *const score =
-        to.score + ((size_t)b * (size_t)kv + (size_t)g) * most_of(s) * (clusters ? 2 : 1);
+    float *const score = to.score + ((size_t)b * kv + g) * most_of(s) * (clusters ? 2 : 1);
     if (s.map.d_qk[0] <= KVD_WIDTH_NARROW)
         score_pages<1>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
     else
@@ -267,9 +265,9 @@ __global__ void __launch_bounds__(SCORE)
         sum = fmaf(fall[j], low, sum);
     }
     sum = over_warp(sum);
-    const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
+    const size_t row = (size_t)b * s.map.n_kv_heads + g;
     if (lane == 0)
-        to.score[(2 * row + 1) * most_of(s) + (size_t)i] = sum;
+        to.score[(2 * row + 1) * most_of(s) + i] = sum;
 }
 
 template <int THREADS, typename KEY>
@@ -292,7 +290,7 @@ __global__ void __launch_bounds__(CHOOSE)
     if (s.slot[b] >= s.n_slots)
         return;
     const int n = s.kv_len[b], small = pages_of(s, n).all, large = (small + each - 1) / each;
-    const size_t row = (size_t)b * (size_t)kv + (size_t)g, most = most_of(s),
+    const size_t row = (size_t)b * kv + g, most = most_of(s),
                  wanted = kvd_selection_wanted(&s.rule, (size_t)small);
     const float *const score = to.score + 2 * row * most, *const outer = score + most;
     const unsigned long long above =
@@ -314,8 +312,8 @@ __global__ void __launch_bounds__(CHOOSE)
         const int at = place + select_place<CHOOSE>(stays, &all);
         place += all;
         if (stays) {
-            to.chosen[row * most + (size_t)at] = i;
-            to.table[row * most + (size_t)at] = piece_of(s, b, g, i);
+            to.chosen[row * most + at] = i;
+            to.table[row * most + at] = piece_of(s, b, g, i);
         }
     }
     if (threadIdx.x > 0)
@@ -333,7 +331,7 @@ __global__ void __launch_bounds__(CHOOSE)
     if (s.slot[b] >= s.n_slots)
         return;
     const pages p = pages_of(s, s.kv_len[b]);
-    const size_t row = (size_t)b * (size_t)kv + (size_t)g, most = most_of(s);
+    const size_t row = (size_t)b * kv + g, most = most_of(s);
     const int old = p.all - p.newest;
     const float *const score = to.score + row * most;
     const bool some = scores(p);
@@ -350,8 +348,8 @@ __global__ void __launch_bounds__(CHOOSE)
         const int at = place + select_place<CHOOSE>(stays, &all);
         place += all;
         if (stays) {
-            to.chosen[row * most + (size_t)at] = i;
-            to.table[row * most + (size_t)at] = piece_of(s, b, g, i);
+            to.chosen[row * most + at] = i;
+            to.table[row * most + at] = piece_of(s, b, g, i);
         }
     }
 }
@@ -364,7 +362,7 @@ __global__ void __launch_bounds__(COPY)
               first = part * KVD_PAGE_TOKENS;
     if (s.slot[b] >= s.n_slots)
         return;
-    const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
+    const size_t row = (size_t)b * s.map.n_kv_heads + g;
     const int m = to.len[row], page_tokens = page_of(s);
     if (first >= m)
         return;
@@ -373,7 +371,7 @@ __global__ void __launch_bounds__(COPY)
     const uint16_t *const pool = static_cast<const uint16_t *>(s.pool);
     uint16_t *const page =
         static_cast<uint16_t *>(to.rows) +
-        (row * (size_t)to.row_pages + (size_t)part) * (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
+        (row * (size_t)to.row_pages + part) * (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
     copy_page<COPY>(
         page, d_k, d_v, first, m,
         [&](int i) { return chosen[i / page_tokens] * page_tokens + i % page_tokens; },
@@ -386,12 +384,10 @@ __global__ void __launch_bounds__(COPY)
  */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
-    const size_t page =
-        (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)];
+    const size_t page = (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS];
     return s.recent +
-           (page * (size_t)s.map.n_kv_heads + (size_t)g) *
-               (size_t)(s.rule.history * KVD_PAGE_TOKENS) +
-           (size_t)(t % KVD_PAGE_TOKENS);
+           (page * (size_t)s.map.n_kv_heads + g) * (size_t)(s.rule.history * KVD_PAGE_TOKENS) +
+           t % KVD_PAGE_TOKENS;
 }
 
 __global__ void __launch_bounds__(SUM)
@@ -407,7 +403,7 @@ __global__ void __launch_bounds__(SUM)
     float sum = 0;
     for (int r = 0; r < s.rule.history; r++)
         sum += x[r * KVD_PAGE_TOKENS];
-    to.score[((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * most_of(s) + (size_t)t] = sum;
+    to.score[((size_t)b * s.map.n_kv_heads + g) * most_of(s) + t] = sum;
 }
 
 /* Returns the index of dimension c of row t in layout BLOCKED with d dimensions. */
@@ -447,13 +443,12 @@ __global__ void __launch_bounds__(KEYS)
                       t = n - 1 - (n - 1 - j / group % history + history) % history;
             const bool there = j < queries && t >= fresh;
             query[c][x % ROWS] =
-                there ? wide(q[(size_t)s.map.q_offset[h] * (size_t)rows.n_q8 +
-                               (size_t)rows.q_start[b] * (size_t)d + element(t - fresh, c, d)])
+                there ? wide(q[(size_t)s.map.q_offset[h] * rows.n_q8 + (size_t)rows.q_start[b] * d +
+                               element(t - fresh, c, d)])
                       : 0;
             if (c == 0)
-                lse[x % ROWS] = there ? rows.lse[(size_t)h * (size_t)rows.n_q8 +
-                                                 (size_t)(rows.q_start[b] + t - fresh)]
-                                      : 0;
+                lse[x % ROWS] =
+                    there ? rows.lse[(size_t)h * rows.n_q8 + (rows.q_start[b] + t - fresh)] : 0;
         }
         __syncthreads();
         float product[ROWS];
@@ -506,19 +501,19 @@ __global__ void __launch_bounds__(RECALL)
               i = first + lane / 4 + 8 * quad, d = s.map.d_qk[0], group = s.map.group;
     if (s.slot[b] >= s.n_slots)
         return;
-    const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
+    const size_t row = (size_t)b * s.map.n_kv_heads + g;
     const int n = s.kv_len[b], m = to.len[row];
     if (first >= m)
         return;
-    const int32_t token = quad < 2 && i < m ? to.chosen[row * most_of(s) + (size_t)i] : -1;
+    const int32_t token = quad < 2 && i < m ? to.chosen[row * most_of(s) + i] : -1;
     const step_queries<HALVES, KVD_WIDTH_NARROW / 32> q(static_cast<const uint16_t *>(to.q) +
-                                                            (size_t)b * (size_t)s.map.q_pitch,
+                                                            (size_t)b * s.map.q_pitch,
                                                         s.map.q_offset + g * group, group, d);
     const int32_t *const table = to.table + row * most_of(s);
     const auto key = [&](int place) {
         const int t = table[min(place, m - 1)];
         return static_cast<const uint16_t *>(s.pool) +
-               (size_t)(t / KVD_PAGE_TOKENS) * (size_t)(KVD_PAGE_TOKENS * (d + s.map.d_v[0])) +
+               (size_t)(t / KVD_PAGE_TOKENS) * (KVD_PAGE_TOKENS * (d + s.map.d_v[0])) +
                piece(t, quad, d);
     };
     float acc[HALVES][4], p[2] = {0, 0};
@@ -529,7 +524,7 @@ __global__ void __launch_bounds__(RECALL)
         for (int c = 0; c < 4; c++) {
             const int j = 8 * h + 2 * quad + c % 2;
             p[c / 2] += j < group ? exp2_approx(LOG2E * fmaf(acc[h][c], s.map.scale,
-                                                             -lse[row * (size_t)group + (size_t)j]))
+                                                             -lse[row * (size_t)group + j]))
                                   : 0;
         }
 #pragma unroll

@@ -41,15 +41,14 @@ __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double
 /* Returns (pool page of token t) * n_kv_heads + g. */
 __device__ __forceinline__ size_t head_page(const kvd_selection &s, int b, int g, int t)
 {
-    return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)] *
-               (size_t)s.map.n_kv_heads +
-           (size_t)g;
+    return (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS] * s.map.n_kv_heads +
+           g;
 }
 
 __device__ __forceinline__ int code_of(const kvd_selection &s, const kvd_selection_codes &c, int b,
                                        int g, int t)
 {
-    return c.code[head_page(s, b, g, t) * KVD_PAGE_TOKENS + (size_t)(t % KVD_PAGE_TOKENS)];
+    return c.code[head_page(s, b, g, t) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS];
 }
 
 /* Writes the key of token t before RoPE to x. Called by one warp. */
@@ -59,11 +58,10 @@ __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, i
     const int lane = (int)threadIdx.x % 32, d = s.map.d_qk[0];
     const uint16_t *const k =
         static_cast<const uint16_t *>(s.pool) +
-        (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)] *
-            (size_t)s.map.page_elements +
-        (size_t)s.map.kv_offset[g];
+        (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS] * s.map.page_elements +
+        s.map.kv_offset[g];
     for (int i = lane; i < d; i += 32)
-        x[i] = wide(k[piece(t, i / 8, d) + (size_t)(i % 8)]);
+        x[i] = wide(k[piece(t, i / 8, d) + i % 8]);
     __syncwarp();
     for (int p = lane; p < c.dims / 2; p += 32)
         turn(c, p, -(double)t, x);
@@ -77,7 +75,7 @@ __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE],
         const int j = i % d, first = i / d * EACH;
         float sum[EACH] = {};
         for (int a = j; a < d; a++) { /* L is zero above its diagonal */
-            const float f = factor[(size_t)a * (size_t)d + (size_t)j];
+            const float f = factor[(size_t)a * d + j];
 #pragma unroll
             for (int t = 0; t < EACH; t++)
                 sum[t] = fmaf(x[first + t][a], f, sum[t]);
@@ -101,7 +99,7 @@ __device__ void nearest(const float *moved, int size, int d, const float *y, flo
             const float x = y[i];
 #pragma unroll
             for (int e = 0; e < AT_ONCE; e++) {
-                const float off = x - moved[(size_t)min(m + e, size - 1) * (size_t)d + (size_t)i];
+                const float off = x - moved[(size_t)min(m + e, size - 1) * d + i];
                 sum[e] = fmaf(off, off, sum[e]);
             }
         }
@@ -134,10 +132,10 @@ __global__ void __launch_bounds__(ENCODE)
             x[i][k] = 0;
     }
     __syncthreads();
-    times_factor(c.factor + (size_t)g * (size_t)d * (size_t)d, d, x, y);
+    times_factor(c.factor + (size_t)g * d * d, d, x, y);
     __syncthreads();
-    nearest(c.moved + (size_t)g * (size_t)c.size * (size_t)d, c.size, d, y[lane],
-            &least[warp][lane], &best[warp][lane]);
+    nearest(c.moved + (size_t)g * c.size * d, c.size, d, y[lane], &least[warp][lane],
+            &best[warp][lane]);
     __syncthreads();
     const int t = first + lane;
     if (warp > 0 || t >= n)
@@ -147,7 +145,7 @@ __global__ void __launch_bounds__(ENCODE)
         if (least[w][lane] < least[found][lane] ||
             (least[w][lane] == least[found][lane] && best[w][lane] < best[found][lane]))
             found = w;
-    c.code[head_page(s, b, g, t) * KVD_PAGE_TOKENS + (size_t)(t % KVD_PAGE_TOKENS)] =
+    c.code[head_page(s, b, g, t) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS] =
         (uint16_t)best[found][lane];
 }
 
@@ -165,22 +163,19 @@ __global__ void __launch_bounds__(PRODUCT)
     const int n = s.kv_len[b];
     for (int i = (int)threadIdx.x; i < group * d; i += PRODUCT)
         q[i / d][i % d] =
-            wide(queries[(size_t)b * (size_t)s.map.q_pitch +
-                         (size_t)s.map.q_offset[g * group + i / d] + (size_t)(i % d)]);
+            wide(queries[(size_t)b * s.map.q_pitch + s.map.q_offset[g * group + i / d] + i % d]);
     __syncthreads();
     for (int i = (int)threadIdx.x; i < group * (c.dims / 2); i += PRODUCT)
         turn(c, i % (c.dims / 2), (double)c.relative - (double)(n - 1), q[i / (c.dims / 2)]);
     __syncthreads();
-    float *const to = c.product + ((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) *
-                                      (size_t)group * (size_t)c.size;
-    const float *const centroid = c.centroid + (size_t)g * (size_t)c.size * (size_t)d;
+    float *const to = c.product + ((size_t)b * s.map.n_kv_heads + g) * (size_t)group * c.size;
+    const float *const centroid = c.centroid + (size_t)g * c.size * d;
     for (int m = (int)blockIdx.x * (PRODUCT / 32) + warp; m < c.size;
          m += (int)gridDim.x * (PRODUCT / 32)) {
         float x[EACH];
 #pragma unroll
         for (int e = 0; e < EACH; e++)
-            x[e] =
-                lane + 32 * e < d ? centroid[(size_t)m * (size_t)d + (size_t)(lane + 32 * e)] : 0;
+            x[e] = lane + 32 * e < d ? centroid[(size_t)m * d + (lane + 32 * e)] : 0;
         for (int j = 0; j < group; j++) {
             float sum = 0;
 #pragma unroll
@@ -188,7 +183,7 @@ __global__ void __launch_bounds__(PRODUCT)
                 sum = fmaf(x[e], lane + 32 * e < d ? q[j][lane + 32 * e] : 0, sum);
             sum = over_warp(sum);
             if (lane == 0)
-                to[(size_t)j * (size_t)c.size + (size_t)m] = sum;
+                to[(size_t)j * c.size + m] = sum;
         }
     }
 }
@@ -201,12 +196,11 @@ __global__ void __launch_bounds__(SCORE) score_kernel(const __grid_constant__ kv
               t = (int)(blockIdx.x * SCORE + threadIdx.x);
     if (s.slot[b] >= s.n_slots || t >= s.kv_len[b])
         return;
-    const size_t row = ((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)group,
-                 most = (size_t)s.max_pages * (size_t)KVD_PAGE_TOKENS,
+    const size_t row = ((size_t)b * s.map.n_kv_heads + g) * (size_t)group,
+                 most = (size_t)s.max_pages * KVD_PAGE_TOKENS,
                  code = (size_t)code_of(s, c, b, g, t);
     for (int j = 0; j < group; j++)
-        to.score[(row + (size_t)j) * most + (size_t)t] =
-            c.product[(row + (size_t)j) * (size_t)c.size + code];
+        to.score[(row + j) * most + t] = c.product[(row + j) * (size_t)c.size + code];
 }
 
 __global__ void __launch_bounds__(CHOOSE)
@@ -223,10 +217,10 @@ __global__ void __launch_bounds__(CHOOSE)
               old = end > sink ? end - sink : 0;
     const size_t budget = s.rule.budget < 1 ? (size_t)(s.rule.budget * (double)n)
                                             : (size_t)s.rule.budget,
-                 row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
-    const size_t most = (size_t)s.max_pages * (size_t)KVD_PAGE_TOKENS;
-    const float *const score = to.score + row * (size_t)group * most + (size_t)sink;
-    const auto key = [&](int j, int i) { return key_of(score[(size_t)j * most + (size_t)i], i); };
+                 row = (size_t)b * s.map.n_kv_heads + g;
+    const size_t most = (size_t)s.max_pages * KVD_PAGE_TOKENS;
+    const float *const score = to.score + row * (size_t)group * most + sink;
+    const auto key = [&](int j, int i) { return key_of(score[(size_t)j * most + i], i); };
     for (int j = 0; j < group; j++) {
         u64 found = budget >= (size_t)old ? 0 : ~0ull;
         if (budget > 0 && budget < (size_t)old)
@@ -247,7 +241,7 @@ __global__ void __launch_bounds__(CHOOSE)
         place += all;
         if (stays) {
             chosen[at] = i;
-            to.table[row * most + (size_t)at] =
+            to.table[row * most + at] =
                 (int32_t)head_page(s, b, g, i) * KVD_PAGE_TOKENS + i % KVD_PAGE_TOKENS;
         }
     }

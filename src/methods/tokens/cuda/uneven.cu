@@ -38,10 +38,10 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
     /* Smoothed scores are in `mass` of the first query head. */
-    h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 + h.at
-                               : a.score + (size_t)g * (size_t)a.n_q8 + h.at;
+    h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * a.n_q8 + h.at
+                               : a.score + (size_t)g * a.n_q8 + h.at;
     if (u.rank)
-        h.rank = u.rank + (size_t)(a.rule.whole_layer ? 0 : g) * (size_t)a.n_q8 + h.at;
+        h.rank = u.rank + (size_t)(a.rule.whole_layer ? 0 : g) * a.n_q8 + h.at;
     return h;
 }
 
@@ -76,18 +76,17 @@ __global__ void __launch_bounds__(VECTOR)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, me = (int)threadIdx.x, n = a.q_len[b],
               group = a.map.group, d = a.map.d_v[g], blocks = d / 8, rows = VECTOR / blocks,
               block = me % blocks;
-    const float *const mass = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + (size_t)a.q_start[b];
-    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const float *const mass = a.mass + (size_t)(g * group) * a.n_q8 + a.q_start[b];
+    const int32_t *const page = a.page_table + (size_t)b * a.max_pages;
     const uint16_t *const values = static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g] +
                                    KVD_PAGE_TOKENS * a.map.d_qk[g];
     float sum[8] = {};
     for (int t = me / blocks; t < n && me < rows * blocks; t += rows) {
         float weight = 0;
         for (int j = 0; j < group; j++)
-            weight += mass[(size_t)j * (size_t)a.n_q8 + (size_t)t];
+            weight += mass[(size_t)j * a.n_q8 + t];
         const uint4 x = *reinterpret_cast<const uint4 *>(
-            values + (size_t)page[t / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
-            piece(t, block, d));
+            values + (size_t)page[t / KVD_PAGE_TOKENS] * a.map.page_elements + piece(t, block, d));
         const uint32_t word[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
         for (int e = 0; e < 8; e++)
@@ -104,8 +103,7 @@ __global__ void __launch_bounds__(VECTOR)
     float all = 0;
     for (int r = 0; r < rows; r++)
         all += part[(r * blocks + me / 8) * 8 + me % 8];
-    u.vector[((size_t)b * (size_t)u.n_all + (size_t)(u.first + g)) * (size_t)a.map.d_v[0] +
-             (size_t)me] = all;
+    u.vector[((size_t)b * u.n_all + (u.first + g)) * (size_t)a.map.d_v[0] + me] = all;
 }
 
 /*
@@ -117,7 +115,7 @@ __global__ void __launch_bounds__(KVD_HEADS_MAX)
 {
     __shared__ float distance[KVD_HEADS_MAX];
     const int b = (int)blockIdx.x, g = (int)threadIdx.x, kv = u.n_all, d = u.prompt.map.d_v[0];
-    const float *const x = u.vector + (size_t)(b * kv) * (size_t)d;
+    const float *const x = u.vector + (size_t)(b * kv) * d;
     float sum = 0;
     for (int c = 0; c < d && g < kv && kv > 2; c++) {
         float centre = 0;
@@ -142,13 +140,13 @@ __global__ void __launch_bounds__(CHOOSE)
     const kvd_evict_prompts_args &a = u.prompt;
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = a.map.group;
     const head h = head_of(u, g, b);
-    float *const score = a.score + (size_t)g * (size_t)a.n_q8 + h.at;
+    float *const score = a.score + (size_t)g * a.n_q8 + h.at;
     const int k = shares(h.budget) ? h.budget.keep_own : h.budget.keep_old;
     if (!u.rank) {
         sum_heads<CHOOSE>(a, g * group, (g + 1) * group, h.at, h.n, score);
         if (a.rule.smooth > 1)
             smooth<CHOOSE>(score, h.old, a.rule.smooth,
-                           a.mass + (size_t)(g * group) * (size_t)a.n_q8 + h.at);
+                           a.mass + (size_t)(g * group) * a.n_q8 + h.at);
     }
     u64 least = k >= h.old ? 0 : NONE;
     if (k > 0 && k < h.old)
@@ -167,8 +165,8 @@ __global__ void __launch_bounds__(CHOOSE)
     const kvd_evict_prompts_args &a = u.prompt;
     const int b = (int)blockIdx.x, kv = u.n_all;
     const head h = head_of(u, 0, b);
-    const size_t stride = (size_t)(a.rule.smooth > 1 && !u.rank ? a.map.group : 1) * (size_t)a.n_q8;
-    u64 *const least = u.least + (size_t)b * (size_t)(kv + 1);
+    const size_t stride = (size_t)(a.rule.smooth > 1 && !u.rank ? a.map.group : 1) * a.n_q8;
+    u64 *const least = u.least + (size_t)b * (kv + 1);
     if (!shares(h.budget) || h.old == 0) {
         if (threadIdx.x == 0)
             least[kv] = NONE;
@@ -197,7 +195,7 @@ __global__ void __launch_bounds__(CHOOSE)
     const int b = (int)blockIdx.x, kv = u.n_all, heads = n_layers * kv;
     const head h = head_of(u, 0, b);
     const size_t stride = (size_t)a.n_q8;
-    u64 *const least = u.least + (size_t)b * (size_t)(kv + 1);
+    u64 *const least = u.least + (size_t)b * (kv + 1);
     u64 among = h.budget.keep_old >= h.old ? 0 : NONE;
     if (h.budget.keep_old > 0 && h.budget.keep_old < h.old)
         among = select_key<CHOOSE>(
@@ -217,7 +215,7 @@ __global__ void __launch_bounds__(CHOOSE)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, kv = a.map.n_kv_heads, me = u.first + g;
     const head h = head_of(u, me, b);
     const u64 own = u.least[b * (u.n_all + 1) + me], among = u.least[b * (u.n_all + 1) + u.n_all];
-    int32_t *const kept = a.kept + (size_t)g * (size_t)a.n_q8 + h.at;
+    int32_t *const kept = a.kept + (size_t)g * a.n_q8 + h.at;
     int place = 0;
     for (int first = 0; first < h.n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
@@ -232,7 +230,7 @@ __global__ void __launch_bounds__(CHOOSE)
             kept[i] = t;
     }
     if (threadIdx.x == 0)
-        u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g] = place;
+        u.count[(size_t)a.slot[b] * kv + g] = place;
 }
 
 template <bool ALL>
@@ -242,22 +240,19 @@ __global__ void __launch_bounds__(COPY)
     const kvd_evict_prompts_args &a = u.prompt;
     const int g = (int)blockIdx.x, page = (int)blockIdx.y, b = (int)blockIdx.z,
               kv = a.map.n_kv_heads, first = page * KVD_PAGE_TOKENS,
-              m = ALL ? a.q_len[b] : u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g];
+              m = ALL ? a.q_len[b] : u.count[(size_t)a.slot[b] * kv + g];
     if (first >= m)
         return;
     const int d_k = a.map.d_qk[g], d_v = a.map.d_v[g];
-    const int32_t *const kept = a.kept + (size_t)g * (size_t)a.n_q8 + (size_t)a.q_start[b];
-    const int32_t *const from_page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const int32_t *const kept = a.kept + (size_t)g * a.n_q8 + a.q_start[b];
+    const int32_t *const from_page = a.page_table + (size_t)b * a.max_pages;
     const uint16_t *const from = static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g];
-    uint16_t *const to =
-        static_cast<uint16_t *>(u.heads) +
-        (size_t)u.table[((size_t)b * (size_t)kv + (size_t)g) * (size_t)a.max_pages + (size_t)page] *
-            (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
+    uint16_t *const to = static_cast<uint16_t *>(u.heads) +
+                         (size_t)u.table[((size_t)b * kv + g) * (size_t)a.max_pages + page] *
+                             (KVD_PAGE_TOKENS * (d_k + d_v));
     copy_page<COPY>(
         to, d_k, d_v, first, m, [&](int i) { return ALL ? i : kept[i]; },
-        [&](int t) {
-            return from + (size_t)from_page[t / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements;
-        });
+        [&](int t) { return from + (size_t)from_page[t / KVD_PAGE_TOKENS] * a.map.page_elements; });
 }
 
 __global__ void __launch_bounds__(2 * KVD_WIDTH_MAX / 8)
@@ -267,18 +262,17 @@ __global__ void __launch_bounds__(2 * KVD_WIDTH_MAX / 8)
               d_v = a.map.d_v[g], c = (int)threadIdx.x;
     if (a.slot[b] >= a.n_slots || c >= (d_k + d_v) / 8)
         return;
-    const size_t row = (size_t)b * (size_t)kv + (size_t)g, pitch = (size_t)a.max_pages;
+    const size_t row = (size_t)b * kv + g, pitch = (size_t)a.max_pages;
     const int place = a.kv_len[row] - 1, d = c < d_k / 8 ? d_k : d_v,
               block = c < d_k / 8 ? c : c - d_k / 8,
               after = c < d_k / 8 ? 0 : KVD_PAGE_TOKENS * d_k;
-    const uint16_t *const from =
-        static_cast<const uint16_t *>(a.from) +
-        (size_t)a.from_table[(size_t)b * pitch] * (size_t)a.map.page_elements + a.map.kv_offset[g] +
-        after + block * 64;
-    uint16_t *const to = static_cast<uint16_t *>(a.heads) +
-                         (size_t)a.table[row * pitch + (size_t)(place / KVD_PAGE_TOKENS)] *
-                             (size_t)(KVD_PAGE_TOKENS * (d_k + d_v)) +
-                         after + piece(place, block, d);
+    const uint16_t *const from = static_cast<const uint16_t *>(a.from) +
+                                 (size_t)a.from_table[(size_t)b * pitch] * a.map.page_elements +
+                                 a.map.kv_offset[g] + after + block * 64;
+    uint16_t *const to =
+        static_cast<uint16_t *>(a.heads) +
+        (size_t)a.table[row * pitch + place / KVD_PAGE_TOKENS] * (KVD_PAGE_TOKENS * (d_k + d_v)) +
+        after + piece(place, block, d);
     *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
     for (int z = 1; z < 8 && place % 8 == 0; z++)
         *reinterpret_cast<uint4 *>(to + 8 * z) = make_uint4(0, 0, 0, 0);
@@ -303,7 +297,7 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);
-    return ((size_t)h * pages + (size_t)(a.q_start[b] / KEYS + b)) * 2;
+    return ((size_t)h * pages + (a.q_start[b] / KEYS + b)) * 2;
 }
 
 __global__ void __launch_bounds__(KEYS)
@@ -318,14 +312,13 @@ __global__ void __launch_bounds__(KEYS)
               me = (int)threadIdx.x, token = first + me;
     if (first >= n)
         return;
-    const size_t row = (size_t)h * (size_t)a.n_q8 + (size_t)a.q_start[b];
+    const size_t row = (size_t)h * a.n_q8 + a.q_start[b];
     const uint16_t *const q = static_cast<const uint16_t *>(a.q) +
-                              (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
-                              (size_t)a.q_start[b] * (size_t)d;
-    const uint16_t *const k = static_cast<const uint16_t *>(a.pool) +
-                              (size_t)a.page_table[(size_t)b * (size_t)a.max_pages + blockIdx.x] *
-                                  (size_t)a.map.page_elements +
-                              a.map.kv_offset[g];
+                              (size_t)a.map.q_offset[h] * a.n_q8 + (size_t)a.q_start[b] * d;
+    const uint16_t *const k =
+        static_cast<const uint16_t *>(a.pool) +
+        (size_t)a.page_table[(size_t)b * a.max_pages + blockIdx.x] * a.map.page_elements +
+        a.map.kv_offset[g];
     for (int c = 0; c < d && token < n; c++)
         key[c][me] = k[me / 8 * 8 * d + c / 8 * 64 + me % 8 * 8 + c % 8];
     float mean = 0, square = 0, entropy = 0;
@@ -338,7 +331,7 @@ __global__ void __launch_bounds__(KEYS)
                 r < n ? wide(q[r / 8 * 8 * d + c / 8 * 64 + r % 8 * 8 + c % 8]) : 0;
         }
         if (me < ROWS)
-            lse[me] = t + me < n ? a.lse[row + (size_t)(t + me)] : 0;
+            lse[me] = t + me < n ? a.lse[row + (t + me)] : 0;
         __syncthreads();
         if (token >= old)
             continue;
@@ -355,7 +348,7 @@ __global__ void __launch_bounds__(KEYS)
     }
     float variance = token < old ? square / (float)(n - old - 1) : 0;
     if (token < n)
-        a.mass[row + (size_t)token] = token < old ? fmaf(a.rule.gamma, variance, mean) : 0;
+        a.mass[row + token] = token < old ? fmaf(a.rule.gamma, variance, mean) : 0;
     for (int step = 1; step < 32; step *= 2) {
         entropy += __shfl_xor_sync(0xffffffffu, entropy, step);
         variance += __shfl_xor_sync(0xffffffffu, variance, step);
@@ -366,8 +359,7 @@ __global__ void __launch_bounds__(KEYS)
     }
     __syncthreads();
     if (me < 2)
-        u.spread[sums_of(a, h, b) + (size_t)(2 * (int)blockIdx.x + me)] =
-            of_warp[0][me] + of_warp[1][me];
+        u.spread[sums_of(a, h, b) + (2 * (int)blockIdx.x + me)] = of_warp[0][me] + of_warp[1][me];
 }
 
 __global__ void __launch_bounds__(SUM)
@@ -379,8 +371,7 @@ __global__ void __launch_bounds__(SUM)
     double sum[2] = {0, 0};
     for (int i = me; i < a.map.n_heads * pages; i += SUM)
         for (int side = 0; side < 2; side++)
-            sum[side] +=
-                (double)u.spread[sums_of(a, i / pages, b) + (size_t)(2 * (i % pages) + side)];
+            sum[side] += (double)u.spread[sums_of(a, i / pages, b) + (2 * (i % pages) + side)];
     part[0][me] = sum[0];
     part[1][me] = sum[1];
     for (int step = SUM / 2; step > 0; step /= 2) {
@@ -390,7 +381,7 @@ __global__ void __launch_bounds__(SUM)
     }
     __syncthreads();
     if (me < 2)
-        u.statistic[(size_t)a.slot[b] * 2 + (size_t)me] = part[me][0];
+        u.statistic[(size_t)a.slot[b] * 2 + me] = part[me][0];
 }
 
 __global__ void __launch_bounds__(RANK)
@@ -398,8 +389,8 @@ __global__ void __launch_bounds__(RANK)
 {
     const kvd_evict_prompts_args &a = u.prompt;
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = a.map.group, n = a.q_len[b];
-    const size_t at = (size_t)a.q_start[b], row = (size_t)g * (size_t)a.n_q8 + at,
-                 ranked = row + (size_t)(a.rule.whole_layer ? 0 : u.first) * (size_t)a.n_q8;
+    const size_t at = (size_t)a.q_start[b], row = (size_t)g * a.n_q8 + at,
+                 ranked = row + (size_t)(a.rule.whole_layer ? 0 : u.first) * a.n_q8;
     float *const to = a.rule.smooth > 1 ? a.score + row : u.rank + ranked;
     sum_heads<RANK>(a, a.rule.whole_layer ? 0 : g * group,
                     a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, to);
@@ -419,11 +410,11 @@ __global__ void __launch_bounds__(SUM)
               t = (int)(blockIdx.x * SUM + threadIdx.x);
     if (t >= a.q_len[b])
         return;
-    const size_t at = (size_t)a.q_start[b] + (size_t)t;
+    const size_t at = (size_t)a.q_start[b] + t;
     float most = 0;
     for (int h = g * group; h < (g + 1) * group; h++)
-        most = fmaxf(most, a.mass[(size_t)h * (size_t)a.n_q8 + at]);
-    u.rank[(size_t)(u.first + g) * (size_t)a.n_q8 + at] = t < a.rule.sink ? 2 : most;
+        most = fmaxf(most, a.mass[(size_t)h * a.n_q8 + at]);
+    u.rank[(size_t)(u.first + g) * a.n_q8 + at] = t < a.rule.sink ? 2 : most;
 }
 
 __global__ void __launch_bounds__(MOVE)
@@ -434,16 +425,15 @@ __global__ void __launch_bounds__(MOVE)
     const int slices = KVD_WIDTH_NARROW / DIMS, b = (int)blockIdx.y, kv = a.map.n_kv_heads;
     const int slice = (int)blockIdx.x % slices, side = (int)blockIdx.x / slices % 2,
               g = (int)blockIdx.x / slices / 2;
-    const int n = a.q_len[b], m = u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g],
-              d_k = a.map.d_qk[g], d_v = a.map.d_v[g], d = side ? d_v : d_k,
+    const int n = a.q_len[b], m = u.count[(size_t)a.slot[b] * kv + g], d_k = a.map.d_qk[g],
+              d_v = a.map.d_v[g], d = side ? d_v : d_k,
               page_elements = KVD_PAGE_TOKENS * (d_k + d_v);
     const int block = slice * (DIMS / 8) + (int)threadIdx.x % (DIMS / 8);
     if (m == n || slice * DIMS >= d)
         return;
     const bool there = block * 8 < d;
-    const int32_t *const kept = a.kept + (size_t)g * (size_t)a.n_q8 + (size_t)a.q_start[b];
-    const int32_t *const page =
-        u.table + ((size_t)b * (size_t)kv + (size_t)g) * (size_t)a.max_pages;
+    const int32_t *const kept = a.kept + (size_t)g * a.n_q8 + a.q_start[b];
+    const int32_t *const page = u.table + ((size_t)b * kv + g) * (size_t)a.max_pages;
     uint16_t *const x = static_cast<uint16_t *>(u.heads) + (side ? KVD_PAGE_TOKENS * d_k : 0);
     const int end = (m + 7) / 8 * 8;
     for (int first = 0; first < end; first += RUN) {
@@ -480,7 +470,7 @@ __global__ void __launch_bounds__(SUM)
     const size_t at = (size_t)a.q_start[b];
     float score = 0;
     for (int h = 0; h < a.map.n_heads; h++) {
-        const float *const x = a.mass + (size_t)h * (size_t)a.n_q8 + at + (size_t)first;
+        const float *const x = a.mass + (size_t)h * a.n_q8 + at + first;
         float sum = 0;
         for (int i = lane; i < tokens; i += 32) {
             int above = 0;
@@ -491,7 +481,7 @@ __global__ void __launch_bounds__(SUM)
         score += over_warp(sum) / (float)(a.rule.largest ? min(half, tokens) : tokens);
     }
     if (lane == 0)
-        a.score[at + (size_t)window] = score;
+        a.score[at + window] = score;
 }
 
 __global__ void __launch_bounds__(RANK)
@@ -515,10 +505,10 @@ __global__ void __launch_bounds__(RANK)
         const int i = place + select_place<RANK>(stays, &all);
         place += all;
         for (int g = 0; g < kv && stays; g++)
-            a.kept[(size_t)g * (size_t)a.n_q8 + at + (size_t)i] = t;
+            a.kept[(size_t)g * a.n_q8 + at + i] = t;
     }
     for (int i = (int)threadIdx.x; i < u.layers * kv; i += RANK)
-        u.count[(size_t)(i / kv) * u.layer_counts + (size_t)(a.slot[b] * kv + i % kv)] = place;
+        u.count[(size_t)(i / kv) * u.layer_counts + (a.slot[b] * kv + i % kv)] = place;
 }
 
 } // namespace

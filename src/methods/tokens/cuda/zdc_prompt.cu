@@ -20,14 +20,14 @@ __global__ void __launch_bounds__(VALUE)
     float top = -INFINITY, sum = 0;
     if (a.sums) {
         for (int h = 0; h < a.n_heads; h++)
-            sum += x[(size_t)h * (size_t)a.n_q8];
+            sum += x[(size_t)h * a.n_q8];
         to[a.q_start[b] + t] = sum;
         return;
     }
     for (int h = 0; h < a.n_heads; h++)
-        top = fmaxf(top, x[(size_t)h * (size_t)a.n_q8]);
+        top = fmaxf(top, x[(size_t)h * a.n_q8]);
     for (int h = 0; h < a.n_heads; h++)
-        sum += expf(x[(size_t)h * (size_t)a.n_q8] - top);
+        sum += expf(x[(size_t)h * a.n_q8] - top);
     to[a.q_start[b] + t] = top + logf(sum) - (mean ? logf((float)t + 1) : 0);
 }
 
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(CHOOSE)
     uint8_t *const level = a.level + a.q_start[b];
     int32_t *const place = a.place + a.q_start[b];
     int32_t *const n_low =
-        a.pages.n_low + (size_t)a.pages.slot[b] * (size_t)a.pages.n_layers + a.pages.layer;
+        a.pages.n_low + (size_t)a.pages.slot[b] * a.pages.n_layers + a.pages.layer;
     const auto key = [value, n](int t) { return key_of(value[t], t, n); };
     const unsigned long long least = k > 0 && k < n ? select_key<CHOOSE>(key, n, k, bin) : 0;
     if (a.pages.layer > 0 && a.overlap <= 1) {
@@ -112,7 +112,7 @@ __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int f
                                         int width, int block)
 {
     return (size_t)zdc_page(a.pages, b, first + i / KVD_PAGE_TOKENS) * a.page +
-           (size_t)(at + zdc_in_page(i % KVD_PAGE_TOKENS, width, block));
+           (at + zdc_in_page(i % KVD_PAGE_TOKENS, width, block));
 }
 
 /* Returns x with all but the first `kept` of its 8 columns set to 0. */
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(MOVE) move_kernel(const __grid_constant__ kvd_
               place = a.place[a.q_start[b] + t], first = store == KVD_ZDC_HIGH ? low_pages : 0;
     const uint16_t *const page =
         static_cast<const uint16_t *>(a.from) +
-        (size_t)a.pages.table[(size_t)b * (size_t)a.pages.pitch + blockIdx.x] * a.page;
+        (size_t)a.pages.table[(size_t)b * a.pages.pitch + blockIdx.x] * a.page;
     for (int side = 0; side < 2; side++) {
         const int wide = head.width[KVD_ZDC_HIGH][side], width = head.width[store][side];
         const uint16_t *const rows = page + head.in_page[KVD_ZDC_HIGH][side];
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(MOVE)
         return;
     const kvd_zdc_head &head = a.head[g];
     uint16_t *const page =
-        pages + (size_t)a.pages.table[(size_t)b * (size_t)a.pages.pitch + blockIdx.x] * a.page;
+        pages + (size_t)a.pages.table[(size_t)b * a.pages.pitch + blockIdx.x] * a.page;
     for (int side = 0; side < 2; side++) {
         const int width = head.width[KVD_ZDC_HIGH][side];
         for (int block = head.kept[side] / 8 + (int)threadIdx.x / KVD_PAGE_TOKENS;
@@ -223,8 +223,8 @@ __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_
     const int store = behind || a.level[t] & KVD_ZDC_USED ? KVD_ZDC_HIGH : KVD_ZDC_LOW;
     uint16_t *const row =
         static_cast<uint16_t *>(a.rows) +
-        (store == KVD_ZDC_LOW ? (size_t)a.count[KVD_ZDC_HIGH] * (size_t)a.entry[KVD_ZDC_HIGH] : 0) +
-        (behind ? 0 : (size_t)(a.place[t] - a.before[store]) * (size_t)a.entry[store]);
+        (store == KVD_ZDC_LOW ? (size_t)a.count[KVD_ZDC_HIGH] * a.entry[KVD_ZDC_HIGH] : 0) +
+        (behind ? 0 : (size_t)(a.place[t] - a.before[store]) * a.entry[store]);
     uint16_t *const page =
         static_cast<uint16_t *>(a.pages) + (size_t)a.table[t / KVD_PAGE_TOKENS] * a.page;
     for (int side = 0; side < 2; side++) {

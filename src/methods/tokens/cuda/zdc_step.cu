@@ -15,14 +15,14 @@ enum { LISTS = 128, ROWS = 128, WARPS = ROWS / 32 };
 __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kvd_zdc_lists_args a)
 {
     const int b = (int)blockIdx.x;
-    const int32_t *const n_low = a.pages.n_low + (size_t)a.pages.slot[b] * (size_t)a.pages.n_layers;
+    const int32_t *const n_low = a.pages.n_low + (size_t)a.pages.slot[b] * a.pages.n_layers;
     for (int l = (int)threadIdx.x; l < a.pages.n_layers; l += LISTS) {
-        const size_t row = (size_t)l * (size_t)a.rows + (size_t)b;
+        const size_t row = (size_t)l * a.rows + b;
         a.low_len[row] = max(n_low[l], 1);
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
     /* As important tokens share no page with other tokens, the list may have one page more. */
-    int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
+    int32_t *const table = a.table + (size_t)b * (a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
         table[i] = zdc_page(a.pages, b, i);
 }
@@ -135,18 +135,17 @@ __global__ void __launch_bounds__(CHANNELS)
         score[i] = 0;
     for (int h = g * a.map.group; h < (g + 1) * a.map.group; h++) {
         const uint16_t *const q = static_cast<const uint16_t *>(a.q) +
-                                  (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
-                                  (size_t)a.q_start[b] * (size_t)d;
+                                  (size_t)a.map.q_offset[h] * a.n_q8 + (size_t)a.q_start[b] * d;
         channel_norms([q, d](int t) { return q + t / 8 * 8 * d + t % 8 * 8; }, max(n - a.window, 0),
                       n, d, norm);
         for (int i = me; i < d; i += CHANNELS)
             score[i] += norm[i];
     }
     const uint16_t *const pages = static_cast<const uint16_t *>(a.from) + a.map.kv_offset[g];
-    const int32_t *const table = a.pages.table + (size_t)b * (size_t)a.pages.pitch;
+    const int32_t *const table = a.pages.table + (size_t)b * a.pages.pitch;
     channel_norms(
         [&](int t) {
-            return pages + (size_t)table[t / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+            return pages + (size_t)table[t / KVD_PAGE_TOKENS] * a.map.page_elements +
                    zdc_in_page(t % KVD_PAGE_TOKENS, d, 0);
         },
         0, n, d, norm);
@@ -166,7 +165,7 @@ __global__ void __launch_bounds__(CHANNELS)
         a.place[a.q_start[b] + t] = t < n_low ? t : t - n_low;
     }
     if (g == 0 && me == 0)
-        a.pages.n_low[(size_t)a.pages.slot[b] * (size_t)a.pages.n_layers + a.pages.layer] = n_low;
+        a.pages.n_low[(size_t)a.pages.slot[b] * a.pages.n_layers + a.pages.layer] = n_low;
 }
 
 __global__ void __launch_bounds__(REORDER)
@@ -176,11 +175,10 @@ __global__ void __launch_bounds__(REORDER)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = a.map.d_qk[0], group = a.map.group,
               t = a.end[b] - 1;
     const int16_t *const order = a.order + zdc_order_at(a.pages, b, a.map.n_kv_heads, g, d);
-    uint16_t *const q = static_cast<uint16_t *>(a.q) + (size_t)b * (size_t)a.map.q_pitch;
+    uint16_t *const q = static_cast<uint16_t *>(a.q) + (size_t)b * a.map.q_pitch;
     uint16_t *const key =
         static_cast<uint16_t *>(a.store) +
-        (size_t)a.table[(size_t)b * (size_t)a.pitch + (size_t)(t / KVD_PAGE_TOKENS)] *
-            (size_t)a.map.page_elements +
+        (size_t)a.table[(size_t)b * a.pitch + t / KVD_PAGE_TOKENS] * a.map.page_elements +
         a.map.kv_offset[g] + zdc_in_page(t % KVD_PAGE_TOKENS, d, 0);
     for (int i = (int)threadIdx.x; i < (group + 1) * d; i += REORDER) {
         const int h = i / d, c = i % d;
